@@ -1,16 +1,16 @@
-"""Schedule primitives for hand use on any PrimFunc: stripes, and rolling buffers between them.
+"""Schedule primitives for manual use on any PrimFunc: `stripe` and `rolling_buffer`.
 
 Arm's RFC "Cascade scheduling" breaks operators into sub-operators on stripes, and asks for buffers that roll where
-stripes overlap. `stripe` does the first, `rolling_buffer` the second; what they return is an ordinary s_tir function,
-whose blocks may be scheduled further. A cascade that `passes.Cascade` plans needs neither: there a driver calls row
-kernels on demand.
+stripes overlap. `stripe` does the first, `rolling_buffer` the second; they return an ordinary s_tir function, whose
+blocks may be scheduled further. Cascades that `passes.Cascade` plans do not use these primitives: there a driver calls
+row kernels in the order of a trace.
 
 TVM's own `rolling_buffer` takes one buffer of a chain ("should have at least one dimension range that matches a rolling
 pattern") and recomputes the sums below it. Here the loop over stripes is skewed: in iteration i every rolled block
-computes the slices that its readers need and that nobody has computed yet, as many as the readers advance by. It begins
-as many iterations before the output as it must be ahead, so that no ring holds more than what lies between its newest
-slice and the oldest still to be read (3 rows for each of a chain of 3x3 convolutions, where stages that warm up one
-after the other need 8, 7, 6, …).
+computes the slices that its readers need and that are not computed yet, as many as the readers advance by. It begins
+as many iterations before the output as it must be ahead, so that a ring holds only the slices from the oldest still to
+be read to the newest: 3 rows for each of a chain of 3x3 convolutions. (If the stages warmed up one after the other, the
+rings would need 8, 7, 6, … rows.)
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def stripe(
 
 
 def rolling_buffer(target: Target, *blocks: str) -> Target:
-    """Let blocks of a striped function keep in a ring what the next stripe needs again.
+    """Keep the results of blocks of a striped function in ring buffers, so that stripes recompute nothing.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def _inlined(func: PrimFunc, output: str) -> PrimFunc:
 
 
 def _chosen(stages: Sequence[Stage], last: Stage, producers: Sequence[str] | None) -> list[Stage]:
-    """The blocks that are striped: the output and what it needs, of that what is named."""
+    """The blocks to stripe: the output and the blocks that it needs, restricted to `producers` where given."""
     wanted = None if producers is None else {_known(p, stages) for p in producers}
     chosen = [last]
     for stage in reversed(stages[: stages.index(last)]):

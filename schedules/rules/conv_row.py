@@ -1,11 +1,11 @@
-"""What every hand-scheduled convolution row has in common: blocks of pixels and channels, edges, bias, requantization.
+"""Common structure of the convolution row kernels: blocking of pixels and channels, edges, bias, requantization.
 
 A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
-blocks of output channels the inner one, so that the packed weights stream in order. A kernel of several rows
-(`schedules.forms.multi_row`) goes the other way round: the weights of a block of channels serve all pixels of all rows
-before those of the next are read. A subclass adds one run of taps to a
-block's accumulators: a kernel row, or a single tap where its neighbours' inputs are not contiguous (dilation, groups).
-Where the input is a concat that does not exist, its parts are gathered, or each has a part kernel that adds to the same
+blocks of output channels the inner one, so that the packed weights are read in order. A multi-row kernel
+(`schedules.forms.multi_row`) interchanges the loops: all pixels of all rows use the weights of a block of channels
+before those of the next block are read. A subclass emits the products of one run of taps, contiguous in the input: a
+kernel row, or a single tap where the inputs of neighbouring taps are not contiguous (dilation, groups). Where the input
+is a concat that was removed, its parts are gathered in scratch, or each part has a part kernel that adds to the same
 accumulators (`schedules.rules.parts`).
 """
 
@@ -37,25 +37,25 @@ class Blocking:
     """The shape of a block; `pixels * channels` accumulators are live at a time."""
 
     pixels: int
-    channels: int  # of a packed block; where fewer pixels are left, several packed blocks are taken at once
-    unroll: int = 4  # passes up to which the loop over a kernel row is written out
-    step: int = 4  # most steps in one pass of a rolled loop
-    rows: bool = False  # whether the loop over kernel rows is written out, with a test at rows that may be padding
+    channels: int  # of a packed block of weights; where fewer pixels are left, a block takes several packed blocks
+    unroll: int = 4  # the loop over a kernel row is fully unrolled up to this many steps
+    step: int = 4  # most steps in one iteration where it is not
+    rows: bool = False  # whether the loop over kernel rows is unrolled, with a test at rows that may be padding
 
     @property
     def name(self) -> str:
-        """Pixels x channels, passes written out, steps a pass."""
+        """`PIXELSxCHANNELS uUNROLL sSTEP[ rows]`, by which databases of counts identify the blocking."""
         return f"{self.pixels}x{self.channels} u{self.unroll} s{self.step}{' rows' if self.rows else ''}"
 
 
 class ConvRow(ABC):
-    """Builder of one convolution's row kernel. `group` taps of a kernel row are read at once."""
+    """Builder of a convolution's row kernel."""
 
-    group: int
-    x: Value  # what is read: an input, or gathered windows
-    part_kernels: list[Any]  # what adds up: the kernel itself, or one of its kind for each part
-    span: tuple[Value, int] | None = None  # of a kernel of several rows: first and number of the channels at hand
-    below: Value = 0  # and pixels of the rows before the one at hand
+    group: int  # taps of a kernel row that are loaded at once
+    x: Value  # the buffer that is read: an input, or the gathered windows
+    part_kernels: list[Any]  # the builders that emit products: this one, or one for each part of the input
+    span: tuple[Value, int] | None = None  # multi-row kernels: first and number of the current block's channels
+    below: Value = 0  # multi-row kernels: output pixels of the tile's rows before the current one
 
     def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
         self.blocking, self.offset = blocking, 0
@@ -79,33 +79,33 @@ class ConvRow(ABC):
         self.conv = conv
         self.g: Sliding = conv.window
         kh, kw, self.depth, _ = conv.weights.shape
-        self.length = self.depth * (1 if conv.non_contiguous else kw)  # of a run
-        self.taps = kh * kw * self.depth  # of an output channel
+        self.length = self.depth * (1 if conv.non_contiguous else kw)  # taps of a run
+        self.taps = kh * kw * self.depth  # taps of an output channel
         self.whole = self.length // self.group * self.group
 
     def _part_kernel(self, index: int) -> ConvRow:
-        """What adds the products of a part: the same kernel over its channels alone."""
+        """The builder that emits the products of one part of the input: a copy restricted to the part's channels."""
         part = copy(self)
         part._reads(parts.of_part(self.conv, index))
         return part
 
     def pack_weights(self) -> np.ndarray:
-        """Weights in the order in which they are read."""
+        """The weights, flat, in the order in which the kernel reads them."""
         return self.arranged(lambda w: interleave(w, self.blocking.channels, self.group))
 
     def pack_table(self) -> np.ndarray:
-        """What a channel needs beside."""
+        """The int32 table of each channel's requantization constants and biases (`geometry.channel_table`)."""
         folded = geometry.folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
         return geometry.channel_table(self.g, self.conv.requantize.table, folded)
 
     def arranged(self, arrange: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """The weights by runs, arranged for each group of channels on its own."""
+        """The weights split into runs of taps, each group of channels laid out by `arrange`, one behind the other."""
         w = self.conv.weights
         runs = w.reshape(-1, 1, *w.shape[2:]) if self.conv.non_contiguous else w
         return np.concatenate([arrange(own) for own in np.split(runs, self.conv.groups, axis=3)])
 
     def run_lengths(self) -> list[int]:
-        """Lengths of the runs of every column group."""
+        """By column group, the number of valid taps of a run."""
         return [self.depth if self.conv.non_contiguous else (c.k1 - c.k0) * self.depth for c in self.g.column_groups()]
 
     def build(self) -> RowKernel:
@@ -118,7 +118,7 @@ class ConvRow(ABC):
             for i, part in enumerate(self.part_kernels):
                 part.rows = geometry.row_offsets(k, part.g, i) if self.written_out else geometry.row_bases(k, part.g, i)
         self.r0, self.r1 = g.bounds(k, k.y)
-        for part in self.part_kernels:  # all but what it reads is the whole's
+        for part in self.part_kernels:  # a part shares all other attributes of the whole
             vars(part).update({name: value for name, value in vars(self).items() if name not in vars(part)})
         self.bias = geometry.bias_index(k, g, k.y)
         for index, group in enumerate(g.column_groups()):
@@ -126,7 +126,7 @@ class ConvRow(ABC):
         return k.kernel()
 
     def _several_rows(self) -> RowKernel:
-        """All rows and pixels for one block of channels, then for the next. Of one input, in one group of channels."""
+        """The multi-row kernel: the loop over blocks of channels is outermost. For one input and ungrouped channels."""
         k, g, outputs = self.k, self.g, self.conv.outputs
         table = None if self.written_out else k.local(g.kernel[0], "rows")
         widest = max(group.stop - group.start for group in g.column_groups())
@@ -153,7 +153,7 @@ class ConvRow(ABC):
                 self._columns(index, group)
 
     def _channels_of(self, pixels: int, outputs: int) -> int:
-        """Channels of a block of so many pixels: several packed blocks where that leaves none over."""
+        """Channels of a block of `pixels` pixels: several packed blocks where their number divides `outputs`."""
         size = self.blocking.channels
         room = self.blocking.pixels * size // pixels
         return size * max((n for n in range(1, room // size + 1) if outputs % (n * size) == 0), default=1)
@@ -193,7 +193,7 @@ class ConvRow(ABC):
         self.outputs(acc, x + self.below if self.g.tile_rows else x, channel, pixels, size)
 
     def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
-        """Adds the products of a block of the `nth` group of channels."""
+        """Emits the products of a block of `pixels` x `size` outputs from column `x`, `channel` on, in group `nth`."""
         k, g, column = self.k, self.g, 0
         if self.gather is None:
             column = (x * g.strides[1] - g.padding[1] + group.k0 * g.dilation[1]) * g.channels + nth * self.depth
@@ -224,7 +224,7 @@ class ConvRow(ABC):
             self.row(acc, place, k.let(weights + (tap + group.k0) * stride, "wat"), one, pixels, size)
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
-        """Fresh accumulators [pixels][size] that hold the biases of column group `index`."""
+        """Declares accumulators [pixels][size], initialized with the biases of column group `index`."""
         k, width = self.k, geometry.table_width(self.g)
         acc = k.local(pixels * size, "acc")
         for j in range(size):
@@ -235,27 +235,27 @@ class ConvRow(ABC):
 
     @abstractmethod
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        """Adds the valid taps of one run; `at` is the first of them in `x`, `weights` the block's run in `w`."""
+        """Emits the products of a run's valid taps: `at` is the first one's element of `x`, `weights` the run's of `w`."""
 
     def packed(self, size: int) -> int:
-        """Channels of a packed block: the last block of all may be smaller."""
+        """Channels of the packed blocks of weights that a block of `size` channels reads; the last one may be smaller."""
         return min(size, self.blocking.channels)
 
     def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
-        """Where the `group` weights from `tap` on (a multiple of `group`) of the block's channel `j` start."""
+        """Index in `w` of the `group` weights from `tap` on (a multiple of `group`) of the block's channel `j`."""
         packed = self.packed(size)
         block = weights + j // packed * (self.taps * packed)
         return block + tap * packed + j % packed * self.group
 
     def single_place(self, weights: Value, size: int, j: int, tap: int) -> Value:
-        """Where the weight of one tap of channel `j` lies."""
+        """Index in `w` of the weight of one tap of the block's channel `j`."""
         if tap < self.whole:
             return self.place(weights, size, j, tap // self.group * self.group) + tap % self.group
         packed = self.packed(size)
         return self.place(weights, size, j, 0) - j % packed * (self.group - 1) + tap * packed
 
     def singles(self, acc: Value, at: Value, weights: Value, taps: range, lo: int, pixels: int, size: int) -> None:
-        """Multiplies and adds tap by tap; `lo` is the tap that `at` points to."""
+        """Emits the products of `taps` one at a time; `lo` is the tap whose input is at `at`."""
         k, g = self.k, self.g
         for tap in taps:
             places = [at + (tap - lo) + p * g.strides[1] * g.channels for p in range(pixels)]
@@ -266,7 +266,7 @@ class ConvRow(ABC):
                     k.store(acc, p * size + j, call("mla", value, weight, acc[i32(p * size + j)]))
 
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
-        """Requantizes and stores a block."""
+        """Emits the requantization and the stores of a block."""
         k, q = self.k, self.conv.requantize
         width = geometry.table_width(self.g)
         for j in range(size):
@@ -277,9 +277,12 @@ class ConvRow(ABC):
 
 
 class DepthwiseRow(ABC):
-    """Builder of one depthwise convolution's row kernel: blocks of columns, and in each all channels, record by record."""
+    """Builder of a depthwise convolution's row kernel: a loop over blocks of columns, in it a loop over all channels.
 
-    first_bias = 0  # where the biases of row variants start
+    All constants of a channel, or of eight, are in one record: requantization, a bias per row variant, weights.
+    """
+
+    first_bias = 0  # index in a record of the first row variant's bias
 
     def __init__(self, conv: QuantizedConv, pixels: int) -> None:
         self.conv, self.pixels = conv, pixels
@@ -310,4 +313,4 @@ class DepthwiseRow(ABC):
 
     @abstractmethod
     def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
-        """All channels of a source for the block of columns from `x` on; `rows` are where the window's rows start."""
+        """Emits all channels of `source` for the block of columns from `x` on; `rows` are offsets of the window's rows."""

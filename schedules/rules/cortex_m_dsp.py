@@ -1,9 +1,9 @@
-"""Row kernels for Cortex-M4, M7 and M33: two 16-bit products an instruction.
+"""Row kernels for Cortex-M4, M7 and M33 (DSP extension): two 16-bit products per `smlad` instruction.
 
 Convolutions take 2 pixels x 2 channels at a time: four int8 of each are widened by `sxtb16` (bytes 0 and 2) and
 `sxtb16 ror 8` (bytes 1 and 3) and multiplied by `smlad`; wider blocks spill on 14 registers. Depthwise ones are the
-scalar kernels: without a reduction over channels the widening costs more than `smlabb` and `smlatt` save (3.3 against
-2.6 instructions a product on 12x12x64).
+scalar kernels: without a reduction over channels the widening costs more than `smlabb` and `smlatt` save (3.3
+instructions a product instead of 2.6 on 12x12x64).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Conv(ConvRow):
     group = 4
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        """Four taps at a time where the valid ones line up with the packed weights, one by one elsewhere."""
+        """Four taps at a time where the valid ones are aligned with the packed weights, one by one elsewhere."""
         lo, hi = group.k0 * self.depth, group.k1 * self.depth
         if lo % 4 or (hi % 4 and hi < self.whole):
             self.singles(acc, at, weights, range(lo, hi), lo, pixels, size)
@@ -71,7 +71,7 @@ class _Conv(ConvRow):
 
 
 class _HalfwordConv(_Conv):
-    """Weights as halfwords: nothing to widen, twice the flash. The only form for uint8, whose weights need nine bits."""
+    """Weights as int16: no widening, twice the flash. Required for uint8, whose weights need nine bits."""
 
     def pack_weights(self) -> np.ndarray:
         return self.arranged(lambda w: interleave(paired(w.astype(np.int16)), self.blocking.channels, self.group))
@@ -86,14 +86,14 @@ class _HalfwordConv(_Conv):
 
 
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False) -> RowKernel:
-    """K x K and 1 x 1 convolution; `halfwords` are weights that need no widening, as uint8 always does."""
+    """K x K and 1 x 1 convolution; with `halfwords`, and always for uint8, weights are stored as int16."""
     if halfwords or conv.dtype == "uint8":
         return _HalfwordConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
     return _Conv(conv, blocking).build()
 
 
 def conv_variants(conv: QuantizedConv) -> list[Variant]:
-    """Kernels of a convolution, the usual one first, small code last."""
+    """Variants of a convolution, the default first, the smallest code last."""
     if conv.depthwise:
         return scalar.depthwise_variants(conv)
     rows = [replace(BLOCKING, rows=True)] if conv.window.kernel[0] > 1 else []
@@ -104,6 +104,6 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
 
 
 def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
-    """Kernels for an operator on a core with the DSP extension."""
+    """Variants of a convolution or dense layer on a core with the DSP extension; none for other operators."""
     conv = read_conv(spec) or read_dense(spec)
     return [] if conv is None else conv_variants(conv)

@@ -1,14 +1,14 @@
 """Row kernels for Cortex-M55 and M85: the M-profile vector extension, through LLVM.
 
 - Convolutions whose input channels are a multiple of eight: 2 pixels x 4 channels, sixteen (or eight widened) products
-  a `vmladava`. Tails of eight use int16 lanes, so nothing is read beyond the row.
-- First layers and other odd depths: lanes over four output channels, one input value times a vector at a time.
-- Depthwise: lanes over eight channels. Two products fit int16 (weights are at least -127, proved per layer), so two
-  taps are multiplied and added there before they are widened into the accumulators of even and odd channels.
+  per `vmladava`. Remainders of eight use int16 lanes, so nothing is read beyond the row.
+- First layers and other channel counts: lanes over four output channels, one input value times a vector at a time.
+- Depthwise: lanes over eight channels. The sum of two products fits int16 (weights are at least -127, checked per
+  layer), so taps are taken in pairs and their sums widened into the accumulators of even and odd channels.
 
-Two pixels by four channels take eight even registers, lr among them: LLVM must not make low-overhead loops of these
-(`-disable-arm-loloops`; the feature `lob` itself has to stay on, or LLVM 22 drops vector copies). Requantization:
-`schedules.rules.lanes`. The C back end cannot print vectors of TIR: there this core takes the DSP kernels.
+The accumulators of two pixels by four channels take eight even registers, lr among them: LLVM must not turn these loops
+into low-overhead loops (`-disable-arm-loloops`; the feature `lob` has to stay on, or LLVM 22 drops vector copies).
+Requantization: `schedules.rules.lanes`. The C back end cannot print TIR vectors: there this core uses the DSP kernels.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
 class _LaneOutputs(ConvRow):
-    """Channels in fours: a table of `[m][shift][biases...]` vectors per four."""
+    """Output channels in groups of four: a table of vectors `[m][shift][biases...]` for each four channels."""
 
     def pack_table(self) -> np.ndarray:
         conv = self.conv
@@ -48,16 +48,16 @@ class _LaneOutputs(ConvRow):
         return np.concatenate([head, lane_table(conv.requantize.table, folded.reshape(-1, conv.outputs))])
 
     def pass_counts(self) -> list[int]:
-        """Passes of the loops over a kernel row that must stay loops.
+        """Trip counts of the loops over a kernel row that LLVM must not unroll.
 
-        They lie in front of the table, where LLVM cannot see them: it would write the loops out, move the loads of all
-        passes to the front and spill.
+        They are loaded from the table, so that LLVM does not know them: it would unroll the loops, hoist the loads of all
+        iterations and spill registers.
         """
         rows = [t.split(taps) for t in self.part_kernels for taps in t.run_lengths()]
         return sorted({n for n, _ in rows if n > 1})
 
     def split(self, taps: int) -> tuple[int, int]:
-        """Passes and steps a pass of the loop over `taps` of a kernel row."""
+        """Iterations, and steps of `group` taps per iteration, of the loop over `taps` taps of a kernel row."""
         count = taps // self.group
         step = best_step(count, self.blocking.step, self.blocking.unroll)
         return (count // step, step) if count else (0, 0)
@@ -66,12 +66,12 @@ class _LaneOutputs(ConvRow):
         return self.k.let(self.table[i32(self.passes.index(passes))], "passes") if passes > 1 else passes
 
     def block_words(self, channel: Value, j: int) -> Value:
-        """Where the words of the four channels from `channel + j` on start."""
+        """Index in the table of the entry of the four channels from `channel + j` on."""
         first = channel // LANES if isinstance(channel, int) else tirx.truncdiv(channel, i32(LANES))
         return first * self.words + (j // LANES * self.words + self.head)
 
     def bias_words(self, index: int) -> Value:
-        """Offset of the bias vector for the row at hand and column group `index`: `bias_index` counts from 3."""
+        """Offset in an entry of the bias vector for the current row and column group `index` (`bias_index` starts at 3)."""
         return (self.bias + (index - 1)) * LANES
 
     def finish_lanes(self, acc: Value, x: Value, channel: Value, words: Value, p: int, j: int) -> None:
@@ -82,7 +82,7 @@ class _LaneOutputs(ConvRow):
 
 
 class _Dot(_LaneOutputs):
-    """Sixteen products at a time along a kernel row."""
+    """Convolution by dot products: sixteen products at a time along a kernel row."""
 
     group = 16
 
@@ -135,7 +135,7 @@ class _Dot(_LaneOutputs):
                 k.store(acc, p * size + j, total)
 
     def _weights(self, place: Value) -> Value:
-        """Sixteen weights, loaded as words (flash is aligned): immediate offsets then reach four times as far."""
+        """Sixteen weights, loaded as words (flash is aligned), which have four times the range of immediate offsets."""
         words = vector(self.words_of_w, place // 4 if isinstance(place, int) else tirx.truncdiv(place, i32(4)), LANES)
         return tirx.reinterpret("int8x16", words)
 
@@ -151,7 +151,7 @@ class _Dot(_LaneOutputs):
                 self.finish_lanes(four, x, channel, self.block_words(channel, j), p, j)
 
     def _singly(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
-        """Outputs one by one, where lanes cannot requantize them: rounded once."""
+        """Requantizes outputs one by one: lanes cannot do the form that rounds once."""
         k, q = self.k, self.conv.requantize
         for j in range(size):
             words = self.block_words(channel, j) + j % LANES
@@ -163,7 +163,7 @@ class _Dot(_LaneOutputs):
 
 
 class _Outer(_LaneOutputs):
-    """One input value times the weights of four output channels at a time."""
+    """Convolution by outer products: one input value times the weights of four output channels at a time."""
 
     group = 1
 
@@ -215,9 +215,9 @@ _OTHER_OUTERS = tuple(
 
 
 def conv2d(conv: QuantizedConv, blocking: Blocking | None = None, dot: bool | None = None) -> RowKernel | None:
-    """K x K and 1 x 1 convolution with outputs in fours; None for other numbers of outputs.
+    """K x K and 1 x 1 convolution; None where a group's output channels are no multiple of four, or requantization fails.
 
-    By dot products (`dot`, the default where inputs are a multiple of eight) or by lanes of outputs.
+    By dot products (`dot`, the default where input channels are a multiple of eight) or by outer products.
     """
     dot = in_eights(conv) if dot is None else dot
     if conv.outputs // conv.groups % LANES or not (conv.requantize.short or (conv.requantize.once and dot)):
@@ -228,7 +228,7 @@ def conv2d(conv: QuantizedConv, blocking: Blocking | None = None, dot: bool | No
 
 
 def conv_variants(conv: QuantizedConv) -> list[Variant]:
-    """Kernels of a convolution, the usual one first."""
+    """Variants of a convolution, the default first."""
     if conv.depthwise:
         return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in (2, 1, 3, 4)]
     outers = [Variant(f"outer {b.name}", partial(conv2d, conv, b, False)) for b in (OUTER, *_OTHER_OUTERS)]
@@ -239,7 +239,8 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
 
 
 def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
-    """Depthwise convolution with channels in eights; None for others, and for parts that a table requantizes."""
+    """Depthwise convolution; None where it does not apply: it needs a multiple of eight channels, multiplier 1, the short
+    requantization, weights of at least -127, and no parts that a table requantizes."""
     if (
         tables_of(conv)
         or conv.multiplier != 1
@@ -252,7 +253,7 @@ def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
 
 
 class _Depthwise(DepthwiseRow):
-    """The zero point, then records of eight channels: m, shift and biases of even and odd ones, weights, eight a tap."""
+    """Depthwise convolution on lanes of eight channels (constants: output zero point, then `packing.lane_records`)."""
 
     def pack(self, biases: np.ndarray) -> np.ndarray:
         records, self.words = lane_records(self.conv.weights, biases, self.conv.requantize.table)
@@ -283,7 +284,7 @@ class _Depthwise(DepthwiseRow):
         return (words + self.weights_at) * 4 + r * (self.g.kernel[1] * 8)
 
     def _pad(self, acc: Value, words: Value, run: Run) -> None:
-        """Add `weight * zero point` for the taps in padding columns, in every kernel row that lies inside the input."""
+        """Adds `weight * zero point` for the taps in padding columns, in every kernel row that lies inside the input."""
         k, g = self.k, self.g
         missing = [(p, kx) for p, (k0, k1) in enumerate(run.taps) for kx in (*range(k0), *range(k1, g.kernel[1]))]
         if not missing or not self.conv.input_zero_point:
@@ -296,7 +297,7 @@ class _Depthwise(DepthwiseRow):
                     self._widen(acc, p, k.let(w * splat(z, 8), "pad", "int16x8"))
 
     def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
-        """Taps in pairs: two products are summed in int16."""
+        """Emits the products of a kernel row: taps in pairs, whose products are summed in int16."""
         k, g = self.k, self.g
         for first in range(0, g.kernel[1], 2):
             taps = range(first, min(first + 2, g.kernel[1]))
@@ -331,7 +332,7 @@ class _Depthwise(DepthwiseRow):
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Kernels for an operator on a core with vectors."""
+    """Variants of an int8 convolution, dense layer or element-wise operator on a core with MVE; else none."""
     if not target.vectors:
         return []
     conv = read_conv(spec) or read_dense(spec)

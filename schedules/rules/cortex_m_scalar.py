@@ -1,4 +1,4 @@
-"""Row kernels for cores with one multiply-accumulate at a time: Cortex-M0+ and M3, RISC-V.
+"""Row kernels for scalar cores, with one multiply-accumulate per instruction at most: Cortex-M0+ and M3, RISC-V.
 
 Convolutions keep eight accumulators, 4 pixels x 2 channels: six loads for eight products. Depthwise ones take one
 channel of 3 to 7 pixels at a time and load every input of the block once. The zero point is folded into the bias; a
@@ -56,12 +56,12 @@ def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
 
 
 def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
-    """Depthwise convolution, any multiplier."""
+    """Depthwise convolution with any channel multiplier; `pixels` a block, by default the fewest blocks a row."""
     return _Depthwise(conv, pixels or geometry.fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)).build()
 
 
 class _Depthwise(DepthwiseRow):
-    """All that an output channel needs lies in one record: requantization, a bias per row variant, the weights."""
+    """Depthwise convolution one channel at a time; constants are `packing.scalar_records`."""
 
     first_bias = 3
 
@@ -91,7 +91,7 @@ class _Depthwise(DepthwiseRow):
                 k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype(self.conv.dtype))
 
     def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
-        """Every input column of the block is loaded once; columns of padding count as the zero point."""
+        """Emits the products of a kernel row, each input column loaded once; padding columns count as the zero point."""
         k, g = self.k, self.g
         kw, stride, hop = g.kernel[1], g.strides[1], g.dilation[1]
         values = [k.let(self.w[weights + kx].astype("int32"), "wv") for kx in range(kw)]
@@ -109,7 +109,7 @@ class _Depthwise(DepthwiseRow):
 
 
 def conv_variants(conv: QuantizedConv) -> list[Variant]:
-    """Blockings of a convolution or pixels of a depthwise one, the usual first, small code last."""
+    """Variants of a convolution, the default first, the smallest code last."""
     if conv.depthwise:
         return depthwise_variants(conv)
     rows = [replace(b, rows=True) for b in (BLOCKING, OTHERS[0])] if conv.window.kernel[0] > 1 else []
@@ -118,7 +118,7 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
 
 
 def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
-    """Depthwise kernels by pixels a block, the usual one first."""
+    """Variants of a depthwise convolution by pixels a block, the default first."""
     usual = geometry.fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)
     pixels = sorted({usual, *(min(p, conv.window.out_width) for p in (1, 2, *DEPTHWISE_PIXELS))})
     pixels.sort(key=lambda p: p != usual)
@@ -126,7 +126,7 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
 
 
 def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
-    """Kernels for an operator in plain arithmetic."""
+    """Variants of a convolution, dense layer or element-wise operator in plain scalar arithmetic."""
     conv = read_conv(spec) or read_dense(spec)
     if conv is None:
         return [Variant("elements", partial(scalar_elementwise, spec))]

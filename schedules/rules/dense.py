@@ -1,8 +1,9 @@
-"""Fully connected layers as 1 x 1 convolutions of one pixel a row, and their requantization, which rounds once.
+"""Fully connected (dense) layers as 1 x 1 convolutions with one pixel a row, and their single-rounding requantization.
 
 The lowered operator computes `clamp(((acc m + 2^(k-1) + (acc >> 31)) >> k) + zo)` with `k = 31 - s`: the reference's
-double arithmetic, rounded half away from zero. Convolutions round twice (`schedules.rules.requantize`). Both are monotone in
-acc; where they take every step of the output at the same acc, the layer gets the short form of convolutions.
+double arithmetic, rounded half away from zero; m and s are multiplier and shift, zo is the output's zero point.
+Convolutions round twice (`schedules.rules.requantize`). Both are monotone in acc; where their outputs change at the same
+values of acc, they are equal, and the layer uses the short form of convolutions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ROUNDING = "once, half away from zero"
 
 
 def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
-    """The convolution that an int8 fully connected layer is; None for others and for multipliers beyond 31 bits."""
+    """An int8 fully connected layer as a convolution; None for other operators and forms that the kernels do not know."""
     if spec.kind != "dense" or len(spec.constants) != 4:
         return None
     weights, bias, multiplier, shift = spec.constants
@@ -64,10 +65,10 @@ def plan_single(
 
 
 def _equal(m: int, s: int, zero_point: int, clamp: tuple[int, int]) -> bool:
-    """Whether rounding once and twice agree for every accumulator below 2^30.
+    """Whether rounding once and rounding twice agree for every |acc| below 2^30.
 
-    A step v of either lies where it first reaches v; both are compared around the place of each step, and must have
-    taken it there.
+    Both are monotone, so it suffices to compare them near each acc at which the output first reaches a value v, and to
+    check that it does so there.
     """
     if m < 1 << 30:
         return False

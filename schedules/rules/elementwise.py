@@ -1,8 +1,8 @@
-"""Row kernels of add, sub, mul, relu and requantize: one element at a time, tables where they win.
+"""Scalar row kernels of add, sub, mul, relu and requantize: one element at a time, with look-up tables.
 
 An operator that reads one activation (its other operand a scalar constant, or none) is a table of 256 outputs. Of the
-two operands of add and sub, TFLite's preparation gives the one with the larger scale the ratio 1/2 exactly, which is a
-shift; the other one's rescale is a table of 256 int32, unless its ratio is 1/2 too. What is left is one requantization.
+two operands of add and sub, TFLite gives the one with the larger scale the ratio 1/2 exactly, which is a shift; the other
+one is rescaled by a table of 256 int32, unless its ratio is 1/2 too. Then the sum needs a single requantization.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tvm_cascade.schedules.rules.requantize import Requantize, clamp_value, emit
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 HALF = (1 << 30, 0)  # multiplier and shift of the ratio 1/2
-STORED = {"int8": (np.arange(256) + 128) % 256 - 128, "uint8": np.arange(256)}  # values by their byte
+STORED = {"int8": (np.arange(256) + 128) % 256 - 128, "uint8": np.arange(256)}  # [256]: the value of each byte
 
 
 @dataclass(frozen=True, eq=False)
 class Binary:
-    """add, sub or mul of two activations of bytes of one shape."""
+    """add, sub or mul of two 8-bit activations of one shape and type."""
 
     kind: str
     row_elements: int
@@ -45,20 +45,20 @@ class Binary:
 
 
 def _plain(spec: OperatorSpec) -> str | None:
-    """The element type of inputs and output where they are maps of bytes of one shape and one batch."""
+    """The element type of an operator whose inputs and output are 8-bit NHWC tensors of one shape, batch 1; else None."""
     shape, dtype = spec.output.shape, spec.output.dtype
     alike = all(t == spec.output for t in spec.inputs)
     return dtype if alike and len(shape) == 4 and shape[0] == 1 and dtype in STORED else None
 
 
 def rescale(values: np.ndarray, ratio: tuple[int, int]) -> np.ndarray:
-    """`MBQM` of int64 values by one ratio."""
+    """`MultiplyByQuantizedMultiplier` of int64 values by one ratio (multiplier, shift)."""
     m, s = (np.full(values.shape, r, np.int64) for r in ratio)
     return reference(values, m, s, 0, (-(1 << 62), 1 << 62))
 
 
 def _ratios(given: Attributes) -> tuple[tuple[int, int], ...]:
-    """Multiplier and shift: of both operands and the output (add, sub), or of the output alone."""
+    """Pairs of multiplier and shift: for both operands and the output (add, sub), or for the output alone."""
     if given.multiplier is not None and given.shift is not None:
         return ((given.multiplier, given.shift),)
     return tuple(zip(given.multipliers or (), given.shifts or (), strict=True))
@@ -88,7 +88,7 @@ def _head_room(given: Attributes) -> int:
 
 
 def read_table(spec: OperatorSpec) -> np.ndarray | None:
-    """Outputs [256], by the byte of the input, of an operator on one activation; None where it is no such operator."""
+    """Look-up table [256] from input byte to output of an operator on one activation; None for other operators."""
     dtype, given, constants = _plain(spec), spec.attributes, spec.constants
     if dtype is None or len(spec.inputs) != 1:
         return None
@@ -115,7 +115,7 @@ def _with_constant(kind: str, given: Attributes, constant: int, stored: np.ndarr
 
 
 class _Elements:
-    """A row of elements, four a pass."""
+    """Builder of an element-wise row kernel that loops over four elements at a time."""
 
     def __init__(
         self, count: int, inputs: int, constants: tuple[np.ndarray, ...], dtype: str = "int8", view: str | None = None
@@ -128,7 +128,7 @@ class _Elements:
         self.out = k.view(k.outputs[0], dtype, "outs")
 
     def number(self, table: int, index: int) -> Value:
-        """A number from a table, read once: operators of one shape share a kernel."""
+        """A number loaded once from a table, not a literal, so that operators of one shape share a kernel."""
         return self.k.let(self.tables[table][i32(index)], "number")
 
     def run(self, element: Any) -> RowKernel:
@@ -147,14 +147,14 @@ class _Elements:
 
 
 def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel:
-    """Every output looked up by its input."""
+    """Kernel that looks up every output in `table` [256] by the byte of its input."""
     _, _, width, channels = spec.output.shape
     row = _Elements(width * channels, 1, (table,), str(table.dtype), "uint8")
     return row.run(lambda x: row.tables[0][x].astype("int32"))
 
 
 def mul_kernel(op: Binary) -> RowKernel | None:
-    """Product of two activations; None where its requantization is not a short one."""
+    """Kernel of the product of two activations; None where its requantization has no short form."""
     q = requantize_of(op)
     if not q.short:
         return None
@@ -180,9 +180,9 @@ def requantize_of(op: Binary) -> Requantize:
 
 
 def sum_kernel(op: Binary) -> RowKernel | None:
-    """Sum or difference of two activations; None where the proofs fail.
+    """Kernel of the sum or difference of two activations; None without a short requantization or an operand of ratio 1/2.
 
-    The sum is kept doubled, as `smmlar` wants it.
+    The sum is computed doubled, which saves the doubling before `smmlar`.
     """
     q = requantize_of(op)
     if not q.short or HALF not in op.ratios[:2]:
@@ -217,7 +217,7 @@ def sum_kernel(op: Binary) -> RowKernel | None:
 
 
 def scalar_elementwise(spec: OperatorSpec) -> RowKernel | None:
-    """A kernel for an element-wise operator in plain arithmetic, None where none here applies."""
+    """Scalar kernel of an element-wise operator, None where none of this module applies."""
     table = read_table(spec)
     if table is not None:
         return table_kernel(spec, table)

@@ -1,4 +1,4 @@
-"""Row kernels of element-wise operators on vectors: sixteen table look-ups, or four sums, at a time."""
+"""MVE row kernels of element-wise operators: sixteen table look-ups, or four sums or products, at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
 def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel | None:
-    """Sixteen outputs gathered by their inputs' bytes; None where rows are not a multiple of sixteen, or of uint8."""
+    """Kernel that looks up sixteen outputs at a time by a gather load; None where rows are no multiple of 16, or uint8."""
     _, _, width, channels = spec.output.shape
     count = width * channels
     if count % 16 or table.dtype != np.int8:
@@ -42,7 +42,7 @@ def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel | None:
 
 
 def binary_kernel(op: Binary) -> RowKernel | None:
-    """add, sub or mul, four lanes at a time; None where the proofs fail or rows are not a multiple of four."""
+    """Kernel of an int8 add, sub or mul on four lanes; None where rows are no multiple of 4 or it cannot be requantized."""
     q = elementwise.requantize_of(op)
     if op.dtype != "int8" or not q.short or op.row_elements % LANES or any(s > 0 for _, s in op.ratios[:2]):
         return None
@@ -50,7 +50,7 @@ def binary_kernel(op: Binary) -> RowKernel | None:
 
 
 class _Binary:
-    """Scales and zero points lie in a table: operators of one shape share a kernel."""
+    """Builder of `binary_kernel`. Scales and zero points are in a table, so that operators of one shape share a kernel."""
 
     def __init__(self, op: Binary, q: Requantize) -> None:
         self.op, self.q = op, q
@@ -59,7 +59,7 @@ class _Binary:
         self.table = self.k.view(self.k.constants[0], "int32", "table")
 
     def parameter(self, value: int) -> Value:
-        """A number from the table."""
+        """Appends a number to the table; the expression that loads it."""
         self.parameters.append(value)
         return self.table[i32(len(self.parameters) - 1)]
 
@@ -86,7 +86,7 @@ class _Binary:
         return lambda values: (values[0] - splat(zeros[0])) * (values[1] - splat(zeros[1]))
 
     def _sum(self) -> Callable[[list[Value]], Value]:
-        """The scaled sum; zero points of operands of ratio 1/2 join one constant."""
+        """The function that sums the rescaled operands; zero points of operands of ratio 1/2 are one constant."""
         k, op = self.k, self.op
         signs = (1, -1 if op.kind == "sub" else 1)
         halves = [ratio == HALF for ratio in op.ratios[:2]]
@@ -94,7 +94,7 @@ class _Binary:
             s * (z << (op.head_room - 1)) for s, z, half in zip(signs, op.zero_points, halves, strict=True) if half
         )
         constant = k.let(self.parameter(joined), "c")
-        own: list[tuple[Value, Value, Value | None]] = []  # zero point, multiplier, shift of what is rescaled
+        own: list[tuple[Value, Value, Value | None]] = []  # by operand that is rescaled: zero point, multiplier, shift
         for (m, s), zero, half in zip(op.ratios[:2], op.zero_points, halves, strict=True):
             if half:
                 own.append((0, 0, None))
@@ -116,7 +116,7 @@ class _Binary:
 
 
 def vector_elementwise(spec: OperatorSpec) -> RowKernel | None:
-    """A kernel for an element-wise operator on vectors, None where none here applies."""
+    """MVE kernel of an element-wise operator, None where none of this module applies."""
     table = elementwise.read_table(spec)
     if table is not None:
         return table_kernel(spec, table)

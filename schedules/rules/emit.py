@@ -1,4 +1,4 @@
-"""A small builder of TIR statements, shared by the rules that write row kernels by hand.
+"""A small builder of TIR statements, by which performance schedules write row kernels.
 
 Kernels are straight-line code and counted loops over flat pointers. The builder keeps a stack of open blocks; `let`
 binds a value once (a C local, an SSA value in LLVM), `local` allocates a few registers' worth of mutable scalars.
@@ -15,16 +15,16 @@ import numpy as np
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel, contract_params
 from tvm_cascade.schedules.tir import Stmt, Value, Var, i32, kernel_function, pointer_var, tirx
 
-_VIEW_ITEMS = 1 << 30  # extent of pointer views: the caller knows the size, nothing here depends on it
+_VIEW_ITEMS = 1 << 30  # declared extent of pointer views: larger than any tensor; the real size does not matter
 
 
 def best_step(count: int, most: int, whole: int = 0) -> int:
-    """The largest step up to `most` that divides `count`; all of `count` where that is `whole` at most."""
+    """The largest divisor of `count` that is at most `most`; `count` itself where it is at most `whole`."""
     return count if count <= whole else max(u for u in range(1, most + 1) if count % u == 0)
 
 
 class Builder:
-    """Statements of one function, in order."""
+    """Builder of the statements of one function, in order."""
 
     def __init__(self) -> None:
         self._blocks: list[list[Stmt]] = [[]]
@@ -40,7 +40,7 @@ class Builder:
         self._blocks[-1].append(stmt)
 
     def let(self, value: Value, stem: str = "v", dtype: str = "int32") -> Value:
-        """`value` computed once, here; constants and variables are returned as they are."""
+        """Bind `value` to a new variable at this point; constants and variables are returned as they are."""
         if isinstance(value, int):
             return value
         if isinstance(value, (tirx.IntImm, tirx.Var)):
@@ -69,7 +69,7 @@ class Builder:
 
     @contextmanager
     def loop(self, extent: Value, stem: str, start: Value = 0) -> Iterator[Value]:
-        """`for stem in [start, start + extent)`; a loop of one pass is written as its body."""
+        """`for stem in [start, start + extent)`; for an extent of 1, the body without a loop."""
         if isinstance(extent, int) and extent == 1:
             yield start
             return
@@ -81,7 +81,7 @@ class Builder:
             self.add(tirx.For(var, i32(start), i32(extent), tirx.ForKind.SERIAL, tirx.stmt_seq(*body)))
 
     def unrolled(self, passes: Value, step: int, stem: str = "i") -> Iterator[Value]:
-        """The indices `[0, passes * step)`, `step` of them written out in each pass of a loop."""
+        """The indices `[0, passes * step)`, from a loop of `passes` iterations unrolled by `step`."""
         with self.loop(passes, stem) as i:
             for u in range(step):
                 yield i * step + u
@@ -109,10 +109,10 @@ def _variable(param: Param) -> Var:
 
 
 class KernelBuilder(Builder):
-    """A row kernel: parameters in the order of the row-kernel contract, then its body.
+    """Builder of a row kernel with the parameters of `schedules.kernels.kernel`.
 
-    `inputs[i]` is `(pointer, slot, height)`, with a `row_table` `(pointer, rows)`; `constants` and `outputs` are
-    pointers.
+    `inputs[i]` are the variables `(pointer, slot, height)`, with `row_table` `(pointer, rows)`; `constants` and
+    `outputs` are pointers.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class KernelBuilder(Builder):
         return [v for v, p in zip(self.params, self.roles, strict=True) if p.role is role]
 
     def row_offset(self, index: int, tap: Value, row_elements: int) -> Value:
-        """Element offset of row `tap` of the window of input `index`, the ring's end minded."""
+        """Element offset of row `tap` of input `index`'s window, from the row table or wrapped around the ring's end."""
         if self.row_tables is not None:
             return self.row_tables[index][i32(tap)]
         _, slot, height = self.inputs[index]
@@ -149,6 +149,6 @@ class KernelBuilder(Builder):
         return (place - tirx.Select(place >= height, height, i32(0))) * row_elements
 
     def kernel(self, rows: int = 1) -> RowKernel:
-        """The finished kernel, of so many rows a call, which returns 0 and whose pointers do not alias."""
+        """The finished kernel, which computes `rows` rows a call and returns 0; its pointers do not alias."""
         func = kernel_function("row_kernel", self.params, self.statements())
         return RowKernel(func, self.arrays, self.scratch_bytes, self.roles, rows=rows)

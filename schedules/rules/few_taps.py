@@ -1,7 +1,7 @@
-"""First layers with few taps (3 x 3 of one channel) on DSP cores: the pixels of a window as pairs in registers.
+"""DSP row kernel of convolutions with few taps, such as a first layer of 3 x 3 x 1: the window is held in registers.
 
-Every window is gathered once, padding as the zero point, into halfword pairs; each output channel is then one `smlad`
-per pair against weights kept as halfwords, in a chain from its bias. Nothing is widened in the loop over channels.
+Every window is loaded once, padding as the zero point, into pairs of halfwords. Each output channel then takes one
+`smlad` per pair with weights stored as int16, accumulated from its bias. The loop over channels widens nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 MOST_TAPS = 12  # six pairs leave registers for the loop over channels
-STEP = 4  # most channels in one pass of it
+STEP = 4  # most channels in one iteration of that loop
 
 
 def few_taps(conv: QuantizedConv) -> RowKernel | None:
-    """The kernel, None where the window has too many taps, or the input groups or parts."""
+    """The kernel; None for depthwise or grouped convolutions, inputs in parts, and more than `MOST_TAPS` taps."""
     if conv.depthwise or conv.parts or conv.groups > 1 or conv.weights[..., 0].size > MOST_TAPS:
         return None
     return _FewTaps(conv).build()
@@ -58,7 +58,7 @@ class _FewTaps:
         return k.kernel()
 
     def _gather(self, group: Columns, x: Value) -> list[Value]:
-        """The window's values, two a register; rows and columns of padding as the zero point."""
+        """The window's values, two per register; rows and columns of padding as the zero point."""
         k, g = self.k, self.g
         kh, kw = g.kernel
         width = kw * g.channels

@@ -1,8 +1,8 @@
-"""Rows and columns of a sliding window: which taps of an output row or column are inside the input.
+"""Sliding-window geometry: which kernel rows and columns are valid (inside of the input) for an output row or column.
 
-A row kernel restricts its loop over kernel rows to `[r0, r1)` of the output row at hand, and treats output columns as
-left edge, interior and right edge, so that padding takes no RAM and the interior no tests. The input's zero point is
-folded into the bias; taps outside then need bias corrections, one table for every distinct set of valid taps.
+A row kernel restricts its loop over kernel rows to the valid `[r0, r1)` of the output row, and treats left edge,
+interior and right edge of the output columns separately. So padding takes no RAM, and the interior has no tests. The
+input's zero point is folded into the bias, which therefore has a value for every distinct set of valid taps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` blocks of output columns from `start` on; `taps[p]` are the valid kernel columns of pixel p of each."""
+    """`count` equal blocks of output columns from `start` on; `taps[p]`: valid kernel columns [k0, k1) of pixel p."""
 
     start: int
     count: int
@@ -39,7 +39,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """A 2-D window over an NHWC tensor with one batch."""
+    """A 2-D sliding window over an NHWC tensor with batch 1, and the shape of its output."""
 
     height: int
     width: int
@@ -50,13 +50,13 @@ class Sliding:
     strides: tuple[int, int]
     padding: tuple[int, int]  # top, left
     dilation: tuple[int, int] = (1, 1)  # rows and columns from one tap to the next
-    rows_by_table: bool = False  # as in `schedules.kernels.spec.OperatorSpec`, as all that follow
+    rows_by_table: bool = False  # this and the following as in `schedules.kernels.spec.OperatorSpec`
     tile_rows: int = 0
     joined_rows: int = 1
 
     @classmethod
     def of(cls, spec: OperatorSpec, kernel: tuple[int, int]) -> Sliding:
-        """The windows of `kernel` rows and columns that an operator reads its first input by."""
+        """The windows of `kernel` (rows, columns) through which an operator reads its first input."""
         (_, height, width, channels), (_, rows, columns, _) = spec.inputs[0].shape, spec.output.shape
         given, whole = spec.attributes, (spec.rows_by_table, spec.tile_rows, spec.joined_rows)
         strides, dilation = given.strides or (1, 1), given.dilation or (1, 1)
@@ -65,28 +65,28 @@ class Sliding:
 
     @property
     def rows(self) -> list[tuple[int, int]]:
-        """Valid kernel rows of every output row."""
+        """By output row, its valid kernel rows [r0, r1)."""
         return [self.taps(0, y) for y in range(self.out_height)]
 
     @property
     def row_elements(self) -> int:
-        """Elements of a row of the tensor."""
+        """Elements of a row of the network's tensor, of which `joined_rows` are one row here."""
         return self.width * self.channels // self.joined_rows
 
     @property
     def wraps_once(self) -> bool:
-        """Whether a window's rows, counted from its first also where that is padding, pass a ring's end once at most."""
+        """Whether a window, its padding rows included, wraps around the end of any ring at most once."""
         return self.padding[0] <= self.height
 
     def taps(self, axis: int, position: int) -> tuple[int, int]:
-        """Valid kernel rows (axis 0) or columns (axis 1) of an output row or column."""
+        """Valid kernel rows (axis 0) or columns (axis 1) of an output row or column, as a range [lo, hi)."""
         extent = (self.height, self.width)[axis]
         first, step = position * self.strides[axis] - self.padding[axis], self.dilation[axis]
         lo, hi = max(0, -(first // step)), min(self.kernel[axis], -((first - extent) // step))
         return lo, max(lo, hi)
 
     def row_variants(self) -> list[tuple[int, int]]:
-        """Valid kernel rows of every variant: the rows cut at the top, the full one, the rows cut at the bottom."""
+        """Row variants, as valid kernel rows: each output row cut at the top, one for all full rows, each cut at the bottom."""
         rows, full = self.rows, (0, self.kernel[0])
         top, bottom = self._cut()
         if top + bottom >= self.out_height:
@@ -94,7 +94,7 @@ class Sliding:
         return [*rows[:top], full, *rows[self.out_height - bottom :]]
 
     def _cut(self) -> tuple[int, int]:
-        """Output rows that are cut at the top, and at the bottom."""
+        """How many output rows have windows that are cut off at the top, and how many at the bottom."""
         rows, full = self.rows, (0, self.kernel[0])
         if full not in rows:
             return self.out_height, 0
@@ -125,7 +125,7 @@ class Sliding:
         return groups
 
     def runs(self, pixels: int) -> list[Run]:
-        """The output columns in order, cut into blocks of `pixels` (fewer at the end), equal neighbours joined."""
+        """The output columns in blocks of `pixels` (the last may be smaller), equal neighbouring blocks joined to runs."""
         runs: list[Run] = []
         for start in range(0, self.out_width, pixels):
             taps = tuple(self.taps(1, x) for x in range(start, min(start + pixels, self.out_width)))
@@ -136,7 +136,7 @@ class Sliding:
         return runs
 
     def bounds(self, b: Builder, y: Value) -> tuple[Value, Value]:
-        """`r0` and `r1` of output row `y`, constants where they never change."""
+        """The valid kernel rows [r0, r1) of output row `y`, constants where they are equal for all rows."""
         rows = set(self.rows)
         if rows == {(0, self.kernel[0])}:
             return 0, self.kernel[0]
@@ -148,24 +148,24 @@ class Sliding:
         return r0, r1
 
     def _taps_in(self, rows: Value) -> Value:
-        """Kernel rows that start in the first `rows` rows of the window, for a positive number or 0."""
+        """Number of kernel rows in the first `rows` rows of the window (`rows` >= 0)."""
         step = self.dilation[0]
         return rows if step == 1 else tirx.truncdiv(rows + (step - 1), i32(step))
 
 
 def fewest_blocks(width: int, choices: tuple[int, ...]) -> int:
-    """The block width that covers `width` columns in the fewest blocks, the narrowest of equals."""
+    """The block width among `choices` that covers `width` columns in the fewest blocks; ties: the narrowest."""
     return min(choices, key=lambda p: (-(-width // p), p))
 
 
 def row_offsets(k: KernelBuilder, g: Sliding, index: int = 0, start: Value = 0) -> list[Value]:
-    """Offsets of the window's rows in input `index`, of the window that begins `start` rows further down."""
+    """Element offsets in input `index` of the rows of the window that begins `start` rows further down, as variables."""
     taps = range(0, g.kernel[0] * g.dilation[0], g.dilation[0])
     return [k.let(k.row_offset(index, start + tap, g.row_elements), "row") for tap in taps]
 
 
 def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
-    """Offsets of the window's rows in input `index`, as a table that a loop may index."""
+    """Element offsets in input `index` of the window's rows, as a buffer that a loop can index."""
     if k.row_tables is not None:
         return k.row_tables[index]
     table = k.local(g.kernel[0], "rows")
@@ -174,14 +174,14 @@ def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
 
 
 def store_bases(k: KernelBuilder, g: Sliding, table: Value, index: int = 0, start: Value = 0) -> None:
-    """Fills a table of `row_bases`, of the window that begins `start` rows further down."""
+    """Fills a buffer as `row_bases` returns it, for the window that begins `start` rows further down."""
     for tap in range(g.kernel[0]):
         k.store(table, tap, k.row_offset(index, start + tap * g.dilation[0], g.row_elements))
 
 
 @contextmanager
 def valid_row(k: KernelBuilder, g: Sliding, tap: int, r0: Value, r1: Value) -> Iterator[None]:
-    """What kernel row `tap` does, under a test only where that row is padding for some output row."""
+    """Context for the statements of kernel row `tap`: under a test, if that row is padding for some output row."""
     tests = []
     if any(r[0] > tap for r in g.rows):
         tests.append(tirx.LE(r0, i32(tap)))
@@ -197,10 +197,10 @@ def valid_row(k: KernelBuilder, g: Sliding, tap: int, r0: Value, r1: Value) -> I
 def folded_bias(
     g: Sliding, weights: np.ndarray, bias: np.ndarray, zero_point: int, every_column: bool = False
 ) -> np.ndarray:
-    """Bias less zero point times the valid weights, int32 [row variants, column groups, channels].
+    """Bias minus zero point times the sum of valid weights, int32 [row variants, column groups, channels].
 
-    `weights` is [kh, kw, inputs, channels]: for depthwise inputs is 1. With `every_column` all columns count as valid,
-    in one group: for kernels that multiply the zero point where columns are padding.
+    `weights` is [kh, kw, inputs, channels], with 1 input for depthwise. With `every_column` all kernel columns count as
+    valid, in one column group: for kernels that add the products of the zero point in padding columns.
     """
     w = weights.astype(np.int64).sum(axis=2)
     variants = g.row_variants()
@@ -213,17 +213,17 @@ def folded_bias(
 
 
 def table_width(g: Sliding) -> int:
-    """Words a channel has in `channel_table`: three of requantization and a bias for every set of valid taps."""
+    """int32 words per channel in `channel_table`: three for requantization, and a bias for every set of valid taps."""
     return 3 + len(g.row_variants()) * len(g.column_groups())
 
 
 def channel_table(g: Sliding, requantize: np.ndarray, folded: np.ndarray) -> np.ndarray:
-    """All a channel needs beside weights, int32 [channels, table_width], flat: one pointer walks through it."""
+    """Requantization and biases of each channel, int32 [channels, table_width], flattened: read through one pointer."""
     return np.concatenate([requantize, folded.reshape(-1, folded.shape[-1]).T], axis=1).astype(np.int32).ravel()
 
 
 def bias_index(k: KernelBuilder, g: Sliding, y: Value) -> Value:
-    """Place, in a channel's words, of the bias for output row `y` and the first column group."""
+    """Index in a channel's entry of `channel_table` of the bias for output row `y` and the first column group."""
     if len(g.row_variants()) == 1:
         return 3
     return k.let(g.variant(y) * len(g.column_groups()) + 3, "bias")

@@ -1,4 +1,4 @@
-"""Of the C text that stands before kernels, `intrinsics.C_PRELUDE`, what they call: nobody has to certify the rest."""
+"""Dead-code elimination in `intrinsics.C_PRELUDE`: keeps only the C helpers that kernels call; the rest needs no review."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COMMENT = re.compile(r"/\*.*?\*/\n", re.DOTALL)
 
 
 def needed(prelude: str, text: str) -> str:
-    """`prelude` without the helpers that `text`, and what it calls, has no use for; nor conditionals around nothing."""
+    """`prelude` without the helpers that `text` calls neither directly nor indirectly, and without empty conditionals."""
     pieces = list(_pieces(prelude))
     uses: dict[str, set[str]] = {}
     for code, _ in pieces:
@@ -25,7 +25,7 @@ def needed(prelude: str, text: str) -> str:
     kept: list[tuple[str, str]] = []
     for code, piece in pieces:
         if code.startswith(("#el", "#endif")) and kept[-1][0].startswith("#el"):
-            kept.pop()  # a branch around nothing
+            kept.pop()  # an empty branch
         if code.startswith("#endif") and kept[-1][0].startswith("#if"):
             kept.pop()
         elif not (defined := _DEFINED.match(code)) or defined[1] in wanted:
@@ -34,7 +34,7 @@ def needed(prelude: str, text: str) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Whole directives and definitions with their line ends: first bare, then with the comments before them."""
+    """The directives and definitions of `text`, each as a pair: without and with the comments before it."""
     piece = ""
     for line in text.strip("\n").splitlines():
         piece += f"{line}\n"

@@ -1,8 +1,8 @@
-"""The few machine operations that the kernels need beyond plain TIR, each with a meaning in both back ends.
+"""Machine intrinsics: the few operations that kernels need beyond plain TIR, lowered for the C and the LLVM back end.
 
-Every operation is a TIR operator `tirx.tc_<name>`. TVM's own `LowerIntrin` turns it into a call of a `static inline`
-helper for target kind `c` (the text is `C_PRELUDE`; without the instruction the helper is portable C, so kernels also
-run on the host) and into LLVM intrinsics or plain TIR for target kind `llvm`. Both compute the same bits.
+Every operation is a TIR operator `tirx.tc_<name>`. TVM's `LowerIntrin` turns it into a call of a `static inline` helper
+for target kind `c` (defined in `C_PRELUDE`, as portable C where the instruction is missing, so kernels also run on the
+host) and into LLVM intrinsics or plain TIR for target kind `llvm`. Both compute the same bits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tvm_cascade.schedules.tir import Value, tirx
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
-    """One operation: result type (`int32`, also where nothing is returned) and its meaning for LLVM."""
+    """One operation. Its result type is int32, even where the result means nothing."""
 
-    name: str
-    llvm: Callable[..., Value]
-    pure: bool = True
+    name: str  # without the prefix `tc_`
+    llvm: Callable[..., Value]  # its expansion for target kind `llvm`, from its arguments
+    pure: bool = True  # whether it has no side effects
 
 
 def _llvm(name: str, dtype: str = "int32") -> Callable[..., Value]:
@@ -44,7 +44,7 @@ def _pointee(address: Value) -> tuple[Value, Value]:
 
 
 def vector_load(address: Value, lanes: Any) -> Value:
-    """`lanes` elements from `address_of(buffer[index])` on, no alignment assumed beyond the element's."""
+    """Loads `lanes` elements from `address_of(buffer[index])` on, assuming no alignment beyond the element's."""
     source, index = _pointee(address)
     ramp: Value = tirx.Ramp(index, tirx.const(1, "int32"), lanes)
     return tirx.BufferLoad(source, [ramp])
@@ -71,7 +71,7 @@ def _bytewise_max(a: Value, b: Value, dtype: str) -> Value:
 
 
 def _copied(count: int) -> Callable[..., Value]:
-    """`count` bytes from the second address to the first, which do not overlap; nothing is said of their types."""
+    """A memcpy of `count` bytes from the second address to the first; they must not overlap, their types do not matter."""
     size, volatile = tirx.const(count, "int32"), tirx.const(False, "bool")
     return lambda to, source: tirx.call_llvm_intrin("void", "llvm.memcpy", to, source, size, volatile)
 
@@ -123,7 +123,7 @@ for _item in INTRINSICS:
 
 
 def _fabs(call: Any) -> Value:
-    """What TVM's C back end has no rule for."""
+    """`fabs` or `fabsf` of C for `tirx.fabs`, which TVM's C back end cannot lower."""
     dtype = str(call.ty.dtype)
     return tirx.call_pure_extern(dtype, "fabs" if dtype == "float64" else "fabsf", *call.args)
 

@@ -1,6 +1,7 @@
-"""Four int32 lanes of a vector in TIR: loads, stores, and TFLite's rescaling by `vqrdmulh` and `vrshl`.
+"""MVE vectors of four int32 lanes in TIR: loads, stores, and TFLite's rescaling by `vqrdmulh` and `vrshl`.
 
-`vqrdmulh` is SRDHM. `vrshl` by -e is RDivPOT but for negative values, where one is subtracted first: h + (h >> 31).
+`vqrdmulh` is SRDHM (`schedules.rules.requantize`). `vrshl` by -e is RDivPOT except for negative h, which have one
+subtracted first: h + (h >> 31).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ LANES = 4
 
 
 def splat(value: Value, lanes: Any = LANES) -> Value:
-    """`value` in every lane, int32 for Python integers."""
+    """A vector with `value` in every lane; Python integers become int32."""
     return tirx.Broadcast(i32(value), lanes)
 
 
 def vector(buffer: Value, index: Value, lanes: Any) -> Value:
-    """`lanes` elements of `buffer` from `index` on."""
+    """Loads `lanes` elements of `buffer` from `index` on."""
     ramp: Value = tirx.Ramp(i32(index), i32(1), lanes)
     return tirx.BufferLoad(buffer, [ramp])
 
@@ -32,7 +33,7 @@ def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: Any)
 
 
 def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False) -> Value:
-    """SRDHM of two vectors; with `sign` less one where it is negative."""
+    """SRDHM of two vectors; with `sign`, negative lanes are decremented by one, which `rounded_lanes` needs."""
     high = k.let(tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vqrdmulh", acc, m), "h", "int32x4")
     if not sign:
         return high
@@ -45,15 +46,15 @@ def rounded_lanes(value: Value, shift: Value) -> Value:
 
 
 def rescale_lanes(k: KernelBuilder, acc: Value, m: Value, s: Value | None) -> Value:
-    """`MBQM` by a multiplier and a shift to the right (negative), None for no shift."""
+    """`MBQM` of four lanes by multiplier `m` and shift `s` (negative: to the right; None: no shift)."""
     high = high_lanes(k, acc, splat(m), s is not None)
     return high if s is None else rounded_lanes(high, splat(s))
 
 
 def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value, zero: Value) -> Value:
-    """Four accumulators to four outputs as clamped int32; `shift` is negative to the right, `zero` the zero point.
+    """Requantizes four accumulators to clamped int32 outputs; `shift` is negative (to the right).
 
-    The zero point comes from memory: layers of one shape then share a kernel.
+    `zero` is the output's zero point, loaded from memory so that layers of one shape share a kernel.
     """
     value = k.let(rounded_lanes(high_lanes(k, acc, m, q.sign), shift) + splat(zero), "q", "int32x4")
     return tirx.max(tirx.min(value, splat(q.hi)), splat(q.lo))

@@ -1,8 +1,8 @@
-"""Row kernels of operators that only move bytes: concatenations, padding and slices along columns or channels.
+"""Row kernels of operators that only copy data: concatenations, padding and slices along columns or channels.
 
-A row of the output is a sequence of runs, each contiguous in one input or filled with one value. Where every run
-starts and ends at a word the kernel copies words (sixteen bytes at a time on vectors); elsewhere the generic kernel,
-which copies element by element, is as good.
+A row of the output is a sequence of runs, each contiguous in one input or filled with one value. Where all runs are
+aligned to words, the kernel copies words (on MVE up to sixteen bytes at a time); elsewhere the generic kernel, which
+copies element by element, is as good.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tvm_cascade.schedules.rules.lanes import put, splat, vector
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
-_STEP = 8  # words of a run written out in one pass
+_STEP = 8  # most units of a run copied in one loop iteration
 _BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`bytes` bytes of every block of an output row, from byte `start` of the same block of input `source`'s row."""
+    """A run of `bytes` bytes in every block of an output row, copied from byte `start` of that block of an input's row."""
 
-    source: int  # -1: `fill` in every byte
+    source: int  # input; -1: no input, `fill` in every byte
     start: int
     bytes: int
     fill: int = 0
@@ -42,12 +42,12 @@ class Move:
     runs: tuple[Run, ...]
     strides: tuple[int, ...]  # by input: bytes from the start of one block to the start of the next
     dtype: str
-    top: int = 0  # output rows before the first that has any input (padding)
-    rows: int = 0  # input rows; 0 where every output row has its input row
+    top: int = 0  # rows of padding at the top
+    rows: int = 0  # input rows, where rows are padded; 0: every output row has an input row
 
 
 def read_move(spec: OperatorSpec) -> Move | None:
-    """The move that an operator is, None for other operators and for moves along other axes."""
+    """A concat, pad or strided_slice as a `Move`; None for other operators and for other axes."""
     tensors, out = spec.inputs, spec.output
     if spec.constants or any(len(t.shape) != 4 or t.shape[0] != 1 for t in (*tensors, out)):
         return None
@@ -94,7 +94,7 @@ def _slice(given: Attributes, shape: tuple[int, ...], out: TensorType) -> Move |
 
 
 def _unit(move: Move, vectors: bool) -> int:
-    """Bytes that every run starts, ends and repeats at: 16, 8, 4 or less."""
+    """The alignment of all runs in bytes: 16, 8, 4 or less; without vectors at most 4."""
     marks = [move.strides[r.source] for r in move.runs if r.source >= 0]
     marks += [v for r in move.runs for v in (r.start, r.bytes)]
     unit = gcd(*marks, 16)
@@ -102,7 +102,7 @@ def _unit(move: Move, vectors: bool) -> int:
 
 
 def move_kernel(move: Move, row_bytes: tuple[int, ...], vectors: bool) -> RowKernel | None:
-    """Copies words, or sixteen or eight bytes at a time with `vectors`; None where runs are not whole words."""
+    """Kernel that copies words, with `vectors` 16 or 8 bytes at a time; None where runs are not aligned to words."""
     unit = _unit(move, vectors)
     if unit < 4:
         return None
@@ -143,7 +143,7 @@ class _Mover:
                 at += run.bytes
 
     def _run(self, run: Run, to: Value, block: Value) -> None:
-        """One run: `_STEP` units a pass."""
+        """Emits the copy of one run, up to `_STEP` units per loop iteration."""
         k, count = self.k, run.bytes // self.unit
         step = best_step(count, _STEP)
         hop = self.unit // self.each
@@ -166,7 +166,7 @@ class _Mover:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Kernels for operators that only copy (`Move`): by vectors, where the core has them, and then by words."""
+    """Variants of operators that only copy (`Move`): by vectors, where the core has them, then by words."""
     move = read_move(spec)
     if move is None:
         return []

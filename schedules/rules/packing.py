@@ -1,6 +1,6 @@
-"""Weight layouts: the order in which a kernel reads its weights, made at compile time and kept in flash.
+"""Weight packing: rearranges weights at compile time into the order in which a kernel reads them from flash.
 
-Shapes in, shapes out; no layout holds more than a few bytes of filler per block.
+Square brackets are array shapes; filler, where there is some, is a few bytes per channel.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import numpy as np
 
 
 def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
-    """[kh, kw, ic, oc] -> per block of outputs and kernel row `[groups][block][group]`, then the tail `[rest][block]`.
+    """Pack [kh, kw, ic, oc], per block of outputs and kernel row, as `[groups][block][group]` and a tail `[rest][block]`.
 
-    kw * ic values of a kernel row are contiguous in an NHWC row; `group` of them are read at once. The bytes of a block
-    and kernel row number kw * ic * block, so that every block starts at `start * kh * kw * ic`.
+    The kw * ic values of a kernel row are contiguous in an NHWC row; `group` of them are read at once. A block and kernel
+    row takes kw * ic * block values, so that the block from output `start` on begins at `start * kh * kw * ic`.
     """
     kh, kw, ic, oc = weights.shape
     length = kw * ic
@@ -27,11 +27,11 @@ def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     return np.concatenate(parts).astype(weights.dtype)
 
 
-PAIRED = (0, 2, 1, 3)  # taps of two words of halfwords, as `uxtb16` and `uxtb16 ror 8` widen a word of bytes
+PAIRED = (0, 2, 1, 3)  # order in which `uxtb16` and `uxtb16 ror 8` widen the four bytes of a word to halfwords
 
 
 def paired(weights: np.ndarray) -> np.ndarray:
-    """[kh, kw, ic, oc] int16 with every four taps of a kernel row in the order `PAIRED`; a tail keeps its own."""
+    """Reorder [kh, kw, ic, oc] int16: every four taps of a kernel row in the order `PAIRED`, a shorter rest unchanged."""
     kh, kw, ic, oc = weights.shape
     length = kw * ic
     flat = weights.reshape(kh, length, oc).copy()
@@ -41,9 +41,9 @@ def paired(weights: np.ndarray) -> np.ndarray:
 
 
 def scalar_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarray) -> tuple[np.ndarray, int]:
-    """One record of int32 words a channel: requantize [3], a bias per row variant, the weights as they are, filled up.
+    """Pack one record of int32 words per channel: requantize [3], a bias per row variant, weights padded to words.
 
-    `weights` is [kh, kw, 1, c], `biases` [variants, c]. Returns the records, flat, and the words of one.
+    `weights` is [kh, kw, 1, c], `biases` [variants, c]. Returns the records, flat, and the words per record.
     """
     taps, channels = weights.shape[0] * weights.shape[1], weights.shape[-1]
     filled = np.zeros((channels, -(-taps // 4) * 4), weights.dtype)
@@ -54,9 +54,9 @@ def scalar_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarr
 
 
 def tailed_interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
-    """As `interleave`, but a tail that is a multiple of eight is `[8][...]` grouped too: `[block][8]`.
+    """Pack as `interleave` does, but with the tail in groups of eight, too: `[rest / 8][block][8]`.
 
-    Outputs are a multiple of `block`.
+    The number of outputs must be a multiple of `block`, and that of tail values a multiple of eight.
     """
     kh, kw, ic, oc = weights.shape
     length = kw * ic
@@ -68,16 +68,16 @@ def tailed_interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray
 
 
 def lane_table(requantize: np.ndarray, biases: np.ndarray) -> np.ndarray:
-    """Vectors of four channels, int32: for every four `[multiplier][-shift][bias 0][bias 1]...`, flat.
+    """Pack vectors of four channels, int32: for every four channels `[multiplier][-shift][bias 0][bias 1]...`, flat.
 
-    `requantize` is [c, 3] in its short form, `biases` [variants, c].
+    `requantize` is [c, 3] as in `Requantize.table`, short form; `biases` is [variants, c].
     """
     rows = np.concatenate([requantize[:, :1].T, -requantize[:, 2:].T, biases]).astype(np.int32)  # [2 + variants, c]
     return rows.reshape(rows.shape[0], -1, 4).transpose(1, 0, 2).ravel()
 
 
 def lane_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarray) -> tuple[np.ndarray, int]:
-    """Records of eight channels for depthwise lanes, as int32 words, flat, and the words of one.
+    """Pack records of eight channels for `cortex_m_mve.depthwise`: int32 words, flat, and the words per record.
 
     `[multiplier even][odd][-shift even][odd]`, then a bias pair per row variant, then the weights, eight bytes a tap.
     """

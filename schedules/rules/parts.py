@@ -1,11 +1,10 @@
-"""Convolutions that read the parts of a concat along the channels where they lie (`passes.rewrite_for_memory`).
+"""Convolutions fused with a concat of their input along the channels (`passes.rewrite_for_memory`).
 
-1 x 1 convolutions gather the pixels of a block: their parts side by side in scratch, once for all output channels; the
-kernel then reads them as it would read the concat. That takes an instruction or two for every four bytes that are
-multiplied by the weights of every output. Larger windows would take more scratch, and have more taps a row: there each
-part has a kernel of its own, an ordinary convolution that adds to the same accumulators. Only where tables requantize
-parts are they gathered too. A depthwise convolution reads each part in its place: an output channel belongs to one of
-them.
+The concat is removed, and the kernel reads its parts. A 1 x 1 convolution gathers the pixels of a block: copies their
+parts side by side into scratch, once for all output channels, at the cost of an instruction or two per four bytes; the
+kernel then reads them as it would read the concat. Larger windows would take more scratch: there each part has a part
+kernel, an ordinary convolution that adds to the same accumulators. Only where tables requantize parts are larger windows
+gathered, too. A depthwise convolution reads each part directly: an output channel depends on one part only.
 """
 
 from __future__ import annotations
@@ -20,50 +19,50 @@ from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
-_UNROLL = 4  # units copied in one pass of a loop
+_UNROLL = 4  # most units copied in one loop iteration
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where a kernel reads some of its input channels: all of them, or a part of a concat."""
+    """A tensor from which a kernel reads input channels: the whole input, or a part of a concat."""
 
     x: Value  # the tensor as a flat buffer
-    window: Sliding  # over that tensor
-    index: int  # of the kernel's input
-    first: int = 0  # its first channel in the whole
-    table: Value = None  # of 256 entries, which requantizes it
+    window: Sliding  # the convolution's window over that tensor
+    index: int  # position among the kernel's inputs
+    first: int = 0  # the channel of the concat at which this part begins
+    table: Value = None  # buffer of 256 entries by which its values are requantized; None: they are not
 
     def load(self, place: Value) -> Value:
-        """The element at `place` as an int32."""
+        """The (requantized) element at `place` as an int32."""
         value = self.x[place].astype("int32")
         return value if self.table is None else self.table[value].astype("int32")
 
 
 def inputs_of(conv: QuantizedConv) -> list[str]:
-    """Types of a kernel's inputs."""
+    """Element types of a kernel's inputs, one for each part."""
     return [conv.dtype] * max(len(conv.parts), 1)
 
 
 def tables_of(conv: QuantizedConv) -> list[np.ndarray]:
-    """Constants that requantize parts, behind the others."""
+    """The tables that requantize parts: the last constants of the kernel."""
     return [p.table for p in conv.parts if p.table is not None]
 
 
 def gathers(conv: QuantizedConv) -> bool:
-    """Whether the parts of windows are gathered rather than read one after the other."""
+    """Whether the kernel gathers the parts of windows in scratch, instead of reading each part directly."""
     small = conv.window.kernel == (1, 1) or bool(tables_of(conv))
     return bool(conv.parts) and not conv.depthwise and small
 
 
 def of_part(conv: QuantizedConv, index: int) -> QuantizedConv:
-    """What a part adds to a convolution: that of its channels, the bias of the whole."""
+    """The convolution of one part: its channels and their weights; all else, bias included, is the whole's."""
     first, part = sum(p.channels for p in conv.parts[:index]), conv.parts[index]
     window = replace(conv.window, channels=part.channels)
     return replace(conv, window=window, weights=conv.weights[:, :, first : first + part.channels], parts=())
 
 
 def in_eights(conv: QuantizedConv) -> bool:
-    """Whether all that a convolution reads at a place of its input is a multiple of eight channels."""
+    """Whether all channel counts that a convolution reads contiguously (per part or group) are multiples of eight."""
     in_place = bool(conv.parts) and not gathers(conv)
     whole = conv.window.channels // conv.groups
     return all(c % 8 == 0 for c in ([p.channels for p in conv.parts] if in_place else [whole]))
@@ -84,17 +83,17 @@ def sources(k: KernelBuilder, conv: QuantizedConv) -> list[Source]:
 
 
 def gathered_bytes(conv: QuantizedConv, pixels: int) -> int:
-    """Bytes of scratch that the windows of `pixels` neighbours take."""
+    """Bytes of scratch for the gathered windows of `pixels` neighbouring pixels, 0 where none are gathered."""
     return conv.window.kernel[0] * _pitch(conv.window, pixels) if gathers(conv) else 0
 
 
 def _pitch(g: Sliding, pixels: int) -> int:
-    """Bytes of one row of the windows of `pixels` neighbours."""
+    """Bytes of one row of the gathered windows of `pixels` neighbouring pixels."""
     return ((min(pixels, g.out_width) - 1) * g.strides[1] + g.kernel[1]) * g.channels
 
 
 class Gather:
-    """The windows of a block of up to `pixels` pixels, in scratch."""
+    """Emits the gathering of the windows of a block of up to `pixels` pixels in scratch."""
 
     def __init__(self, k: KernelBuilder, conv: QuantizedConv, pixels: int) -> None:
         self.k, self.g = k, conv.window
@@ -103,12 +102,12 @@ class Gather:
         self.x = k.view(k.scratch, conv.dtype, "window")
 
     def rows(self) -> list[Value]:
-        """Where the rows of a gathered window start; binds where those of the parts do."""
+        """Element offsets of a gathered window's rows in scratch; also binds those of its parts' rows (`starts`)."""
         self.starts = [row_offsets(self.k, s.window, s.index) for s in self.sources]
         return [i32(r * self.pitch) for r in range(self.g.kernel[0])]
 
     def fill(self, group: Columns, x: Value, pixels: int, r0: Value, r1: Value) -> None:
-        """Gathers what `pixels` pixels from column `x` on read."""
+        """Emits the copies of the windows of `pixels` output pixels from column `x` on."""
         k, g = self.k, self.g
         span = (pixels - 1) * g.strides[1] + group.k1 - group.k0
         column = x * g.strides[1] - g.padding[1] + group.k0
@@ -121,7 +120,7 @@ class Gather:
                         self._copy(source, px * g.channels + (r * self.pitch + source.first), at + px * channels)
 
     def _copy(self, source: Source, to: Value, at: Value) -> None:
-        """One pixel of a part."""
+        """Emits the copy of one pixel of a part."""
         k, channels = self.k, source.window.channels
         words = source.table is None and (channels | source.first | self.g.channels) % 4 == 0
         unit = 1 if not words else 16 if channels % 16 == 0 else 4

@@ -1,7 +1,7 @@
-"""Global averages that take their map piece by piece as a cascade makes it (`schedules.kernels.accumulate`), by words or vectors.
+"""Accumulating kernels of global average pools for DSP and MVE cores (`schedules.kernels.accumulate`).
 
-A piece of a map adds to one int32 a channel. DSP cores sum it four channels at a time in two pairs of halfwords before
-they widen it, cores with vectors sixteen; the last piece is followed by the average, as `schedules.rules.pooling` makes it.
+Each call adds some pixels of the map to one int32 sum per channel: DSP cores sum four channels at a time in two pairs of
+halfwords before they widen them, MVE cores sixteen. The last call also computes the averages (`schedules.rules.pooling`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tvm_cascade.schedules.tir import Value, i32, kernel_function, pointer_var, 
 
 
 def pool_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget) -> Accumulating:
-    """The kernel that sums up a global average's input for a core; `generic` where none here applies."""
+    """The accumulating kernel of a global average pool for a core; `generic` where none of this module applies."""
     pool = read_pool(spec) if target.tunable else None
     if pool is None or pool.kind != "average" or prod(spec.output.shape) != pool.window.channels:
         return generic
@@ -37,7 +37,7 @@ def pool_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget) ->
 
 
 class _Sum(Scalar):
-    """The kernel's parts: `add` the piece, then, behind the last piece, the averages of all channels."""
+    """Builder of the kernel: `add` the pixels of a call, and in the last call compute the averages of all channels."""
 
     lanes = 1
 
@@ -66,7 +66,7 @@ class _Sum(Scalar):
 
     @abstractmethod
     def add(self, k: KernelBuilder, channel: Value, pixels: Value) -> None:
-        """Adds `pixels` pixels of the channels from `channel` on."""
+        """Emits the addition of `pixels` pixels to the sums of `lanes` channels from `channel` on."""
 
 
 class _Words(_Sum):
@@ -104,7 +104,7 @@ class _Vectors(_Sum):
 
 
 def _finished(k: KernelBuilder, acc: Value, begin: Value, end: Value) -> RowKernel:
-    """A kernel with the parameters of `Accumulating`."""
+    """The finished kernel, with the parameters that `Accumulating` specifies."""
     kept = [(v, p) for v, p in zip(k.params, k.roles, strict=True) if p.role in (Role.INPUT, Role.CONSTANT)]
     kept += [(acc, Param(Role.ACCUMULATOR, 0, "int32")), (k.outputs[0], Param(Role.OUTPUT, 0, kept[0][1].dtype))]
     kept += [(begin, Param(Role.BEGIN, 0, "int32")), (end, Param(Role.END, 0, "int32"))]

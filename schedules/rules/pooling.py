@@ -1,8 +1,8 @@
 """Row kernels of max and average pools and of means over rows and columns.
 
-Columns fall into edges and interior as those of convolutions do. Channels are taken singly on scalar cores, four at a
-time on DSP cores (`smax8` or pairs of halfword sums), sixteen or eight on vectors. An average divides by its number
-of taps, on vectors by a multiplication that is checked for every possible sum when the layer is compiled.
+Columns are split into edges and interior like those of convolutions. Scalar cores take one channel at a time, DSP cores
+four (`smax8` or pairs of halfword sums), MVE cores sixteen (max) or eight (average). An average divides by its number of
+taps, on MVE by a multiplication that is checked at compile time for every possible sum.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from tvm_cascade.schedules.rules.requantize import Requantize, emit_requantize, 
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
-_WRITTEN_OUT = 16  # taps of a kernel row up to which they are written out
-PAIR_TAPS = 255  # bytes that a halfword can sum
+_WRITTEN_OUT = 16  # most taps of a kernel row in one loop iteration
+PAIR_TAPS = 255  # most int8 values that are summed in a halfword
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A pool of int8 (max also uint8) maps in NHWC, one batch.
+    """A pool over an int8 (max: also uint8) NHWC tensor with batch 1.
 
-    `requantize` is a mean's, or a scaled average's; a plain average divides instead.
+    Means and scaled averages have `requantize`; a plain average divides instead.
     """
 
     kind: str  # max or average
     window: Sliding
     dtype: str
     clamp: tuple[int, int]
-    input_zero_point: int = 0  # of a mean
+    input_zero_point: int = 0  # of a mean or a scaled average
     requantize: Requantize | None = None
-    head_room: int = 0  # bits that a sum is shifted up by before it is rescaled
+    head_room: int = 0  # bits by which a sum is shifted left before it is rescaled
 
     @property
     def taps(self) -> int:
@@ -48,7 +48,7 @@ class Pool:
 
 
 def read_pool(spec: OperatorSpec) -> Pool | None:
-    """The pool that an operator is, None for other operators, element types and forms."""
+    """A pool or mean as a `Pool`; None for other operators, and for forms that the kernels do not know."""
     kind, data, given = spec.kind, spec.inputs[0], spec.attributes
     if kind not in ("max_pool2d", "avg_pool2d", "scaled_avg_pool2d", "mean") or len(data.shape) != 4:
         return None
@@ -81,7 +81,7 @@ def _read_mean(spec: OperatorSpec, clamp: tuple[int, int]) -> Pool | None:
 
 
 def _rescaled(given: Attributes, window: Sliding, clamp: tuple[int, int]) -> Pool | None:
-    """An average with a multiplier, of windows that lie in the map."""
+    """An average that is rescaled by a multiplier, over windows without padding; None without a short requantization."""
     if given.multiplier is None or given.shift is None:
         return None
     taps = window.kernel[0] * window.kernel[1]
@@ -93,7 +93,7 @@ def _rescaled(given: Attributes, window: Sliding, clamp: tuple[int, int]) -> Poo
 
 
 class _Pooling(ABC):
-    """A row of pools, `lanes` channels at a time; a subclass says how they are combined and stored."""
+    """Builder of a pool's row kernel, `lanes` channels at a time; a subclass emits how they are combined and stored."""
 
     lanes = 1
 
@@ -144,15 +144,15 @@ class _Pooling(ABC):
 
     @abstractmethod
     def start(self) -> Value:
-        """Fresh accumulators."""
+        """Declares and initializes the accumulators of `lanes` channels."""
 
     @abstractmethod
     def tap(self, acc: Value, place: Value) -> None:
-        """Takes in the channels of one pixel."""
+        """Combines the accumulators with the channels of the input pixel at element `place`."""
 
     @abstractmethod
     def finish(self, acc: Value, place: Value) -> None:
-        """Stores the channels of an output pixel."""
+        """Stores the channels of an output pixel at element `place`."""
 
     def clamped(self, value: Value) -> Value:
         lo, hi = self.pool.clamp
@@ -162,7 +162,7 @@ class _Pooling(ABC):
         return tirx.max(tirx.min(value, i32(hi)), i32(lo))
 
     def averaged(self, total: Value) -> Value:
-        """The output of a sum, int32."""
+        """The average (clamped int32) of a sum of all taps."""
         k, n, q = self.k, self.pool.taps, self.pool.requantize
         if q is not None:
             m, addend, e, zero = self.numbers
@@ -221,7 +221,7 @@ class _Words(_Pooling):
             values = [tirx.shift_right(word, i32(8 * i)) for i in range(4)]
             if self.pool.dtype == "int8":
                 values = [v.astype("int8").astype("int32") for v in values]
-            else:  # TVM takes a cast to uint8 for one of a value that fits
+            else:  # TVM assumes that the value of a cast to uint8 fits
                 values = [tirx.bitwise_and(v, i32(255)) for v in values]
             values = [self.clamped(k.let(v, "v")) for v in values]
         else:
@@ -231,7 +231,7 @@ class _Words(_Pooling):
 
 
 def halfword_sums(k: KernelBuilder, pairs: Value) -> list[Value]:
-    """The four sums of two pairs of halfwords, in the order of their channels."""
+    """Two words of halfword pairs, as `sxtab16` sums them, widened to four int32 sums in the order of their channels."""
     both = [k.let(pairs[i32(i)], "pair") for i in range(2)]
     low, high = [p.astype("int16").astype("int32") for p in both], [tirx.shift_right(p, i32(16)) for p in both]
     return [*low, *high]
@@ -284,7 +284,7 @@ class _VectorAverage(_Pooling):
         put(k, self.out, place, both.astype("int8x8"), 8)
 
     def _four(self, total: Value) -> Value:
-        """Four outputs of four sums."""
+        """The averages (clamped int32) of a vector of four sums."""
         k, q, (lo, hi) = self.k, self.pool.requantize, self.pool.clamp
         if q is not None:
             m, _, e, zero = self.numbers
@@ -302,7 +302,7 @@ class _VectorAverage(_Pooling):
 
 
 def reciprocal(n: int) -> tuple[int, int]:
-    """`(f, e)` with `(v f) >> e == v // n` for every sum of `n` bytes plus n / 2, within 31 bits: checked for each."""
+    """`(f, e)` with `(v f) >> e == v // n` and `v f` in 31 bits, checked for each v that is a sum of n int8 plus n / 2."""
     sums = np.arange(n * 128 + n // 2 + 1, dtype=np.int64)
     for shift in range(23, 0, -1):
         factor = -(-(1 << shift) // n)
@@ -312,7 +312,7 @@ def reciprocal(n: int) -> tuple[int, int]:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Kernels for pools and means, the widest that the core has first."""
+    """Variants of pools and means, the widest that the core has first."""
     pool = read_pool(spec)
     if pool is None:
         return []

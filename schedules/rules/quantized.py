@@ -1,4 +1,4 @@
-"""What a lowered integer convolution computes, read from its spec."""
+"""`QuantizedConv`: an 8-bit convolution as data for the convolution kernels, read from an `OperatorSpec`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ RANGES = {"int8": (-128, 127), "uint8": (0, 255)}  # of activations that the ker
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A part of a concat along the channels that a convolution reads where it lies."""
+    """One input of a concat along the channels that is fused into a convolution (`schedules.rules.parts`)."""
 
     channels: int
-    table: np.ndarray | None = None  # 256 values that requantize it
+    table: np.ndarray | None = None  # [256] by which its values are requantized; None: they are not
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedConv:
-    """An 8-bit convolution, NHWC with one batch.
+    """An 8-bit convolution, NHWC with batch 1.
 
-    `weights` is [kh, kw, inputs, outputs], less their zero point: int8 with int8 activations, int16 with uint8 ones;
-    inputs are those of one group. Of a depthwise one inputs is 1, outputs channels times `multiplier`.
+    `weights` is [kh, kw, inputs, outputs] with the zero point subtracted: int8 for int8 activations, int16 for uint8 ones;
+    inputs are those of one group. A depthwise convolution has 1 input, and channels times `multiplier` outputs.
     """
 
     window: Sliding
@@ -38,12 +38,12 @@ class QuantizedConv:
     depthwise: bool
     multiplier: int = 1
     dtype: str = "int8"  # of activations
-    parts: tuple[Part, ...] = ()  # of the input, where it is a concat that does not exist
-    groups: int = 1  # of one that is not depthwise
+    parts: tuple[Part, ...] = ()  # of the input, where it is a concat that was removed
+    groups: int = 1  # 1 for depthwise
 
     @property
     def non_contiguous(self) -> bool:
-        """Whether something lies between the inputs of neighbouring taps of a kernel row."""
+        """Whether the inputs of neighbouring taps of a kernel row are not adjacent in memory."""
         return self.groups > 1 or self.window.dilation[1] > 1
 
     @property
@@ -52,10 +52,10 @@ class QuantizedConv:
 
 
 def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
-    """The convolution that an operator is, None where it is another operator or a kind the kernels do not know.
+    """A convolution as a `QuantizedConv`; None for other operators, and for forms that the kernels do not know.
 
-    Known are int8 tensors with int8 weights of zero point 0, and uint8 tensors with uint8 weights of one zero point; one
-    batch, padding within the input's height, no dilation where a table tells where rows start.
+    They know int8 tensors with int8 weights of zero point 0, and uint8 tensors with uint8 weights of one zero point; batch
+    1; padding at the top of at most the input's height; no dilation in combination with a row table.
     """
     if spec.kind in ("concat_conv2d", "concat_depthwise_conv2d"):
         return _read_parts(spec, spec.kind.removeprefix("concat_"))
@@ -81,7 +81,10 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
 
 
 def _read_parts(spec: OperatorSpec, kind: str) -> QuantizedConv | None:
-    """The convolution of a concat along the channels, read as if that existed; tables come first of the constants."""
+    """A convolution fused with a concat of its input: read as if the concat existed, then given its `parts`.
+
+    The tables of parts are the first constants.
+    """
     which, tables, constants = spec.attributes.table_of_part or (), spec.constants[:-4], spec.constants[-4:]
     shapes, dtype = [t.shape for t in spec.inputs], spec.inputs[0].dtype
     alike = len(which) == len(shapes) and len({(len(s), *s[:3]) for s in shapes}) == 1 and len(shapes[0]) == 4

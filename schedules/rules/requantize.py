@@ -1,13 +1,14 @@
-"""Requantization of convolutions in its short exact form, with the proof that it is exact for the layer at hand.
+"""Requantization of convolutions: a short exact form, used where a compile-time check proves it exact for the layer.
 
-The reference is `MBQM(acc, m, s) + zo`, clamped, a rounding to the nearest in two steps (`SRDHM`, then `RDivPOT`). With
-e = -s and r = 2^(e-1) + (zo << e), where the preconditions hold,
+The reference is TFLite's `MBQM(acc, m, s) + zo`, clamped. MBQM (MultiplyByQuantizedMultiplier) rounds twice: in SRDHM
+(SaturatingRoundingDoublingHighMul), then in RDivPOT (RoundingDivideByPOT). With multiplier m, shift s (negative to the
+right), zero points zx of the input and zo of the output, e = -s and r = 2^(e-1) + (zo << e), the short form is
 
     h = (2 acc * m + 2^31) / 2^32 + r        rounded down; one `smmlar` on cores that have it
     y = clamp((h + (acc >> 31)) >> e)
 
 `RDivPOT` adds h >> 31 where this adds acc >> 31: they differ only where acc < 0 rounds to h = 0, and there
-(r - 1) >> e equals r >> e. Preconditions, per layer and at compile time:
+(r - 1) >> e equals r >> e. Preconditions, checked per layer:
 
 - every e >= 1, and every |acc| < 2^30, so that 2 acc does not wrap. The bound on |acc| is the exact range over all int8
   inputs: bias plus the positive (negative) part of the weights times the largest (smallest) x - zx;
@@ -16,7 +17,7 @@ e = -s and r = 2^(e-1) + (zo << e), where the preconditions hold,
 Where zo is at or below the lower clamp (a fused ReLU) every acc < 0 gives the lower clamp with or without acc >> 31,
 because y is monotone in acc and acc = 0 gives zo: the term is left out.
 
-Everything else takes the general form in 64 bits.
+All other layers use the general form in 64 bits.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ _LIMIT = 1 << 31
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requantize:
-    """How a layer's accumulators become outputs.
+    """The requantization of a layer: from int32 accumulators to outputs.
 
     `table` is int32 [channels, 3]: multiplier, addend, shift. Short form: addend r, shift e. General form: addend
-    unused, shift as TFLite has it (negative to the right).
+    unused, TFLite's shift (negative to the right).
     """
 
     table: np.ndarray
@@ -46,7 +47,7 @@ class Requantize:
     zero_point: int
     lo: int
     hi: int
-    reason: str = ""  # why not the short form
+    reason: str = ""  # why it is not the short form
     once: bool = False  # rounds once, half away from zero; `table` is then m, 2^(e-1), e with e = -shift - 1
 
     @property
@@ -62,7 +63,7 @@ def plan_requantize(
     zero_point: int,
     clamp: tuple[int, int],
 ) -> Requantize:
-    """The cheapest exact form for channels with accumulators in `[acc_lo, acc_hi]` (int64 [channels])."""
+    """The short form where it is exact for accumulators in `[acc_lo, acc_hi]` (int64 [channels]), else the general one."""
     m, s = multiplier.astype(np.int64).ravel(), shift.astype(np.int64).ravel()
     lo, hi = clamp
     reason = _refusal(m, s, acc_lo, acc_hi, zero_point)
@@ -76,7 +77,7 @@ def plan_requantize(
 
 
 def reference(acc: np.ndarray, m: np.ndarray, s: np.ndarray, zero_point: int, clamp: tuple[int, int]) -> np.ndarray:
-    """`clamp(MBQM(acc, m, s) + zero_point)`, int64 in and out, elementwise; shifts as TFLite has them."""
+    """`clamp(MBQM(acc, m, s) + zero_point)`, element-wise on int64 arrays; shifts `s` are negative to the right."""
     left, right = np.maximum(s, 0), np.maximum(-s, 0)
     shifted = ((acc << left) + (1 << 31)) % (1 << 32) - (1 << 31)
     product = np.array([int(a) * int(b) + (1 << 30) >> 31 for a, b in zip(shifted, m, strict=True)], np.int64)
@@ -88,10 +89,10 @@ def reference(acc: np.ndarray, m: np.ndarray, s: np.ndarray, zero_point: int, cl
 def constant_channels(
     m: np.ndarray, s: np.ndarray, acc_lo: np.ndarray, acc_hi: np.ndarray, zero_point: int, clamp: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which channels give one output whatever the input, and that output (int64).
+    """Which channels (bool [channels]) have the same output for every input, and that output (int64 [channels]).
 
-    The reference is monotone in the accumulator (unless a left shift wraps, which is excluded): equal at both ends,
-    equal between them. Training leaves such channels behind, with weights of 0 and biases beyond 2^30.
+    The reference is monotone in the accumulator (unless a left shift wraps, which is excluded), so it is constant where
+    it is equal at both bounds. Trained networks have such channels, with weights of 0 and biases beyond 2^30.
     """
     low, high = (reference(a, m, s, zero_point, clamp) for a in (acc_lo, acc_hi))
     safe = np.maximum(np.abs(acc_lo), np.abs(acc_hi)) < (np.int64(1) << (31 - np.clip(s, 0, 31)))
@@ -128,7 +129,7 @@ def accumulator_bounds(
 
 
 def emit_requantize(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
-    """The output value (int32, clamped) of the accumulator `acc`."""
+    """Emits the requantization of accumulator `acc`; the output value (int32, clamped)."""
     if q.once:
         return _once(b, q, acc, m, addend, shift)
     if not q.short:
@@ -140,7 +141,7 @@ def emit_requantize(b: Builder, q: Requantize, acc: Value, m: Value, addend: Val
 
 
 def _once(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
-    """`(acc m + (acc >> 31) + 2^(31 + e)) >> (32 + e)`: the addend has no bits below 2^32, so the top words suffice."""
+    """The form that rounds once: `(acc m + (acc >> 31) + 2^(31 + e)) >> (32 + e)`, of which the high words suffice."""
     wide = acc.astype("int64") * m.astype("int64") + tirx.shift_right(acc, tirx.const(31, "int32")).astype("int64")
     high = b.let(tirx.shift_right(wide, tirx.const(32, "int64")).astype("int32"), "h")
     return clamp_value(b, q, tirx.shift_right(high + addend, shift) + q.zero_point)

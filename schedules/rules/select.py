@@ -1,4 +1,4 @@
-"""Choosing the kernel of an operator: the first performance schedule that applies, else the generic row kernel."""
+"""Kernel selection: the chosen or first applicable variant of a performance schedule, else the generic row kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm_cascade.schedules.rules.variants import Variant, first, shape_key
 
 RuleSet = Callable[[OperatorSpec, KernelTarget], list[Variant]]
 
-# By the name that cores (`cores.Core.rules`) and counts of instructions know them by, the start of their variants' names.
+# Rule sets by name, as listed in `cores.Core.rules`; the name is also the prefix of their variants' names.
 RULE_SETS: Mapping[str, RuleSet] = {
     "cortex_m_mve": cortex_m_mve.variants,
     "cortex_m_dsp": cortex_m_dsp.variants,
@@ -24,13 +24,13 @@ RULE_SETS: Mapping[str, RuleSet] = {
     "moves": moves.variants,
     "softmax": softmax.variants,
 }
-GENERIC = "generic"  # the variant that no performance schedule makes
+GENERIC = "generic"  # name of the variant that is the generic kernel
 
 
 def variants_of(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Every kernel that the performance schedules can make of an operator, the usual one first.
+    """The variants of an operator for a core, the default first.
 
-    All come from the first rule set, in the order of the core's rule sets, of which at least one variant applies.
+    They come from one rule set: the first of the core's rule sets with a variant that applies.
     """
     for name in target.core.rules:
         listed = RULE_SETS[name](spec, target)
@@ -40,9 +40,9 @@ def variants_of(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 
 
 def first_rule(spec: OperatorSpec, target: KernelTarget, small: bool = False) -> RowKernel | None:
-    """The kernel that was chosen for an operator's shape, else the first that applies; None where none does.
+    """The variant that `target` chooses for an operator's shape, else the first that applies; None where none does.
 
-    With `small` the last that applies: rules list small code last.
+    With `small` the last that applies: rule sets list the smallest code last.
     """
     wanted = target.choice(shape_key(spec)) if target.choices else None
     for name in target.core.rules:
@@ -56,9 +56,9 @@ def first_rule(spec: OperatorSpec, target: KernelTarget, small: bool = False) ->
 
 
 def select(spec: OperatorSpec, access: RowAccess, target: KernelTarget, generic: RowKernel) -> RowKernel:
-    """The kernel of an operator for a core: `generic`, the operator's generic one, where no performance schedule applies.
+    """The kernel of an operator for a core: from a performance schedule, or `generic` where none applies.
 
-    Rules are asked only about operators that run row by row.
+    Performance schedules are tried only on operators that `serves` accepts.
     """
     chosen = target.choice(shape_key(spec)) if target.choices else None
     if not serves(access, generic) or chosen == GENERIC:
@@ -68,9 +68,9 @@ def select(spec: OperatorSpec, access: RowAccess, target: KernelTarget, generic:
 
 
 def serves(access: RowAccess, generic: RowKernel) -> bool:
-    """Whether performance schedules are asked about an operator: it goes by the rows of NHWC tensors, or is a single row.
+    """Whether performance schedules may be tried on an operator: it runs by rows of NHWC tensors, or is a single row.
 
-    They take axis 1 for the rows. Those of `[1, 1, H, W]` along axis 2 are contiguous too, but W elements and not H * W.
+    They assume that axis 1 is the row axis. Rows along axis 2 of `[1, 1, H, W]` are contiguous, too, but W elements long.
     """
     planes = (Role.PLANE, Role.OUTPUT_PLANE)
     single = generic.whole and generic.reason is None

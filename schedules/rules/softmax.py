@@ -1,14 +1,14 @@
-"""Row kernels of softmax along the last axis: the reference's fixed point, exponentials looked up by the difference.
+"""Row kernels of softmax along the last axis, in TFLite's fixed-point arithmetic with a table of exponentials.
 
 A row of classes takes three passes: its maximum, the sum of `exps[max - x]` in Q12.19, and `exps[max - x]` times the
 sum's reciprocal. The lowered operator has the 256 exponentials (Q0.31) as its constant; the reciprocal takes three
-Newton steps of 32 bits, once a row. With `h = 1 / (2 total)` in Q1.30 and `e` bits to drop, rounding twice to the nearest
-is rounding down once, since all is positive:
+Newton steps of 32 bits, once a row. With an exponential a, the reciprocal h and e bits to drop, two roundings to nearest
+equal one shift, since all values are positive:
 
     (SRDHM(a, h) + 2^(e-1)) >> e = (a h + 2^30 + 2^(30+e)) >> (31 + e)
 
-so one product of 32 by 32 bits added to a constant, of which the high word counts. On vectors `vqrdmulh` is SRDHM and
-`vrshl` the other rounding.
+So one product of 32 by 32 bits is added to a constant, and its high word used. On MVE `vqrdmulh` is SRDHM and `vrshl` the
+other rounding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tvm_cascade.schedules.rules.lanes import LANES, high_lanes, put, rounded_la
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
-_STEP = 4  # classes a pass
+_STEP = 4  # classes per loop iteration
 _SUM_BITS = 12  # integer bits of the sum, Q12.19
 _FORTYEIGHT_OVER_17 = 1515870810  # Q2.29
 _MINUS_32_OVER_17 = -1010580540
@@ -36,7 +36,7 @@ _MINUS_32_OVER_17 = -1010580540
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """`rows` softmaxes of `classes` bytes each in a row of the tensor."""
+    """Softmax over `classes` 8-bit values, `rows` times in a row of the tensor."""
 
     rows: int
     classes: int
@@ -44,14 +44,14 @@ class Softmax:
 
 
 def read_softmax(spec: OperatorSpec) -> Softmax | None:
-    """The softmax that an operator is, None for other operators, element types and forms."""
+    """A softmax operator as a `Softmax`; None for other operators, element types and forms."""
     if spec.kind != "softmax" or len(spec.constants) != 1 or spec.constants[0].shape != (256,):
         return None
     *lead, classes = spec.inputs[0].shape
     dtype = spec.inputs[0].dtype
     if dtype not in ("int8", "uint8") or spec.output.dtype != dtype or spec.constants[0].dtype != np.int32:
         return None
-    if len(lead) > 1:  # of ranks with rows, those of one batch
+    if len(lead) > 1:  # tensors with a row axis must have batch 1
         if lead[0] != 1:
             return None
         lead = lead[2:]
@@ -59,7 +59,7 @@ def read_softmax(spec: OperatorSpec) -> Softmax | None:
 
 
 class _Scalar:
-    """One class at a time."""
+    """Builder of the scalar kernel: one class at a time."""
 
     def __init__(self, op: Softmax, exps: np.ndarray) -> None:
         self.op = op
@@ -78,13 +78,13 @@ class _Scalar:
             total = k.let(self.total(at, top), "total")
             zeros = k.let(call("clz", total), "zeros")
             scale = k.let(reciprocal(k, total, zeros), "scale")
-            # 2^31 or less shifted by 32 is zero, as it is by more
+            # a value of at most 2^31, shifted right by 32 or more, is rounded to zero
             shift = k.let(tirx.min(i32(_SUM_BITS + 31 - 8) - zeros, i32(32)), "e")
             self.finish(at, to, top, scale, shift)
         return k.kernel()
 
     def top(self, at: Value) -> Value:
-        """The largest class from element `at` on."""
+        """The largest value of the row of classes that begins at element `at`."""
         k = self.k
         acc = k.local(1, "top")
         k.store(acc, 0, i32(int(np.iinfo(self.op.dtype).min)))
@@ -95,7 +95,7 @@ class _Scalar:
         return k.let(acc[i32(0)], "top")
 
     def total(self, at: Value, top: Value) -> Value:
-        """The sum of the exponentials."""
+        """The sum of the row's exponentials, Q12.19."""
         k = self.k
         acc = k.local(1, "sum")
         k.store(acc, 0, i32(0))
@@ -120,7 +120,7 @@ class _Scalar:
             k.store(self.out, to + place, value.astype(self.op.dtype))
 
     def each(self) -> Iterator[Value]:
-        """Every class, some a pass."""
+        """The index of every class, in a partly unrolled loop."""
         count = self.op.classes
         yield from self.k.unrolled(count // _STEP, _STEP if count >= _STEP else 0)
         for rest in range(count // _STEP * _STEP, count):
@@ -128,7 +128,10 @@ class _Scalar:
 
 
 class _Vectors(_Scalar):
-    """Sixteen classes at a time for the maximum, four for the rest. The last of a row overlap those before."""
+    """Builder of the MVE kernel: up to 16 classes at a time for the maximum, else four.
+
+    Except in the sum, the last vector of a row may overlap the one before.
+    """
 
     def top(self, at: Value) -> Value:
         k, op = self.k, self.op
@@ -163,7 +166,7 @@ class _Vectors(_Scalar):
         return total
 
     def gathered(self, at: Value, place: Value, top: Value) -> Value:
-        """Four exponentials."""
+        """The exponentials of four classes from `place` on."""
         d = splat(top) - vector(self.x, at + place, LANES).astype("int32x4")
         return self.k.let(
             tirx.call_llvm_pure_intrin(
@@ -190,7 +193,7 @@ class _Vectors(_Scalar):
             put(k, self.out, to + place, value.astype(f"{self.op.dtype}x4"), LANES)
 
     def overlapped(self, lanes: int) -> Iterator[Value]:
-        """Where vectors that cover the row start."""
+        """Start indices of vectors of `lanes` that cover the row; the last one may overlap the one before."""
         k, count = self.k, self.op.classes
         with k.loop(count // lanes, "i") as i:
             yield i * lanes
@@ -199,7 +202,7 @@ class _Vectors(_Scalar):
 
 
 def halves_up(e: Value) -> Value:
-    """A positive Q0.31 in Q12.19, rounded; it may leave 31 bits on the way."""
+    """A positive Q0.31 number rounded to Q12.19, half up; intermediate values may take 32 bits."""
     half = tirx.const(1 << (_SUM_BITS - 1), "uint32")
     return tirx.shift_right(e.astype("uint32") + half, tirx.const(_SUM_BITS, "uint32")).astype("int32")
 
@@ -212,7 +215,7 @@ def reciprocal(k: KernelBuilder, total: Value, zeros: Value) -> Value:
     """
     turned = tirx.shift_left(total.astype("uint32"), zeros.astype("uint32"))
     half = k.let(tirx.shift_right(turned, tirx.const(1, "uint32")).astype("int32"), "half")
-    guess, rest = k.local(1, "guess"), k.local(1, "rest")  # stored: TVM would write bound values out at every use
+    guess, rest = k.local(1, "guess"), k.local(1, "rest")  # not bindings: TVM would substitute them into every use
     k.store(guess, 0, srdhm(half, i32(_MINUS_32_OVER_17)) + _FORTYEIGHT_OVER_17)
     for _ in range(3):
         k.store(rest, 0, i32(1 << 29) - srdhm(half, guess[i32(0)]))
@@ -228,7 +231,7 @@ def srdhm(a: Value, b: Value) -> Value:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Kernels for softmax, the widest that the core has first."""
+    """Variants of softmax, the widest that the core has first."""
     op = read_softmax(spec)
     if op is None:
         return []

@@ -1,7 +1,7 @@
-"""Variants of a kernel: the ways in which a rule can make an operator, by name, and the shape that a choice belongs to.
+"""Kernel variants: named alternative kernels of an operator, and the shape key under which choices are recorded.
 
-A rule module lists the variants of an operator, the one it would take without further knowledge first. `schedules.tuning.tune`
-counts them, `schedules.rules.select` picks one.
+A rule module lists the variants of an operator, its default first. `schedules.tuning.tune` compares them by counts of
+instructions, `schedules.rules.select` picks one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to make a kernel; `make` answers None where it does not apply after all."""
+    """One way to build a kernel; `make` returns None where it does not apply."""
 
     name: str
     make: Callable[[], RowKernel | None]
@@ -27,9 +27,9 @@ def first(variants: Iterable[Variant]) -> RowKernel | None:
 
 
 def shape_key(spec: OperatorSpec) -> str:
-    """What tells two operators of a kind apart as far as counts go: types, shapes, strides and padding, as text.
+    """The key of an operator in databases of counts, as text: kind, types, shapes, strides, padding, axis and dilation.
 
-    Values of weights, zero points and scales are not in it: they move a count by a few instructions an output.
+    Values of weights, zero points and scales are not part of it: they change counts by a few instructions an output.
     """
     given = spec.attributes
     parts = [spec.kind, *(f"{t.dtype}[{_listed(t.shape)}]" for t in (*spec.inputs, spec.output))]

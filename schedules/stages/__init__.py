@@ -1,1 +1,1 @@
-"""Kernels of the stages of multi-branch networks, on CPUs and GPUs."""
+"""Kernels of multi-branch networks that run in stages of concurrent operators, on CPUs and GPUs: schedules and tuning."""

@@ -1,9 +1,9 @@
-"""Schedules of float32 kernels on CPUs: the same loops with or without threads, so that both compute the same bits.
+"""CPU schedules of float32 kernels, for one core or all; the loops are the same, so both compute the same bits.
 
-`direct_conv2d` is the convolution that the rules know best: weights packed `[oc/v][ic][kh][kw][v]`, an accumulator
-tile of v channels and a row of pixels held in vector registers over the whole reduction. On a core with 512-bit
-vectors it reaches about 120 GMAC/s. Everything else gets rows of outputs per thread and is left to the compiler's own
-vectorizer.
+`direct_conv2d` has the most optimized schedule: weights packed `[oc/v][ic][kh][kw][v]`, and an accumulator tile of
+v channels and some pixels of a row held in vector registers over the whole reduction. On a core with 512-bit vectors it
+reaches about 120 GMAC/s. `direct_product` and other products have tiles, too; pools, depthwise convolutions and
+element-wise operators are only split over threads by output rows, and vectorized by the compiler.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tvm.tirx import all as tir_all
 Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest form
 
 LANES = 16  # float32 in a 512-bit vector; two instructions on 256-bit machines
-_MAX_ROWS = 12  # of a product's accumulator tile
-_MAX_TILE = 16  # pixels of an accumulator tile: 16 vectors, leaving registers for weights and inputs
+_MAX_ROWS = 12  # most rows of a product's accumulator tile
+_MAX_TILE = 16  # most pixels of an accumulator tile: 16 vectors, leaving registers for weights and inputs
 
 
 def direct_conv2d(
@@ -33,7 +33,7 @@ def direct_conv2d(
     dilation: Sequence[int],
     layout: str = "NCHW",
 ) -> Any:
-    """Convolution without groups; `weight` is packed (see `pack_weights`), `padding` is [top, left, bottom, right]."""
+    """Convolution without groups as a TE compute; `weight` is from `pack_weights`, `padding` top, left, bottom, right."""
     nchw = layout == "NCHW"
     n, ic, h, w = x.shape if nchw else (x.shape[0], x.shape[3], x.shape[1], x.shape[2])
     blocks, _, kh, kw, lanes = (int(d) for d in weight.shape)
@@ -81,7 +81,7 @@ def pack_weights(oihw: np.ndarray) -> np.ndarray:
 
 
 def direct_product(x: Any, weight: Any, columns: int) -> Any:
-    """`x @ w` for rows of any rank; `weight` is packed (see `pack_columns`)."""
+    """`x @ w` for `x` [..., depth] as a TE compute; `weight` is packed by `pack_columns`."""
     *rows, depth = x.shape
     blocks, _, lanes = (int(d) for d in weight.shape)
     k: Any = te.reduce_axis((0, int(depth)), "k")
@@ -97,7 +97,7 @@ def direct_product(x: Any, weight: Any, columns: int) -> Any:
 
 
 def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
-    """A right operand (depth, columns) as `[columns/v][depth][v]`, so that a tile reads one run of memory."""
+    """A right operand (depth, columns) as `[columns/v][depth][v]`, so that a tile of `rows` rows reads contiguously."""
     depth, columns = weight.shape
     lanes = LANES * (4 if rows == 1 else 2)
     lanes = min(lanes, -(-columns // LANES) * LANES)
@@ -108,7 +108,7 @@ def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
 
 
 def schedule_cpu(func: PrimFunc, parallel: bool) -> PrimFunc:
-    """The kernel scheduled for one core, or for all of them; a kernel that no rule fits comes back as it was."""
+    """The kernel under the first rule that fits, for one core or (`parallel`) all; unchanged where no rule fits."""
     for rule in (_convolution, _packed_product, _window, _product, _elementwise):
         schedule = rule(s_tir.Schedule(func), parallel)
         if schedule is not None:
@@ -134,7 +134,10 @@ def _name(sch: Schedule, block) -> str:
 
 
 def _inline_around(sch: Schedule, anchor) -> Any:
-    """Inline every element-wise block but a padding and the last; None where the anchor is not one reduction."""
+    """Inline all blocks but `anchor`, its padding and the last one, which is returned.
+
+    None where the kernel has reductions other than `anchor`.
+    """
     if len(_reductions(sch)) != (0 if anchor is None else 1):
         return None
     blocks = _blocks(sch)
@@ -172,12 +175,12 @@ def default_pixels(extent: int) -> int:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a convolution is cut. Sizes are integers, or what a schedule has sampled."""
+    """Tile sizes and loop order of a convolution. Sizes are integers or variables that a schedule has sampled."""
 
-    pixels: Any  # of an accumulator tile, in one row
-    blocks: Any = None  # of `LANES` channels in an accumulator tile; None: one
-    rows_first: bool = False  # all channels of a row before the next row, else all rows of a block of channels
-    taps_first: bool = False  # the window's taps outside of the input's channels
+    pixels: Any  # pixels of a row in an accumulator tile
+    blocks: Any = None  # blocks of `LANES` channels in an accumulator tile; None: one
+    rows_first: bool = False  # loop over rows outside of the loop over blocks of channels, else inside
+    taps_first: bool = False  # loops over the window's taps outside of the loop over input channels, else inside
 
 
 def _convolution(sch: Schedule, parallel: bool) -> Schedule | None:
@@ -186,9 +189,9 @@ def _convolution(sch: Schedule, parallel: bool) -> Schedule | None:
 
 
 def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
-    """Blocks of channels, pixels of a row and taps of the window of a `direct_conv2d`; None for another kernel.
+    """Blocks of channels, pixels of a row and taps of the window of a `direct_conv2d`; None for other kernels.
 
-    What is element-wise behind the convolution is inlined on the way.
+    Side effect: inlines the element-wise blocks after the convolution.
     """
     found = [b for b in _blocks(sch) if _name(sch, b) == "conv_acc"]
     if len(found) != 1:
@@ -202,7 +205,7 @@ def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
 
 
 def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
-    """Schedule a convolution after `convolution_shape`: one nest of loops, the outermost of which threads may share."""
+    """Schedule a convolution, to be called after `convolution_shape`: one loop nest, the outer loops parallel."""
     acc = sch.get_sblock("conv_acc")
     last = _blocks(sch)[-1]
     *_, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
@@ -237,7 +240,7 @@ def _channel_axis(sch: Schedule, acc, last) -> int:
 
 
 def _window(sch: Schedule, parallel: bool) -> Schedule | None:
-    """Pools and depthwise convolutions: one row of outputs at a time, the window's taps outside of it."""
+    """Pools and depthwise convolutions: one row of outputs at a time, loops over taps outside of the row's."""
     found = _reductions(sch)
     if len(found) != 1:
         return None
@@ -268,8 +271,7 @@ def _window(sch: Schedule, parallel: bool) -> Schedule | None:
 def _packed_product(sch: Schedule, parallel: bool) -> Schedule | None:
     """`direct_product`: a tile of rows and columns stays in registers over the whole reduction.
 
-    Several sums that do not wait for one another hide the latency of an addition; rows share what they read of the
-    right operand.
+    Independent sums hide the latency of additions; the rows of a tile share the loads of the right operand.
     """
     found = [b for b in _blocks(sch) if _name(sch, b) == "product_acc"]
     if len(found) != 1:
@@ -300,7 +302,7 @@ def _packed_product(sch: Schedule, parallel: bool) -> Schedule | None:
 
 
 def _product(sch: Schedule, parallel: bool) -> Schedule | None:
-    """Products: sixteen columns at a time over the whole reduction."""
+    """Other products: up to sixteen columns at a time over the whole reduction."""
     found = _reductions(sch)
     if len(found) != 1 or _iters(sch, found[0])[-2:] != [False, True] or any(_iters(sch, found[0])[:-1]):
         return None

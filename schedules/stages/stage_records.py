@@ -1,10 +1,10 @@
-"""Tuned kernels of stages: records in one JSON file of a folder, found by a kernel's text and the target.
+"""Tuning records of stage kernels: one JSON file per folder, keyed by a digest of the kernel's text and the target.
 
-A record is the trace of a schedule that measured faster than the default one, or says that none did. MetaSchedule's own
-database keeps every candidate and every workload (about 90 kB a convolution); this file keeps what a later run needs.
+A record holds the schedule trace that measured faster than the default, or says that none did. MetaSchedule's own
+database keeps every candidate and every workload (about 90 kB a convolution); this file keeps only what is used later.
 
-On CPUs the target of records is `llvm` for one core, whatever the model: `machine` says where they were measured. On
-CUDA it holds the architecture.
+On CPUs the target of records is `llvm` (one core) for every CPU model; `machine` says where they were measured. On
+CUDA it includes the architecture.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -32,25 +32,25 @@ SHIPPED = Path(__file__).parents[1] / "data"  # the folder of the package's own 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What tuning found for one kernel."""
+    """The result of tuning one kernel."""
 
     kernel: str  # digest of the unscheduled kernel
-    shapes: str  # of its parameters, for readers
-    target: str
-    machine: str
-    candidates: int  # measured
+    shapes: str  # of its parameters, for human readers
+    target: str  # as `record_target` returns it
+    machine: str  # model of the processor or device that measured
+    candidates: int  # number of candidates measured
     default_ms: float  # least time of the default schedule
-    tuned_ms: float  # least time of the best candidate, run in turn with the default
-    trace: list[Any] | None  # None: no candidate was faster
+    tuned_ms: float  # least time of the best candidate, or of the default where that was faster
+    trace: list[Any] | None  # of the best candidate; None: none was faster by the margin
 
 
 def digest(func: PrimFunc) -> str:
-    """What a kernel is found by: its text as TVM prints it."""
+    """The key of a kernel in records: 24 hex digits of the SHA-256 of its TVMScript text."""
     return hashlib.sha256(func.script().encode()).hexdigest()[:24]
 
 
 class KernelRecords:
-    """The records of a folder, which is made where it does not exist. Raises `UsageError` for one that cannot be read."""
+    """The records in a folder, which `add` creates where it is missing. Raises `UsageError` where they cannot be read."""
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / FILE
@@ -66,11 +66,11 @@ class KernelRecords:
             raise UsageError(f"{self.path}: its records cannot be read ({why}); give another folder") from None
 
     def get(self, func: PrimFunc, target: str) -> Record | None:
-        """The kernel's record for a target."""
+        """The kernel's record for a target; None where there is none."""
         return self._held.get((target, digest(func)))
 
     def add(self, record: Record) -> None:
-        """Keep a record; the file is written at once, whole or not at all. Raises `UsageError` where it cannot be."""
+        """Add a record and write the file atomically. Raises `UsageError` where it cannot be written."""
         self._held[record.target, record.kernel] = record
         rows = [json.dumps(asdict(self._held[key]), separators=(",", ":")) for key in sorted(self._held)]
         with whole_file(self.path) as partial:
@@ -87,14 +87,14 @@ class TunedKernels:
     """Schedules of kernels for one target: the recorded one where there is one, else the default."""
 
     def __init__(self, folder: str | Path | None, target: str = "llvm") -> None:
-        """`folder`: of records, None for defaults alone; `target` as in `record_target`."""
+        """`folder` holds the records; None: use defaults only. `target` as in `record_target`."""
         self.target = record_target(target)
         self._cpu = not target.startswith("cuda")
         self.records = None if folder is None else KernelRecords(folder)
 
     def scheduled(self, func: PrimFunc, parallel: bool) -> PrimFunc:
-        """The kernel as it runs: on a CPU on one core or on all of them, by the same loops. On CUDA a kernel without a
-        record comes back as it was: dlight's rules see the whole module."""
+        """The scheduled kernel; on a CPU for one core or (`parallel`) all, by the same loops. On CUDA a kernel without
+        a record is returned unchanged: dlight's rules schedule the whole module later."""
         made = self._recorded(func)
         if made is None:
             return schedule_cpu(func, parallel) if self._cpu else func
@@ -102,7 +102,7 @@ class TunedKernels:
 
     @property
     def digest(self) -> str:
-        """Of the schedules that are used for the target; empty where all are defaults."""
+        """Digest of all recorded schedules for the target, 12 hex digits; empty where all kernels use the default."""
         used = sorted(
             (r.kernel, json.dumps(r.trace))
             for r in self.records or ()
@@ -118,14 +118,14 @@ class TunedKernels:
 
 
 def record_target(target: str) -> str:
-    """What records are kept under: `llvm` for every CPU, `cuda -arch=sm_90` with the architecture (`sm_75` by default)."""
+    """The target name in records: `llvm` for every CPU, else CUDA with its architecture (`sm_75` by default)."""
     if not target.startswith("cuda"):
         return "llvm"
     return f"cuda -arch={next((w.split('=', 1)[1] for w in target.split() if w.startswith('-arch=')), 'sm_75')}"
 
 
 def apply_trace(func: PrimFunc, trace: list[Any]) -> PrimFunc:
-    """The kernel under a recorded schedule. Raises `UsageError` where it does not fit."""
+    """The kernel under a recorded schedule. Raises `UsageError` where TVM cannot apply the trace."""
     schedule: Any = s_tir.Schedule(tvm.IRModule({"main": func}))
     try:
         s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
@@ -136,7 +136,7 @@ def apply_trace(func: PrimFunc, trace: list[Any]) -> PrimFunc:
 
 
 def plain_trace(trace: Any) -> list[Any]:
-    """A schedule's trace as JSON takes it."""
+    """A schedule's trace as plain Python values that `json` can write."""
     return _plain(trace.as_json())
 
 
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def threaded(func: PrimFunc) -> PrimFunc:
-    """A scheduled kernel of `cpu_float` whose outermost loops are shared by all threads: their turns are independent."""
+    """A kernel scheduled by `cpu_float` with its outermost loops parallel; their iterations are independent."""
     root = func.body.block
     body = root.body
     nests = [_shared(nest) for nest in body.seq] if isinstance(body, tirx.SeqStmt) else [_shared(body)]

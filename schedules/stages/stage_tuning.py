@@ -1,9 +1,9 @@
-"""Kernels of stages tuned by MetaSchedule: what is tried, how the best is told from the default.
+"""Tuning of stage kernels by MetaSchedule: the search space, the search, and the comparison with the default schedule.
 
-On CPUs these are convolutions (`cpu_float.direct_conv2d`), for one core and without parallel loops: the kernel that runs
-beside others in a concurrent group and the one that all threads share are the same loops, so both compute the same bits.
-On CUDA it is every kernel, in MetaSchedule's own space. A learned cost model (XGBoost) proposes candidates; the fastest
-ones are run again in turn with the default schedule, and kept only where they are faster than that.
+On CPUs, convolutions (`cpu_float.direct_conv2d`) are tuned, for one core and without parallel loops: a kernel that runs in
+a concurrent group and one that all threads share have the same loops, so both compute the same bits. On CUDA every kernel
+is tuned, in MetaSchedule's own space. A learned cost model (XGBoost) proposes candidates; the fastest ones are measured
+again, in alternation with the default schedule, and recorded only where they are faster.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from tvm_cascade.schedules.stages.stage_records import KernelRecords, Record, ap
 from tvm_cascade.schedules.tir import s_tir
 from tvm_cascade.schedules.tuning.metaschedule import FAILED, Progress, Search, ms, require_json, without_intrinsics
 
-MARGIN = 0.02  # by which a candidate must beat the default
-FINALISTS = 3
-_MOST_PIXELS = 28  # of an accumulator tile: as many vectors as leave registers for weights and inputs
+MARGIN = 0.02  # share of the default's time by which a candidate must be faster
+FINALISTS = 3  # candidates that are measured again with the default
+_MOST_PIXELS = 28  # most pixels of an accumulator tile: that many vectors leave registers for weights and inputs
 _FEWEST_PIXELS = 4
 
 
 class Machine(Protocol):
-    """Where candidates run."""
+    """The machine that candidates run on."""
 
     @property
     def target(self) -> Any:
-        """TVM's target that MetaSchedule's rules see."""
+        """The TVM target for MetaSchedule's rules."""
         ...
 
     @property
     def records_as(self) -> str:
-        """The target of the records (`stage_records.record_target`)."""
+        """The target name in records (`stage_records.record_target`)."""
         ...
 
     @property
@@ -49,7 +49,7 @@ class Machine(Protocol):
         ...
 
     def pair(self) -> tuple[Any, Any]:
-        """MetaSchedule's builder and runner."""
+        """A builder and a runner for MetaSchedule."""
         ...
 
     def default(self, func: PrimFunc) -> PrimFunc:
@@ -63,11 +63,11 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """What tuning did: different kernels that can be tuned, those with a faster schedule, candidates measured now."""
+    """Summary of a call of `tune`."""
 
-    kernels: int
-    tuned: int
-    measured: int
+    kernels: int  # distinct kernels that can be tuned
+    tuned: int  # those with a recorded schedule that is faster than the default
+    measured: int  # candidates measured in this call
 
 
 def tune(
@@ -78,10 +78,10 @@ def tune(
     search: Search,
     progress: Progress = lambda _text: None,
 ) -> Report:
-    """Records for every kernel of `funcs` that can be tuned and has none for `target` (`record_target`).
+    """Tune every kernel of `funcs` that can be tuned and has no record for `target` (`record_target`); add the records.
 
-    `machine` is asked for where there is something to measure; `search.trials` of 0 measures nothing. Raises
-    `MissingToolError` for an `apache-tvm-ffi` with which MetaSchedule crashes, and what `machine` raises.
+    `machine()` is called only if there is something to measure; `search.trials` of 0 measures nothing. Raises
+    `MissingToolError` for an `apache-tvm-ffi` with which MetaSchedule crashes, and whatever `machine()` raises.
     """
     able = (
         funcs if target.startswith("cuda") else [f for f in funcs if convolution_shape(s_tir.Schedule(f)) is not None]
@@ -103,7 +103,7 @@ def tune(
 
 
 def _tuned(func: Any, machine: Machine, search: Search, model: Any) -> Record:
-    """Search, then run the best candidates in turn with the default."""
+    """Search, then measure the best candidates in alternation with the default; the record of the result."""
     traces, candidates = _search(func, machine, search, model)
     traces = [t for t in traces if _applies(func, t)]
     default, *times = machine.least_ms([machine.default(func), *(apply_trace(func, t) for t in traces)])
@@ -173,7 +173,7 @@ def _cpu_space() -> Any:
 
 
 def design(sch: Any) -> list[Any]:
-    """The CPU's space for a convolution: orders of loops, in each the accumulator tile to choose."""
+    """The search space of a convolution on CPUs: one schedule per loop order, which samples the accumulator tile."""
     shape = convolution_shape(sch)
     assert shape is not None
     blocks, wide, taps = shape
@@ -198,7 +198,7 @@ def design(sch: Any) -> list[Any]:
 
 
 def _pixels(wide: int) -> list[int]:
-    """Widths of an accumulator tile: the default, divisors of the row, and those that leave little of its last tile idle."""
+    """Candidate widths of an accumulator tile: the default, and for each number of tiles a row the least that covers it."""
     found = {default_pixels(wide)}
     for tiles in range(1, wide + 1):
         pixels = -(-wide // tiles)

@@ -1,4 +1,4 @@
-"""Small questions to TIR that the schedules and the passes share."""
+"""TIR utilities that the schedules and the passes share: queries, constructors and rewrites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm import sym as _sym
 from tvm import te as _te
 from tvm import tirx as _tirx
 
-# TVM's nodes get their fields at run time, where no type checker sees them: here its modules and nodes are untyped.
+# TVM's nodes get their fields at run time, invisible to type checkers: so its modules and nodes are `Any` here.
 ir: Any = tvm.ir
 relax: Any = _relax
 s_tir: Any = _s_tir
@@ -44,12 +44,12 @@ def dtype_of(buffer: Buffer) -> str:
 
 
 def i32(value: Value) -> Expr:
-    """A number as an int32 constant; expressions as they are."""
+    """A Python integer as an int32 constant; expressions are returned as they are."""
     return tirx.const(int(value), "int32") if isinstance(value, Integral) else value
 
 
 def pointer_var(name: str, dtype: str) -> Var:
-    """A pointer to elements of a type, as a parameter."""
+    """A variable for a pointer parameter to elements of type `dtype`."""
     return tirx.Var(name, ir.PointerType(ir.PrimType(dtype)))
 
 
@@ -59,7 +59,7 @@ def for_range(var: Var, extent: Value, body: Stmt, kind: Any = tirx.ForKind.SERI
 
 
 def sequence(stmts: Sequence[Stmt]) -> Stmt:
-    """Statements one after the other; a single one as it is."""
+    """A SeqStmt of `stmts`; a single statement is returned as it is."""
     return tirx.SeqStmt(stmts) if len(stmts) > 1 else stmts[0]
 
 
@@ -97,7 +97,7 @@ def uses(expr: Any, var: Var) -> bool:
 
 
 def substitute(node: Any, mapping: Mapping[Var, Expr]) -> Any:
-    """Replace variables."""
+    """Replace variables by expressions."""
     return tvm_ffi.structural_map(node, (tirx.Var, lambda v: mapping.get(v, v)))
 
 
@@ -127,7 +127,7 @@ def conjuncts(condition: Expr) -> list[Expr]:
 
 
 def leaf_blocks(func: PrimFunc) -> list[Any]:
-    """The computing blocks of a PrimFunc in program order (the root, which only holds them, left out)."""
+    """The blocks of a PrimFunc that store and contain no other blocks, in program order."""
     found: list[Any] = []
     tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, found.append), order="post")
     return [r for r in found if not collect(r.block.body, s_tir.SBlockRealize) and stores(r.block.body)]
@@ -161,7 +161,7 @@ def narrow_indices(func: PrimFunc) -> PrimFunc:
 def without_blocks(func: PrimFunc, dropped: Sequence[Any], params: Sequence[Buffer]) -> PrimFunc | None:
     """`func` with other parameters and without some of its blocks; None where no block would be left.
 
-    Buffers of the function's own that become parameters are no longer its own.
+    Allocated buffers that become parameters are no longer allocated.
     """
 
     def is_kept(stmt: Stmt) -> bool:

@@ -1,13 +1,12 @@
-"""Barriers between kernels that share an arena, for LLVM.
+"""Memory barriers for LLVM between calls of kernels that share an arena.
 
-TVM tells LLVM that accesses through different buffers never overlap (a class of type-based alias analysis for every
-buffer variable). Within a kernel that is so. Between kernels it is not: what one writes another reads, and one tensor's
-bytes become another's. Once LLVM has inlined both it may move the loads of one across the stores of the other; small
-kernels came out wrong. `llvm.va_end` counts as an access to all memory that no class excludes, and becomes no
-instruction.
+TVM tells LLVM that accesses through different buffers never overlap (by TBAA, a class for every buffer variable). This
+holds within a kernel, but not between kernels: one reads what another wrote, and one tensor's bytes become another's.
+After inlining, LLVM could move the loads of one kernel across the stores of another and miscompile small kernels.
+`llvm.va_end` counts as an access to all memory, of any class, and emits no instruction.
 
-The C back end needs none: its kernels access the arena as characters or as the type that was written there. Nor do
-objects that hold kernels alone, whose driver is compiled apart.
+The C back end needs no barriers: its kernels access the arena as characters or as the type that was written there. Nor
+do objects that hold only kernels and no driver.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from tvm_cascade.schedules.tir import ir, tirx, tvm_ffi
 
 
 def with_barriers(mod: IRModule) -> IRModule:
-    """`mod` with a barrier behind every call of one of its functions that stands as a statement.
+    """`mod` with a barrier after every statement that calls one of its functions.
 
-    Where the current target is not LLVM's the module comes back as it is.
+    Returned unchanged where the current target is not `llvm`.
     """
     target = Target.current(allow_none=True)
     if target is not None and target.kind.name != "llvm":

@@ -18,7 +18,7 @@ from typing import Any
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, collect, ir, is_if_then_else, loads, replace, tirx, tvm_ffi
 
 _REINTERPRET = "tirx.reinterpret"
-_STATEMENTS = {  # by kind: the expression that is evaluated first, and the statement with another one
+_STATEMENTS = {  # by kind: the field of the expression that is evaluated first, and how to rebuild with another one
     tirx.BufferStore: ("value", lambda s, value: tirx.BufferStore(s.buffer, value, s.indices)),
     tirx.Bind: ("value", lambda s, value: tirx.Bind(s.var, value)),
     tirx.Evaluate: ("value", lambda _, value: tirx.Evaluate(value)),

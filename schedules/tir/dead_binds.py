@@ -1,6 +1,6 @@
-"""Removing values and buffers that nothing uses: simplification inlines what is cheap and leaves its name behind.
+"""Removal of unused bindings and buffers, which remain after simplification has inlined cheap values.
 
-Compilers drop them, but warn about every one.
+C compilers drop them, but warn about every one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Floating-point constants in C with all their digits.
+"""Exact floating-point literals in generated C.
 
-TVM's C back end prints seven significant digits, where a float needs nine and a double seventeen: 1/70 came out a unit in
-the last place too small, and with it whatever was quantized by it. Constants that seven digits do not tell become calls
-of nothing whose names are their bits, and the calls literals once the text is there.
+TVM's C back end prints seven significant digits, where a float needs nine and a double seventeen: 1/70 would be a unit in
+the last place too small, and with it whatever is quantized by it. `mark_floats` turns constants that seven digits do not
+determine into calls of dummy functions with the bits in their names; `print_floats` turns these into literals in the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CALL = re.compile(r"\bexact_(float32|float64)_([0-9]+)\(\)")
 
 
 def mark_floats(func: PrimFunc) -> PrimFunc:
-    """`func` with every constant that the back end would round as a call, for `print_floats` to find."""
+    """`func` with every constant that the back end would round replaced by a marker call for `print_floats`."""
     return func.with_body(replace(func.body, tirx.FloatImm, _marked))
 
 
@@ -35,7 +35,7 @@ def _marked(constant: Any) -> Any:
 
 
 def print_floats(source: str) -> str:
-    """The text of marked functions with their constants as literals."""
+    """C text `source` of marked functions with the marker calls replaced by exact literals."""
 
     def literal(call: re.Match[str]) -> str:
         bits, kind, text = _FLOATS[call[1]]

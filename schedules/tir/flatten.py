@@ -1,11 +1,10 @@
-"""From multi-dimensional buffers to pointers: the addressing of a row kernel.
+"""Flattening of multi-dimensional buffers to pointers: the addressing of ring buffers and scratch in a row kernel.
 
-Row r of a tensor lies at slot `r % height` of its storage. A kernel call is told the slot of its window's first row, so
-row j of the window is at slot `slot + j`, less `height` where that passes the end: one comparison, no remainder. Rows
+Row r of a tensor lies at slot `r % height` of its storage. A kernel call gets the slot of its window's first row, so row
+j of the window is at slot `slot + j`, less `height` where that passes the ring's end: one comparison, no remainder. Rows
 of padding have no slot; where the window starts with some, slots count from row 0, which is at slot 0 of any ring.
 
-Buffers of the kernel's own become offsets into `scratch`, unless they are so small that a compiler keeps them in
-registers.
+Buffers that the kernel allocates become offsets into `scratch`, unless they are small enough for registers.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ from tvm_cascade.graph import ITEM_BYTES, Window
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.tir import Buffer, Expr, Stmt, Var, i32, pointer_var, tirx, tvm_ffi
 
-REGISTER_ELEMENTS = 8  # own buffers up to this size stay on the stack, which compilers turn into registers
+REGISTER_ELEMENTS = (
+    8  # allocated buffers of at most this many elements stay local, for the compiler to put in registers
+)
 SCRATCH_ALIGNMENT = 8  # bytes
 
 Indexer = Callable[[Sequence[Expr]], Expr]
@@ -27,7 +28,7 @@ Indexer = Callable[[Sequence[Expr]], Expr]
 
 @dataclass(frozen=True)
 class Pointer:
-    """A pointer parameter with the flat buffer over it and the way from indices to its only one."""
+    """A pointer parameter, its flat buffer, and the function from a tensor's indices to the index in that buffer."""
 
     handle: Var
     buffer: Buffer
@@ -41,7 +42,7 @@ def pointer(name: str, dtype: str, elements: int) -> tuple[Var, Buffer]:
 
 
 def row_major(shape: Sequence[int]) -> Indexer:
-    """Indices to an offset in a contiguous tensor."""
+    """The function from indices to the element offset in a contiguous row-major tensor."""
 
     def index(indices: Sequence[Expr]) -> Expr:
         offset: Expr = i32(0)
@@ -54,7 +55,7 @@ def row_major(shape: Sequence[int]) -> Indexer:
 
 @dataclass(frozen=True)
 class Slots:
-    """How a kernel finds the rows of one input.
+    """Addressing of one input's rows in its ring.
 
     `first` is the window's first row as an expression of y. The variables are parameters of the kernel; `plane` and
     `row` are the element strides of storages whose rows are not contiguous (NCHW), None where they are.
@@ -68,7 +69,7 @@ class Slots:
     row: Var | None = None
 
     def set_base(self) -> list[Stmt]:
-        """The slot of the window's first row, counted from row 0 where that is padding: `base + j` is then row j's."""
+        """Statements that set `base`: row j of the window is at slot `base + j`; it is negative if row j = 0 is padding."""
         if self.base is None:
             return []
         value = tirx.Select(self.first < 0, self.first, self.slot)
@@ -93,7 +94,7 @@ class Slots:
 
 
 def window_start(window: Window, y: Var) -> Expr:
-    """`Window.first` as an expression."""
+    """`Window.first(y)` as a TIR expression."""
     first: Expr = y * window.stride
     if window.denominator > 1:
         first = tirx.floordiv(first, window.denominator)
@@ -101,7 +102,7 @@ def window_start(window: Window, y: Var) -> Expr:
 
 
 def to_pointers(body: Stmt, pointers: Mapping[Buffer, Pointer], analyzer: Any) -> Stmt:
-    """Rewrite every access of the given buffers."""
+    """Rewrite every access of the given buffers as an access of their pointers' flat buffers."""
 
     def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
         target = pointers.get(buffer)
@@ -111,7 +112,7 @@ def to_pointers(body: Stmt, pointers: Mapping[Buffer, Pointer], analyzer: Any) -
 
 
 def to_scratch(body: Stmt, analyzer: Any) -> tuple[Stmt, list[Stmt], Var, int]:
-    """Move own buffers to `scratch`: the new body, its declarations, the pointer and how many bytes it needs."""
+    """Move allocated buffers to `scratch`; the new body, its declarations, the pointer and the bytes of scratch."""
     handle = pointer_var("scratch", "int8")
     views: dict[str, Buffer] = {}
     places: dict[Buffer, int] = {}

@@ -1,12 +1,12 @@
-"""Conditions of padding turned into bounds of the reduction loops.
+"""Padding conditions turned into bounds of the reduction loops.
 
     before: for ry in range(3):                              after: for ry in range(max(0, 1 - y), min(3, H + 1 - y)):
                 acc += (if 1 <= y + ry <= H: x[y + ry - 1]               acc += (x[y + ry - 1] - zp) * w[ry]
                         else: zp) - zp) * w[ry]
 
 Allowed where the padding's value leaves the accumulator as it is: sums to which it adds nothing, and maxima (minima)
-whose padding is no larger (smaller) than the value they start from. A condition that
-no reduction loop has part in guards the whole update; where the padding counts, the condition stays as it is.
+whose padding is no larger (smaller) than the value they start from. A condition that depends on no reduction loop becomes
+a guard of the whole update; where padding changes the accumulator, the condition stays as it is.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Rewriter:
         return tirx.For(loop.loop_var, low, extent, loop.kind, body, loop.thread_binding, loop.annotations)
 
     def on_store(self, store: Any, _mutator: Any) -> Any:
-        """An update without its padding; conditions on no reduction loop stay in front of it."""
+        """An update without its padding; conditions that cannot become loop bounds guard it."""
         choices = [c for c in tir.collect(store.value, ir.Call) if tir.is_if_then_else(c)]
         if len(choices) != 1:
             return store
@@ -77,7 +77,7 @@ class _Rewriter:
         return False
 
     def _is_zero(self, value: Any) -> bool:
-        """Zero whatever the operands, float zeros included (their sign aside, which a sum does not see)."""
+        """Whether a value is zero for any operands (float zeros of either sign count)."""
         if isinstance(value, tirx.Mul):
             return self._is_zero(value.a) or self._is_zero(value.b)
         if isinstance(value, tirx.Cast):
@@ -95,7 +95,7 @@ class _Rewriter:
         return pad <= first if isinstance(value, tirx.Max) else pad >= first
 
     def _to_bound(self, condition: Any) -> bool:
-        """Turn `a < b` over the innermost loop that it depends on into a bound of that loop."""
+        """Turn a comparison into a bound of the innermost loop around this update alone that it depends on; if possible."""
         if isinstance(condition, (tirx.LE, tirx.LT)):
             slack = condition.b - condition.a
         elif isinstance(condition, (tirx.GE, tirx.GT)):
@@ -123,7 +123,7 @@ def _exchange(value: Expr, old: Any, new: Expr) -> Expr:
 
 
 def _initial_values(func: PrimFunc) -> dict[Var, Any]:
-    """The constant that each buffer is set to, where all of its constant stores agree."""
+    """By buffer, the value of the first store of a constant to it."""
     constants: dict[Var, Any] = {}
     for store in tir.collect(func.body, tirx.BufferStore):
         if _number(store.value) is not None:

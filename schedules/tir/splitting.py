@@ -1,9 +1,9 @@
-"""Loops split where a condition of their body changes: no test for every element of a concatenation or a padded row.
+"""Loop splitting at the iterations where a condition changes, so that concats and padded rows test no elements.
 
     before: for c in range(24):                                     after: for c in range(16): out[c] = a[c]
                 out[c] = a[c] if c < 16 else b[c - 16]                     for c in range(8): out[c + 16] = b[c]
 
-Only conditions on the loop variable alone, against constants, and only few of them: each piece is code.
+Only for comparisons of the loop variable with constants, and for at most `MOST_PIECES` loops: each is more code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_PIECES = 8
 
 
 def split_conditions(func: PrimFunc) -> PrimFunc:
-    """Split loops of constant extent that have no annotations and no buffers of their own."""
+    """Split loops of constant extent that start from 0, without annotations and without allocations in their bodies."""
 
     def on_for(loop: Any, mutator: Any) -> Any:
         body = mutator.mutate(loop.body)
@@ -38,7 +38,7 @@ def split_conditions(func: PrimFunc) -> PrimFunc:
 
 
 def _cuts(body: Stmt, var: Var, extent: int) -> list[int]:
-    """Values of `var` inside of the loop at which some condition of the body changes."""
+    """Values of `var` in `(0, extent)` at which some condition of the body changes."""
     found: set[int] = set()
     for choice in tir.collect(body, ir.Call):
         if tir.is_if_then_else(choice):
@@ -47,7 +47,7 @@ def _cuts(body: Stmt, var: Var, extent: int) -> list[int]:
 
 
 def _change(condition: Any, var: Var) -> Sequence[int]:
-    """Where a comparison of `var` with a constant changes: the first value on the other side."""
+    """The value of `var` from which on its comparison with a constant has another result; empty for other conditions."""
     if not isinstance(condition, (tirx.LT, tirx.LE, tirx.GT, tirx.GE)) or not tir.uses(condition, var):
         return ()
     linear: Any = sym.detect_linear_equation(condition.a - condition.b, [var])
@@ -63,7 +63,7 @@ def _change(condition: Any, var: Var) -> Sequence[int]:
 
 
 def _piece(loop: Any, start: int, stop: int) -> Stmt:
-    """The iterations `[start, stop)` with the conditions that hold, or fail, in all of them resolved."""
+    """A loop over iterations `[start, stop)`, with conditions resolved that are constant in all of them."""
     var = tirx.Var(loop.loop_var.name, "int32")
     body = fresh(tir.substitute(loop.body, {loop.loop_var: var + start} if start else {loop.loop_var: var}))
     analyzer = sym.Analyzer()
@@ -83,7 +83,7 @@ def _piece(loop: Any, start: int, stop: int) -> Stmt:
 
 
 def fresh(body: Stmt) -> Stmt:
-    """Copies of a body must not share loop variables."""
+    """`body` with new loop variables: copies of a body must not share them."""
     inner = {f.loop_var: tirx.Var(f.loop_var.name, "int32") for f in tir.collect(body, tirx.For)}
 
     def rename(loop: Any) -> Any:

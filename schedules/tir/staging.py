@@ -1,4 +1,4 @@
-"""Placing the stages of a PrimFunc inside its output's loops: the first half of a row kernel.
+"""Loop fusion by schedule primitives: moves the stages of a PrimFunc into its output's loops, for a row kernel.
 
     before: for n, y, x, c: pad[..] = if inside: x[..]            after: for y (row), x, f:
             for n, y, x, f, ry, rx, rc: acc[..] += pad[..] * w            acc = 0
@@ -6,8 +6,8 @@
                                                                           out[..] = requantize(acc)
 
 Stages that only move data (padding, casts) are inlined. Every other stage moves into the deepest loop of its consumers
-where nothing of it is computed twice; its buffer shrinks to what is live there, a scalar for the accumulator of a
-convolution. Stages that cannot move below the row loop without being recomputed make the operator run whole.
+where nothing of it is computed twice; its buffer shrinks to the part that is live there, for instance to a scalar for the
+accumulator of a convolution. An operator whose stages cannot be moved into the row loop without recomputation runs whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Var, s_tir, tirx
 
 ROW = "row"  # annotation of the row loop
-COLUMN = "column"  # annotation of the column loop, where that stands directly inside the row loop
+COLUMN = "column"  # annotation of the column loop, where `outer` includes the column axis
 
 
 class NotRowwiseError(Exception):
@@ -79,7 +79,7 @@ def _schedule(func: PrimFunc) -> Any:
 
 
 def _finals(sch: Any, root: Any, outputs: tuple[Var, ...]) -> list[Any]:
-    """Blocks that write each output, reductions split into a reduction to a local buffer and a copy."""
+    """The block that writes each output; a reduction, or a block whose output others read, gets a local buffer and a copy."""
     finals: list[Any] = []
     for output in outputs:
         block = next(b for b in sch.get_child_blocks(root) if _writes(sch, b, output))
@@ -104,7 +104,7 @@ def _is_final(sch: Any, block: Any, finals: list[Any]) -> bool:
 
 
 def moves_data(sch: Any, block: Any) -> bool:
-    """Whether a block only moves elements (padding, slices, casts, constants added), so that recomputing is free."""
+    """Whether a block only moves elements (padding, slices, casts, constants added), so that inlining costs nothing."""
     node = sch.get(block)
     found = tir.stores(node.body)
     return (
@@ -151,7 +151,7 @@ def _trips(sch: Any, block: Any) -> int | None:
 def _place(sch: Any, block: Any, outer: int) -> None:
     """Move a stage into the deepest common loop of its consumers that recomputes nothing, within the `outer` loops."""
     consumers = sch.get_consumers(block)
-    if not consumers:  # where bounds leave but one value, nothing is left to read
+    if not consumers:  # simplification may have replaced all reads by a constant
         if outer:
             raise NotRowwiseError("a stage that nothing reads")
         return
@@ -178,7 +178,7 @@ def _place(sch: Any, block: Any, outer: int) -> None:
 
 
 def _split_initialisation(sch: Any, block: Any) -> None:
-    """Reduction loops innermost, the initialisation in front of them."""
+    """Move the reduction loops of a block innermost and its initialisation in front of them."""
     node = sch.get(block)
     reduced = {iv.var for iv in node.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
     bindings = _bindings(sch, block)

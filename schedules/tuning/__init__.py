@@ -1,1 +1,1 @@
-"""Choosing among kernels: counts of instructions, and MetaSchedule."""
+"""Kernel tuning: choice among variants by counts of instructions, and MetaSchedule for kernels of the host."""

@@ -1,4 +1,4 @@
-"""What it takes to count a kernel alone: the rows that it reads and writes, in the order in which a plan calls it."""
+"""Tasks for counting the instructions of a single kernel: its calls in one inference, and the rows that they access."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PLAIN = (Role.INPUT, Role.SLOT, Role.SLOTS, Role.CONSTANT, Role.SCRATCH, Role.O
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """An activation input: whole in memory, `rows` rows of `row_bytes`; row y starts its window at `y * stride - padding`."""
+    """An activation input, whole in memory; the window of output row y starts at row `y * stride - padding`."""
 
     rows: int
     row_bytes: int
-    stride: int = 0
-    padding: int = 0
+    stride: int = 0  # input rows per output row; 0: every call reads from row 0 on
+    padding: int = 0  # rows of padding at the top
 
     @property
     def bytes(self) -> int:
@@ -29,28 +29,28 @@ class Feed:
 
 @dataclass(frozen=True)
 class Task:
-    """All calls of one kernel in one inference, layer by layer."""
+    """All calls of one operator's kernel in one inference, without the other operators."""
 
     kernel: RowKernel
     inputs: tuple[Feed, ...]
-    outputs: tuple[int, ...]  # bytes of a row of each output
+    outputs: tuple[int, ...]  # by output, bytes that one call writes
     calls: int
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a kernel takes: instructions of all its calls, bytes of code."""
+    """The cost of a kernel in one inference."""
 
-    instructions: int
-    bytes: int
-    analytic: int = 0  # instructions by the analytic model; 0 where nobody asked
+    instructions: int  # executed in all calls
+    bytes: int  # of code
+    analytic: int = 0  # instructions by the analytic model; 0: unknown
 
 
 Counter = Callable[[Sequence[Task]], list[Count]]
 
 
 def task_of(graph: Graph, op: Op, access: RowAccess, kernel: RowKernel) -> Task | None:
-    """The task of an operator's kernel; None for parameters that only a plan can give."""
+    """The task of an operator's kernel; None for kernels with parameters that only a plan determines."""
     if any(p.role not in _PLAIN for p in kernel.params) or not kernel.params:
         return None
     feeds = []

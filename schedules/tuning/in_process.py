@@ -1,7 +1,7 @@
-"""MetaSchedule's builder and runner within this process: no worker processes, no files, no linker.
+"""A builder and a runner for MetaSchedule that work in this process: no worker processes, no files, no linker.
 
-MetaSchedule's own build and measure in processes of their own, which needs `cloudpickle`, `psutil` and a C compiler. Row
-forms have static shapes and check no index, so that a candidate can neither hang nor fault.
+MetaSchedule's own ones start processes, which needs `cloudpickle`, `psutil` and a C compiler. Row forms have static
+shapes and no data-dependent indices, so a candidate can neither hang nor fault.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ ms: Any = s_tir.meta_schedule
 
 
 def local_pair(repeat_ms: int, repeats: int = 3, target: Any = None, device: Any = None) -> tuple[Any, Any]:
-    """A builder and the runner of what it builds: the least of `repeats` measurements of `repeat_ms` or one call each,
-    whichever is longer.
+    """A builder, and a runner of what it builds. The runner reports the least time of `repeats` measurements, each of
+    `repeat_ms` milliseconds or one call, whichever is longer.
 
-    `target` is what candidates are built for (default: what their schedules are made for), `device` where they run (the CPU).
+    Candidates are built for `target` (default: the target of the search) and run on `device` (default: the CPU).
     """
     built: dict[str, Any] = {}
     return _Builder(built, target), _Runner(built, repeat_ms, repeats, device if device is not None else tvm.cpu())
 
 
 def tensor_of(shape: tuple[int, ...], dtype: str, random: np.random.Generator, device: Any = None) -> Any:
-    """A tensor of random numbers."""
+    """A tensor of random numbers on `device`: floats normally distributed, integers from 0 to 3."""
     floats = np.dtype(dtype).kind == "f"
     value = random.standard_normal(shape) if floats else random.integers(0, 4, shape)
     return tvm.runtime.tensor(value.astype(dtype), device if device is not None else tvm.cpu())

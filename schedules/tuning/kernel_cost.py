@@ -1,8 +1,8 @@
-"""An analytic model of a row kernel: instructions a call and bytes of code, by walking its statements.
+"""Analytic cost model of a row kernel: instructions per call and bytes of code, estimated from its statements.
 
-A load, a store, a machine operation or an arithmetic operation outside of an index is one instruction; registers
-(buffers allocated in the kernel) are free, a loop costs three a pass. Loops whose extent only the kernel knows count
-as `UNKNOWN_PASSES`. Good enough to order candidates and to tell which are worth counting; counts come from the emulator.
+A load, a store, an intrinsic or an arithmetic operation outside of an index is one instruction (`_GENERAL` in 64 bits);
+accesses of local buffers (registers) are free, a loop costs three per iteration. A loop whose extent is not constant
+counts as `UNKNOWN_PASSES` iterations. Good enough to rank candidates for counting; exact counts come from the emulator.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from tvm_cascade.schedules.tir import PrimFunc, collect, ir, tirx
 
 UNKNOWN_PASSES = 3
-_LOOP = 3  # count, compare, branch
-_BYTES = 3.3  # of an instruction, Thumb-2's mixture
+_LOOP = 3  # instructions per iteration: count, compare, branch
+_BYTES = 3.3  # bytes per instruction, the average of Thumb-2 code
 _FREE = (tirx.Var, tirx.IntImm, tirx.FloatImm)
 _GENERAL = 10  # instructions of a 64-bit operation
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """What the analytic model says of a kernel."""
+    """The estimate of the analytic model for a kernel."""
 
-    instructions: float  # a call
+    instructions: float  # per call
     bytes: float  # of code
 
 
@@ -41,7 +41,7 @@ class _Walk:
         self.registers = registers
 
     def statement(self, stmt: Any) -> tuple[float, float]:
-        """Instructions executed and instructions of code."""
+        """Instructions that a statement executes, and instructions of its code."""
         if isinstance(stmt, tirx.SeqStmt):
             parts = [self.statement(s) for s in stmt.seq]
             return sum(p[0] for p in parts), sum(p[1] for p in parts)

@@ -1,12 +1,12 @@
-"""Row kernels tuned by MetaSchedule for the machine that this runs on.
+"""Tuning of row kernels by MetaSchedule for the machine that this runs on.
 
-The second level of the RFC's two: after the cascade has broken a network into sub-operators, each gets the schedule that
-measures best. What is tuned is the row form of a kernel (`schedules.tuning.row_form`); a learned cost model (XGBoost) proposes
-candidates, the fastest is kept. Records lie in a folder, as MetaSchedule's JSON database: an operator whose shape is
-there is never measured again.
+This is the second level of the RFC's two: after cascading has broken a network into sub-operators, each gets the schedule
+that measures fastest. The function that is tuned is the row form of a kernel (`schedules.tuning.row_form`); a learned cost
+model (XGBoost) proposes candidates. Records are in a folder, as MetaSchedule's JSON database: a row form with records
+there is not measured again.
 
-The space is one design with tile sizes and unrolling to choose, without parallel loops: kernels are for one thread.
-Integer kernels compute the same bits under any schedule, float ones up to the order of their sums.
+The search space is one schedule with sampled tile sizes and unrolling, without parallel loops: kernels run on one thread.
+Integer kernels compute the same bits under any schedule; for float kernels the order of sums may differ.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ from tvm_cascade.schedules.tuning.row_form import NotTunableError, RowForm, row_
 
 ms: Any = s_tir.meta_schedule
 
-RULE = "metaschedule"  # what a tuned kernel names as its schedule rule
-FAILED = 1e9  # seconds; MetaSchedule's sign of a candidate that did not run
+RULE = "metaschedule"  # `RowKernel.rule` of a tuned kernel
+FAILED = 1e9  # seconds that MetaSchedule records for a candidate that did not run
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How MetaSchedule searches."""
+    """Effort of a search by MetaSchedule."""
 
-    trials: int = 32  # measured candidates for each row form that has no record yet
-    batch: int = 16  # measured between two fits of the cost model
-    repeat_ms: int = 5  # least time of one measurement
+    trials: int = 32  # candidates to measure for each row form (or kernel) without a record
+    batch: int = 16  # candidates measured between two fits of the cost model
+    repeat_ms: int = 5  # least milliseconds of one measurement
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What a kernel is made of."""
+    """An operator to tune."""
 
     name: str
-    func: PrimFunc
+    func: PrimFunc  # parameters: activations, constants, outputs
     constants: Sequence[np.ndarray]
     access: RowAccess
-    generic: RowKernel
+    generic: RowKernel  # its generic row kernel
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """Tuned kernels by operator, None where the generic one stays; `reasons` says why it does."""
+    """The result of `tune`."""
 
-    kernels: tuple[RowKernel | None, ...]
-    measured: int  # candidates measured now
-    forms: int  # different row forms
-    reasons: dict[str, str]
+    kernels: tuple[RowKernel | None, ...]  # by operator; None: the generic kernel stays
+    measured: int  # candidates measured in this call
+    forms: int  # distinct row forms
+    reasons: dict[str, str]  # by operator's name, why the generic kernel stays
 
     @property
     def tuned(self) -> int:
@@ -74,7 +74,7 @@ class Tuned:
 
 
 def host_target() -> Any:
-    """The target of host programs, one core of it."""
+    """The LLVM target of this machine, with one core."""
     return tvm.target.Target({"kind": "llvm", "num-cores": 1})
 
 
@@ -84,14 +84,14 @@ def tune(
     search: Search | None = None,
     progress: Progress = lambda _text: None,
 ) -> Tuned:
-    """Tuned row kernels of `operators` (None for views), from the records in `folder` or new measurements.
+    """Tune the row kernels of `operators` (None for views), by the records in `folder` and new measurements.
 
     Parameters
     ----------
     folder : path
-        Made where it does not exist. Holds `database_workload.json` and `database_tuning_record.json`.
+        Created where it is missing. Holds `database_workload.json` and `database_tuning_record.json`.
     search : Search, optional
-        `trials` of 0 measures nothing: only what has records is tuned.
+        With 0 `trials` nothing is measured: only operators with records get tuned kernels.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def tune(
 
 
 def plain(kernel: RowKernel) -> RowKernel:
-    """A tuned kernel without vectors: the same loops and the same results, for C compilers and for counting work."""
+    """A tuned kernel without vector loops, with the same results: for C compilers, and to count its operations."""
     return replace(kernel, func=serial(kernel.func))
 
 
@@ -143,7 +143,7 @@ def _kernel(operator: Operator, form: RowForm, scheduled: Mapping[int, PrimFunc 
 
 
 def require_json() -> None:
-    """Raise `MissingToolError` where TVM cannot write JSON, without which MetaSchedule does not run."""
+    """Raise `MissingToolError` for versions of `apache-tvm-ffi` whose JSON writer crashes: MetaSchedule needs it."""
     installed = version("apache-tvm-ffi")
     if installed.startswith("0.1.15"):  # it faults on any type, which nothing can catch
         remedy = f"MetaSchedule crashes with {installed}; pip install 'apache-tvm-ffi<0.1.15'"
@@ -152,7 +152,7 @@ def require_json() -> None:
 
 @contextlib.contextmanager
 def without_intrinsics() -> Iterator[None]:
-    """MetaSchedule imports the tensor intrinsics of every vendor, which takes half a minute; the spaces here use none."""
+    """Keep MetaSchedule from importing all tensor intrinsics, which takes half a minute; the spaces here use none."""
     name = "tvm.s_tir.tensor_intrin"
     if name in sys.modules:
         yield
@@ -204,7 +204,7 @@ def _measure(forms: Sequence[PrimFunc], folder: Path, database: Any, search: Sea
 
 
 def _design(sch: Any) -> None:
-    """Tiles of pixels and channels; the sums of a tile in one loop nest, channels innermost and vectorized."""
+    """The search space: tiles of pixels and channels, the sums of a tile in one nest, channels innermost and vectorized."""
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     last = blocks[-1]
     loops = sch.get_loops(last)
@@ -221,7 +221,7 @@ def _design(sch: Any) -> None:
 
 
 def _vectorized(sch: Any, block: Any, outer: int) -> None:
-    """Reductions outside of pixels and channels, so that sums of neighbours are independent."""
+    """Move reduction loops outside of a tile's pixels and channels, so that consecutive sums are independent; vectorize."""
     reduced = [iv.iter_type == tirx.IterVar.CommReduce for iv in sch.get(block).iter_vars]
     if not any(reduced):
         return
@@ -241,7 +241,7 @@ def _chance(sch: Any) -> bool:
 
 
 def _best(database: Any, form: PrimFunc) -> PrimFunc | None:
-    """The fastest recorded schedule of a row form, None where there is none."""
+    """The row form under its fastest recorded schedule, None where there is none."""
     mod = tvm.IRModule({"main": form})
     if not database.has_workload(mod):
         return None

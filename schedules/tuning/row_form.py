@@ -1,14 +1,14 @@
-"""The buffer form of a row kernel: the middle of one output row as a function of tensors, for tuners.
+"""Row forms: the interior of one output row as a function of whole tensors, which tuners can call and schedule.
 
-A row kernel takes pointers, slots of rings and the number of its row, and no tuner can call it. Its *row form* can be:
+A tuner cannot call a row kernel, which takes pointers, slots of rings and a row number. It can call its *row form*:
 
     row(x: [rows of the window][W][C], constants..., out: [1][interior columns][F])
 
-the operator's own blocks restricted to one row that reads no row of padding and to the columns that read no column of
-padding, so that every loop has a constant extent and no element is tested. `splice` puts a row form back, however it
-was scheduled, into the kernel: for rows inside of the map the columns at both edges are computed by the generic code
-and those between by the scheduled one; for rows at the top and at the bottom all by the generic code. Only the addresses
-differ from what was tuned: row r of the window becomes its slot in the ring.
+the operator's own blocks restricted to one row, and to columns, whose windows contain no padding, so that every loop has
+a constant extent and there are no conditions. `splice` puts a scheduled row form back into the kernel: in rows without
+padding, the columns at both edges are computed by the generic code and those between by the scheduled row form; other
+rows are computed by the generic code. Only the addresses differ from the tuned function: row r of the window becomes its
+slot in the ring.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class NotTunableError(Exception):
 
 @dataclass(frozen=True)
 class RowForm:
-    """A row form and where it belongs."""
+    """A row form, and the rows and columns of the output that it can compute."""
 
-    func: PrimFunc  # parameters: the windows' rows, constants, one output row
+    func: PrimFunc  # parameters: input rows of the windows, constants, one output row
     rows: range  # output rows that read no padding
     columns: range  # output columns that read no padding
 
 
 def row_form(func: PrimFunc, access: RowAccess) -> RowForm:
-    """The row form of an operator. Raises `NotTunableError`."""
+    """The row form of an operator. Raises `NotTunableError` where it has none."""
     known = access.rowwise and len(access.output_axes) == 1 and len(access.columns) == len(access.windows)
     if not known or any(c is None or w is None for c, w in zip(access.columns, access.windows, strict=True)):
         raise NotTunableError(access.opaque or "its rows and columns are not known")
@@ -65,7 +65,7 @@ def row_form(func: PrimFunc, access: RowAccess) -> RowForm:
 
 
 def _interior(windows: Sequence[Window], extents: Sequence[int], outputs: int) -> range:
-    """Output slices whose windows lie inside of all inputs."""
+    """The output rows (or columns) whose windows lie inside of all inputs."""
     if any(w.denominator != 1 or w.stride == 0 for w in windows):
         raise NotTunableError("its windows do not advance with every slice")
     inside = [
@@ -77,7 +77,7 @@ def _interior(windows: Sequence[Window], extents: Sequence[int], outputs: int) -
 
 
 class _Restriction:
-    """An operator's blocks, restricted to one row and the columns inside."""
+    """Builder of a row form: restricts an operator's blocks to one row and the interior columns."""
 
     def __init__(self, func: PrimFunc, access: RowAccess, axis: int, rows: range, columns: range) -> None:
         self.func, self.axis, self.rows, self.columns = func, axis, rows, columns
@@ -132,7 +132,7 @@ class _Restriction:
         return nest
 
     def _moved(self, node: Any, row: Var, column: Var, analyzer: Any) -> Any:
-        """A statement over the restricted buffers."""
+        """A statement rewritten for the restricted buffers, padding conditions resolved."""
         at = {row: row + self.rows.start, column: column + self.columns.start}
 
         def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
@@ -159,7 +159,7 @@ class _Restriction:
 
 
 def _values(node: Any) -> list[Any]:
-    """What is stored, indices left out."""
+    """The stored values of all stores, with loads replaced by 0, so that their indices are left out."""
     stripped = tir.replace(
         [s.value for s in tir.stores(node)], ir.TensorLoad, lambda x: tirx.const(0, tir.dtype_of(x.source))
     )
@@ -185,9 +185,9 @@ def _resized(buffer: Buffer, extents: Mapping[int, int]) -> Buffer:
 def splice(
     func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, form: RowForm, scheduled: PrimFunc, name: str
 ) -> RowKernel:
-    """The row kernel of an operator whose interior is `scheduled`, a schedule of its row form.
+    """The row kernel of an operator with `scheduled`, its row form under some schedule, in the interior.
 
-    Parameters, constants and results are those of the generic kernel. Raises `NotTunableError`.
+    Parameters, constants and results are those of the generic kernel. Raises `NotTunableError` where it cannot be built.
     """
     try:
         return build(func, constants, _Spliced(access, form, scheduled), name)
@@ -196,7 +196,7 @@ def splice(
 
 
 class _Spliced(Assembly):
-    """A row kernel with a scheduled interior, under construction."""
+    """Builder of a row kernel with a scheduled interior."""
 
     def __init__(self, access: RowAccess, form: RowForm, scheduled: PrimFunc) -> None:
         super().__init__(access)
@@ -227,7 +227,7 @@ class _Spliced(Assembly):
         return tirx.IfThenElse(reduce(tirx.And, guards), inside, *_columns(loops[0], range(wide)))
 
     def _interior(self, lowered: PrimFunc, output: Buffer, axis: int) -> Stmt:
-        """The scheduled row form over the operator's own tensors, at row y."""
+        """The body of the scheduled row form, rewritten to access row y of the operator's own tensors."""
         form = tvm.IRModule({"main": self.scheduled})
         function = lower_blocks(form)["main"]
         whole = dict(zip(function.params, lowered.params, strict=True))
@@ -250,7 +250,7 @@ class _Spliced(Assembly):
 
 
 def _columns(loop: Any, columns: range) -> list[Stmt]:
-    """A copy of a loop over all columns for some of them."""
+    """A copy of a loop over all columns that runs over `columns` only; empty where there are none."""
     if not columns:
         return []
     step = tirx.Var(loop.loop_var.name, "int32")
@@ -259,7 +259,7 @@ def _columns(loop: Any, columns: range) -> list[Stmt]:
 
 
 def _own_buffers(body: Stmt) -> Stmt:
-    """A copy of a body with buffers of its own."""
+    """A copy of a body with new allocated buffers: copies must not share them."""
     own = {
         a.buffer: tirx.decl_buffer(tir.shape_of(a.buffer), tir.dtype_of(a.buffer), a.buffer.name)
         for a in tir.collect(body, tirx.AllocBuffer)
@@ -270,7 +270,7 @@ def _own_buffers(body: Stmt) -> Stmt:
 
 
 def serial(kernel: PrimFunc) -> PrimFunc:
-    """A kernel with vector loops, unrolled loops and hints to unroll as plain loops, in the same order: for C compilers."""
+    """A kernel with vectorized and unrolled loops turned into serial ones and pragmas removed, for C compilers."""
 
     def on_for(loop: Any) -> Any:
         return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)

@@ -1,11 +1,11 @@
-"""Choosing among variants by counting: a database of counts, what to count next, and the choice for a network.
+"""Tuning by instruction counts: a database of counts, the candidates to count, and the choice of variants for a network.
 
-A count belongs to a shape (`variants.shape_key`), a core and a back end, and holds the instructions of one inference
-and the bytes of code of one variant. The database is a text file: a line a shape, sorted, so that equal counts make
-equal files. Candidates are ordered by the analytic model (`kernel_cost`), corrected by trees once enough was counted
-(`schedules.tuning.tune_model`); the best few of each shape are counted. A network's choice minimises instructions plus
-a price for each byte of code: none for `speed`, a high one for `size`, for `balanced` a low one or the least that meets
-a budget of code (a multiple-choice knapsack, by its Lagrangian).
+A count holds the instructions of one inference and the bytes of code of one variant, for a shape (`variants.shape_key`),
+a core and a back end. The database is a text file with one sorted line per shape, so that equal counts give equal files.
+Candidates are ranked by the analytic model (`kernel_cost`), corrected by gradient-boosted trees once there are enough
+counts (`schedules.tuning.tune_model`); the best few of each shape are counted. The choice for a network minimises
+instructions plus a price for each byte of code: 0 for `speed`, a high one for `size`, for `balanced` a low one or the
+least that meets a budget of code (a multiple-choice knapsack, by Lagrangian relaxation).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tvm_cascade.schedules.tuning.kernel_cost import KernelCost, kernel_cost
 from tvm_cascade.schedules.tuning.tune_model import CountModel
 
 SHIPPED = Path(__file__).parents[1] / "data" / "tuned.json"
-KEPT = 4  # candidates of a shape that are counted once the trees can tell them apart
-CODE_BUDGET = 40_000  # bytes of code, weights aside, that `balanced` stays below where it can
-RUNTIME = 2_400  # of them: start-up code, memcpy and memset
-# share of a network's instructions that a KiB of code has to save before it is spent
+KEPT = 4  # best-ranked candidates of a shape that are counted
+CODE_BUDGET = 40_000  # bytes of code, without weights, that `balanced` stays below where it can
+RUNTIME = 2_400  # bytes of CODE_BUDGET for start-up code, memcpy and memset
+# share of a network's instructions that a KiB of code must save to be worth it
 WORTH = {"speed": 0.0, "balanced": 0.002, "size": 0.05}
-PER_CALL = 110  # of them, an operator: its part of the driver
+PER_CALL = 110  # bytes of CODE_BUDGET per operator, for its part of the driver
 
-Options = Mapping[str, Count]  # variant -> what it takes
+Options = Mapping[str, Count]  # the count of every variant, by name
 
 
 class Database:
     """Counts by core and back end, shape and variant."""
 
     def __init__(self, rows: Iterable[tuple[str, str, Options]] = ()) -> None:
-        """`rows` hold a core and back end, a shape, and counts by variant."""
+        """`rows` are tuples of a core and back end (`device`), a shape key, and counts by variant."""
         self._entries: dict[str, dict[str, dict[str, Count]]] = {}
         self._take(rows)
 
@@ -50,27 +50,27 @@ class Database:
         return ((name, shape, o) for name, shapes in self._entries.items() for shape, o in shapes.items())
 
     def options(self, target: KernelTarget, shape: str) -> Options:
-        """What is known of a shape on a core, or else on a compatible one."""
+        """The counts of a shape on a core, or, where it has none, on a compatible core; empty where both have none."""
         compatible = f"{target.core.compatible.get(target.backend)} {target.backend}"
         return self.counted(target, shape) or self._entries.get(compatible, {}).get(shape, {})
 
     def counted(self, target: KernelTarget, shape: str) -> Options:
-        """What was counted of a shape on this very core."""
+        """The counts of a shape on this very core and back end."""
         return self._entries.get(device(target), {}).get(shape, {})
 
     def shapes(self, target: KernelTarget) -> Mapping[str, Options]:
-        """Everything known of a core."""
+        """All counts on a core and back end, by shape."""
         return self._entries.get(device(target), {})
 
     def add(self, target: KernelTarget, shape: str, variant: str, count: Count) -> None:
         self._take([(device(target), shape, {variant: count})])
 
     def merge(self, other: Database) -> None:
-        """Takes over what `other` knows."""
+        """Adds the counts of `other`, which replace its own."""
         self._take(other._rows())
 
     def difference(self, other: Database) -> Database:
-        """What this knows and `other` does not."""
+        """The counts of this database that `other` lacks or has with other values."""
         made = Database()
         for name, shape, options in self._rows():
             theirs = other._entries.get(name, {}).get(shape, {})
@@ -80,7 +80,7 @@ class Database:
 
     @classmethod
     def load(cls, path: Path) -> Database:
-        """Reads a file; raises `LoadError` for one that is no such database."""
+        """Reads a database from a file. Raises `LoadError` where it cannot be read or is no such database."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             return cls(
@@ -94,7 +94,7 @@ class Database:
             raise LoadError(path, f"is no database of counts: {error}") from None
 
     def save(self, path: Path) -> None:
-        """Writes a file, whole or not at all; raises `UsageError` where it cannot."""
+        """Writes the database to a file, atomically. Raises `UsageError` where it cannot be written."""
         lines = []
         for name, shapes in sorted(self._entries.items()):
             rows = [f"   {json.dumps(s)}: {json.dumps(_row(shapes[s]), sort_keys=True)}" for s in sorted(shapes)]
@@ -108,18 +108,18 @@ def _row(options: Options) -> dict[str, list[int]]:
 
 
 def device(target: KernelTarget) -> str:
-    """What counts belong to: core and back end."""
+    """The key of counts in the database: names of core and back end."""
     return f"{target.name} {target.backend}"
 
 
 @lru_cache(maxsize=1)
 def shipped() -> Database:
-    """The counts that come with the package; empty without the file."""
+    """The counts that come with the package; empty where the file is missing."""
     return Database.load(SHIPPED) if SHIPPED.is_file() else Database()
 
 
 def with_shipped(path: Path | None, must_exist: bool = True) -> Database:
-    """The shipped counts and those of a file on top of them, in a new database; raises `LoadError`."""
+    """A new database of the shipped counts and those of a file, which take precedence. Raises `LoadError`."""
     made = Database()
     made.merge(shipped())
     if path is not None and (must_exist or path.exists()):
@@ -142,11 +142,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Shape:
-    """A shape of a network: how many operators have it, what is known of it, and how to make its candidates."""
+    """A shape of a network, and how to build its candidates."""
 
-    key: str
-    uses: int
-    candidates: Callable[[], list[Candidate]]  # distinct kernels, the usual one first
+    key: str  # from `variants.shape_key`
+    uses: int  # how many operators of the network have it
+    candidates: Callable[[], list[Candidate]]  # distinct kernels, the default first, the generic one last
 
 
 def tune(
@@ -156,10 +156,10 @@ def tune(
     counter: Counter,
     kept: int = KEPT,
 ) -> Database:
-    """`known` with the counts of every shape that it lacked, in a new database.
+    """A new database of `known` and new counts of every shape that it has no counts of.
 
-    The usual variant of a shape is always counted, and so are the generic kernel and the smallest; of the others the
-    `kept` that trees trained on earlier counts, or the analytic model, promise most of.
+    The default variant of a shape is always counted, and so are the generic kernel and the smallest; and the `kept`
+    candidates for which the model trained on earlier counts, or else the analytic model, predicts fewest instructions.
     """
     made = Database()
     made.merge(known)
@@ -174,7 +174,7 @@ def tune(
 
 
 def _promising(shape: Shape, model: CountModel, kept: int) -> list[Candidate]:
-    """The candidates of a shape that are worth counting, in their own order."""
+    """The candidates of a shape to count (see `tune`), in the order of `Shape.candidates`."""
     every = shape.candidates()
     costs = [c.analytic for c in every]
     guesses = model.predict(shape.key, [c.variant for c in every], costs)
@@ -185,9 +185,9 @@ def _promising(shape: Shape, model: CountModel, kept: int) -> list[Candidate]:
 
 
 def choose(known: Mapping[str, Options], uses: Mapping[str, int], optimise: str, budget: int) -> dict[str, str]:
-    """The variant of every shape in `known`; code of all together at most `budget` bytes for `balanced`, if that is possible.
+    """Choose a variant for every shape in `known`; for `balanced`, with at most `budget` bytes of code where possible.
 
-    Ties go to the variant whose name comes first.
+    `uses` is the number of operators by shape. Ties go to the variant whose name comes first.
     """
     fastest = sum(min(c.instructions for c in o.values()) * uses[s] for s, o in known.items())
     low = high = fastest * WORTH[optimise] / 1024
@@ -211,7 +211,7 @@ def choose(known: Mapping[str, Options], uses: Mapping[str, int], optimise: str,
 
 
 def code_of(known: Mapping[str, Options], chosen: Mapping[str, str]) -> int:
-    """Bytes of code of the variants chosen."""
+    """Bytes of code of the chosen variants (`chosen`: variant by shape) together."""
     return sum(known[s][v].bytes for s, v in chosen.items())
 
 
@@ -222,7 +222,7 @@ def _best(options: Options, uses: int, price: float) -> str:
 def choices_for(
     shapes: Sequence[Shape], target: KernelTarget, known: Database, operators: int
 ) -> tuple[tuple[str, str], ...]:
-    """The choice for a network of `operators` operators; shapes of which nothing is known keep the usual variant."""
+    """Pairs of shape and chosen variant for a network of `operators` operators; shapes without counts are left out."""
     options = {s.key: known.options(target, s.key) for s in shapes if known.options(target, s.key)}
     if not options:
         return ()

@@ -1,8 +1,8 @@
-"""A learned correction of the analytic counts: which candidates are worth counting.
+"""Learned cost model of kernel variants: corrects the analytic estimate of instructions, to rank candidates.
 
-As `cost.learned`, whose features of an operator it takes: gradient-boosted trees predict the logarithm of counted over
-analytic instructions, here from the operator's features and the numbers in a variant's name. Without xgboost, or with
-too few counts, the analytic model stands alone.
+As in `cost.learned`, gradient-boosted trees predict the logarithm of counted over analytic instructions, here from the
+operator's features, the variant's name and the analytic estimate. Without xgboost, or with fewer than `LEAST` counts,
+the analytic estimate is used as it is.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tvm_cascade.operators.table import REDUCTIONS
 from tvm_cascade.schedules.tuning.counting import Count
 from tvm_cascade.schedules.tuning.kernel_cost import KernelCost
 
-LEAST = 40  # counts that trees are trained on
-_FORMS = ("generic", "few taps", "conv", "depthwise", "dot", "outer", "dense", "pool", "move")
-_NUMBERS = 4  # of a variant's name
+LEAST = 40  # fewest counts that trees are trained on
+_FORMS = ("generic", "few taps", "conv", "depthwise", "dot", "outer", "dense", "pool", "move")  # starts of names
+_NUMBERS = 4  # numbers in a variant's name that are features
 _TENSOR = re.compile(r"^([a-z]+\d+)\[([\d,]*)\]$")
 
 
 def shape_features(key: str) -> OpFeatures:
-    """Features of the operator that `variants.shape_key` wrote down."""
+    """Features of an operator, parsed from its `variants.shape_key`."""
     words = key.split()
     tensors = [(m[1], tuple(int(d) for d in m[2].split(",") if d)) for w in words if (m := _TENSOR.match(w))]
     inputs, (dtype, output) = [t[1] for t in tensors[:-1]], tensors[-1]
@@ -43,7 +43,7 @@ def shape_features(key: str) -> OpFeatures:
 
 
 def variant_vector(variant: str, analytic: KernelCost) -> list[float]:
-    """What a name tells of a variant, and the analytic model's view of it."""
+    """Features of a variant: from its name (kind of kernel, core, blocking), and the logarithms of its analytic cost."""
     module, _, name = variant.rpartition(".")
     numbers = [float(n) for n in re.findall(r"\d+", name)][:_NUMBERS]
     return [
@@ -58,7 +58,7 @@ def variant_vector(variant: str, analytic: KernelCost) -> list[float]:
 
 
 class CountModel:
-    """Predicts instructions of candidates from the counts of other shapes on the same core."""
+    """Predicts the instructions of candidates from the counts of other shapes on the same core and back end."""
 
     def __init__(self, counted: Mapping[str, Mapping[str, Count]], seed: int = 0) -> None:
         self._device = AnalyticCost(find_device("cpu"))
@@ -82,7 +82,7 @@ class CountModel:
         self.trees = xgboost.train(settings, data, num_boost_round=120)
 
     def predict(self, key: str, variants: Sequence[str], analytic: Sequence[KernelCost]) -> list[float]:
-        """Instructions of each variant of a shape."""
+        """Predicted instructions of each variant of a shape."""
         if self.trees is None or not variants:
             return [a.instructions for a in analytic]
         head = self._shape(key)
