@@ -1,9 +1,9 @@
-"""`LowerQuantized`: quantized islands become integer operators that equal TFLite's reference kernels bit for bit.
+"""`LowerQuantized`: lowers quantized islands to integer operators that equal TFLite's reference kernels bit for bit.
 
 An island is an operator between the dequantizes of its inputs and the quantize of its output. Requires a module as
 `frontend.load` returns it, before other passes: FoldConstant would turn integer weights into floats, and
-EliminateCommonSubexpr would share dequantizes between islands. Ensures that every function that it lowers is one dataflow
-block in which every integer operator is a `call_tir` of a PrimFunc whose attributes say what it computes; views stay
+EliminateCommonSubexpr would share dequantizes between islands. Ensures that every lowered function is one dataflow block
+in which every integer operator is a `call_tir` of a PrimFunc whose attributes describe the operator; views stay
 `relax.reshape`. Islands that cannot be lowered stay float, and `float_remains` lists them with their cost. Functions with
 control flow, side effects or symbolic shapes are not changed.
 """
@@ -20,7 +20,7 @@ import tvm
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.float_remains import with_remains
 
-# the modules below register their lowering functions
+# the modules below are imported to register their lowering functions
 from tvm_cascade.passes.integer import comparisons, elementwise, log_softmax, lookup, reduction, roots  # noqa: F401
 from tvm_cascade.passes.integer import island as integer
 from tvm_cascade.passes.integer.chains import lower_chain
@@ -95,21 +95,21 @@ def holds_quantized(func: Function) -> bool:
 
 
 def with_real_operators(mod: Module) -> Module:
-    """A copy of `mod` whose `main` has the attribute `REAL_ATTR`: its quantized operators are defined by float arithmetic, as
-    in ONNX and PyTorch, and not on the stored integers, as in TFLite."""
+    """A copy of `mod` whose `main` is marked by `REAL_ATTR`: its quantized operators are defined by float arithmetic, as in
+    ONNX and PyTorch, instead of arithmetic on the stored integers, as in TFLite."""
     mod = mod.clone()
     mod["main"] = mod["main"].with_attr(REAL_ATTR, True)
     return mod
 
 
 def holds_integers(mod: Module) -> bool:
-    """Whether any tensor of `main` has a type of quantized values, as in every quantized network."""
+    """Whether any parameter or variable of `main` has a type of quantized values (`STORED_TYPES`)."""
     main = mod["main"]
     return any(dtype_of(v) in STORED_TYPES for v in (*main.params, *(b.var for b in bindings_of(main))))
 
 
 class _Lowering:
-    """One walk over a function, emitting its replacement."""
+    """Rebuilds one function binding by binding, with its islands lowered."""
 
     def __init__(self, mod: Module, gv: Value) -> None:
         self.mod, self.gv, self.func = mod, gv, mod[gv]
@@ -137,7 +137,7 @@ class _Lowering:
         return self._finish(builder.finalize(), renamed)
 
     def _lower(self, binding: Binding, emitter: Emitter, renamed: dict[Value, Value]) -> None:
-        """Emits the counterpart of one binding."""
+        """Emits the lowered form of one binding, or a copy of it if it has none."""
         clip = self.clips.get(binding.var)
         last = clip.var if clip is not None else binding.var
         emitter.name = last.name
@@ -153,7 +153,7 @@ class _Lowering:
         renamed[binding.var] = emitter.builder.emit(substitute(binding.value, renamed), name_hint=emitter.name)
 
     def _lowered(self, value: Value, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
-        """The lowered form, None for what is no integer operator."""
+        """The lowered form of a binding's value; None if the binding is to be copied unchanged."""
         operator = name_of(value)
         if isinstance(value, relax.TupleGetItem):
             return self._split_part(value, last, emitter)
@@ -185,7 +185,7 @@ class _Lowering:
 
     def _island(self, quantize: Call, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
         source, moves = quantize.args[0], []
-        while name_of(self.reader.define(source)) in _MOVES:  # what moves numbers moves their integers alike
+        while name_of(self.reader.define(source)) in _MOVES:  # layout operators apply to the stored integers alike
             moves.append(source)
             source = self.reader.define(source).args[0]
         core = self.reader.define(source)
@@ -215,7 +215,7 @@ class _Lowering:
         return emitter.reshape(lowered, shape_of(last))
 
     def _lowered_core(self, source: Value, island: Island) -> Value:
-        """The integer form of an island; where it has none, its quantize of `source` alone, as the reference computes it."""
+        """The integer form of an island; if it has none, its core stays float and only its quantize is lowered."""
         function = integer.ISLANDS.functions.get(name_of(island.core))
         reason = None
         for tried in (lower_chain, function) if island.explicit else (function, lower_chain):
@@ -228,14 +228,14 @@ class _Lowering:
         return lower_quantize(source, island.output, island.emitter)
 
     def _dequantize(self, call: Call, emitter: Emitter) -> Value | None:
-        """A dequantize that islands leave over is dead code, or leads to a float output or a refused operator."""
+        """Lowers a dequantize outside of islands: it is dead code, or read by a float output or an operator not lowered."""
         found = self.reader.dequantized(call)
         if found is None or found.constant is not None or found.dtype not in STORED_TYPES or found.scale.size != 1:
             return None
         return lower_dequantize(found, emitter)
 
     def _refuse(self, value: Value, reason: str) -> None:
-        """Notes why the float tensors behind `value` remain, back to the integers they came from."""
+        """Records `reason` for `value` and the float tensors that it is computed from, in `refused`."""
         if not isinstance(value, relax.Var) or value in self.refused or not dtype_of(value).startswith("float"):
             return
         self.refused[value] = reason
@@ -263,7 +263,7 @@ class _Lowering:
         return replace(whole, lo=lo, hi=hi)
 
     def _clips_of_islands(self) -> dict[Value, Binding]:
-        """The clip on integers behind each quantize, pool or cast that nothing else reads."""
+        """The integer clip that is the only reader of a quantize, max pool or cast, by the variable that it reads."""
         uses: dict[Value, int] = {}
         for expr in (*(b.value for b in self.bindings), self.func.body.body):
             for var in relax.analysis.free_vars(expr):
@@ -292,7 +292,7 @@ class _Lowering:
         return mod.with_attrs(attributes(self.mod))
 
     def _in_place(self, mod: Module) -> Module:
-        """`mod` with the new function under the variable by which other functions call it."""
+        """`mod` with the new function under the original global variable, by which other functions call it."""
         name = self.gv.name_hint
         others = {gv: func for gv, func in mod.functions.items() if gv.name_hint != name}
         return tvm.IRModule({**others, self.gv: mod[name]})

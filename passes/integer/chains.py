@@ -1,8 +1,8 @@
-"""Chains of float functions of one stored byte tensor, between its dequantize and a quantize, as one table.
+"""Lookup tables for chains of element-wise float operators between the dequantize of one byte tensor and a quantize.
 
-Every value that 256 stored ones can take is computed here once, in float32 as the operators would compute it, then
-quantized as the reference quantizes floats. So whatever has no integer arithmetic of its own (a sine, a softplus, a
-polynomial) costs 256 bytes of flash and no float at run time.
+The chain is evaluated at compile time for all 256 stored values, in float32 as the operators would compute it, and
+quantized as the reference quantizes floats. So functions that have no integer arithmetic of their own (a sine, a softplus,
+a polynomial) cost 256 bytes of flash and no float operations at run time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tvm_cascade.passes.integer.lookup import exactly, lookup
 from tvm_cascade.passes.integer.requantize import stored_numbers
 from tvm_cascade.passes.integer.untyped import Call, Value, relax
 
-_LONGEST = 64  # operators of a chain
+_LONGEST = 64  # most operators of a chain
 
 
 def _sigmoid(v: float) -> float:
     return 1 / (1 + math.exp(-v)) if v > -700 else 0.0
 
 
-_EXACT = (  # in numpy, to the last bit
+_EXACT = (  # numpy's float32 results are correctly rounded
     *("abs", "add", "ceil", "divide", "equal", "floor", "greater", "greater_equal", "less", "less_equal", "maximum"),
     *("minimum", "multiply", "negative", "not_equal", "power", "sign", "sqrt", "square", "subtract", "where"),
 )
@@ -42,7 +42,7 @@ _FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
 
 
 def lower_chain(island: Island) -> Value:
-    """The table. Raises `NotLowered` for anything but functions of one byte tensor and numbers."""
+    """Lowers a chain to a table. Raises `NotLowered` unless it is a function of one byte tensor and scalar constants."""
     chain = _Chain(island)
     with np.errstate(all="ignore"):
         values = chain.value(island.core)
@@ -55,7 +55,7 @@ def lower_chain(island: Island) -> Value:
 
 
 class _Chain:
-    """Evaluates float operators for every stored value of the one tensor they read."""
+    """Evaluates a chain of float operators for every stored value of the one byte tensor that it reads."""
 
     def __init__(self, island: Island) -> None:
         self._island = island
@@ -63,7 +63,7 @@ class _Chain:
         self.source: Quantized | None = None
 
     def value(self, expr: Value) -> np.ndarray:
-        """256 values, or one where they do not depend on the tensor."""
+        """The values of an expression for the 256 stored values; a single one if it does not depend on the tensor."""
         define = self._island.reader.define
         call = define(expr)
         if call not in self._known:

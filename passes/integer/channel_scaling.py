@@ -1,5 +1,4 @@
-"""From sums of products to stored outputs, by a multiplier for every channel of the output; and biases, in units of the
-sums that they are added to."""
+"""Per-channel requantization of accumulators to stored outputs, and biases in units of the accumulator."""
 
 from __future__ import annotations
 
@@ -12,30 +11,30 @@ from tvm_cascade.passes.integer.expressions import NotLowered, name_of
 from tvm_cascade.passes.integer.island import Island, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor
 
-_ROUNDING = 1e-5  # by which a scale may differ from the product of two, relative: float32's, with room
+_ROUNDING = 1e-5  # relative tolerance between a bias's scale and `sx * sw`: float32 rounding, with a margin
 _VIEWS = ("relax.reshape", "relax.permute_dims")
-_MOST_SHIFT, _MOST_SHIFT_ONCE = 30, 14  # to the left, of 32 bits and of the 64-bit form
+_MOST_SHIFT, _MOST_SHIFT_ONCE = 30, 14  # largest left shifts of the 32-bit and of the 64-bit form
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelScaling:
-    """`MBQM(sum + bias) + zero_point`, clamped; of int16 activations (`once`) rounded once, in 64 bits."""
+    """The stored output `clamp(MBQM(sum + bias) + zero_point)`; with `once` (int16 activations) rounded once, in 64 bits."""
 
     output: Output
-    bias: np.ndarray  # int32, as the next two, one a channel
+    bias: np.ndarray  # int32, one element per channel, like the next two
     multiplier: np.ndarray
     shift: np.ndarray
-    bound: int  # of every sum, its bias included
+    bound: int  # on the magnitude of every sum, bias included
     once: bool
 
     @classmethod
     def of(cls, output: Output, real: np.ndarray, bias: np.ndarray, bound: int, once: bool) -> ChannelScaling:
-        """By the real multipliers (float64) of every channel.
+        """The scaling by real multipliers (float64), one per channel.
 
         Raises
         ------
         NotLowered
-            For multipliers that the reference's shifts have not room for.
+            If a multiplier is too large for the reference's shifts.
         """
         multiplier, shift = fp.quantize_multipliers(real)
         if shift.max() > _MOST_SHIFT:
@@ -50,7 +49,7 @@ class ChannelScaling:
         return [self.bias, self.multiplier, self.shift]
 
     def stored(self, total: Scalar, channel: Index, b: Tensor, m: Tensor, s: Tensor) -> Scalar:
-        """The stored output of a sum."""
+        """The stored output for the sum `total` in `channel`; `b`, `m` and `s` are the placeholders of `constants`."""
         if self.once:
             scaled = fp.te_rescale_once(total.astype("int64") + b[channel].astype("int64"), m[channel], s[channel])
         else:
@@ -59,20 +58,20 @@ class ChannelScaling:
 
 
 def channel_bias(bias: np.ndarray | None, channels: int) -> np.ndarray:
-    """A stored bias, int32 [channels]; zeros where there is none."""
+    """The bias as int32 [channels]; zeros if it is None."""
     return np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
 
 
 def stored_bias(island: Island, core: Call, bias: Quantized, stored: np.ndarray) -> np.ndarray:
-    """The constant `stored` of `bias` as int32 of scale `sx * sw`, of the operands of `core`, and zero point 0.
+    """The data `stored` of `bias` in units of the sum: scale `sx * sw` of the operands of `core`, zero point 0.
 
-    TFLite ignores a bias's own quantization, and so does this but for operators on real numbers: there a bias of another
-    scale or zero point is stored again, rounded to the nearest unit of the sum.
+    TFLite ignores a bias's own quantization, and so does this, except for files whose operators are defined on real
+    numbers: there a bias of another scale or zero point is requantized, rounded to nearest.
 
     Raises
     ------
     NotLowered
-        Where that exceeds 32 bits.
+        If the requantized bias exceeds 32 bits, or its number of scales does not fit.
     """
     units = _units(island, core) if island.reader.real_operators else None
     if units is None:
@@ -91,7 +90,7 @@ def stored_bias(island: Island, core: Call, bias: Quantized, stored: np.ndarray)
 
 
 def _units(island: Island, core: Call) -> np.ndarray | None:
-    """`sx * sw`, one or one a channel, in double; None for operands that are not dequantized."""
+    """`sx * sw` in double, one element or one per channel; None if an operand is not dequantized from integers."""
     units = np.ones(1)
     for operand in core.args[:2]:
         call = island.reader.define(operand)

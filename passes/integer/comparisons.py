@@ -1,8 +1,8 @@
-"""Comparisons of stored integers, to booleans, and what networks make of them: choices, and booleans as numbers.
+"""Lowering of comparisons of stored integers, and of operators on their results: select, and booleans cast to numbers.
 
-The reference compares `MBQM((x - z) << 8)` of both sides, whose multipliers are the scales themselves: below 1/256 it
-does not tell neighbours apart. Orders of int16 it reads from the stored values, whatever their quantization says. A
-comparison of floats that the file itself dequantizes is exact.
+The reference compares `MBQM((x - z) << 8)` of both sides, with the scales as multipliers: below a scale of 1/256
+neighbouring values compare equal. For int16 it orders the stored values and ignores their quantization. Comparisons that
+are defined on real numbers (`Island.real`) are done on dequantized floats here.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def lower_test(island: Island) -> Value:
 
 @DIRECT.lowers("where")
 def lower_choice(island: Island) -> Value:
-    """One stored value or the other, as it is: the reference does not look at scales."""
+    """Select between stored values without requantization: the reference ignores scales."""
     return _choice(island, [_plain(island, a) for a in island.core.args])
 
 
 @ISLANDS.lowers("where")
 def lower_real_choice(island: Island) -> Value:
-    """Both sides in the output's quantization first."""
+    """Select after requantizing both sides to the output."""
     condition, *sides = island.core.args
     return _choice(island, [_plain(island, condition), *(in_output_scale(island, side) for side in sides)])
 
@@ -86,7 +86,7 @@ def _choice(island: Island, parts: Sequence[Operand]) -> Value:
 
 @ISLANDS.lowers("astype")
 def lower_number(island: Island) -> Value:
-    """Booleans as 0 and 1, quantized."""
+    """Cast of booleans to 0 and 1, quantized."""
     data = island.core.args[0]
     if dtype_of(data) != "bool":
         raise NotLowered(f"a number made of {dtype_of(data)}")

@@ -1,9 +1,9 @@
-"""conv2d, in groups too, depthwise_conv2d and conv2d_transpose.
+"""Lowering of conv2d (grouped too), depthwise_conv2d and conv2d_transpose.
 
-`acc = sum (x - xz)(w - wz) + bias`, padding contributes nothing, then MBQM by channel. The padded stage holds the
-input's zero point, so that a scheduler may skip it: the update with it leaves the accumulator as it is. Multipliers:
-int8 in double, `QM(D(sx) D(sw) / D(so))`; uint8 with the product in float32, as the reference prepares them. The
-bias's own scale is ignored.
+`acc = sum (x - xz)(w - wz) + bias`, where padding contributes nothing, then MBQM per channel. The padded TE stage holds
+the input's zero point, so a schedule may skip padded elements: they do not change the accumulator. Multipliers are prepared
+as in the reference: for int8 weights in double, `QM(D(sx) D(sw) / D(so))`, for uint8 with the product in float32. The bias
+is in units of the sum (`channel_scaling.stored_bias`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Valu
 
 
 def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
-    """Convolution `core`, plus a constant bias of stored int32 where there is one."""
+    """Lowers the convolution `core`, plus a constant int32 bias or None."""
     attrs, out = core.attrs, island.output
     if str(attrs.data_layout) != "NHWC" or str(attrs.kernel_layout) not in ("HWIO", "HWOI"):
         raise NotLowered(f"the layout {attrs.data_layout}/{attrs.kernel_layout}")
@@ -60,7 +60,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The TE of a convolution over a padded stage, `depthwise_conv2d` or dense, and of what it stores."""
+    """TE of a convolution on its padded input: the sums of products and the stored output."""
 
     kind: str
     x: Quantized
@@ -76,8 +76,8 @@ class Sums:
         return "int64" if self.scaling.bound > INT32_MAX else "int32"
 
     def stored(self, padded: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
-        """The output, of the weights [kh, kw, in (of one group), out], or [kh, kw, channel, multiplier] of a depthwise one,
-        and of what `ChannelScaling.stored` takes."""
+        """The stored output. Weights `w` are [kh, kw, in / groups, out], or [kh, kw, channel, multiplier] if depthwise; `b`,
+        `m` and `s` are as in `ChannelScaling.stored`."""
         shape, scaling = self.scaling.output.shape, self.scaling
         sums = self._depthwise if self.kind == "depthwise_conv2d" else self._dense
         acc = te.compute(shape, sums(padded, w), name=f"{self.kind}_acc")
@@ -114,7 +114,7 @@ class Sums:
 
 
 def te_pad2d(x: Tensor, padding: tuple[int, int, int, int], value: int, name: str) -> Tensor:
-    """`x` (NHWC) with rows and columns of `value` around it; `x` itself where there are none."""
+    """`x` (NHWC) padded with `value` by (top, left, bottom, right); `x` itself if all are 0."""
     if not any(padding):
         return x
     n, h, w, c = (int(d) for d in x.shape)
@@ -134,9 +134,9 @@ def te_pad2d(x: Tensor, padding: tuple[int, int, int, int], value: int, name: st
 
 
 def fold_pad(reader: Reader, x: Quantized, padding: tuple[int, ...]) -> tuple[Value, tuple[int, int, int, int]]:
-    """Source and padding of a convolution whose input may be an explicit pad by its zero point.
+    """Input and padding of a convolution, with an explicit pad by the zero point in front of it folded into the padding.
 
-    Such a pad contributes nothing to any sum, so it becomes the convolution's own padding.
+    Such a pad contributes nothing to any sum.
     """
     top, left, bottom, right = padding if len(padding) == 4 else (*padding, *padding)
     source = x.value
@@ -151,12 +151,12 @@ def fold_pad(reader: Reader, x: Quantized, padding: tuple[int, ...]) -> tuple[Va
 
 
 def pad_value(call: Call) -> int:
-    """The stored value that a constant pad fills with."""
+    """The stored value with which a constant pad fills."""
     return int(float(call.attrs.pad_value))
 
 
 def _kernel(reader: Reader, core: Call, layout: str, groups: int) -> tuple[Quantized, np.ndarray]:
-    """Weights with their quantization, as [kh, kw, in (of one group), out], HWOI as [kh, kw, channel, multiplier]."""
+    """The weights' quantization and data: [kh, kw, in / groups, out], or [kh, kw, channel, multiplier] for HWOI."""
     expr, shape = reader.define(core.args[1]), shape_of(core.args[1])
     if name_of(expr) == "relax.reshape":
         expr = reader.define(expr.args[0])
@@ -175,7 +175,7 @@ def _kernel(reader: Reader, core: Call, layout: str, groups: int) -> tuple[Quant
 def scaling_of(
     island: Island, x: Quantized, w: Quantized, data: np.ndarray, bias: np.ndarray, depthwise: bool
 ) -> ChannelScaling:
-    """That of the sums over weights `data`, [kh, kw, in, out] or [kh, kw, channel, multiplier] of a depthwise one."""
+    """The `ChannelScaling` of a convolution by weights `data`, [kh, kw, in, out], or [kh, kw, channel, multiplier]."""
     scales = np.broadcast_to(w.scale.reshape(-1), bias.size)
     if w.dtype == "uint8":
         real = (x.step * scales).astype("float64") / np.float64(island.output.scale)
@@ -187,11 +187,11 @@ def scaling_of(
 
 
 def lower_biased_transpose(island: Island, core: Call, bias: np.ndarray | None) -> Value:
-    """Transposed convolution `core`, plus a constant bias of stored int32 where there is one.
+    """Lowers the transposed convolution `core`, plus a constant int32 bias or None.
 
-    It is a convolution of stride 1 over an input spread apart: the padded stage holds the input with `stride - 1` rows and
-    columns of its zero point between neighbours, which contribute nothing; the weights are flipped when the layer is
-    compiled, and spread likewise where it is dilated. Multipliers and rounding are the convolution's.
+    It becomes a convolution of stride 1 over a dilated input: the padded stage holds the input with `stride - 1` rows and
+    columns of its zero point between neighbours, which contribute nothing. The weights are flipped, and dilated, at compile
+    time. Multipliers and rounding are the convolution's.
     """
     attrs, out, groups = core.attrs, island.output, int(core.attrs.groups)
     if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "IOHW"):
@@ -230,7 +230,7 @@ def lower_biased_transpose(island: Island, core: Call, bias: np.ndarray | None) 
 
 @FLOAT.lowers("nn.conv2d_transpose")
 def lower_float_transpose(island: Island) -> Value | None:
-    """What stays float, in NCHW: Relax has no legal form of channels that are last."""
+    """A float transposed convolution, rewritten from NHWC to NCHW because Relax cannot legalize NHWC."""
     core, bb = island.core, island.emitter.builder
     attrs = core.attrs
     if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "IOHW"):
@@ -248,7 +248,7 @@ def lower_float_transpose(island: Island) -> Value | None:
 
 
 def _flipped(weights: np.ndarray, groups: int, dilation: list[int], zero_point: int) -> np.ndarray:
-    """`[in, out / groups, kh, kw]` as `[kh, kw, in / groups, out]` back to front, dilated by taps of zero."""
+    """Weights [in, out / groups, kh, kw] as [kh, kw, in / groups, out], flipped along kh and kw, dilated with zero points."""
     depth, group, *extents = weights.shape
     spread: np.ndarray = np.full(
         (depth, group, *((k - 1) * d + 1 for k, d in zip(extents, dilation, strict=True))), zero_point
@@ -260,7 +260,7 @@ def _flipped(weights: np.ndarray, groups: int, dilation: list[int], zero_point: 
 
 
 def _te_spread(a: Tensor, strides: list[int], before: tuple[int, int], extents: tuple[int, int], value: int) -> Tensor:
-    """Row i of `a` at row `before + i * stride`, `value` elsewhere."""
+    """`a` (NHWC) dilated to `extents`: row i of `a` at row `before + i * stride`, columns alike, `value` elsewhere."""
     n, h, w, c = (int(d) for d in a.shape)
     (sy, sx), (top, left) = strides, before
 

@@ -1,4 +1,4 @@
-"""Operators that move stored values: concat, pad, transpose, slices, splits. Only concats rescale."""
+"""Lowering of concat, pad, transpose, strided slice and split. They copy stored values; concats and pads may requantize."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Valu
 
 @ISLANDS.lowers("concat")
 def lower_concat(island: Island) -> Value:
-    """Copies where the quantization is equal. Else, for uint8, the reference's float32 rescale as tables, 256 entries
-    each, that follow the activations (attribute `table_of_input` says which input has which, -1 none); for int8 and
-    int16, where the reference has none, every input is requantized first."""
+    """Concat. Inputs of the output's quantization are copied. Other uint8 inputs are rescaled by tables of 256 entries, from
+    the reference's float32 arithmetic (attribute `table_of_input`: table by input, -1 for none); for int8 and int16, where
+    the reference has no rescale, every input is requantized first."""
     fields = island.reader.define(island.core.args[0])
     parts = [island.reader.dequantized(f) for f in fields.fields]
     stored = [p for p in parts if p is not None]
@@ -51,7 +51,7 @@ def _tabulated_concat(island: Island, stored: Sequence[Quantized], axis: int) ->
 
 
 def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int) -> Value:
-    """Constants, rescaled at once, behind the activations; a kind of its own, since parts lie at no place of theirs."""
+    """Concat with constant parts, which are rescaled at compile time; the kind differs, as kernels expect activations only."""
     tables = [_concat_table(p, island.output) for p in parts]
     if any(t is not None and p.constant is None for p, t in zip(parts, tables, strict=True)):
         raise NotLowered("a concatenation of constants and tensors of unequal scales")
@@ -65,7 +65,7 @@ def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int
 
 @DIRECT.lowers("concat")
 def lower_stored_concat(island: Island) -> Value:
-    """Concatenation of stored values as they are."""
+    """Concat of stored values without rescaling."""
     fields = list(island.reader.define(island.core.args[0]).fields)
     return _copied(island, fields, int(island.core.attrs.axis) % len(island.output.shape))
 
@@ -73,7 +73,7 @@ def lower_stored_concat(island: Island) -> Value:
 def _copied(
     island: Island, values: Sequence[Value], axis: int, tables: Sequence[np.ndarray] = (), which: Sequence[int] = ()
 ) -> Value:
-    """A concatenation, value `k` by the table `which[k]`; by none where that is -1, or no table is given."""
+    """Emits a concat: value `k` goes through `tables[which[k]]`, or is copied if that is -1 or `which` is empty."""
     which = which or [-1] * len(values)
 
     def compute(*args: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def lower_pad(island: Island) -> Value:
 
 @ISLANDS.lowers("nn.pad")
 def lower_pad_island(island: Island) -> Value:
-    """By a number that the input has no stored value for: the input is requantized first."""
+    """Constant padding by a real number between dequantize and quantize: the input is requantized to the output first."""
     source, out = island.core.args[0], island.output
     if str(island.core.attrs.pad_mode) != "constant" or island.reader.dequantized(source) is None:
         raise NotLowered("padding of a tensor that is not dequantized from integers")
@@ -102,7 +102,7 @@ def lower_pad_island(island: Island) -> Value:
 
 
 def _padded(island: Island, source: Value, fill: int) -> Value:
-    """`source`, of the old function or the new one, padded with a stored value."""
+    """`source` (of the old function or the new one) padded with the stored value `fill`."""
     shape, widths = shape_of(source), [int(w) for w in island.core.attrs.pad_width]
     before, after = widths[::2], widths[1::2]
     if min(widths, default=0) < 0:
@@ -123,13 +123,13 @@ def lower_transpose(island: Island) -> Value:
 
 
 def transpose_axes(call: Call) -> list[int]:
-    """The axis of its input that each axis of a transpose is."""
+    """The permutation of a transpose, nonnegative: output axis k is input axis `axes[k]`."""
     rank = len(shape_of(call.args[0]))
     return [int(a) % rank for a in call.attrs.axes] if call.attrs.axes is not None else list(reversed(range(rank)))
 
 
 def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
-    """A stored tensor, of the old function or the new one, with axis `axes[k]` as its axis `k`."""
+    """A stored tensor (of the old function or the new one) transposed: output axis k is input axis `axes[k]`."""
     shape = shape_of(source)
 
     def compute(a: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ def lower_strided_slice(island: Island) -> Value:
 
 
 def slice_of(island: Island, source: Value, begin: Sequence[int], stride: Sequence[int]) -> Value:
-    """`source[begin + i * stride]`, of the island's output shape."""
+    """Emits the strided slice `source[begin + i * stride]` for every index i of the island's output shape."""
     return island.elementwise(
         "strided_slice",
         lambda index, a: a[tuple(i * s + b for i, b, s in zip(index, begin, stride, strict=True))],
@@ -168,7 +168,7 @@ def slice_of(island: Island, source: Value, begin: Sequence[int], stride: Sequen
 
 
 def lower_split_part(island: Island, index: int) -> Value:
-    """Part `index` of a split, as a slice of its own: operators have one output each."""
+    """Part `index` of a split, emitted as a slice, because every operator has a single output."""
     core = island.core
     source = core.args[0]
     shape = shape_of(source)
@@ -181,7 +181,7 @@ def lower_split_part(island: Island, index: int) -> Value:
 
 
 def _concat_table(part: Quantized, out: Output) -> np.ndarray | None:
-    """`clamp(rha(x k + b) + zo)` for every stored x, all in float32; None for a copy."""
+    """The table `clamp(rha(x k + b) + zo)` over all stored x, computed in float32; None if values are copied unchanged."""
     if part.step == out.scale and part.zero_point == out.zero_point:
         return None
     if part.dtype != "uint8" or out.dtype != "uint8":

@@ -1,10 +1,10 @@
-"""Fully connected layers, without doubles, and other products of stored tensors.
+"""Lowering of fully connected layers and batch matrix products, in integer arithmetic.
 
-Of fully connected layers the reference computes `rha(double(acc) * e)` with `e = D(sx) D(sw) / D(so)`. Here it is
+For fully connected layers the reference computes `rha(double(acc) * e)` with `e = D(sx) D(sw) / D(so)`. The form here is
 `sign(acc) * ((|acc| m + 2^(k-1)) >> k)` in 64 bits with `k = 31 - s`: a single rounding, half away from zero. Both are
-monotone in `acc`, so they are equal everywhere if they are equal around each step of the output: `_proved` compares them
-there, for every channel, when the layer is compiled. Where 31 bits of multiplier fail, the double's own 53 are taken, in
-two products; a layer that those do not fit either is left as it is.
+monotone in `acc`, so they are equal everywhere if they are equal around each step of the output: `_proved` checks that for
+every channel at compile time. If a multiplier of 31 bits fails the check, the double's 53 bits are used, in two products;
+if that fails too, the layer is not lowered.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize
 from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
-_EXACT_BITS = 53  # of a double's mantissa
-_LOW_BITS = 25  # of it that are multiplied on their own, for products with sums of up to 35 bits to fit 64
+_EXACT_BITS = 53  # bits of a double's mantissa
+_LOW_BITS = 25  # low bits of the mantissa, multiplied separately so that products with 35-bit sums fit 64 bits
 
 
 def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
-    """Fully connected `core`, `[n, depth] x [depth, units]`, plus a constant bias of stored int32; other products are
-    those of batches."""
+    """Lowers the product `core`, plus a constant int32 bias or None: fully connected (`[n, depth] x [depth, units]`, constant
+    weights), or else a batch matrix product."""
     if not _fully_connected(island, core):
         return _lower_batch_matmul(island, core, bias)
     x, weights, data = _operands(island, core)
@@ -74,7 +74,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
 
 
 def proved_multipliers(real: np.ndarray, bound: np.ndarray, out: Output) -> tuple[np.ndarray, np.ndarray]:
-    """Multipliers and shifts (int32, or int64 multipliers where more bits are needed) equal to the double form.
+    """Multipliers (int32, or int64 if more bits are needed) and shifts that are proved equal to the double form.
 
     Parameters
     ----------
@@ -83,12 +83,12 @@ def proved_multipliers(real: np.ndarray, bound: np.ndarray, out: Output) -> tupl
     bound : int64 array
         Bound on every channel's accumulator.
     out : Output
-        Its range says which steps matter.
+        Its zero point and clamp determine at which steps the forms are compared.
 
     Raises
     ------
     NotLowered
-        When no multiplier tried equals the double form.
+        If no multiplier tried equals the double form.
     """
     if float((real * bound).max()) >= INT32_MAX - 512:
         raise NotLowered("its output scale is so small that the reference overflows")
@@ -134,7 +134,7 @@ def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, o
 
 
 def round_once(acc: np.ndarray, m: int, s: int) -> np.ndarray:
-    """What `_te_round_once` computes, on an int64 array."""
+    """`rha(acc * m * 2^(s - 31))` on an int64 array, as `_te_round_once` computes it."""
     sign = acc >> 63
     if m >> 31 == 0 and int(np.abs(acc).max(initial=0)) >> 31 == 0:  # the sum below is the same, in one product
         return (acc * m + (1 << (30 - s)) + sign) >> (31 - s)
@@ -144,9 +144,9 @@ def round_once(acc: np.ndarray, m: int, s: int) -> np.ndarray:
 
 
 def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, in_two_parts: bool, wide: bool) -> Scalar:
-    """`rha(acc * m * 2^(s - 31))` as int32: an arithmetic shift rounds down, so one less than half for the negative.
+    """`rha(acc * m * 2^(s - 31))` as int32; shifts round down, so negative sums add one less than half.
 
-    An exact multiplier, of 53 bits, and one of sums beyond 32 bits (`wide`) is multiplied in two parts.
+    `in_two_parts`: the multiplier is split for 53-bit multipliers, and for sums of more than 32 bits (`wide`).
     """
     sign = acc >> i64(63) if wide else (acc >> i32(31)).astype("int64")
     acc = acc.astype("int64")
@@ -160,7 +160,7 @@ def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, in_two_parts: bool, wide: 
 
 
 def _fully_connected(island: Island, core: Call) -> bool:
-    """Whether rows are multiplied by a constant matrix."""
+    """Whether the product is of a rank-2 activation and a constant matrix."""
     stored = island.reader.define(core.args[1])
     while name_of(stored) in ("relax.dequantize", "relax.permute_dims"):
         stored = island.reader.define(stored.args[0])
@@ -181,16 +181,16 @@ def _operands(island: Island, core: Call) -> tuple[Quantized, Quantized, np.ndar
 
 
 def _saturating(real: np.ndarray, out: Output) -> np.ndarray:
-    """Accumulators from which on the output is at an end of its range, for every channel."""
+    """For every channel, the least magnitude of an accumulator at which the output saturates (or a bound above it)."""
     reach = max(abs(out.lo - out.zero_point), abs(out.hi - out.zero_point)) + 2
     return np.minimum(np.ceil(reach / real), 2.0**52).astype("int64")
 
 
 def _lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = None) -> Value:
-    """Product `core`, `[.., n, k] x [.., k, m]`, batches broadcast, plus a constant bias of stored int32.
+    """Batch matrix product `[.., n, k] x [.., k, m]`, batches broadcast, plus a constant int32 bias or None.
 
-    `acc = sum (a - az)(b - bz)`, MBQM, int16 by one rounding in 64 bits. Either side may be constant. The multiplier is
-    prepared as the reference does: the product of the scales in float32.
+    `acc = sum (a - az)(b - bz)`, then MBQM; for int16 a single rounding in 64 bits. Either operand may be constant. As in
+    the reference, the multiplier is computed from the product of the scales in float32.
     """
     a, b, out = _batch_operand(island, core, 0), _batch_operand(island, core, 1), island.output
     if len(out.shape) < 2 or len(a.shape) < 2 or len(b.shape) < 2:
@@ -233,6 +233,6 @@ def _batch_operand(island: Island, core: Call, index: int) -> Quantized:
 
 
 def _batch(x: Tensor, index: tuple[Index, ...]) -> list[Index | int]:
-    """The batch index of an operand, ones broadcast."""
+    """The batch indices into operand `x` for an output index; axes of extent 1 are broadcast."""
     own = index[len(index) - len(x.shape) : -2]
     return [0 if int(d) == 1 else i for d, i in zip(x.shape[:-2], own, strict=True)]

@@ -1,7 +1,7 @@
-"""add, sub, mul (broadcasting), the relu family, and quantize between stored types.
+"""Lowering of add, sub, mul (broadcasting), sums of several tensors and the relu family.
 
-Multipliers as the reference prepares them: add and sub in double from `t = 2 max(s1, s2)` with 20 bits of head room,
-mul and relu with their ratio in float32, quantize in double.
+Multipliers as the reference prepares them: add and sub in double from `t = 2 max(s1, s2)` with 20 bits of head room (15
+for int16), mul and relu with their ratio in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BIASED = {
     "relax.matmul": dense.lower_biased,
 }
 _HEAD_ROOM = {"int8": 20, "uint8": 20, "int16": 15}  # bits that add and sub shift their operands up by
-_SUM_HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # the same above a summand of several
+_SUM_HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # the same for sums of n > 2, less the bits of n - 1
 
 
 @ISLANDS.lowers("nn.conv2d", "nn.conv2d_transpose", "matmul")
@@ -38,7 +38,7 @@ def lower_without_bias(island: Island) -> Value:
 
 @ISLANDS.lowers("add")
 def lower_add(island: Island) -> Value:
-    """A residual add, or the bias of a convolution or fully connected layer."""
+    """An add of tensors, the bias of a convolution or product, or an elu or prelu as the importer expands them."""
     core = island.core
     left, bias = island.reader.define(core.args[0]), island.reader.dequantized(core.args[1])
     biased = _BIASED.get(name_of(left))
@@ -64,7 +64,7 @@ def lower_subtract(island: Island) -> Value:
 
 @ISLANDS.lowers("multiply")
 def lower_multiply(island: Island) -> Value:
-    """A product, or the square of a difference, as the importer spells it."""
+    """A product, or a squared difference, which the importer expands to `(a - b) * (a - b)`."""
     pair = differences(island)
     if pair is not None:
         square, ratios = squared_difference(*pair, island.output)
@@ -82,7 +82,7 @@ def lower_multiply(island: Island) -> Value:
 
 @ISLANDS.lowers("nn.relu", "clip")
 def lower_relu(island: Island) -> Value:
-    """relu, relu6, relu_n1_to_1 and relu_0_to_1 on their own: a rescale and a clamp."""
+    """relu, relu6, relu_n1_to_1 and relu_0_to_1 as separate operators: a rescale and a clamp."""
     x = stored(island.operand(0))
     return rescaled(island, "relu", x, np.float64(np.float32(x.step / island.output.scale)))
 
@@ -109,7 +109,7 @@ def _sum(island: Island, kind: str) -> Value:
 def _binary(
     island: Island, kind: str, a: Quantized, b: Quantized, value: Callable[[Scalar, Scalar], Scalar], **ratios: Any
 ) -> Value:
-    """Emits an operator on two stored tensors, broadcast; a constant one moves behind the activation."""
+    """Emits an operator on two stored tensors, broadcast. `constant_first` marks a constant `a`, passed after `b`."""
     out = island.output
     return island.elementwise(
         kind,
@@ -123,7 +123,7 @@ def _binary(
 
 
 def _summands(island: Island) -> list[Quantized] | None:
-    """The stored tensors that additions of additions sum up, where there are more than two."""
+    """The stored tensors summed by nested adds, if there are more than two; else None."""
     found: list[Quantized] = []
     waiting = list(island.core.args)
     while waiting:
@@ -140,8 +140,8 @@ def _summands(island: Island) -> list[Quantized] | None:
 
 
 def _lower_summands(island: Island, parts: list[Quantized]) -> Value:
-    """The sum of more than two tensors, as ONNX's Sum has it: as the reference adds two, every summand is shifted up and
-    rescaled to twice the largest scale, the total to the output's, with the head room of several."""
+    """The sum of more than two tensors (ONNX's Sum), generalizing the reference's add: every summand is shifted up by the
+    head room and rescaled to twice the largest scale, the total to the output's scale."""
     out = island.output
     high = 1 << (_SUM_HEAD_ROOM[out.dtype] - (len(parts) - 1).bit_length())
     largest = np.float64(2) * max(float(p.step) for p in parts)

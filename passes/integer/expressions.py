@@ -1,4 +1,4 @@
-"""What lowering functions read off Relax expressions, and how they refuse one."""
+"""Accessors of Relax expressions for lowering functions (operator, constant, shape), and the exception `NotLowered`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tvm_cascade.passes.integer.untyped import Function, Module, Value, ir, rela
 
 
 class NotLowered(Exception):
-    """The reason why an operator stays as it is."""
+    """Raised by lowering functions for an operator that they cannot lower; the message is the reason."""
 
 
 def name_of(expr: Value) -> str:
@@ -21,7 +21,7 @@ def constant_of(expr: Value) -> np.ndarray | None:
 
 
 def shape_of(expr: Value) -> tuple[int, ...]:
-    """Static shape; NotLowered where it is symbolic."""
+    """The static shape; raises `NotLowered` if it is symbolic."""
     try:
         return tuple(int(d) for d in expr.ty.shape.values)
     except (AttributeError, TypeError) as error:
@@ -29,7 +29,7 @@ def shape_of(expr: Value) -> tuple[int, ...]:
 
 
 def number_of(prim: Value) -> float:
-    """A scalar argument of a call, however it is wrapped."""
+    """A scalar argument of a call as a Python float, whatever TVM node wraps it."""
     value = getattr(prim, "value", prim)
     return float(getattr(value, "value", value))
 

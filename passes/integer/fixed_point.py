@@ -4,8 +4,8 @@ Symbols: a real multiplier d is `m * 2^(s - 31)` with a 31-bit m (`QM`); `SRDHM(
 bits; `RDivPOT(h, e)` divides by 2^e, ties away from zero; `MBQM(x, m, s)` is both, and so rounds twice, which single
 rounding does not reproduce. Source: gemmlowp's fixedpoint.h and TFLite's common.h.
 
-The TE forms use each operand once where they can, since TE has no let: an operand used six times inside another
-such form takes the compiler minutes. They stay in 32 bits wherever the given bound on the operand allows.
+The TE forms use each operand once where possible: TE has no let, so nested forms that repeat an operand grow exponentially
+and take minutes to compile. They stay in 32 bits wherever the given bound on the operand allows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rounded(x: np.ndarray | np.floating) -> Any:
 
 
 def quantize_multiplier(d: float) -> tuple[int, int]:
-    """`QM`: (m, s) with `d ~ m * 2^(s - 31)`, 2^30 <= m < 2^31; (0, 0) for what rounds to zero."""
+    """`QM`: (m, s) with `d ~ m * 2^(s - 31)`, 2^30 <= |m| < 2^31; (0, 0) if d is below 2^-32."""
     fraction, s = math.frexp(float(d))
     m = round_half_away(fraction * (1 << 31))
     if m == 1 << 31:
@@ -80,7 +80,7 @@ def te_srdhm(a: Scalar, m: Scalar) -> Scalar:
 
 
 def te_rounding_divide(h: Scalar, e: int, bits: int = 32) -> Scalar:
-    """`RDivPOT` by a constant, of an int32 or (`bits=64`) int64; the caller answers for `|h| + 2^(e-1)` to fit it."""
+    """`RDivPOT` by a constant, of an int32 or (`bits=64`) int64; the caller ensures that `|h| + 2^(e-1)` fits."""
     if e == 0:
         return h
     const = i64 if bits == 64 else i32
@@ -88,10 +88,10 @@ def te_rounding_divide(h: Scalar, e: int, bits: int = 32) -> Scalar:
 
 
 def te_wrapping_shift(x: Scalar, s: Scalar) -> Scalar:
-    """An int32 shifted to the left by an int32, wrapping in 32 bits as the reference does.
+    """An int32 shifted left by an int32, wrapping in 32 bits as the reference does.
 
-    As a product in 64 bits, cut off: C does not define the shift of a negative number, and TVM takes unsigned numbers
-    to be the differences that they came from.
+    Computed as a truncated 64-bit product: C leaves the left shift of a negative number undefined, and TVM simplifies
+    unsigned arithmetic as if it did not wrap.
     """
     return (x.astype("int64") * (i64(1) << s.astype("int64"))).astype("int32")
 
@@ -147,7 +147,7 @@ def te_rescale_channel(x: Scalar, m: Scalar, s: Scalar, shifts: np.ndarray, boun
 
 
 def once_rounded(m: np.ndarray | np.integer) -> np.ndarray:
-    """`QM` multipliers in the 16 bits that the reference's 64-bit form rounds them to."""
+    """`QM` multipliers rounded to 16 bits, as in the reference's form for 64-bit accumulators."""
     return np.where(m < 0x7FFF0000, (m.astype("int64") + (1 << 15)) >> 16, 0x7FFF).astype("int32")
 
 
@@ -161,18 +161,18 @@ def te_rescale_once(x: Scalar, r: Scalar, s: Scalar) -> Scalar:
 
 
 def te_clamp(x: Scalar, lo: int, hi: int, dtype: str) -> Scalar:
-    """int32 to the stored type, within `[lo, hi]`."""
+    """An int32 clamped to `[lo, hi]` and cast to `dtype`."""
     return tirx.max(tirx.min(x, i32(hi)), i32(lo)).astype(dtype)
 
 
 def te_broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
-    """The element of `x` at `index` of the shape that it broadcasts to."""
+    """The element of `x` at an index into the shape to which `x` is broadcast."""
     own = index[len(index) - len(x.shape) :]
     return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]
 
 
 def te_leading_zeros(v: Scalar) -> Scalar:
-    """Of a positive int32, by comparisons: once a row, and portable."""
+    """The number of leading zeros of a positive int32, by comparisons: portable, and only used once per row."""
     count = i32(0)
     for bit in range(1, 31):
         count = count + tirx.Select(v < i32(1 << bit), i32(1), i32(0))
@@ -180,10 +180,10 @@ def te_leading_zeros(v: Scalar) -> Scalar:
 
 
 def te_saturate(v: Scalar) -> Scalar:
-    """An int64 within the range of 32 bits."""
+    """An int64 clamped to the range of int32."""
     return tirx.max(tirx.min(v, i64(INT32_MAX)), i64(-INT32_MAX - 1))
 
 
 def _high_bound(bound: int, s: int) -> int:
-    """Bound on SRDHM's result, m being below 2^31."""
+    """Bound on `SRDHM(x << max(s, 0), m)` for `|x| <= bound` and m below 2^31."""
     return min((bound << max(s, 0)) + 1, 1 << 31)

@@ -1,7 +1,7 @@
-"""Operators whose output elements are input elements at computed places: gather, tile, mirror pad, nearest resize.
+"""Lowering of gather, tile, broadcast, mirror pad and resize: outputs are input elements at computed indices.
 
-`resize_bilinear` blends four of them: int8 and int16 in the reference's 10-bit fixed point, uint8 in its float32, term by
-term.
+Bilinear resize blends four of them: int8 and int16 in the reference's 10-bit fixed point, uint8 in float32, term by term
+as the reference does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tvm_cascade.passes.integer.island import DIRECT, FLOAT, ISLANDS, Island
 from tvm_cascade.passes.integer.requantize import from_own_scale, in_scale_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
-_FRACTION_BITS = 10  # of a coordinate in the int8 bilinear resize
+_FRACTION_BITS = 10  # of a coordinate in the int8 and int16 bilinear resize
 
 
 @DIRECT.lowers("take")
@@ -67,8 +67,8 @@ def lower_broadcast(island: Island) -> Value:
 
 
 def lower_moving_pad(island: Island) -> Value:
-    """Padding with elements of the tensor itself: by reflection without the edge, by the edge, or around the corner.
-    See `data_movement.lower_pad` for the rest."""
+    """Padding with elements of the tensor: reflect (without the edge), replicate (the edge) or circular. For constant
+    padding see `data_movement.lower_pad`."""
     data, mode = island.core.args[0], str(island.core.attrs.pad_mode)
     shape, widths = shape_of(data), [int(w) for w in island.core.attrs.pad_width]
     sides = list(zip(shape, widths[::2], widths[1::2], strict=True))
@@ -123,7 +123,7 @@ def lower_resize_bilinear(island: Island) -> Value:
 
 @FLOAT.lowers("image.resize2d")
 def lower_float_resize(island: Island) -> Value | None:
-    """A resize of floats in TFLite's layout, as the reference places and blends it; others are left to Relax."""
+    """A float resize in NHWC, with the reference's coordinates and blending; None (left to Relax) for any other resize."""
     attrs = island.core.attrs
     modes = ("align_corners", "half_pixel", "asymmetric")
     if str(attrs.layout) != "NHWC" or str(attrs.coordinate_transformation_mode) not in modes:
@@ -150,7 +150,7 @@ def _bilinear(island: Island, source: Value, grid: Grid, element: Callable[..., 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One axis of a resize."""
+    """The coordinate mapping of a resize along one axis."""
 
     source: int  # extent of the input
     target: int  # extent of the output
@@ -159,7 +159,7 @@ class Grid:
 
     @property
     def step(self) -> np.float32:
-        """Input per output, as the reference divides it."""
+        """The step in the input per output element, in the reference's float32."""
         if self.align_corners and self.target > 1:
             return np.float32(self.source - 1) / np.float32(self.target - 1)
         return np.float32(self.source) / np.float32(self.target)
@@ -174,7 +174,7 @@ def nearest_sources(grid: Grid) -> np.ndarray:
 
 
 def _as_ratio(grid: Grid, sources: np.ndarray) -> tuple[int, int] | None:
-    """(p, q) with `sources[i] == i * p // q`: a place that a scheduler understands; None where there is none."""
+    """(p, q) with `sources[i] == i * p // q` for all i, an index that window analysis can handle; None if there is none."""
     common = gcd(grid.source, grid.target)
     p, q = grid.source // common, grid.target // common
     return (p, q) if np.array_equal(np.arange(grid.target) * p // q, sources) else None
@@ -211,20 +211,20 @@ def _around(i: Index, extent: int, before: int, after: int) -> Scalar:
 
 
 def _te_fixed_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
-    """The two source indices of output `i`, and the second one's weight in 1024ths."""
+    """The two source indices of output index `i`, and the weight of the second in units of 1/1024."""
     one = 1 << _FRACTION_BITS
     if grid.align_corners and grid.target > 1:
         step = (one * (grid.source - 1) + (grid.target - 1) // 2) // (grid.target - 1)
     else:
         step = (one * grid.source + grid.target // 2) // grid.target
     place = i * step + (step // 2 - one // 2) if grid.half_pixel else i * step
-    first = tirx.max(place, i32(0)) >> i32(_FRACTION_BITS)  # C's division truncates what lies left of the first pixel
+    first = tirx.max(place, i32(0)) >> i32(_FRACTION_BITS)  # as C's division, which truncates negative coordinates to 0
     second = tirx.min((place + i32(one - 1)) >> i32(_FRACTION_BITS), i32(grid.source - 1))
     return tirx.min(first, i32(grid.source - 1)), second, place - first * i32(1 << _FRACTION_BITS)
 
 
 def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
-    """int8 in 32 bits, int16 in 64."""
+    """Bilinear blend in the reference's fixed point: int8 in 32 bits, int16 in 64."""
     y0, y1, wy = _te_fixed_place(rows, y)
     x0, x1, wx = _te_fixed_place(columns, x)
     one = i32(1 << _FRACTION_BITS)
@@ -245,7 +245,7 @@ def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns
 
 
 def _te_float_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
-    """As `_te_fixed_place`, with the weight in float32."""
+    """The two source indices of output index `i`, and the weight of the second in float32."""
     step = tirx.const(float(grid.step), "float32")
     place = i.astype("float32") * step
     if grid.half_pixel:
@@ -264,7 +264,7 @@ def _te_blend_uint8(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns
 def _te_blend(
     a: Tensor, n: Index, c: Index, row: tuple[Scalar, Scalar, Scalar], column: tuple[Scalar, Scalar, Scalar]
 ) -> Scalar:
-    """Four neighbours by their weights, in float32 and the reference's order."""
+    """Bilinear blend of four neighbours in float32, summed in the reference's order."""
     (y0, y1, wy), (x0, x1, wx) = row, column
     one = tirx.const(1.0, "float32")
     return (

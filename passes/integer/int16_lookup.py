@@ -1,9 +1,8 @@
-"""Functions of int16 activations by an interpolated table: logistic, tanh, exp and log; and leaky relu, abs and negation,
-which need none.
+"""Lowering of unary operators on int16: interpolated tables for float functions; arithmetic for leaky relu, abs, negation.
 
-Logistic and tanh share one table, `sigmoid(i / 24)` in 0.16, interpolated by 9 or 8 bits; exp and log have 513 samples of
-their own, each bent by half the error at its interval's middle. Source: TFLite's `reference_integer_ops::Logistic` and
-`Tanh`, `LUTPopulate` and `AbsEvalQuantized`.
+sigmoid and tanh share one table, `sigmoid(i / 24)` in Q0.16, interpolated by 9 or 8 bits. Other functions (exp, log, gelu,
+rsqrt) have 513 samples each, corrected by half of the interpolation error at the middle of the interval. Source: TFLite's
+`reference_integer_ops::Logistic` and `Tanh`, `LUTPopulate` and `AbsEvalQuantized`.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from tvm_cascade.passes.integer.island import Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
-_INTEGER_BITS = 3  # of the power-of-two input scale that needs no multiplier
-# where the reference's table lies one above `round(65536 sigmoid(i / 24))`
+_INTEGER_BITS = 3  # integer bits of the fixed-point input for which a power-of-two scale needs no multiplier
+# indices at which the reference's table is one above `round(65536 sigmoid(i / 24))`
 _ONE_MORE = (
     4, 8, 12, 14, 15, 16, 17, 19, 20, 21, 22, 25, 27, 28, 29, 30, 31, 33, 34, 35, 37, 39, 40, 41, 43, 44, 45, 46, 49,
     50, 54, 62, 63, 64, 66, 82, 86, 93, 100, 103, 112, 116, 135, 255,
@@ -30,7 +29,7 @@ _ONE_MORE = (
 
 @cache
 def sigmoid_table() -> np.ndarray:
-    """256 entries of uint16, as int32."""
+    """The reference's table of `sigmoid(i / 24)` in Q0.16: 256 entries of uint16 range, as int32."""
     table = [min(round(65536 / (1 + math.exp(-i / 24))), 65535) for i in range(256)]
     for i in _ONE_MORE:
         table[i] += 1
@@ -38,7 +37,7 @@ def sigmoid_table() -> np.ndarray:
 
 
 def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
-    """`function` is sigmoid or tanh, of int16 to the scale 1/32768 that the reference prescribes."""
+    """sigmoid or tanh (`function`) of int16, to the output scale 1/32768 that the reference requires."""
     out = island.output
     if x.constant is not None or out.dtype != "int16" or out.zero_point or x.zero_point:
         raise NotLowered(f"a {function} of int16 with zero points, or to another type")
@@ -69,7 +68,7 @@ def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
 
 
 def te_sigmoid(v: Scalar, table: Tensor, bits: int) -> Scalar:
-    """The table at `|v| / 2^bits`, interpolated, with that many fraction bits more."""
+    """The table interpolated at `|v| / 2^bits`; the result has `bits` more fraction bits than the table."""
     magnitude = tirx.Select(v < i32(0), i32(0) - v, v)
     high = tirx.min(magnitude >> i32(bits), i32(254))
     low = magnitude & i32((1 << bits) - 1)
@@ -79,7 +78,7 @@ def te_sigmoid(v: Scalar, table: Tensor, bits: int) -> Scalar:
 
 
 def _te_curve(curve: Scalar, v: Scalar, function: str) -> Scalar:
-    """The other half by symmetry, in 0.15."""
+    """sigmoid or tanh of `v` in Q0.15, from the interpolated sigmoid of `|v|` by symmetry."""
     if function == "sigmoid":
         below = i32((1 << 25) + (1 << 9) - 1) - curve
         return tirx.Select(v >= i32(0), curve + i32(1 << 9), below) >> i32(10)
@@ -89,7 +88,7 @@ def _te_curve(curve: Scalar, v: Scalar, function: str) -> Scalar:
 
 
 def _input_multiplier(scale: float) -> tuple[int, int]:
-    """Multiplier and right shift from stored values to 3/4 of 1/2^14ths."""
+    """Multiplier and right shift of the reference from stored values to the table's input: units of 1 / (3 * 4096)."""
     exact = math.log2(scale)
     shift = (15 - _INTEGER_BITS) + round_half_away(exact)
     if abs(exact - round_half_away(exact)) < 1e-3 and shift in (0, 1):
@@ -124,7 +123,7 @@ def lower_int16_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
 
 
 def lower_int16_abs(island: Island, x: Quantized) -> Value:
-    """`MBQM(|x|)`, a copy of the magnitude where the scales are equal."""
+    """`MBQM(|x|)`, or `|x|` if the scales are equal."""
     out = _symmetric(island, x, "abs")
     m, s = quantize_multiplier(float(np.float32(x.step / out.scale)))
     if s > 14:
@@ -138,8 +137,7 @@ def lower_int16_abs(island: Island, x: Quantized) -> Value:
 
 
 def lower_int16_negative(island: Island, x: Quantized) -> Value:
-    """The lowest value, which has no opposite, stays as it is: the reference wraps, whatever the scales say. Of real
-    numbers it saturates."""
+    """Negation. The reference ignores scales and wraps, so that -32768 stays; for real operators that saturates to 32767."""
     out = _symmetric(island, x, "negation")
     if island.real and x.step != out.scale:
         raise NotLowered("a negation of real numbers between scales")
@@ -153,7 +151,7 @@ def lower_int16_negative(island: Island, x: Quantized) -> Value:
 
 
 def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
-    """`function` by 513 samples."""
+    """`function` as a table of 513 samples over the input's range, interpolated."""
     out = _symmetric(island, x, kind)
     with np.errstate(invalid="ignore"):
         samples = _samples(function, x, out)
@@ -166,7 +164,7 @@ def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callabl
 
 
 def te_interpolated(table: Tensor, v: Scalar) -> Scalar:
-    """A table of 513 entries at an int16 value, interpolated by its low seven bits."""
+    """A table of 513 entries, interpolated at the int16 value `v` by its low seven bits."""
     place = (v >> i32(7)) + i32(256)
     base, after = table[place].astype("int32"), table[place + i32(1)].astype("int32")
     return base + (((after - base) * (v & i32(127)) + i32(64)) >> i32(7))
@@ -177,7 +175,7 @@ _SAMPLES = 512
 
 
 def _samples(function: Callable[[np.float32], float], x: Quantized, out: Output) -> np.ndarray:
-    """The reference's table, step by step in its float32."""
+    """The 513 samples of a function, computed step by step in float32 as the reference does (`LUTPopulate`)."""
     f32 = np.float32
     low, high = x.step * f32(_LOWEST), x.step * f32(_HIGHEST)
     step = (high - low) / f32(_SAMPLES)

@@ -1,8 +1,8 @@
-"""What a lowering function sees: one quantized operator, cut out of the Relax function, and a place to emit into.
+"""Interface of the lowering functions: the quantized operator to lower (`Island`), the emitter, and their registries.
 
 An island is `dequantize(x)... -> core -> [activation] -> quantize -> [clip]`; a direct operator is a Relax operator on
-stored integers. Both reach their function as an `Island`; the function returns the emitted result or raises
-`NotLowered` with the reason.
+stored integers. Both are passed to their lowering function as an `Island`; the function returns the emitted result or
+raises `NotLowered` with the reason.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, ran
 from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Scalar, Tensor, Value, relax, te
 from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
 
-STORED_TYPES = ("int8", "uint8", "int16")  # int16 activations go with int8 weights
+STORED_TYPES = ("int8", "uint8", "int16")  # of quantized activations; int16 ones have int8 weights
 BYTE_TYPES = ("int8", "uint8")
-EXPLICIT_AXIS = -1  # of a dequantize, with one scale, that is an operator of the file and no part of a quantized one
+EXPLICIT_AXIS = (
+    -1
+)  # axis by which the importer marks a dequantize (of one scale) that is itself an operator of the file
 
 Operand = Value | np.ndarray  # a Relax value, or the data of a constant
-Pattern = str | float | tuple[Any, ...]  # of float operators: see `Reader.match`
-LoweringFunction = Callable[["Island"], Value]  # an expression, or None from those of `FLOAT`
+Pattern = str | float | tuple[Any, ...]  # of float operators, see `Reader.match`
+LoweringFunction = Callable[["Island"], Value]  # returns an expression; those of `FLOAT` may return None
 
 
 @dataclass(slots=True)
 class Registry:
-    """Lowering functions by the Relax operator at an island's core, one registry for each place where it stands."""
+    """Lowering functions by Relax operator, for one kind of context in which the operator occurs."""
 
     functions: dict[str, LoweringFunction] = field(default_factory=dict)
 
     def lowers(self, *operators: str) -> Callable[[LoweringFunction], LoweringFunction]:
-        """Registers a function for Relax operators, given without the `relax.` in front."""
+        """Decorator that registers a function for Relax operators, named without `relax.`."""
 
         def register(function: LoweringFunction) -> LoweringFunction:
             self.functions.update({f"relax.{operator}": function for operator in operators})
@@ -45,37 +47,37 @@ class Registry:
 
 ISLANDS = Registry()  # dequantize -> operator -> quantize
 DIRECT = Registry()  # operators on stored integers
-FLOAT = Registry()  # operators on floats whose legal form in Relax is not the reference's; None leaves one as it is
-INDEX = Registry()  # operators from stored integers to indices
-TESTS = Registry()  # dequantize -> comparison, to booleans
+FLOAT = Registry()  # float operators that Relax's legalization computes unlike the reference, or lacks; None: no change
+INDEX = Registry()  # operators with indices as results: arg max and min
+TESTS = Registry()  # dequantize -> comparison, with booleans as results
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
     """A stored tensor with its quantization: real = scale * (stored - zero_point)."""
 
-    value: Value  # in the old function
-    scale: np.ndarray  # float32, one element or one a channel
+    value: Value  # usually of the old function
+    scale: np.ndarray  # float32, one element or one per channel
     zero_point: int
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def step(self) -> np.float32:
-        """The scale of a tensor that has one."""
+        """The scale of a per-tensor quantization, positive; raises `NotLowered` for one per channel."""
         if self.scale.size != 1:
             raise NotLowered("an activation with a scale for every channel")
         return positive(np.float32(self.scale.reshape(-1)[0]))
 
     @property
     def reach(self) -> int:
-        """Bound on `|stored - zero_point|`."""
+        """The largest possible `|stored - zero_point|`."""
         lowest, highest = range_of(self.dtype)
         return max(highest - self.zero_point, self.zero_point - lowest)
 
     @property
     def span(self) -> int:
-        """From the smallest to the largest stored value."""
+        """The width of the stored range: highest minus lowest value of the type."""
         lowest, highest = range_of(self.dtype)
         return highest - lowest
 
@@ -86,7 +88,7 @@ class Quantized:
 
     @property
     def operand(self) -> Operand:
-        """The value, or the data of a weight."""
+        """The operand for `Emitter.call`: the data if constant, else the value."""
         data = self.constant
         return self.value if data is None else data
 
@@ -97,7 +99,7 @@ class Quantized:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The tensor that an island writes. `[lo, hi]` is what its activation leaves of the stored range."""
+    """The tensor that an island writes, with its quantization; results are clamped to `[lo, hi]` (stored values)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -110,7 +112,7 @@ class Output:
     def unbounded(
         cls, shape: tuple[int, ...], dtype: str, scale: np.floating | float = 0, zero_point: int = 0
     ) -> Output:
-        """With the whole range of an integer type."""
+        """An output clamped only to the range of its integer type."""
         return cls(shape, dtype, np.float32(scale), zero_point, *range_of(dtype))
 
     @property
@@ -120,12 +122,12 @@ class Output:
 
     @property
     def described(self) -> dict[str, Any]:
-        """What kernels are told of it."""
+        """Zero point and clamp, as attributes of the PrimFunc."""
         return {"output_zero_point": self.zero_point, "clamp": self.clamp}
 
     @property
     def whole(self) -> bool:
-        """Whether no activation bounds the stored range."""
+        """Whether the clamp is the whole range of the type: no activation."""
         return self.clamp == range_of(self.dtype)
 
     def same_as(self, x: Quantized) -> bool:
@@ -133,15 +135,15 @@ class Output:
         return (x.step, x.zero_point, x.dtype) == (self.scale, self.zero_point, self.dtype)
 
     def clamped(self, stored: Scalar) -> Scalar:
-        """An int32 as the stored type, within the bounds."""
+        """An int32 clamped to `[lo, hi]` and cast to the stored type."""
         return te_clamp(stored, self.lo, self.hi, self.dtype)
 
     def bounded(self, stored: Scalar) -> Scalar:
-        """A stored value within the bounds, itself where no activation gives any."""
+        """A stored value clamped to `[lo, hi]`; unchanged if that is the whole range."""
         return stored if self.whole else self.clamped(stored.astype("int32"))
 
     def stored(self, scaled: Scalar) -> Scalar:
-        """An int32 in units of the scale, as it is stored."""
+        """The stored form of an int32 in units of the scale: zero point added, clamped, cast."""
         return self.clamped(scaled + i32(self.zero_point))
 
 
@@ -157,14 +159,14 @@ class Island:
 
     @property
     def explicit(self) -> bool:
-        """Whether the core is a float operator of the file itself."""
+        """Whether the core is a float operator of the imported file, between its explicit dequantizes and quantize."""
         inner = [self.reader.define(a) for a in getattr(self.core, "args", ()) if isinstance(a, relax.Expr)]
         return any(name_of(v) == "relax.dequantize" and int(v.attrs.axis) == EXPLICIT_AXIS for v in inner)
 
     @property
     def real(self) -> bool:
-        """Whether the core has a meaning on real numbers alone, from which TFLite's integer arithmetic may not differ by
-        more than rounding."""
+        """Whether the core is defined on real numbers (ONNX, PyTorch, explicit operators): integer arithmetic may then
+        differ from that by rounding only, also where TFLite's reference does otherwise."""
         return self.reader.real_operators or self.explicit
 
     def operand(self, index: int) -> Quantized:
@@ -175,21 +177,21 @@ class Island:
         return found
 
     def activation(self, expr: Value) -> Quantized:
-        """The computed tensor of integers that `expr` was dequantized from."""
+        """The stored, non-constant tensor from which `expr` is dequantized."""
         found = self.reader.dequantized(expr)
         if found is None or found.constant is not None:
             raise NotLowered("its input is not dequantized from integers")
         return found
 
     def writing(self, output: Output, core: Call | None = None) -> Island:
-        """This operator, or `core`, with another output and no activation."""
+        """The same operator (or `core`) with another output and without activation."""
         return replace(self, core=self.core if core is None else core, output=output, bounds=None)
 
     def elementwise(
         self, kind: str, element: Callable[..., Scalar], operands: Sequence[Operand], name: str = "", **attributes: Any
     ) -> Value:
-        """Emits the operator whose output is `element(index, *placeholders)` at every index; see `Emitter.call`. `name` is
-        that of its buffers, by default `kind`."""
+        """Emits the operator whose output is `element(index, *placeholders)` at every index; see `Emitter.call`. `name`
+        names the TE stage, by default `kind`."""
 
         def compute(*given: Tensor) -> Tensor:
             return te.compute(self.output.shape, lambda *index: element(index, *given), name=name or kind)
@@ -199,22 +201,22 @@ class Island:
 
 @dataclass(slots=True)
 class Reader:
-    """Looks values up behind their variables."""
+    """Resolves variables to their definitions, and reads constants, quantizations and patterns."""
 
-    definitions: Mapping[Value, Value]
-    real_operators: bool = False  # every operator of the file is one on floats, as all of ONNX and PyTorch are
+    definitions: Mapping[Value, Value]  # variable -> the expression bound to it
+    real_operators: bool = False  # every operator of the file is defined on real numbers, as in ONNX and PyTorch
 
     def define(self, expr: Value) -> Value:
-        """What `expr` is bound to, itself where it is no bound variable."""
+        """The expression to which a variable is bound; `expr` itself if it is not a bound variable."""
         while isinstance(expr, relax.Var) and expr in self.definitions:
             expr = self.definitions[expr]
         return expr
 
     def match(self, expr: Value, pattern: Pattern, found: dict[str, Value] | None = None) -> dict[str, Value] | None:
-        """The values at the names of a pattern; None where `expr` has another form.
+        """Match `expr` against a pattern: the values bound to the pattern's names, or None.
 
-        A pattern is an operator and the patterns of its arguments, or a number that a constant or scalar argument is, or
-        the name of a value, the same wherever the name stands.
+        A pattern is a tuple of an operator and its arguments' patterns, a number that a constant or scalar has to equal,
+        or a name that binds any value, the same one at every occurrence.
         """
         found = {} if found is None else found
         if isinstance(pattern, str):
@@ -232,14 +234,14 @@ class Reader:
         return found if matched else None
 
     def quantum(self, quantize: Call) -> tuple[np.float32, int] | None:
-        """Scale and zero point of a quantize; None where they are not one constant each."""
+        """Scale and zero point of a quantize; None unless each is a single constant number."""
         scale, zero_point = (constant_of(self.define(a)) for a in quantize.args[1:3])
         if scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
             return None
         return np.float32(scale.reshape(-1)[0]), int(zero_point.reshape(-1)[0])
 
     def dequantized(self, expr: Value) -> Quantized | None:
-        """The integer tensor that `expr` was dequantized from."""
+        """The integer tensor from which `expr` is dequantized, with constant scale and zero point; else None."""
         call = self.define(expr)
         if name_of(call) != "relax.dequantize":
             return None
@@ -268,7 +270,7 @@ class Emitter:
     name: str = ""  # of the tensor being computed
 
     def new(self, expr: Value) -> Value:
-        """The new function's counterpart of a value of the old one."""
+        """The new function's value for a value of the old function."""
         return self.renamed.get(expr, expr) if isinstance(expr, relax.Var) else expr
 
     def call(self, kind: str, compute: Callable[..., Tensor], operands: Sequence[Operand], **attributes: Any) -> Value:
@@ -277,12 +279,12 @@ class Emitter:
         Parameters
         ----------
         kind : str
-            The field's word for the operator, and the name of the PrimFunc.
+            The kind of the operator, and the name of the PrimFunc.
         compute : function
-            From placeholders, in the order of `operands`, to the output.
-        operands : values of the old function or the new one, and arrays, which are kept inline
+            From placeholders, in the order of `operands`, to the output (TE).
+        operands : values of the old function or the new one, and arrays, which become constants
             The PrimFunc takes the arrays last.
-        attributes : fields of `Attributes`, the numbers that define the operator, for hand-optimised kernels
+        attributes : fields of `Attributes`, the parameters of the operator, for hand-optimised kernels
 
         Raises
         ------
@@ -303,8 +305,8 @@ class Emitter:
     def call_func(
         self, kind: str, func: Function, arguments: Sequence[Value], activations: int, **attributes: Any
     ) -> Value:
-        """Emits `call_tir` of a PrimFunc of one output; `arguments` are values of the new function, of which the first
-        `activations` are no constants."""
+        """Emits `call_tir` of a PrimFunc of one output; `arguments` are values of the new function: `activations`
+        activations, then constants."""
         gvar = self.builder.add_func(with_spec(func, kind, activations, Attributes(**attributes)), kind)
         output = func.params[-1]
         out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
@@ -318,14 +320,14 @@ class Emitter:
 
 
 def positive(scale: np.float32) -> np.float32:
-    """The scale of an activation, by which the arithmetic divides."""
+    """`scale`; raises `NotLowered` unless it is finite and positive, since the arithmetic divides by it."""
     if not (np.isfinite(scale) and scale > 0):
         raise NotLowered(f"an activation of scale {scale}")
     return scale
 
 
 def bounded_multiplier(d: float | np.floating) -> tuple[int, int]:
-    """`QM`, where its shift fits 32 bits."""
+    """`QM` (see `fixed_point`); raises `NotLowered` if its left shift exceeds 30 bits."""
     m, s = quantize_multiplier(float(d))
     if s > 30:
         raise NotLowered(f"the scales give the multiplier {d:g}")
@@ -333,7 +335,7 @@ def bounded_multiplier(d: float | np.floating) -> tuple[int, int]:
 
 
 def activation_bounds(core: Call) -> tuple[float, float | None] | None:
-    """Real bounds of a float activation, None for any other operator; without an upper one its bound is None."""
+    """Real (lower, upper) bounds of a relu or clip, upper None if there is none; None for any other operator."""
     if name_of(core) == "relax.nn.relu":
         return 0.0, None
     if name_of(core) == "relax.clip":
@@ -345,7 +347,7 @@ def activation_bounds(core: Call) -> tuple[float, float | None] | None:
 def activation_range(
     bounds: tuple[float, float | None] | None, scale: np.float32, zero_point: int, dtype: str
 ) -> tuple[int, int]:
-    """Stored bounds of an activation with real bounds, rounded half away in float32; None is unbounded."""
+    """Stored bounds of an activation with real `bounds` (None: unbounded), rounded half away from zero in float32."""
     lo, hi = range_of(dtype)
     if bounds is None:
         return lo, hi

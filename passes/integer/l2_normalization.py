@@ -1,7 +1,7 @@
-"""L2 normalization along the last axis: `x / sqrt(sum x^2)`, on bytes, to 1/128ths.
+"""Lowering of L2 normalization along the last axis of bytes: `x / sqrt(sum x^2)`, with output scale 1/128.
 
-The inverse square root is the reference's: the sum scaled by a power of four into [2^27, 2^29), five Newton steps from
-one in Q3.28, one multiplier and shift a row. Source: TFLite's `GetInvSqrtQuantizedMultiplierExp`.
+The inverse square root is the reference's: the sum is scaled by a power of four into [2^27, 2^29), then five Newton steps
+in Q3.28 start from 1; one multiplier and shift per row. Source: TFLite's `GetInvSqrtQuantizedMultiplierExp`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _OUTPUT_BITS = 7  # fraction bits of the result
 NEWTON_STEPS = 5
 ONE, HALF_OF_THREE = 1 << 28, (1 << 28) + (1 << 27)  # Q3.28
 HALF_SQRT_2 = 1518500250  # Q0.31
-_LARGEST_SUM = 1 << 29  # exclusive, of what is left after division by four
+_LARGEST_SUM = 1 << 29  # sums from here on are divided by four first
 BASE_SHIFT = 11
 
 
 def normalized(reader: Reader, core: Call) -> Value | None:
-    """The x of `x / sqrt(sum(square(x)) + epsilon)` along the last axis; None for another division."""
+    """The x if the division `core` is `x / sqrt(sum(square(x)) + epsilon)` along the last axis; else None."""
     root = reader.define(core.args[1])
     if name_of(root) != "relax.sqrt":
         return None
@@ -41,7 +41,7 @@ def normalized(reader: Reader, core: Call) -> Value | None:
 
 
 def lower_l2_normalization(island: Island) -> Value:
-    """`island.core` is a division that `normalized` knows."""
+    """Lowers an L2 normalization; `island.core` is a division that `normalized` matches."""
     x, out = island.operand(0), island.output
     if x.dtype not in BYTE_TYPES or x.constant is not None or out.dtype != x.dtype:
         raise NotLowered("an l2 normalization of something other than stored bytes")
@@ -91,7 +91,7 @@ def _te_normalized(x: Tensor, zero_point: int, middle: int, dtype: str) -> Tenso
 
 
 def _te_inverse_root(total: Tensor, stage: Stage) -> tuple[Tensor, Tensor]:
-    """Multiplier (Q0.31 as int64) and right shift (int32) of `1 / sqrt(total)`."""
+    """Multiplier (Q0.31 as int64) and right shift (int32) of `1 / sqrt(total)`, for every row."""
     quarter = stage(
         "reduced", lambda *r: tirx.Select(total[r] >= i32(_LARGEST_SUM), total[r] >> i32(2), tirx.max(total[r], i32(2)))
     )
@@ -123,6 +123,6 @@ def _te_next(half: Tensor, x: Tensor, *r: Index) -> Scalar:
 
 
 def _te_step(half: Scalar, x: Scalar) -> Scalar:
-    """`x (3/2 - half x^2)` in Q3.28, rounded and saturated where the reference does."""
+    """One Newton step, `x (3/2 - half x^2)` in Q3.28, rounded and saturated as in the reference."""
     cube = fp.te_saturate(fp.te_srdhm(fp.te_srdhm(x, x), x) * i64(1 << 6))
     return fp.te_saturate((fp.te_srdhm(i64(HALF_OF_THREE), x) - fp.te_srdhm(half, cube)) * i64(1 << 3))

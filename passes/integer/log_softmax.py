@@ -1,4 +1,4 @@
-"""Log softmax along the last axis in gemmlowp's fixed point, on bytes.
+"""Lowering of log softmax along the last axis of bytes, in gemmlowp's fixed point.
 
 `x - max - log(sum exp(x - max))`: exponentials from the softmax's table (Q0.31), their sum in Q12.19, its logarithm in
 Q5.26 by the reference's rational approximation around sqrt(sqrt(1/2)). Everything that depends on the row alone is a
@@ -19,9 +19,9 @@ from tvm_cascade.passes.integer.rows import Row, Rows, Stage
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _OUTPUT_BITS = 4  # integer bits of the result, Q4.4 in eight
-_DROPPED = 31 - softmax.INPUT_BITS - _OUTPUT_BITS  # bits of Q5.26 that the result has not
+_DROPPED = 31 - softmax.INPUT_BITS - _OUTPUT_BITS  # low bits of Q5.26 that the result drops
 _LEVELS = 256
-_WIDE_BITS = softmax.INPUT_BITS + 1  # of the logarithm while it is summed
+_WIDE_BITS = softmax.INPUT_BITS + 1  # integer bits of the logarithm's terms while they are summed
 _LOG_2 = 1488522236
 _SQRT_SQRT_HALF, _SQRT_HALF, _QUARTER = 1805811301, 1518500250, 536870912
 _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
@@ -54,7 +54,7 @@ def lower_log_softmax(island: Island) -> Value:
 
 
 def _steps(m: int, s: int, lowest: int) -> np.ndarray:
-    """`-scale * d` in Q5.26 for d in 0..255, int32; the least gives the lowest output whatever the logarithm."""
+    """`-scale * d` in Q5.26 for d in 0..255, int32, limited below where the output is the lowest for any logarithm."""
     d = np.maximum(-np.arange(256, dtype="int64"), lowest)
     return np.maximum(fp.srdhm(d << s, m), -(_LEVELS + 1) << _DROPPED).astype("int32")
 
@@ -83,7 +83,7 @@ def _te_log_softmax(x: Tensor, exps: Tensor, steps: Tensor, dtype: str, scaling:
 
 
 def _te_cut(log: Scalar, back: int, shift: int, lowest: int) -> Scalar:
-    """The difference at or below which the reference writes the lowest output: MBQM back into input steps."""
+    """The stored difference `x - max` at or below which the reference writes the lowest output, by MBQM of `log`."""
     high = fp.te_srdhm(log - i64(1 << 31), i64(back << max(shift, 0)))
     return tirx.max(fp.te_rounding_divide(high, max(-shift, 0), bits=64), i64(lowest - 1))
 

@@ -1,6 +1,7 @@
-"""Operators on one stored tensor as tables of 256 entries, computed once by the reference's own arithmetic.
+"""Lowering of unary element-wise operators on bytes to lookup tables of 256 entries, by the reference's arithmetic.
 
-The table is indexed by `stored - lowest`. Float functions follow the reference step by step in float32.
+The table is indexed by `stored - lowest`. Float functions follow the reference step by step in float32. Operators on int16
+are lowered by `int16_lookup`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Out
 from tvm_cascade.passes.integer.l2_normalization import lower_l2_normalization, normalized
 from tvm_cascade.passes.integer.untyped import Value
 
-# as importers spell them
+# patterns of the Relax operators to which the importer expands them
 ELU = ("add", ("multiply", -1.0, ("nn.relu", ("subtract", 1.0, ("exp", "x")))), ("nn.relu", "x"))
 HARD_SWISH = ("divide", ("multiply", "x", ("clip", ("add", "x", 3.0), 0.0, 6.0)), 6.0)
 _SQRT_HALF = np.float32(math.sqrt(0.5))
 _SQRT_2_OVER_PI = np.float32(math.sqrt(2 / math.pi))
 _CUBIC = np.float32(0.044715)
-_HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
+_HARD_SWISH_BITS = 7  # left shift of stored values to the 16-bit form
 
 
 @ISLANDS.lowers("sigmoid", "tanh", "exp", "nn.gelu", "nn.gelu_tanh")
 def lower_float_function(island: Island) -> Value:
-    """Functions that the reference itself tabulates from float32."""
+    """sigmoid, tanh, exp and gelu, for which the reference itself builds a table in float32."""
     x = _operand(island, island.core.args[0])
     if x.dtype == "int16":
         kind = name_of(island.core).removeprefix("relax.")
@@ -41,7 +42,7 @@ def lower_float_function(island: Island) -> Value:
 
 @ISLANDS.lowers("log")
 def lower_log(island: Island) -> Value:
-    """The logarithm, of what is not positive the lowest output."""
+    """The logarithm; inputs that are not positive give the lowest output."""
     out = island.output
     lowest = np.float32(np.float32(fp.range_of(out.dtype)[0] - out.zero_point) * out.scale)
 
@@ -56,7 +57,7 @@ def lower_log(island: Island) -> Value:
 
 @ISLANDS.lowers("negative")
 def lower_negative(island: Island) -> Value:
-    """The reference negates stored values and wraps, whatever the zero points and scales say. A negation of real numbers
+    """Negation. The reference negates stored values, wrapping, and ignores zero points and scales; for real operators it
     saturates."""
     x, out = _operand(island, island.core.args[0]), island.output
     if x.dtype == "int16":
@@ -70,7 +71,7 @@ def lower_negative(island: Island) -> Value:
 
 @ISLANDS.lowers("nn.leakyrelu")
 def lower_leaky_relu(island: Island) -> Value:
-    """`MBQM` with one multiplier on each side of zero; a negative slope is applied after rounding."""
+    """`MBQM` with one multiplier on each side of zero; the sign of a negative slope is applied after rounding."""
     x, out = _operand(island, island.core.args[0]), island.output
     if x.dtype == "int16":
         return int16.lower_int16_leaky_relu(island, x, float(island.core.attrs.alpha))
@@ -84,7 +85,7 @@ def lower_leaky_relu(island: Island) -> Value:
 
 @ISLANDS.lowers("abs")
 def lower_abs(island: Island) -> Value:
-    """`MBQM(|x - xz|)`, a copy of the magnitude where the scales are equal."""
+    """`MBQM(|x - xz|)`, or `|x - xz|` if the scales are equal."""
     x, out = _operand(island, island.core.args[0]), island.output
     if x.dtype == "int16":
         return int16.lower_int16_abs(island, x)
@@ -96,14 +97,14 @@ def lower_abs(island: Island) -> Value:
 
 @ISLANDS.lowers("divide")
 def lower_divide(island: Island) -> Value:
-    """No division: `x * relu6(x + 3) / 6`, or `x` over its norm."""
+    """Division, only as part of hard swish (`x * relu6(x + 3) / 6`) or L2 normalization (`x` over its norm)."""
     if normalized(island.reader, island.core) is not None:
         return lower_l2_normalization(island)
     return lower_hard_swish(island)
 
 
 def lower_elu(island: Island, x: Value) -> Value:
-    """`x`, or `exp(x) - 1` below zero."""
+    """elu: `x`, or `exp(x) - 1` below zero."""
     stored = _operand(island, x)
     if stored.dtype != "int8":
         raise NotLowered(f"an elu of {stored.dtype}, which the reference does not have")
@@ -111,7 +112,7 @@ def lower_elu(island: Island, x: Value) -> Value:
 
 
 def lower_hard_swish(island: Island) -> Value:
-    """`x * relu6(x + 3) / 6`, as the importer spells it, in the reference's 16 bits."""
+    """Hard swish, `x * relu6(x + 3) / 6` in the importer's expansion, in the reference's 16-bit arithmetic."""
     found = island.reader.match(island.core, HARD_SWISH)
     if found is None:
         raise NotLowered("no integer form of a division")
@@ -122,7 +123,7 @@ def lower_hard_swish(island: Island) -> Value:
 
 
 def lookup(island: Island, x: Quantized, table: np.ndarray) -> Value:
-    """Emits `table[x - lowest]`, of one shape with `x`."""
+    """Emits the element-wise lookup `table[x - lowest]`; raises `NotLowered` if the output's shape is not that of `x`."""
     if x.shape != island.output.shape:
         raise NotLowered(f"a table from the shape {x.shape} to {island.output.shape}")
     lowest = fp.range_of(x.dtype)[0]
@@ -137,7 +138,7 @@ def lookup(island: Island, x: Quantized, table: np.ndarray) -> Value:
 
 
 def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out: Output) -> np.ndarray:
-    """`rha(f(sx (v - xz)) * (1 / so)) + zo` for every stored v, in float32."""
+    """The table `clamp(rha(f(sx (v - xz)) * (1 / so)) + zo)` over all stored v, in float32."""
     real = (x.step * _centred(x).astype("float32")).astype("float32")
     scaled = (function(real).astype("float32") * (np.float32(1) / out.scale)).astype("float32")
     return _clipped(
@@ -146,13 +147,13 @@ def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out:
 
 
 def rescale(x: np.ndarray, m: int, s: int) -> np.ndarray:
-    """`MBQM` on int64 arrays, for tables."""
+    """`MBQM` on int64 arrays, at compile time."""
     shifted = (x << max(s, 0)).astype("int32").astype("int64")
     return fp.rounding_divide(fp.srdhm(shifted, m), max(-s, 0))
 
 
 def hard_swish_table(x: Quantized, out: Output) -> np.ndarray:
-    """The reference's hard-swish: 16-bit fixed point, saturating shifts, the last product truncated toward zero."""
+    """The reference's hard swish as a table: 16-bit fixed point, saturating shifts, last product truncated toward zero."""
     fine = np.float32(np.float32(1) / np.float32(1 << _HARD_SWISH_BITS)) * x.step
     output, output_exponent = fp.quantize_multiplier(float(np.float32(fine / out.scale)))
     relu, relu_exponent = fp.quantize_multiplier(float(np.float32(fine / (np.float32(3) / np.float32(1 << 15)))))
@@ -192,7 +193,7 @@ def _clipped(values: np.ndarray, out: Output, add_zero: bool = True) -> np.ndarr
 
 
 def exactly(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
-    """`function` in double, rounded to float32 once; no number where it has no value."""
+    """A vectorized `function`, computed in double and rounded to float32 once; NaN outside of its domain."""
 
     def evaluate(x: np.ndarray) -> np.ndarray:
         values = []
@@ -214,7 +215,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def _exp(v: float | np.float32) -> float:
-    """Finite where float32's is not, which becomes infinite when it is stored in one."""
+    """exp with its argument limited to 89: no overflow in double, and infinity once rounded to float32."""
     return math.exp(min(v, 89.0))
 
 

@@ -1,4 +1,4 @@
-"""A unidirectional LSTM over int8 with a cell state of int16, as one kernel that loops over its steps.
+"""Lowering of a unidirectional int8 LSTM with int16 cell state to one kernel that loops over the time steps.
 
 For every unit and gate `k`, all in the arithmetic of TFLite's `EvalInteger8x8_16` and of gemmlowp's 16-bit fixed point:
 
@@ -7,10 +7,10 @@ For every unit and gate `k`, all in the arithmetic of TFLite's `EvalInteger8x8_1
     c   = sat16(RDivPOT(f c, 15) + RDivPOT(i g, 30 + e)) with i, f = sigmoid(a_k), g = tanh(a_k), 2^e the scale of c
     h   = sat8(MBQM(o tanh(c)) + z)                      which is the step's output
 
-`p_k` and `q_k` hold the zero points of input and state. A coupled input gate is `1 - f`. The previous output is the
-state, so only the cells need memory of their own.
+`p_k` is the bias less the input's zero point times the sum of the weights; `q_k` is that term of the state. A coupled
+input gate is `1 - f`. The previous output is the state, so only the cells need memory of their own.
 
-Both functions need `E(v) = exp(-v)` of `|a|` (`2 |a|` for tanh): a table over a quarter, one product for each bit above,
+Both functions need `E(v) = exp(-v)` of `|a|` (`2 |a|` for tanh): a table for v up to 1/4, one product for each higher bit,
 then three Newton steps for `1 / (1 + E)` or `(1 - E) / (1 + E)`.
 """
 
@@ -28,11 +28,11 @@ from tvm_cascade.passes.integer.fixed_point import i32
 from tvm_cascade.passes.integer.island import Emitter
 from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, relax, s_tir, tirx
 
-GATE_BITS = 12  # fraction bits of a gate before its function
-LARGEST_CELL = 4  # integer bits of the cell state: above, gemmlowp's 16-bit tanh is no tanh any more
+GATE_BITS = 12  # fraction bits of a gate before its sigmoid or tanh
+LARGEST_CELL = 4  # most integer bits of the cell state for which gemmlowp's 16-bit tanh is accurate
 _ONE, _HALF = (1 << 15) - 1, 1 << 14  # in Q0.15
 _ONE_OF_TWO = 1 << 13  # one in Q2.13
-# gemmlowp's 32-bit constants, rounded to 16 as it does
+# gemmlowp's 32-bit constants, rounded to 16 bits as gemmlowp does
 _EXP_OF_MINUS_EIGHTH, _ONE_THIRD = 28918, 10923
 _FORTYEIGHT_OVER_17, _MINUS_32_OVER_17 = 23130, -15420
 _EXP_STEPS = (25520, 19875, 12055, 4435, 600, 11, 0)  # exp(-2^e) for e in -2 .. 4
@@ -44,7 +44,7 @@ class Gates:
     """Weights and scales of all gates, in the order input (unless coupled), forget, cell, output.
 
     `weights` int8 [gates, units, depth], `recurrent` int8 [gates, units, units], `bias` int32 [gates, units];
-    `scales` and `recurrent_scales` are the effective ones, one a gate: to 2^-12.
+    `scales` and `recurrent_scales`, one per gate, are the real multipliers from sums of products to units of 2^-12.
     """
 
     weights: np.ndarray
@@ -62,16 +62,16 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """How the two states are stored: the cell by a power of two, the output by `MBQM(scale) + zero_point`."""
+    """Quantization of the two states: the cell's scale is a power of two, the output is `MBQM(.., scale) + zero_point`."""
 
-    cell_exponent: int
-    clip: int  # of the stored cell, 0 for none
+    cell_exponent: int  # the scale of the cell is 2^cell_exponent
+    clip: int  # bound on the stored cell's magnitude, 0 for none
     scale: np.float32
     zero_point: int
 
 
 class _Products(NamedTuple):
-    """One of the two products of every gate: its constants, in the order in which the kernel has them."""
+    """The constants of all gates for one of the two products (by input or by state), in order of the kernel's parameters."""
 
     weights: np.ndarray
     bias: np.ndarray
@@ -85,9 +85,9 @@ class _Products(NamedTuple):
 
 
 def lower_lstm(emitter: Emitter, x: Value, shape: Sequence[int], major: bool, gates: Gates, states: States) -> Value:
-    """Emits the kernel over `x`, int8 of `shape` [batch, steps, depth], the first two swapped where time is `major`.
+    """Emits the kernel over `x`, int8 of `shape` [batch, steps, depth], or [steps, batch, depth] if time is `major`.
 
-    States start at zero. The result is int8 of the same shape with units for depth.
+    States start at zero. The result is int8 of the same shape, but with units in place of depth.
     """
     units = gates.recurrent.shape[1]
     inputs = _products(gates.weights, gates.bias, gates.scales, gates.input_zero)
@@ -108,7 +108,7 @@ def _products(weights: np.ndarray, bias: np.ndarray, scales: Sequence[np.float32
 
 
 def exponentials(fraction: int) -> np.ndarray:
-    """`exp(-(k + 1) / 2^fraction)` in Q0.15 for a quarter of k, by gemmlowp's polynomial around -1/8."""
+    """`exp(-(k + 1) / 2^fraction)` in Q0.15 for k in 0 .. 2^fraction / 4 - 1, by gemmlowp's polynomial around -1/8."""
     a = -(np.arange(1, (1 << fraction) // 4 + 1, dtype="int64") << (15 - fraction))
     x = a + (1 << 12)
     x2 = _srdhm16(x, x)
@@ -123,7 +123,7 @@ def _srdhm16(a: np.ndarray, b: np.ndarray | int) -> np.ndarray:
 
 
 class _Loops:
-    """The statements of the kernel over its buffers."""
+    """Builds the TIR statements of the kernel."""
 
     def __init__(
         self,
@@ -142,11 +142,11 @@ class _Loops:
         self.cell = tirx.decl_buffer((self.units,), "int16", "cell")
         self.sum = tirx.decl_buffer((1,), "int32", "lstm_acc")
         self.gate = tirx.decl_buffer((self.count,), "int32", "gate")
-        # of a function: its argument, the exponential, the inverse or the result
+        # intermediates of sigmoid and tanh: the argument, the exponential, the inverse or the result
         self.held = tirx.decl_buffer((3,), "int32", "held")
 
     def function(self) -> Function:
-        """The whole kernel: one block a sequence, since every step needs the one before."""
+        """The PrimFunc of the kernel: one block per sequence of the batch, since every step depends on the one before."""
         batch, steps = (int(d) for d in self.out.shape[:2])
         if self.major:
             batch, steps = steps, batch
@@ -162,7 +162,7 @@ class _Loops:
         return tirx.PrimFunc([*self.places, self.out], root, ir.TupleType([]), attrs=attrs)
 
     def _region(self, buffer: Value, b: Scalar) -> Value:
-        """What of a parameter the sequence `b` touches."""
+        """The region of a parameter that sequence `b` reads or writes."""
         whole = [ir.Range(0, d) for d in buffer.shape]
         if buffer is self.places[0] or buffer is self.out:
             whole[1 if self.major else 0] = ir.Range.from_min_extent(b, i32(1))
@@ -184,7 +184,7 @@ class _Loops:
         return _loop("u", self.units, unit)
 
     def _gate(self, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> Value:
-        """Both products and the function of gate `k`."""
+        """Computes gate `k` of unit `u`: both products, then sigmoid or tanh."""
         back = _sequence(*self._product(1, self.out, b, t - i32(1), u, k))
         tanh = k == i32(self.count - 2)
         return _sequence(
@@ -229,7 +229,7 @@ class _Loops:
         return tirx.BufferStore(self.out, value, [t, b, u] if self.major else [b, t, u])
 
     def _curve(self, a: Scalar, shift: Scalar | int) -> Value:
-        """Sets `held` to what both functions of `a` are made of; `|a| << shift` counts in units of the table."""
+        """Computes the terms of sigmoid and tanh of `a` in `held`; `|a| << shift` is in units of the table, 2^-fraction."""
         argument, power, inverse = (self.held[k] for k in range(3))
         shift = i32(shift) if isinstance(shift, int) else shift
         first = self.fraction + _QUARTER

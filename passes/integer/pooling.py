@@ -1,9 +1,9 @@
-"""Average and max pooling, and mean over any axes.
+"""Lowering of average and max pooling, and of mean and sum over any axes.
 
-Average: `(S + n/2) / n` for a positive sum, `(S - n/2) / n` otherwise, in C's division, n the pixels inside of the
-map; no rescale, whatever the scales say. Max: clamped. Mean: the multiplier absorbs the count, with as many bits as
-64 allow; so it does for averages that the reference has not, those of floats between two quantizations or that count
-their padding, where there is one multiplier for every count.
+Average: `(S + n/2) / n` for a positive sum S, `(S - n/2) / n` otherwise, in C's division, with n the pixels of the window
+inside the map; scales are ignored. Max: clamped. Mean: the multiplier is divided by the count, at the highest precision
+that fits 64 bits. Averages that the reference lacks (different scales of input and output, or padding counted in n) are
+rescaled too, by one multiplier for every n.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, Isl
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 _NONE = (0, 0, 0, 0)
-_HEAD_ROOM = 8  # bits that the sum of an average is shifted up by, so that the first of its two roundings turns nothing
+_HEAD_ROOM = 8  # left shift of an average's sum, so that the first of MBQM's two roundings does not change the result
 _OUTSIDE = "an average with a window outside of its map"
 
 
@@ -44,7 +44,7 @@ def lower_max_pool2d(island: Island) -> Value:
 
 @ISLANDS.lowers("nn.avg_pool2d")
 def lower_average_island(island: Island) -> Value:
-    """As the reference between two tensors of one quantization."""
+    """Average pooling of floats between dequantize and quantize: the reference's form if the quantizations are equal."""
     x = island.operand(0)
     same = x.step == island.output.scale and x.zero_point == island.output.zero_point
     if same and not (bool(island.core.attrs.count_include_pad) and any(_declared_padding(island.core))):
@@ -53,7 +53,7 @@ def lower_average_island(island: Island) -> Value:
 
 
 def lower_average_pool2d(island: Island) -> Value:
-    """`astype int32 -> avg_pool2d -> astype`, of which only the window matters."""
+    """Average pooling of stored values, imported as `astype int32 -> avg_pool2d -> astype`."""
     widened = island.reader.define(island.core.args[0])
     if name_of(widened) != "relax.astype" or dtype_of(widened.args[0]) not in STORED_TYPES:
         raise NotLowered("an average of values that are not stored integers")
@@ -89,7 +89,7 @@ def _average(island: Island, source: Value) -> Value:
 
 
 def _window_sums(island: Island, a: Tensor) -> Tensor:
-    """Sums of the stored values in every window, to which padding adds nothing."""
+    """The sum of the stored values in every window, int32; padding counts as 0."""
     (kh, kw), (sy, sx), _, padding = _window(island)
     padded = te_pad2d(a, padding, 0, "avg_pool2d_pad")
     ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
@@ -101,8 +101,8 @@ def _window_sums(island: Island, a: Tensor) -> Tensor:
 
 
 def _scaled_average(island: Island, x: Quantized) -> Value:
-    """`rescale(sum of (x - z), s / (s_out n))`, n the pixels inside of the map or, where it counts its padding, inside of
-    that. A table has the multiplier and the shift of every n, where there are several."""
+    """`MBQM` of `sum (x - z)` by `s / (s_out n)`, n the pixels of the window inside the map or, with `count_include_pad`,
+    inside the padded map. If there are several n, tables hold the multiplier and the shift of each."""
     out = island.output
     (kh, kw), (sy, sx), dilation, padding = _window(island)
     if dilation != (1, 1) or x.constant is not None:
@@ -171,7 +171,7 @@ def _multiplier_tables(pairs: Mapping[int, tuple[int, int]]) -> np.ndarray:
 
 @ISLANDS.lowers("mean")
 def lower_mean(island: Island) -> Value:
-    """The count divides the multiplier, shifted up by as many bits as leave it in 31."""
+    """Mean: the multiplier, shifted up as far as possible, is divided by the count."""
     x = island.operand(0)
     count = prod(x.shape[a] for a in reduced_axes(island))
     m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale)))
@@ -181,7 +181,7 @@ def lower_mean(island: Island) -> Value:
 
 @ISLANDS.lowers("sum")
 def lower_sum(island: Island) -> Value:
-    """As the reference sums uint8. (Its sums of int8 and int16 read their input as unsigned bytes; this one does not.)"""
+    """Sum, as the reference's of uint8. (The reference reads int8 and int16 inputs as unsigned bytes; this does not.)"""
     x = island.operand(0)
     m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale)))
     return _rescaled_sum(island, "sum", x, m, s)
@@ -223,7 +223,7 @@ def reduced_axes(island: Island) -> list[int]:
 def te_reduced(
     island: Island, a: Tensor, reduce: Callable[..., Scalar], element: Callable[[Scalar], Scalar], name: str
 ) -> Tensor:
-    """`reduce` over `element` of what the reduction of an island reads, of its output's shape."""
+    """A TE stage of the output's shape: `reduce` over `element(a[...])` along the island's reduced axes."""
     axes, rank = reduced_axes(island), len(a.shape)
     kept = bool(island.core.attrs.keepdims)
     reduced = {axis: te.reduce_axis((0, int(a.shape[axis])), f"r{axis}") for axis in axes}
@@ -238,7 +238,7 @@ def te_reduced(
 
 
 def _inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int) -> Scalar:
-    """Taps of output row `y` in `[low, high)`."""
+    """The number of input rows in `[low, high)` that the window of output row `y` covers."""
     first = y * stride - before
     return tirx.min(first + kernel, i32(high)) - tirx.max(first, i32(low))
 
@@ -246,7 +246,7 @@ def _inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int
 def _window(
     island: Island,
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
-    """Kernel, strides, dilation and padding, with what a window that is rounded up reaches beyond it."""
+    """Kernel, strides, dilation and padding (top, left, bottom, right), enlarged as far as windows reach in ceil mode."""
     attrs = island.core.attrs
     if str(attrs.layout) != "NHWC":
         raise NotLowered(f"a pool in the layout {attrs.layout}")
@@ -260,7 +260,7 @@ def _window(
 
 
 def _declared_padding(pool: Call) -> tuple[int, int, int, int]:
-    """Top, left, bottom, right."""
+    """The padding in the pool's attributes: top, left, bottom, right."""
     top, left, *rest = (int(p) for p in pool.attrs.padding)
     bottom, right = rest or (top, left)
     return top, left, bottom, right

@@ -1,4 +1,4 @@
-"""prelu: one multiplier for what is positive, one with the stored slope for the rest."""
+"""Lowering of prelu: one multiplier for positive values, another one, times the stored slope, for negative values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tvm_cascade.passes.integer.fixed_point import i32, te_broadcast, te_rescale
 from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
 
-_HEAD_ROOM = 8  # bits
-SLOPED = ("add", ("nn.relu", "x"), ("multiply", "slopes", ("minimum", "x", 0.0)))  # as importers spell slopes by place
+_HEAD_ROOM = 8  # left shift of values before they are rescaled by float slopes
+SLOPED = ("add", ("nn.relu", "x"), ("multiply", "slopes", ("minimum", "x", 0.0)))  # a prelu with one slope per element
 
 
 @ISLANDS.lowers("nn.prelu")
 def lower_prelu(island: Island) -> Value:
-    """One slope a channel, which the importer reshapes to one axis, or one for all of them."""
+    """prelu with one slope per channel, or one for all; the importer reshapes slopes to a vector."""
     given = island.reader.define(island.core.args[1])
     slopes = island.reader.dequantized(given.args[0] if name_of(given) == "relax.reshape" else given)
     axis = int(island.core.attrs.axis) % len(island.output.shape)
@@ -31,7 +31,7 @@ def lower_prelu(island: Island) -> Value:
 
 
 def _by_floats(island: Island, x: Quantized, slopes: np.ndarray, axis: int) -> Value:
-    """Slopes that the file leaves float: each is a multiplier, of differences with head room."""
+    """prelu with float slopes: each becomes a multiplier of its own, applied to `(x - z) << _HEAD_ROOM`."""
     out = island.output
     if x.dtype not in STORED_TYPES or x.constant is not None or slopes.size not in (1, out.shape[axis]):
         raise NotLowered(f"a prelu of {x.dtype} with {slopes.size} slopes")
@@ -50,7 +50,7 @@ def _by_floats(island: Island, x: Quantized, slopes: np.ndarray, axis: int) -> V
 
 
 def lower_sloped(island: Island, value: Value, alpha: Value) -> Value:
-    """Slopes that broadcast to the tensor."""
+    """prelu as the importer expands it (`SLOPED`), with quantized slopes that broadcast to the tensor."""
     x, slopes = island.reader.dequantized(value), island.reader.dequantized(alpha)
     if x is None or slopes is None or slopes.constant is None:
         raise NotLowered("slopes that are not constant integers")
@@ -58,7 +58,7 @@ def lower_sloped(island: Island, value: Value, alpha: Value) -> Value:
 
 
 def _sloped(island: Island, x: Quantized, slopes: Quantized, data: np.ndarray, axis: int | None) -> Value:
-    """`data` along `axis`, or broadcast."""
+    """Emits a prelu with quantized slopes `data`, along `axis`, or broadcast if that is None."""
     out = island.output
     if x.dtype not in STORED_TYPES or slopes.dtype not in STORED_TYPES or x.constant is not None:
         raise NotLowered(f"a prelu of {x.dtype} with slopes of {slopes.dtype}")

@@ -1,4 +1,4 @@
-"""Reductions and comparisons of stored values: reduce max and min, arg max and min, maximum and minimum."""
+"""Lowering of max and min, as reductions and element-wise, and of arg max and arg min, on stored values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm_cascade.passes.integer.untyped import Index, Tensor, Value, te, tirx
 
 @ISLANDS.lowers("max", "min")
 def lower_reduce(island: Island) -> Value:
-    """The largest or smallest stored value along some axes; of a real operator, requantized where the scales differ."""
+    """Reduce max or min; for a real operator the result is requantized if the scales differ."""
     x = island.operand(0)
     if not island.output.same_as(x) and island.real:
         own = in_scale_of(island, x)
@@ -34,14 +34,14 @@ def _reduced(island: Island, x: Quantized) -> Value:
 
 @ISLANDS.lowers("maximum", "minimum")
 def lower_compare(island: Island) -> Value:
-    """The larger or smaller of two tensors, broadcast; of real operators each first in the output's quantization."""
+    """Element-wise maximum or minimum, broadcast; for real operators both operands are requantized to the output first."""
     if island.real:
         return _extreme(island, [_real_operand(island, a) for a in island.core.args])
     return _extreme(island, [_comparable(island, k).operand for k in range(2)])
 
 
 def _real_operand(island: Island, expr: Value) -> Operand:
-    """An operand, itself a maximum or minimum where a file has one of several tensors."""
+    """An operand requantized to the output; nested maxima and minima (ONNX's Max of several tensors) are lowered first."""
     inner = island.reader.define(expr)
     if name_of(inner) not in ("relax.maximum", "relax.minimum"):
         return in_output_scale(island, expr)
@@ -62,7 +62,7 @@ def _extreme(island: Island, parts: list[Operand]) -> Value:
 
 @INDEX.lowers("argmax", "argmin")
 def lower_arg(island: Island) -> Value:
-    """The first index of the largest or smallest value along one axis: its value first, then where it stands first."""
+    """Arg max or min along one axis, the first index in a tie: computes the extreme, then the first index that equals it."""
     data = island.core.args[0]
     if dtype_of(data) not in (*STORED_TYPES, "float32") or island.core.attrs.axis is None:
         raise NotLowered("an arg max of values that are neither stored integers nor floats, or over all axes")
@@ -90,7 +90,7 @@ def lower_arg(island: Island) -> Value:
 
 
 def _comparable(island: Island, index: int) -> Quantized:
-    """An operand that has the output's quantization, so that stored values compare as real ones do."""
+    """Operand `index`; raises `NotLowered` unless it has the output's quantization, so that stored values are comparable."""
     x = island.operand(index)
     if not island.output.same_as(x):
         raise NotLowered("operands and output of unequal scales")

@@ -1,9 +1,9 @@
-"""Stored tensors in another quantization, and floats in one: quantize and dequantize as the reference computes them.
+"""Quantize, dequantize and requantize, as TFLite's reference computes them.
 
-Operators of ONNX and PyTorch whose results are elements of their operands (choices, maxima and minima) may stand between
-tensors of unequal scales. Quantizing keeps the order of numbers, so `quantize(max(a, b))` is `max(quantize(a),
-quantize(b))`: every operand is requantized to the output's scale first (`in_output_scale`), a reduction afterwards
-(`in_scale_of`). TFLite refuses such files, or compares what it should not; only real operators come here.
+Operators of ONNX and PyTorch whose results are elements of their operands (select, maximum, minimum) may have operands
+and results of different scales. Quantizing is monotone, so `quantize(max(a, b))` is `max(quantize(a), quantize(b))`:
+operands are requantized to the output's scale first (`in_output_scale`), results of reductions afterwards (`in_scale_of`).
+TFLite refuses such files, or ignores the scales; these helpers are only used for real operators (`Island.real`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te,
 
 
 def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
-    """float32 to stored integers: `clamp(rha(x / s) + z)`, the quotient in float32."""
+    """float32 to stored integers: `clamp(rha(x / s) + z)` in float32; `rha` rounds half away from zero."""
 
     def compute(a: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
             quotient = a[index] / tirx.const(float(output.scale), "float32")
-            # far outside of the stored range every quotient saturates: bound it before it must fit an integer
+            # beyond these bounds the result saturates anyway, and the cast to int32 might overflow
             bounded = tirx.max(tirx.min(quotient, tirx.const(1 << 20, "float32")), tirx.const(-(1 << 20), "float32"))
             whole, half = tirx.trunc(bounded), tirx.const(0.5, "float32")
             up = tirx.Select(bounded - whole >= half, i32(1), i32(0))
@@ -48,7 +48,7 @@ def lower_dequantize(x: Quantized, emitter: Emitter) -> Value:
 
 
 def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
-    """`clamp(rha(x / s) + z)` in float32, as `lower_quantize` computes it; 0 for what is no number."""
+    """`clamp(rha(x / s) + z)` of an array in float32, as `lower_quantize` computes it; NaN counts as 0."""
     with np.errstate(all="ignore"):
         quotients = np.nan_to_num(values / out.scale, nan=0.0)
     bounded = np.clip(quotients, -(1 << 20), 1 << 20)
@@ -57,7 +57,7 @@ def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
 
 @ISLANDS.lowers("dequantize")
 def lower_requantize(island: Island) -> Value:
-    """Stored integers to stored integers of another quantization."""
+    """dequantize -> quantize: stored integers to another quantization."""
     found = island.reader.dequantized(island.core)
     if found is None:
         raise NotLowered("its input's quantization is not constant")
@@ -65,7 +65,7 @@ def lower_requantize(island: Island) -> Value:
 
 
 def requantized(island: Island, found: Quantized) -> Value:
-    """A stored tensor, of the old function or the new one, in the quantization of the island's output."""
+    """A stored tensor (of the old function or the new one) requantized to the island's output."""
     x, out = stored(found), island.output
     if out.same_as(x) and out.whole:
         return island.emitter.new(x.value)
@@ -73,7 +73,7 @@ def requantized(island: Island, found: Quantized) -> Value:
 
 
 def from_own_scale(island: Island, own: Output, value: Value) -> Value:
-    """`value`, which a kernel wrote in the one quantization that it has, in that of the island's output."""
+    """`value`, stored in the fixed quantization `own` of a reference kernel, requantized to the island's output."""
     return requantized(island, Quantized(value, np.array([own.scale]), own.zero_point, own.dtype, own.shape))
 
 
@@ -95,19 +95,19 @@ def rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Valu
 
 
 def stored(x: Quantized) -> Quantized:
-    """`x`, where it is of a stored type."""
+    """`x`; raises `NotLowered` unless its type is one of `STORED_TYPES`."""
     if x.dtype not in STORED_TYPES:
         raise NotLowered(f"an operand of type {x.dtype}")
     return x
 
 
 def in_output_scale(island: Island, expr: Value) -> Operand:
-    """An operand with the quantization of the island's output.
+    """An operand requantized to the island's output.
 
     Raises
     ------
     NotLowered
-        For what is neither constant nor dequantized from integers.
+        If the operand is neither a float constant nor dequantized from integers.
     """
     core, out = island.reader.define(expr), island.output
     data, found = constant_of(core), island.reader.dequantized(expr)
@@ -122,5 +122,5 @@ def in_output_scale(island: Island, expr: Value) -> Operand:
 
 
 def in_scale_of(island: Island, x: Quantized) -> Island:
-    """The island, its output in the quantization of its operand."""
+    """The island with an output of the same shape in the quantization of `x`, its operand."""
     return island.writing(Output.unbounded(island.output.shape, x.dtype, x.step, x.zero_point))

@@ -1,7 +1,7 @@
-"""Inverse roots, and squares of differences, of stored integers.
+"""Lowering of rsqrt, and arithmetic of squared differences, on stored integers.
 
-The inverse root of bytes is the reference's five Newton steps in fixed point, made into a table; that of int16 an
-interpolated one. Source: TFLite's `RsqrtEvalQuantizedInt8`, `GetInvSqrtQuantizedMultiplierExp` and squared difference.
+rsqrt of int8 is a table, computed by the reference's five Newton steps in fixed point; that of int16 is an interpolated
+table. Source: TFLite's `RsqrtEvalQuantizedInt8`, `GetInvSqrtQuantizedMultiplierExp` and squared difference.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEAD_ROOM = 7  # bits that a squared difference shifts its operands up by
 
 @ISLANDS.lowers("rsqrt")
 def lower_inverse_root(island: Island) -> Value:
-    """Of zero the highest output; what is negative, which the reference refuses, likewise."""
+    """rsqrt. Zero gives the highest output; so do negative inputs, which the reference refuses."""
     x, out = island.operand(0), island.output
     if x.dtype == "int16":
         highest = np.float32(32767) * out.scale
@@ -52,7 +52,7 @@ def _inverse_roots(x: Quantized, out: Output) -> np.ndarray:
 
 
 def _inverse_root(value: int) -> tuple[int, int]:
-    """Multiplier (Q0.31) and shift to the left of `1 / sqrt(value)`."""
+    """Multiplier (Q0.31) and left shift of `1 / sqrt(value)`."""
     if value <= 1:
         return INT32_MAX, 0
     pairs = (32 - value.bit_length() - 1) // 2 - 1
@@ -66,7 +66,7 @@ def _inverse_root(value: int) -> tuple[int, int]:
 
 
 def differences(island: Island) -> tuple[Quantized, Quantized] | None:
-    """The operands of `(a - b) (a - b)` of stored tensors; None for another product."""
+    """The operands a and b if the island's product is `(a - b) * (a - b)` of stored tensors; else None."""
     core, reader = island.core, island.reader
     inner = reader.define(core.args[0])
     if not core.args[0].same_as(core.args[1]) or name_of(inner) != "relax.subtract":
@@ -78,7 +78,7 @@ def differences(island: Island) -> tuple[Quantized, Quantized] | None:
 def squared_difference(
     a: Quantized, b: Quantized, out: Output
 ) -> tuple[Callable[[Scalar, Scalar], Scalar], dict[str, object]]:
-    """The arithmetic on two elements, and its attributes. The reference has it for int8 alone."""
+    """The squared difference of two elements as a TE function, and its attributes. The reference supports int8 only."""
     if {a.dtype, b.dtype, out.dtype} != {"int8"}:
         raise NotLowered(f"a squared difference of {a.dtype}, which the reference does not have")
     high = 1 << _HEAD_ROOM

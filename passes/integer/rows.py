@@ -1,4 +1,4 @@
-"""Computations along the last axis of a tensor, in stages: numbers of a row, then what its elements make of them."""
+"""TE helpers for operators along the last axis, such as softmax: stages of one value per row, then elements from them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Stage = Callable[[str, Callable[..., Scalar]], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of `x`; a vector is one row. Stages are named after the operator."""
+    """The rows of `x`, along its last axis; a vector is one row. TE stages are named with the prefix `kind`."""
 
     x: Tensor
     kind: str
 
     @property
     def shape(self) -> list[int]:
-        """Of `x`."""
+        """The shape of `x`."""
         return [int(d) for d in self.x.shape]
 
     def element(self, row: Row, k: object) -> Scalar:
@@ -29,7 +29,7 @@ class Rows:
         return self.of(self.x, row, k).astype("int32")
 
     def of(self, tensor: Tensor, row: Row, k: object) -> Scalar:
-        """Element `k` of a row of a tensor of the same shape."""
+        """Element `k` of a row of `tensor`, which has the shape of `x`."""
         return tensor[k] if len(self.shape) == 1 else tensor[(*row, k)]
 
     def axis(self, name: str) -> Index:
@@ -37,11 +37,11 @@ class Rows:
         return te.reduce_axis((0, self.shape[-1]), name)
 
     def stage(self, name: str, at: Callable[..., Scalar]) -> Tensor:
-        """A number of every row, `at` of its indices."""
+        """A TE stage with one value per row, `at(*row indices)`."""
         return te.compute(self.shape[:-1] or [1], at, name=f"{self.kind}_{name}")
 
     def elements(self, at: Callable[[Row, Index], Scalar], name: str = "") -> Tensor:
-        """The tensor of `at(row, k)`: the result, or a stage of that name."""
+        """A tensor of the shape of `x` with elements `at(row, k)`: the result, or the stage `name`."""
 
         def split(*index: Index) -> Scalar:
             return at((0,), index[0]) if len(index) == 1 else at(index[:-1], index[-1])

@@ -1,11 +1,11 @@
-"""Softmax along the last axis in gemmlowp's fixed point.
+"""Lowering of softmax in gemmlowp's fixed point; axes other than the last are transposed.
 
-The exponential depends on `max - x` alone, so its 256 values are a table of int32 (Q0.31), zero where the reference
-skips the element. The sum is in Q12.19, its reciprocal takes three Newton steps in Q2.29, once a row. Source:
-TFLite's reference softmax and gemmlowp's `exp_on_negative_values` and `one_over_one_plus_x_for_x_in_0_1`.
+Bytes: the exponential depends on `max - x` alone, so its 256 values are a table of int32 (Q0.31), zero where the reference
+skips the element. The sum is in Q12.19; its reciprocal takes three Newton steps in Q2.29, once per row. Source: TFLite's
+reference softmax and gemmlowp's `exp_on_negative_values` and `one_over_one_plus_x_for_x_in_0_1`.
 
-That of int16 takes two interpolated tables of 513 entries, `exp` on [-10, 0] and `1 / (1 + x)` on [0, 1], each sample
-bent by half the error at its interval's middle. Source: TFLite's `reference_ops::SoftmaxInt16` and `LUTPopulate`.
+int16: two interpolated tables of 513 entries, `exp` on [-10, 0] and `1 / (1 + x)` on [0, 1], each sample corrected by half
+of the interpolation error at the interval's middle. Source: TFLite's `reference_ops::SoftmaxInt16` and `LUTPopulate`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ SUM_BITS = 12  # integer bits of the sum, Q12.19
 _EXP_STEPS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535), (3, 720401), (4, 242))
 _EXP_OF_MINUS_EIGHTH = 1895147668
 _ONE_THIRD = 715827883
-_SCALE_TOLERANCE = 0.001  # the reference's, of the result's 1/256
+_SCALE_TOLERANCE = 0.001  # the reference's relative tolerance of the output scale 1/256
 _FORTYEIGHT_OVER_17 = 1515870810  # Q2.29
 _MINUS_32_OVER_17 = -1010580540
 _LOWEST16, _HIGHEST16 = fp.range_of("int16")
-_STEPS = 512  # between the samples of a table of int16
+_STEPS = 512  # intervals between the samples of an int16 table
 
 
 @ISLANDS.lowers("nn.softmax")
 def lower_softmax(island: Island) -> Value:
-    """Along another axis than the last between two transposes."""
+    """Softmax along any axis, between two transposes if that is not the last."""
     rank = len(island.output.shape)
     axis = int(island.core.attrs.axis) % rank
     logits, beta = _logits(island)
@@ -79,7 +79,7 @@ def _along_last(island: Island, x: Quantized, beta: float) -> Value:
 
 
 def exponentials(scale: float, beta: float) -> np.ndarray:
-    """`exp(-beta * scale * d)` in Q0.31 for d in 0..255, zero below the reference's cut."""
+    """`exp(-beta * scale * d)` in Q0.31 for d in 0..255, zero beyond the reference's cutoff."""
     m, s = scaled_multiplier(scale, beta)
     lowest = lowest_difference(s)
     d = -np.arange(256, dtype="int64")
@@ -97,12 +97,12 @@ def scaled_multiplier(scale: float, beta: float) -> tuple[int, int]:
 
 
 def lowest_difference(shift: int) -> int:
-    """The stored difference below which the reference takes an exponential for zero."""
+    """The (negative) stored difference below which the reference treats the exponential as zero."""
     return -math.floor(((1 << INPUT_BITS) - 1) * (1 << (31 - INPUT_BITS)) / (1 << shift))
 
 
 def _exp_of_negative(a: np.ndarray) -> np.ndarray:
-    """exp(a) in Q0.31 for a <= 0 in Q5.26: a polynomial on [-1/4, 0), then a product for each bit above."""
+    """exp(a) in Q0.31 for a <= 0 in Q5.26: a polynomial on [-1/4, 0), then a product for each higher bit."""
     quarter = 1 << (31 - INPUT_BITS - 2)
     remainder = (a & (quarter - 1)) - quarter
     x = (remainder << INPUT_BITS) + (1 << 28)
@@ -117,7 +117,7 @@ def _exp_of_negative(a: np.ndarray) -> np.ndarray:
 
 
 def _logits(island: Island) -> tuple[Value, float]:
-    """The dequantized input and beta, by which the importer multiplies it."""
+    """The softmax's logits and beta; the importer expresses a beta other than 1 as a product in front of the softmax."""
     inner = island.reader.define(island.core.args[0])
     if name_of(inner) != "relax.multiply":
         return island.core.args[0], 1.0
@@ -150,7 +150,7 @@ def _te_softmax(x: Tensor, exps: Tensor, dtype: str) -> Tensor:
 
 
 def te_halves_up(e: Scalar) -> Scalar:
-    """A positive Q0.31 in Q12.19, rounded, without leaving 32 bits."""
+    """A positive Q0.31 rounded to Q12.19 (half up), within 32 bits."""
     return (e >> i32(SUM_BITS)) + ((e >> i32(SUM_BITS - 1)) & i32(1))
 
 
@@ -161,8 +161,8 @@ def _te_half_denominator(total: Scalar, zeros: Scalar) -> Scalar:
 
 
 def te_newton(half: Tensor, stage: Stage) -> Tensor:
-    """`1 / (2 h)` in Q1.30 for h in [1/2, 1], as int64: three Newton steps, one stage each. It may reach one: saturate
-    its double."""
+    """`1 / (2 h)` in Q1.30 for h in [1/2, 1], as int64: three Newton steps, one stage each. The result may reach 1, so
+    callers saturate twice its value."""
     guess = stage("newton", lambda *r: fp.te_srdhm(half[r], i64(_MINUS_32_OVER_17)) + i64(_FORTYEIGHT_OVER_17))
     for _ in range(3):
         guess = stage("newton", partial(_te_newton_step, half, guess))
@@ -175,7 +175,7 @@ def _te_newton_step(half: Tensor, x: Tensor, *r: Index) -> Scalar:
 
 
 def _int16_along_last(island: Island, x: Quantized, beta: float) -> Value:
-    """Softmax of int16 along the last axis, to 1/32768ths."""
+    """Softmax of int16 along the last axis, with output scale 1/32768."""
     out = island.output
     if island.real and not out.zero_point and float(out.scale) * (1 << 15) > 1 and out.dtype == "int16":
         own = Output.unbounded(out.shape, "int16", 1 / (1 << 15))
@@ -197,7 +197,7 @@ def _int16_along_last(island: Island, x: Quantized, beta: float) -> Value:
 
 
 def _table(function: Callable[[float], float], low: float, high: float) -> np.ndarray:
-    """513 samples of a function into [-1, 1), in 0.15."""
+    """513 samples, in Q0.15, of a function on [low, high] with values in [-1, 1]."""
     step = (high - low) / _STEPS
     scale = 65536.0 / (2.0 / 65535.0 * 65535.0)
 
@@ -245,5 +245,5 @@ def _te_int16_softmax(x: Tensor, exps: Tensor, inverses: Tensor, scaling: tuple[
 
 
 def _te_bounded(v: Scalar) -> Scalar:
-    """An int32 within the range of int16."""
+    """An int32 clamped to the range of int16."""
     return fp.te_clamp(v, _LOWEST16, _HIGHEST16, "int32")

@@ -1,7 +1,7 @@
-"""TVM's modules and nodes without types.
+"""TVM's modules and node types as `Any`, for type checking.
 
-TVM's nodes get their fields and operators at run time, where no type checker sees them: this project's own types are
-checked, TVM's are `Any`.
+TVM's nodes get their fields and operators at run time, so a type checker cannot see them; only this project's own types
+are checked.
 """
 
 from __future__ import annotations
