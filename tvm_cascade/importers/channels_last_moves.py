@@ -1,7 +1,7 @@
-"""Data movement of quantized NCHW networks: where the channels of a value are, and what moves its elements.
+"""Layout conversion from NCHW to NHWC: the layout of each value, and rules for operators that only move elements.
 
-The base of the walk in `channels_last`, which has the rules for arithmetic. Whatever moves elements goes before the
-dequantize that feeds it.
+`Moves` is the base class of the rewrite in `channels_last`, which adds the rules for arithmetic. Operators that move
+elements are moved before the dequantize that feeds them.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of,
 TO_LAST = [0, 2, 3, 1]
 TO_FIRST = [0, 3, 1, 2]
 LAST_AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # where an axis of NCHW lies in NHWC
-_EXACT = 1e-3  # of a step, within which a number is a stored value
+_EXACT = 1e-3  # quantization steps by which a number may miss a stored integer
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A value of the new function. `last` says that its channels, the second axis of the old value, are its last axis."""
+    """A value of the new function. `last`: it is in NHWC, where its counterpart in the old function is in NCHW."""
 
     value: Value
     last: bool = False
 
 
 class Moves(Rewriting):
-    """Rules for operators that move elements, and the values that they read."""
+    """Rules for operators that move elements, and the layouts of the values that they read."""
 
     def __init__(self, mod: Value) -> None:
         super().__init__(mod)
         self.placed: dict[Value, Placed] = {}
         self.moved: dict[tuple[Value, bool], Value] = {}
-        self.split: dict[Value, Value] = {}  # parts of stored integers, with the dequantize that follows each
+        self.split: dict[Value, Value] = {}  # split of stored integers -> dequantize to repeat on each part
 
     def _other(self, value: Value) -> Placed:
-        """An operator without a rule reads and writes the layout of the old function."""
+        """An operator without a rule: it reads and writes the layout of the old function (NCHW)."""
         if isinstance(value, relax.Call):
             return Placed(
                 self.bb.emit(relax.Call(value.op, [self._first_of(a) for a in value.args], value.attrs, value.ty_args))
@@ -66,16 +66,16 @@ class Moves(Rewriting):
         return placed.value if placed.last else self._transposed(placed.value, last=True)
 
     def _last_where(self, value: Value, kept: bool) -> Placed:
-        """`value` as it is placed, its channels last only where they may be `kept` there."""
+        """`value` in NHWC where it has that layout and may keep it (`kept`), else in the layout of the old function."""
         placed = self._place(value)
         return placed if placed.last and kept else Placed(self._first_of(value))
 
     def _moved(self, placed: Placed, move: Callable[[Value], Value]) -> Placed:
-        """`move` of a value, emitted, before the dequantize that it has."""
+        """Emit `move` of a value, before its dequantize if it has one."""
         return Placed(self._before_dequantize(placed.value, lambda v: self.bb.emit(move(v))), placed.last)
 
     def _transposed(self, value: Value, last: bool) -> Value:
-        """Transposed before its dequantize, if it has one; a constant at once."""
+        """`value` transposed to NHWC (`last`) or NCHW, before its dequantize if it has one; a constant is folded."""
         key = (value, last)
         if key not in self.moved:
             order = TO_LAST if last else TO_FIRST
@@ -91,7 +91,8 @@ class Moves(Rewriting):
     def _before_dequantize(
         self, value: Value, move: Callable[[Value], Value], order: Sequence[int] | None = None
     ) -> Value:
-        """`move(value)`, done on stored integers where `value` is dequantized with one scale or along a kept axis."""
+        """`move(value)`, applied to stored integers where `value` is dequantized with one constant scale, or with several
+        and `move` permutes axes by `order`."""
         call = self._definition(value)
         if name_of(call) != "dequantize":
             return move(value)
@@ -112,7 +113,7 @@ class Moves(Rewriting):
         return Placed(self.bb.emit(relax.op.concat([self._last_of(f) for f in fields], axis=axis)), last=True)
 
     def _split(self, call: Value) -> Placed:
-        """Parts of stored integers, each dequantized, where the whole was dequantized with one scale."""
+        """A split; of stored integers where the whole is dequantized with one scale, each part then dequantized."""
         placed, sections = self._place(call.args[0]), call.attrs.indices_or_sections
         axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
         axis = LAST_AXIS[axis] if placed.last else axis
@@ -140,7 +141,7 @@ class Moves(Rewriting):
         return self._moved(placed, lambda v: relax.op.strided_slice(v, axes, *rest, assume_inbound=inbound))
 
     def _view(self, call: Value) -> Placed:
-        """A reshape of one pixel reads the same in both layouts."""
+        """A reshape, before the dequantize of its source; a source of one pixel reads the same in both layouts."""
         placed, shape = self._place(call.args[0]), shape_of(call)
         source = placed.value if placed.last and shape_of(call.args[0])[2:] == (1, 1) else self._first_of(call.args[0])
         if self._is_bias(source):
@@ -148,7 +149,7 @@ class Moves(Rewriting):
         return Placed(self._before_dequantize(source, lambda v: self._reshaped(v, shape)))
 
     def _reshaped(self, value: Value, shape: Sequence[int]) -> Value:
-        """A constant at once."""
+        """`value` reshaped; a constant is folded."""
         data = constant_of(value)
         if data is not None:
             return relax.const(data.reshape(shape), str(data.dtype))
@@ -161,7 +162,7 @@ class Moves(Rewriting):
         return Placed(self._before_dequantize(source, lambda v: self._permuted(v, order), order))
 
     def _pad(self, call: Value) -> Placed:
-        """Before its dequantize where the number that it pads with is a stored value, or elements of the tensor are."""
+        """A pad; of stored integers where one of them stands for the pad value, or the mode pads with own elements."""
         placed, widths = self._place(call.args[0]), [int(w) for w in call.attrs.pad_width]
         if placed.last:
             widths = [w for axis in TO_LAST for w in widths[2 * axis : 2 * axis + 2]]
@@ -175,7 +176,7 @@ class Moves(Rewriting):
         return self._moved(Placed(source, placed.last), lambda v: relax.op.nn.pad(v, widths, mode, fill))
 
     def _cropped(self, value: Value, widths: list[int]) -> Value:
-        """Without what negative widths take away."""
+        """`value` without the elements that negative widths cut off."""
         for axis, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
             if min(before, after) < 0:
                 end = shape_of(value)[axis] + min(after, 0)
@@ -183,7 +184,7 @@ class Moves(Rewriting):
         return value
 
     def _stored_number(self, dequantize: Value, value: float) -> float | None:
-        """The stored value of a number in the quantization of a dequantized tensor; None where it has none."""
+        """The stored integer that stands for `value` in the quantization of `dequantize`; None where there is none."""
         if name_of(dequantize) != "dequantize" or scales_of(dequantize) != 1:
             return None
         scale, zero = constant_of(dequantize.args[1]), constant_of(dequantize.args[2])
@@ -203,7 +204,7 @@ class Moves(Rewriting):
         if method == "nearest_neighbor":
             move = self._nearest(shape_of(call.args[0])[2:], size, mode, str(attrs.rounding_method) or "round")
             return Placed(self._before_dequantize(source, move), last=True)
-        if mode == "pytorch_half_pixel" and 1 not in size:  # where they are the same
+        if mode == "pytorch_half_pixel" and 1 not in size:  # the modes agree for these sizes
             mode = "half_pixel"
         resized = relax.op.image.resize2d(
             source,
@@ -219,7 +220,7 @@ class Moves(Rewriting):
     def _nearest(
         self, extents: Sequence[int], size: Sequence[int], mode: str, rounding: str
     ) -> Callable[[Value], Value]:
-        """A resize in the one form that has a place in a schedule, else pixels gathered."""
+        """A nearest resize: as `resize2d` in the one form that schedules support, otherwise as a gather for each axis."""
         places = [nearest_sources(d, n, n / d, mode, rounding) for d, n in zip(extents, size, strict=True)]
         if places == [[i * d // n for i in range(n)] for d, n in zip(extents, size, strict=True)]:
             how = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric"}

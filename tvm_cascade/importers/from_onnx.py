@@ -1,4 +1,4 @@
-"""`.onnx` bytes to Relax: float, QDQ (QuantizeLinear and DequantizeLinear) and QLinear networks.
+"""Import of `.onnx` files into Relax: float, QDQ (QuantizeLinear and DequantizeLinear) and QLinear networks.
 
 QLinear operators are rewritten as QDQ first (`onnx_qoperators`). Relax's importer reads QDQ as `quantize` and `dequantize`;
 `channels_last` and `biases` then bring quantized networks into the form that `passes.LowerQuantized` takes. The `onnx`
@@ -75,7 +75,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
 
 
 def _imported(path: Path, importer: Any, model: Any) -> tvm.IRModule:
-    """Imports quietly: the importer prints the operator that it fails at to standard output, and warns of the rest."""
+    """Run the importer without its output and warnings; an error names the operator, which the importer only prints."""
     if model.ir_version < 3:
         raise LoadError(path, f"ONNX of version {model.ir_version} of its format: convert it to version 3 or later")
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
@@ -100,14 +100,14 @@ def _check_operators(path: Path, model: Any, known: Mapping[str, object]) -> Non
 
 
 def _check_static(path: Path, mod: Any) -> None:
-    """Every tensor has a size once those of the inputs are known."""
+    """Raise `LoadError` for a tensor without a static shape: those of the inputs are known here."""
     for binding in bindings_of(mod["main"]):
         if hasattr(binding.var.ty, "dtype") and hasattr(binding.var.ty, "shape"):
             tensor_spec(path, str(binding.var.name), binding.var.ty, _STATIC)
 
 
 def _check_filled(path: Path, model: Any) -> None:
-    """Refuses a ConstantOfShape that is too large: the importer would fill it at once."""
+    """Raise `LoadError` for a ConstantOfShape of more than `MAX_ELEMENTS`: the importer would allocate it."""
     from onnx import numpy_helper
 
     given = {w.name: w for w in model.graph.initializer}
@@ -119,7 +119,7 @@ def _check_filled(path: Path, model: Any) -> None:
 
 
 def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
-    """The shape of every input, symbols replaced."""
+    """The shape of every input, symbolic sizes replaced by those `wanted`, a leading batch by 1."""
     inputs = _inputs(model)
     check_inputs(wanted, [i.name for i in inputs])
     return {i.name: _static_shape(path, i, wanted.get(i.name)) for i in inputs}

@@ -1,4 +1,4 @@
-"""`.tflite` bytes to Relax."""
+"""Import of `.tflite` files into Relax modules."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:
 
 
 def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: IoSpec) -> IoSpec:
-    """`spec` with the shapes that the operators give, which must be the declared ones where the file knows them: its
-    signature has -1 for an extent that it does not, its shape then 1."""
+    """`spec` with the output shapes that the imported operators compute. Raises `LoadError` where they contradict the
+    declared ones; an extent that the file leaves open (-1 in its signature, 1 in its shape) may be any."""
     graph = model.Subgraphs(0)
     result: Any = mod["main"].ret_ty
     types = list(result.fields) if hasattr(result, "fields") else [result]
@@ -106,7 +106,7 @@ def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: Io
 
 
 def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[str, tuple[int, ...]]) -> IoSpec:
-    """`spec` with the extents that the file leaves open as `wanted`; a leading batch that it leaves open is 1."""
+    """`spec` with the input shapes in `wanted` for extents that the file leaves open; an open leading batch is 1."""
     check_inputs(wanted, [s.name for s in spec.inputs])
     graph = model.Subgraphs(0)
     inputs = []

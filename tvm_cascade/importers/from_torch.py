@@ -1,7 +1,7 @@
-"""`.pt2` files (torch.export) to Relax. Torch is an extra of its own, imported only here and only on use.
+"""Import of `.pt2` files (torch.export) into Relax. Torch is an optional dependency, imported on use only.
 
 Quantized networks are those of PT2E: `quantized_decomposed` quantize and dequantize operators around float ones. They
-become Relax's own, and so the islands that `passes.LowerQuantized` knows; see `torch_quantized` for what is added.
+become Relax's own quantize and dequantize, which `passes.LowerQuantized` takes; `torch_quantized` has the converters.
 
 An archive of torch.export is read by torch itself: load none from a source that you would not run code from.
 """
@@ -30,7 +30,7 @@ from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
 
 _MOST_BYTES = 1 << 30  # of an archive's members together
-# kept whole by the decomposition, since the operators themselves have a form here
+# aten operators that are not decomposed, because they can be imported as they are
 _KEPT = ("hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "elu", "silu", "pad")
 
 
@@ -73,7 +73,7 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Torch and the importer warn on standard error of what users can do nothing about."""
+    """Silence torch and the importer, whose warnings users can do nothing about."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -85,7 +85,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _decompositions(torch: Any) -> dict[Any, Any]:
-    """Torch's own table, less what is better kept."""
+    """Torch's default decompositions without the operators in `_KEPT`."""
     table = torch.export.default_decompositions()
     for name in _KEPT:
         packet = getattr(torch.ops.aten, name)
@@ -95,7 +95,7 @@ def _decompositions(torch: Any) -> dict[Any, Any]:
 
 
 def _check_operators(path: Path, exported: Any) -> None:
-    """Names what the importer does not know, all at once."""
+    """Raise `UnsupportedOperatorError` with the names of all operators that have no converter."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     known = set(ExportedProgramImporter().convert_map) | set(CONVERTERS)
@@ -106,7 +106,7 @@ def _check_operators(path: Path, exported: Any) -> None:
 
 
 def _finished(path: Path, exported: Any, mod: Any, wanted: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
-    """Static, in the form that lowering knows, with its interface."""
+    """`mod` with static shapes, in the form that integer lowering takes, and with its interface attached."""
     mod = relax.transform.BindSymbolicVars(_sizes(path, mod["main"].params, wanted))(mod)
     mod = relax.transform.CanonicalizeBindings()(mod)
     mod = relax.transform.DeadCodeElimination()(mod)
@@ -121,7 +121,7 @@ def _finished(path: Path, exported: Any, mod: Any, wanted: Mapping[str, tuple[in
 
 
 def _sizes(path: Path, params: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """A number for every symbolic size."""
+    """A number for every symbolic size: from the shapes `wanted`, else 1 for a leading batch."""
     given = {str(p.name): p for p in params}
     check_inputs(wanted, given)
     sizes: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The names, types and quantization of a model's own inputs and outputs, kept beside the module through every pass.
+"""Names, types and quantization of a model's inputs and outputs, attached to the module so that they survive every pass.
 
 Relax renames parameters freely and has no names for outputs, so the interface travels as a JSON text in the attribute
 `INTERFACE_ATTR` of `main` and of the module; either copy is enough to read it back.
@@ -49,8 +49,8 @@ def io_spec(mod: Any) -> IoSpec:
 
 
 def check_sizes(path: object, mod: Any) -> None:
-    """Refuses a module with a tensor that no machine of this project's users holds, before anything allocates it, or of
-    a negative extent or of none, as windows larger than their input give.
+    """Raise for a tensor of more than `MAX_ELEMENTS` elements, before anything allocates it, or with an extent of 0 or
+    less, as windows larger than their input give.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def check_sizes(path: object, mod: Any) -> None:
 
 
 def tensor_spec(path: object, name: str, kind: Any, remedy: str = "") -> TensorSpec:
-    """Of a tensor of the Relax type `kind`.
+    """The `TensorSpec` of a tensor called `name` of the Relax type `kind`.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def tensor_spec(path: object, name: str, kind: Any, remedy: str = "") -> TensorS
 def with_interface(
     path: object, mod: tvm.IRModule, inputs: Sequence[str], outputs: Sequence[str], remedy: str = ""
 ) -> tvm.IRModule:
-    """`mod` with the interface of its `main`, by the model's names."""
+    """`mod` with the interface of its `main` attached; `inputs` and `outputs` are the model's names, in order."""
     main: Any = mod["main"]
     types = list(main.ret_ty.fields) if hasattr(main.ret_ty, "fields") else [main.ret_ty]
     read = [(name, p.ty) for name, p in zip(inputs, main.params, strict=True)], zip(outputs, types, strict=True)
@@ -94,7 +94,7 @@ def with_interface(
 
 
 def check_inputs(wanted: Iterable[str], inputs: Collection[str]) -> None:
-    """Refuses a shape that is wanted of an input that the model does not have."""
+    """Raise `UsageError` where a name in `wanted` is none of the model's `inputs`."""
     unknown = [name for name in wanted if name not in inputs]
     if unknown:
         raise UsageError(f"the model has no input {unknown[0]}; its inputs: {', '.join(inputs)}")

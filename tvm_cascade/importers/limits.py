@@ -1,4 +1,4 @@
-"""What imported networks may not hold: tensors of types, and scales, that kernels have no form for."""
+"""Checks of imported networks for element types and computed scales that no kernel supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_KERNELS = ("float16", "bfloat16", "float8", "float4")
 
 
 def check_types(path: object, mod: Any) -> None:
-    """Refuses inputs, and what is computed from them, of half floats and shorter ones; weights may be stored as such.
+    """Raise for inputs and values computed from them of 16-bit or shorter floats; weights may be stored as such.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def check_types(path: object, mod: Any) -> None:
 
 
 def check_scales(path: object, mod: Any) -> None:
-    """Refuses activations that are quantized by scales computed at run time.
+    """Raise for activations that are quantized dynamically, by scales computed at run time.
 
     Raises
     ------

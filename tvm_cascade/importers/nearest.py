@@ -1,4 +1,4 @@
-"""Which pixel a nearest resize takes, in every form that ONNX has."""
+"""Source indices of a nearest-neighbour resize, in the modes of ONNX's Resize."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEAREST_MODES = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "al
 
 
 def nearest_sources(extent: int, size: int, scale: float, mode: str, rounding: str) -> list[int]:
-    """The place in an axis of `extent` that each of `size` outputs reads.
+    """The index along an axis of `extent` elements that each of `size` outputs reads.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def nearest_sources(extent: int, size: int, scale: float, mode: str, rounding: s
     Raises
     ------
     ValueError
-        For modes that depend on a region.
+        For a mode that is not in `NEAREST_MODES`, such as those that depend on a region.
     """
     if mode not in NEAREST_MODES:
         raise ValueError(f"a nearest resize of mode {mode}")

@@ -1,7 +1,7 @@
-"""Quantized networks of rank 3 (Conv1d) as networks of one row: `[n, c, w]` becomes `[n, c, 1, w]`, exactly.
+"""Rewrite of quantized rank-3 networks (Conv1d) to rank 4 with one row: `[n, c, w]` becomes `[n, c, 1, w]`, exactly.
 
-Integer lowering and the schedulers know convolutions and pools of two dimensions. An operator without a rule here reads a
-reshape to rank 3, made before its dequantize.
+Integer lowering and the schedules support only two-dimensional convolutions and pools. An operator without a rule here
+reads its operands reshaped to rank 3, before their dequantize if they have one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
 
 
 def to_one_row(mod: tvm.IRModule, unary: frozenset[str], binary: frozenset[str]) -> tvm.IRModule:
-    """`mod` with its convolutions and pools of rank 3 in rank 4, and what stands between them: operators of the names in
-    `unary`, and in `binary` those of two operands."""
+    """`mod` with rank-3 convolutions and pools in rank 4, and the operators between them: elementwise ones named in
+    `unary` (one operand) and `binary` (two), concats, reshapes and reductions."""
     known = {*_CONVOLUTIONS, *_POOLS}
     if not any(name_of(b.value) in known for b in bindings_of(mod["main"])):
         return mod
@@ -45,8 +45,8 @@ def to_one_row(mod: tvm.IRModule, unary: frozenset[str], binary: frozenset[str])
 class _Widening(Rewriting):
     def __init__(self, mod: Any, unary: frozenset[str], binary: frozenset[str]) -> None:
         super().__init__(mod)
-        self.new: dict[Value, Value] = {p: p for p in self.main.params}  # of every old value that was not widened
-        self.wide: dict[Value, Value] = {}  # of old values of rank 3
+        self.new: dict[Value, Value] = {p: p for p in self.main.params}  # old value -> new value, rank kept
+        self.wide: dict[Value, Value] = {}  # old value of rank 3 -> new value of rank 4
         self.handlers: dict[str, Callable[[Value], Value | None]] = {
             **dict.fromkeys(_CONVOLUTIONS, self._convolution),
             **dict.fromkeys(_POOLS, self._pool),
@@ -77,7 +77,7 @@ class _Widening(Rewriting):
         return value if isinstance(value, relax.Var) else self.bb.emit(value)
 
     def _narrow(self, value: Value) -> Value:
-        """The counterpart of a value of the old function, in the rank that it had."""
+        """The counterpart of a value of the old function, in its old rank."""
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._narrow(f) for f in value.fields])
         if isinstance(value, relax.TupleGetItem):
@@ -91,7 +91,7 @@ class _Widening(Rewriting):
         return self.new.get(value, value)
 
     def _widened(self, value: Value) -> Value:
-        """`value`, of rank 3 or what broadcasts against it, in rank 4."""
+        """The counterpart in rank 4 of `value`, which has rank 3 or broadcasts against it."""
         if value in self.wide:
             return self.wide[value]
         shape = shape_of(value)
@@ -101,7 +101,7 @@ class _Widening(Rewriting):
         return self._reshaped(self._narrow(value), (*shape[:2], 1, shape[2]))
 
     def _reshaped(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """A view, of stored values where `value` is dequantized with one scale, and of a view's own source."""
+        """`value` reshaped, before its dequantize if it has one with one scale; constants and chains are folded."""
         if shape_of(value) == shape:
             return value
         call = self._definition(value)
@@ -163,7 +163,7 @@ class _Widening(Rewriting):
         return relax.op.concat([self._widened(f) for f in fields], axis=_AXIS[int(call.attrs.axis) % 3])
 
     def _view(self, var: Value, call: Value) -> None:
-        """A reshape that adds the axis of the one row, or removes it, is the value itself in rank 4 or 3."""
+        """A reshape; one that only removes the axis of the one row is its source, taken as a rank-4 value."""
         source, shape = call.args[0], shape_of(var)
         if source not in self.wide and shape_of(source) == (*shape[:2], 1, shape[2]):
             self.wide[var] = self._narrow(source)
@@ -171,7 +171,7 @@ class _Widening(Rewriting):
         self.new[var] = self._reshaped(self.wide[source] if source in self.wide else self._narrow(source), shape)
 
     def _reduction(self, var: Value, call: Value) -> None:
-        """Along the row: over the axis of extent 1 too, which changes nothing."""
+        """A reduction over the width: in rank 4 also over the rows, of extent 1. Other reductions stay in rank 3."""
         axes, kept = call.attrs.axis, bool(call.attrs.keepdims)
         if axes is None or [int(a) % 3 for a in axes] != [2]:
             self.new[var] = self._emitted(self._narrow(call))

@@ -1,9 +1,9 @@
-"""Converters for Relax's ONNX importer: what it gets wrong, and what it spells so that no later pass sees through it.
+"""Converters for Relax's ONNX importer: operators that it imports wrongly, or in a form that later passes cannot analyse.
 
-It imports Pad, Clip and Tile as TIR functions of its own, Max, Min, Sum and Mean as a stack and a reduction, forgets
-`output_shape` of ConvTranspose, rounds the size of SAME_LOWER pools down, takes the ratio of the sizes for the
-scales of a Resize, which differ where a scale times a size is not whole, reads no `axes` and no antialias of it, and
-leaves indices of 64 bits to kernels that count in 32.
+It imports Pad, Clip and Tile as opaque TIR functions, Max, Min, Sum and Mean as a stack and a reduction; ignores
+`output_shape` of ConvTranspose; rounds the size of SAME_LOWER pools down; takes the ratio of the sizes for the scales of a
+Resize, which differ where a scale times a size is not whole; ignores `axes` and antialias of a Resize; and leaves indices
+int64, where kernels take int32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tvm_cascade.importers.nearest import nearest_sources
 from tvm_cascade.importers.values import Value, blocks_closed, constant_of, relax, shape_of
 
 Attributes = dict[str, Any]
-Converter = Callable[[Any, list[Value], Attributes], Value | None]  # None: as the importer does, from the attributes
+Converter = Callable[
+    [Any, list[Value], Attributes], Value | None
+]  # None: convert as the importer does, by the (changed) attributes
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 _FIXED = "export it with sizes (torch: interpolate(size=...) or recompute_scale_factor=True)"
 
@@ -35,7 +37,7 @@ class Importer(ONNXGraphImporter):
             return super().from_onnx(graph, opset)
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
-        """`from_onnx` has checked: the base class knows none of the operators that only this module converts."""
+        """Does nothing: `importers.from_onnx` checks, and the base class would refuse operators converted only here."""
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
         convert = CONVERTERS.get(op_name)
@@ -84,7 +86,7 @@ def _pad(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
 
 
 def _clip(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Bounds that are constant numbers; one that is no number bounds nothing."""
+    """Clip of float32 with constant bounds; a bound that is NaN is ignored."""
     x = inputs[0]
     lo, hi = (
         _number(inputs, i, float(attrs.get(name, end))) for i, name, end in ((1, "min", -np.inf), (2, "max", np.inf))
@@ -108,7 +110,7 @@ def _tile(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None
 
 
 def _pairwise(operator: Callable[[Value, Value], Value], average: bool = False) -> Converter:
-    """The operands one by one: each step has the form of an operator of two."""
+    """A converter of an operator with many operands to a chain of binary ones; `average` divides by their number."""
 
     def convert(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
         operands = list(inputs)
@@ -130,7 +132,7 @@ def _swish(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def _power(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
-    """An exponent of another type than its base."""
+    """Pow whose constant exponent has another type than its float base: the exponent is cast."""
     exponent, kind = _constant(inputs, 1), str(inputs[0].ty.dtype)
     if exponent is None or str(exponent.dtype) == kind or not kind.startswith("float"):
         return None
@@ -138,7 +140,7 @@ def _power(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | Non
 
 
 def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
-    """By constant indices along one axis."""
+    """A converter of gathers along one axis by constant indices."""
 
     def convert(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
         shape, axis = shape_of(inputs[0]), int(attrs.get("axis", 0))
@@ -149,7 +151,7 @@ def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
 
 
 def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Along one axis that holds the leading ones."""
+    """GatherND by constant indices: a gather along the indexed leading axes, flattened into one."""
     shape, indices = shape_of(inputs[0]), _constant(inputs, 1)
     if indices is None or not indices.ndim or attrs.get("batch_dims"):
         return None
@@ -163,8 +165,8 @@ def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | N
 
 
 def _places(inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
-    """Constant indices into axes of `extents`, those from the end counted from the start, of 32 bits: kernels compute
-    with no wider ones. None where they are computed, or an operand is a size or a constant."""
+    """Constant indices into axes of `extents` as int32, which kernels take; negative ones, counted from the end, become
+    positive. None where the indices are computed, or the data are a constant or have no shape."""
     indices = _constant(inputs, 1)
     if indices is None or not shape_of(inputs[0]) or constant_of(inputs[0]) is not None or not extents:
         return None
@@ -175,13 +177,13 @@ def _places(inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
 
 
 def _local_normalization(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> None:
-    """As the importer does, which knows windows around a channel alone."""
+    """LRN is left to the importer, which supports windows centred on a channel: an even size is refused."""
     if int(attrs["size"]) % 2 == 0:
         raise NotImplementedError(f"a window of {attrs['size']} channels: give it an odd size")
 
 
 def _window(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """SAME padding spelled out, for the importer itself: `ceil(in / stride)` outputs, the odd one after or before."""
+    """Write SAME padding as explicit `pads`, for the importer: `ceil(in / stride)` outputs, an odd pad after or before."""
     mode = _text(attrs, "auto_pad", "NOTSET")
     extents = shape_of(inputs[0])[2:]
     if not mode.startswith("SAME"):
@@ -206,7 +208,7 @@ def _halves(total: Sequence[int], upper: bool) -> tuple[int, ...]:
 
 
 def _transposed(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """`output_shape` spelled out as pads and output padding, for the importer itself."""
+    """Write `output_shape` of a ConvTranspose as pads and output padding, for the importer."""
     wanted = attrs.pop("output_shape", None)
     if wanted is None:
         return None
@@ -225,7 +227,7 @@ def _transposed(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value |
 
 
 def _spread(inputs: list[Value], attrs: Attributes) -> None:
-    """Scales or sizes of some `axes` as those of all."""
+    """Extend scales or sizes that a Resize gives for some `axes` to all axes, in place."""
     shape, axes = shape_of(inputs[0]), attrs.pop("axes", None)
     for index, name in ((2, "scales"), (3, "sizes")):
         if axes is not None and inputs[index] is not None:
@@ -238,7 +240,7 @@ def _spread(inputs: list[Value], attrs: Attributes) -> None:
 
 
 def _upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Resize by the same scales, its coordinates counted from the corner."""
+    """Upsample as a Resize by the same scales, with asymmetric coordinates."""
     x, scales = inputs[0], _constant(inputs, 1) if inputs[1] is not None else attrs.get("scales")
     if scales is None or len(shape_of(x)) != 4 or any(float(s) != 1 for s in scales[:2]):
         raise NotImplementedError(f"scales that are computed, or of other axes than the last two of four: {_FIXED}")
@@ -254,7 +256,7 @@ def _upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def _resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
-    """Scales that give no whole size: nearest pixels are gathered, blends refused."""
+    """Resize by scales that give no whole size: gathers for mode nearest, a refusal for others. None for whole sizes."""
     policy = _text(attrs, "keep_aspect_ratio_policy", "stretch")
     if attrs.get("antialias") or policy != "stretch":
         what = "antialias" if attrs.get("antialias") else f"keep_aspect_ratio_policy {policy}"

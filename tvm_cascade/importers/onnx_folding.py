@@ -1,9 +1,8 @@
-"""Sizes and operands that an ONNX graph computes, as constants, and explicit pads folded into the convolutions that they
-feed.
+"""Constant folding on ONNX graphs: computed sizes and operands become constants, pads merge into the convolutions they feed.
 
-Sizes are computed from the shapes of tensors, once those of the inputs are known. PyTorch's exporters write them for
-every size that was dynamic (`view(n, -1, h * w)`): Shape, arithmetic, Concat. The importer knows some of their forms.
-A pad by zero of rows and columns is the convolution's own padding, exactly.
+Sizes are computed from the shapes of tensors, once those of the inputs are known. PyTorch's exporters compute every size
+that was dynamic in the graph (`view(n, -1, h * w)`): Shape, arithmetic, Concat. The importer supports some of these forms.
+A zero pad of rows and columns is equal to the convolution's own padding.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-_ROUNDS = 8  # of inference, each of which knows the shapes that the one before made constant
-_LARGEST = 64  # elements of what is computed here: sizes, and never weights
+_ROUNDS = 8  # of shape inference, each of which can use the sizes that the one before made constant
+_LARGEST = 64  # elements of a folded value: sizes, never weights
 _ARITHMETIC = frozenset(
     (
         *("Add", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather", "Greater"),
@@ -25,9 +24,11 @@ _ARITHMETIC = frozenset(
         *("Sub", "Unsqueeze", "Where"),
     )
 )
-_GROWING = ("ConstantOfShape", "Expand")  # to the shape that their last operand is
-_CONSTANT = frozenset(("Pad", "Clip", "Tile", "Pow", "Resize", "Upsample"))  # operands but the first are numbers
-_MOST_NODES = 100  # that compute an operand
+_GROWING = ("ConstantOfShape", "Expand")  # operators whose last operand is their output's shape
+_CONSTANT = frozenset(
+    ("Pad", "Clip", "Tile", "Pow", "Resize", "Upsample")
+)  # their operands after the first must be constant
+_MOST_NODES = 100  # nodes that may compute one operand
 _SPATIAL_FROM = 2  # NCHW: batch and channels come first
 
 
@@ -39,7 +40,7 @@ def copied(message: Any) -> Any:
 
 
 def evaluated(nodes: Sequence[Any], name: str, constants: Sequence[Any], model: Any) -> np.ndarray:
-    """The tensor `name` that nodes of `model` compute from constants."""
+    """Evaluate the tensor `name`, which `nodes` of `model` compute from `constants` (initializers)."""
     result = helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None)
     part = helper.make_graph(nodes, "constant", [], [result], constants)
     whole = helper.make_model(part, opset_imports=list(model.opset_import), ir_version=model.ir_version)
@@ -48,13 +49,13 @@ def evaluated(nodes: Sequence[Any], name: str, constants: Sequence[Any], model: 
 
 
 def constant_tensor(node: Any) -> Any | None:
-    """The tensor of a Constant node that is given as one; None for any other node."""
+    """The tensor in the attribute `value` of a Constant node; None for other nodes and other attributes."""
     given = node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
     return node.attribute[0].t if given else None
 
 
 def fold_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """A copy of `model` without the arithmetic of sizes; `shapes` are those of its inputs."""
+    """A copy of `model` with computed sizes folded to constants; `shapes` are those of its inputs."""
     if not any(n.op_type == "Shape" for n in model.graph.node):
         return model
     made = copied(model)
@@ -70,7 +71,7 @@ def fold_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
 
 
 def _folded(model: Any) -> bool:
-    """Whether a node of `model` became a constant."""
+    """Fold nodes of `model` in place, one pass; returns whether any became a constant."""
     graph = model.graph
     known = _shapes(model)
     tensors = {w.name: w for w in graph.initializer}
@@ -106,7 +107,7 @@ def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _value(node: Any, shapes: Mapping[str, tuple[int, ...]], small: Mapping[str, Any], model: Any) -> np.ndarray | None:
-    """What a node computes from sizes alone; None for any other."""
+    """The value of a node that computes from known sizes only; None for any other node."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
     if node.op_type == "Shape":
@@ -133,9 +134,8 @@ def _named(tensor: Any, name: str) -> Any:
 
 
 def constant_operands(model: Any) -> Any:
-    """A copy of `model` in which what constants alone compute for the operands in `_CONSTANT` (widths of a Pad as
-    TorchScript spells them, a bound dequantized) is a constant, and what they quantize is stored: the importer reads
-    nothing else."""
+    """A copy of `model` with folded operands where the importer requires constants: those of operators in `_CONSTANT`
+    (widths of a Pad as TorchScript computes them, a dequantized bound), and quantized weights (QuantizeLinear)."""
     made = copied(model)
     graph = made.graph
     producers = {name: node for node in graph.node for name in node.output}
@@ -153,7 +153,7 @@ def constant_operands(model: Any) -> Any:
 
 
 def _computation(name: str, producers: dict[str, Any], constants: dict[str, Any]) -> list[Any]:
-    """The nodes that compute `name` from constants, in order; none where an input of the model is needed."""
+    """The nodes that compute `name` from constants, in order; none where it depends on an input of the model."""
     found: list[Any] = []
     waiting = [name]
     while waiting:
@@ -171,7 +171,7 @@ def _computation(name: str, producers: dict[str, Any], constants: dict[str, Any]
 
 
 def fold_pads(model: Any) -> Any:
-    """A copy of `model` without the pads that its convolutions can do themselves."""
+    """A copy of `model` with zero pads of rows and columns merged into the convolutions that read them."""
     folded = copied(model)
     graph = folded.graph
     constants = {w.name: w for w in graph.initializer}
@@ -190,7 +190,7 @@ def fold_pads(model: Any) -> Any:
 
 
 def _widths(pad: Any, constants: dict[str, Any]) -> list[int] | None:
-    """Spatial padding as Conv spells it, all begins and then all ends; None for what no convolution does."""
+    """Widths of a Pad in the order of Conv's `pads`, all begins and then all ends; None where Conv cannot pad so."""
     attrs = {a.name: a for a in pad.attribute}
     if "mode" in attrs and attrs["mode"].s != b"constant":
         return None
@@ -212,7 +212,7 @@ def _widths(pad: Any, constants: dict[str, Any]) -> list[int] | None:
 
 
 def _takes(node: Any, pad: Any) -> bool:
-    """Whether `node` is a convolution of the padded tensor with padding that is spelled out."""
+    """Whether `node` is a convolution of the padded tensor with explicit padding (no auto_pad)."""
     explicit = all(a.s == b"NOTSET" for a in node.attribute if a.name == "auto_pad")
     return (
         node.op_type == "Conv" and node.input[0] == pad.output[0] and pad.output[0] not in node.input[1:] and explicit

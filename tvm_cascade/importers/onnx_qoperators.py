@@ -1,7 +1,7 @@
-"""ONNX's fused quantized operators (QLinearConv and its kin) spelled out as DequantizeLinear, operator, QuantizeLinear.
+"""Expansion of ONNX's fused quantized operators (QLinearConv, QGemm, ...) to DequantizeLinear, operator, QuantizeLinear.
 
-One rule a family: which inputs carry (scale, zero point) pairs, and which float operator stands between. The
-spelled-out form is the operators' own definition, and the only one that Relax and integer lowering need to know.
+One rule for each family says which inputs are (scale, zero point) pairs and which float operator stands between. The
+expansion is the operators' own definition, and the only form that Relax and integer lowering must support.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tvm_cascade.importers.onnx_folding import copied
 
 
 def spell_out(model: Any, keep: Collection[str] = ()) -> Any:
-    """A copy of `model` without QLinear operators that have a rule here; others stay, and kinds to `keep`."""
+    """A copy of `model` with all operators in `RULES` expanded, except those of the types in `keep`."""
     if not any(n.op_type in RULES for n in model.graph.node):
         return model
     spelled = copied(model)
@@ -35,7 +35,7 @@ def spell_out(model: Any, keep: Collection[str] = ()) -> Any:
 
 
 class _Writer:
-    """Appends nodes with fresh names."""
+    """Appends nodes and initializers with fresh names to the graph of a model."""
 
     def __init__(self, model: Any) -> None:
         self.graph = model.graph
@@ -46,7 +46,7 @@ class _Writer:
         self.count = 0
 
     def fresh(self) -> str:
-        """A name that the graph has not."""
+        """A name that is not used in the graph."""
         while True:
             self.count += 1
             name = f"spelled_out_{self.count}"
@@ -59,12 +59,12 @@ class _Writer:
         return output
 
     def real(self, stored: str, scale: str, zero_point: str, axis: int | None = None) -> str:
-        """DequantizeLinear; along `axis` where the scale is a vector."""
+        """Append a DequantizeLinear, along `axis` where the scale is a vector; returns its output's name."""
         given: dict[str, Any] = {"axis": axis} if axis is not None and self.rank(scale) == 1 else {}
         return self.node("DequantizeLinear", [stored, scale, *([zero_point] if zero_point else [])], **given)
 
     def stored(self, real: str, node: Any, at: int) -> None:
-        """QuantizeLinear into the output of `node`, whose scale and zero point are its inputs from `at`."""
+        """Append a QuantizeLinear into the output of `node`, whose inputs `at` and `at + 1` are scale and zero point."""
         scale, zero_point = _input(node, at), _input(node, at + 1)
         self.node("QuantizeLinear", [real, scale, *([zero_point] if zero_point else [])], node.output[0])
 
@@ -88,7 +88,7 @@ class _Writer:
 
 def as_signed(model: Any) -> Any:
     """A copy of `model` whose inner uint8 tensors are int8, every value and zero point 128 less: the same network, in
-    the type that kernels are fastest in. Tensors that the model's users see keep their types."""
+    the type that kernels are fastest in. The model's inputs and outputs keep their types."""
     made = copied(model)
     writer = _Writer(made)
     readers: dict[str, list[Any]] = {}
@@ -119,7 +119,7 @@ def _input(node: Any, index: int) -> str:
 
 
 def _convolution(writer: _Writer, node: Any) -> None:
-    """x, its pair, w, its pair, the output's pair, and an int32 bias of scale sx * sw."""
+    """QLinearConv: x, its (scale, zero point) pair, w, its pair, the output's pair, an int32 bias of scale sx * sw."""
     x = writer.real(*node.input[0:3])
     w = writer.real(*node.input[3:6], axis=0)
     bias = _input(node, 8)
@@ -135,9 +135,9 @@ def _bias(writer: _Writer, node: Any, stored: str) -> str:
 
 
 def _gemm(writer: _Writer, node: Any) -> None:
-    """a, its pair, b, its pair, an int32 bias of scale sa * sb or none, and the output's pair or none: then real.
+    """QGemm: a, its pair, b, its pair, an int32 bias of scale sa * sb or none, the output's pair or none (float output).
 
-    `alpha` stands before the product and the bias alike; Gemm's stands before the product, its `beta` before the bias.
+    `alpha` scales the product and the bias; Gemm's `alpha` scales only the product, its `beta` the bias.
     """
     attrs = _attributes(node)
     a = writer.real(*node.input[0:3])
@@ -152,7 +152,7 @@ def _gemm(writer: _Writer, node: Any) -> None:
 
 
 def _of_two(kind: str) -> _Rule:
-    """a, its pair, b, its pair, the output's pair."""
+    """The rule of a binary operator: a, its (scale, zero point) pair, b, its pair, the output's pair."""
 
     def rule(writer: _Writer, node: Any) -> None:
         operands = [writer.real(*node.input[0:3]), writer.real(*node.input[3:6], axis=1 if kind == "MatMul" else None)]
@@ -162,7 +162,7 @@ def _of_two(kind: str) -> _Rule:
 
 
 def _of_one(kind: str) -> _Rule:
-    """x, its pair, the output's pair; channels-last pools are left to the importer to refuse."""
+    """The rule of a unary operator: x, its pair, the output's pair. Channels-last pools stay: the importer refuses them."""
 
     def rule(writer: _Writer, node: Any) -> None:
         if _attributes(node).get("channels_last"):
@@ -175,7 +175,7 @@ def _of_one(kind: str) -> _Rule:
 
 
 def _softmax(writer: _Writer, node: Any) -> None:
-    """Since opset 13 along one axis, before along that axis and all behind it; the attribute `opset` says which holds."""
+    """QLinearSoftmax: since opset 13 over one axis, before over it and all later ones; attribute `opset` says which."""
     attrs = _attributes(node)
     axis, flat, old = attrs.get("axis", -1), attrs["opset"] < 13, writer.opset < 13
     if axis != -1 and old and not flat:  # left to the importer to refuse
@@ -191,7 +191,7 @@ def _softmax(writer: _Writer, node: Any) -> None:
 
 
 def _concat(writer: _Writer, node: Any) -> None:
-    """The output's pair, then each input with its own."""
+    """QLinearConcat: the output's (scale, zero point) pair, then each input with its own."""
     parts = [writer.real(*node.input[i : i + 3]) for i in range(2, len(node.input), 3)]
     writer.stored(writer.node("Concat", parts, **_attributes(node)), node, 0)
 

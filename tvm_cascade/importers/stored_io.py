@@ -1,8 +1,8 @@
-"""Inputs and outputs in the stored integers of a quantized network, where its file has them in floats.
+"""Rewrite of a quantized network's float inputs and outputs to the integers that it stores (`--stored-io`).
 
 Models of ONNX Runtime's and PyTorch's quantizers take floats, quantize them, and dequantize what they return. On a board
-that is four times the bytes of what the network reads: an input that is only quantized comes quantized, an output that
-is only dequantized leaves as it is stored. `TensorSpec.scale` and `zero_point` say what the integers mean.
+floats take four times the bytes of int8. So an input that is only quantized becomes an integer input, and an output that is
+the result of a dequantize an integer output; `TensorSpec.scale` and `zero_point` give their quantization.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def store_io(mod: tvm.IRModule) -> tvm.IRModule:
     Raises
     ------
     UsageError
-        Where none does.
+        If no input and no output allows it.
     """
     storing, spec = _Storing(mod, io_spec(mod)), io_spec(mod)
     if not any(storing.inputs) and not any(storing.outputs):
@@ -64,7 +64,7 @@ class _Storing(Rewriting):
 
 
 def storable_inputs(mod: tvm.IRModule) -> tuple[TensorSpec, ...]:
-    """The inputs that `store_io` would store, as they would be."""
+    """The specs that `store_io` would give to float inputs that it can turn into stored integers."""
     untyped: Any = mod
     bindings = bindings_of(untyped["main"])
     pairs = zip(untyped["main"].params, io_spec(mod).inputs, strict=True)
@@ -80,7 +80,7 @@ def _parameter(param: Value, spec: TensorSpec | None) -> Value:
 
 
 def _stored_input(param: Value, spec: TensorSpec, bindings: Sequence[Any]) -> TensorSpec | None:
-    """The input as its quantize stores it, where all its readers are that same quantize; None otherwise."""
+    """The spec of an input in stored integers, where all its readers are quantizes of equal parameters; None otherwise."""
     readers = [b.value for b in bindings if param in relax.analysis.free_vars(b.value)]
     if spec.dtype != "float32" or not readers or any(name_of(r) != "quantize" for r in readers):
         return None
@@ -92,7 +92,7 @@ def _stored_input(param: Value, spec: TensorSpec, bindings: Sequence[Any]) -> Te
 
 
 def _stored_output(call: Value, spec: TensorSpec) -> TensorSpec | None:
-    """The output as it is stored before the dequantize `call`; None where `call` is something else."""
+    """The spec of an output in the stored integers that `call` dequantizes; None where `call` is something else."""
     if name_of(call) != "dequantize" or spec.dtype != "float32":
         return None
     scale, zero = _number(call.args[1]), _number(call.args[2])

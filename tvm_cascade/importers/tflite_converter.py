@@ -1,6 +1,6 @@
-"""Relax's TFLite importer with its losses mended, through the `op_converter=` door that it offers.
+"""`Converter`: Relax's TFLite operator converter with its defects corrected, for the importer's parameter `op_converter`.
 
-What each method here mends is said at the method. Quantized operators arrive as `dequantize -> float operator ->
+Each method says which defect it corrects. Quantized operators are imported as `dequantize -> float operator ->
 quantize` islands or, for operators that only move or compare stored values, directly on integers;
 `passes.LowerQuantized` turns both into integer arithmetic.
 """
@@ -63,12 +63,12 @@ _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, 
 
 
 class Converter(LstmConverters):
-    """`OperatorConverter` whose results carry the names of the model's tensors."""
+    """TVM's `OperatorConverter`, corrected; its variables have the names of the model's tensors."""
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _FOLDED | _IN_ISLANDS
 
     def __init__(self, *args: object, missing: list[str] | None = None, **kwargs: object) -> None:
-        """With `missing`, what cannot be converted is added there, and zeros stand for it; else it raises."""
+        """With `missing`, operators that cannot be converted are appended to it and give zeros; else they raise."""
         super().__init__(*args, **kwargs)
         self._missing = missing
         self._absent: dict[int, str] = {}
@@ -80,7 +80,7 @@ class Converter(LstmConverters):
         Raises
         ------
         Unsupported, Refused
-            With the operator's name, whatever the importer raised.
+            For operators that cannot be converted, or that are malformed, with their names.
         """
         missing: dict[str, None] = {}
         for i in range(self.subgraph.OperatorsLength()):
@@ -113,13 +113,13 @@ class Converter(LstmConverters):
         return any(t.qnn_params and t.tensor.Type() in wide for t in self.get_output_tensors(op))
 
     def _stand_in(self, op: Operator) -> None:
-        """Zeros for what an operator writes that cannot be converted, so that the rest are looked at too."""
+        """Bind zeros to the outputs of an operator that cannot be converted, so that later operators are checked too."""
         for output in self.get_output_tensors(op):
             dtype = self.get_tensor_type_str(output.tensor.Type())
             self._bind(output, relax.op.zeros(self._shape(output), dtype))
 
     def check_unsupported_ops(self) -> None:
-        """Notes what cannot be converted; refuses networks of quantized weights and float activations."""
+        """Record operators that cannot be converted; refuse networks with quantized weights and float activations."""
         self._absent, hybrid = coverage(self, self.convert_map, self._SUPPORTED_QUANTIZED_OPS)
         if hybrid:
             raise Refused(
@@ -144,8 +144,8 @@ class Converter(LstmConverters):
             self._bind(output, relax.TupleGetItem(result, k))
 
     def get_tensors(self, tensors_idx_list: Any) -> list[stock.TensorWrapper]:
-        """Mends the axis of quantization: meaningless with one scale, clamped where it exceeds the rank (the rank-1
-        biases of some converters); and one zero point given for many scales, which the importer refuses."""
+        """Corrects the axis of quantization: 0 with one scale, clamped where it exceeds the rank (rank-1 biases of some
+        converters); and allows one zero point for many scales, which the importer refuses."""
         wrappers = []
         for index in self._indices_or_empty(tensors_idx_list):
             if index < 0:
@@ -158,13 +158,13 @@ class Converter(LstmConverters):
         return wrappers
 
     def has_same_qnn_params(self, lhs_tensor: object, rhs_tensor: object) -> bool:
-        """The reference copies or compares stored values without a look at the scales, so unequal ones are no error."""
+        """Always True: the reference copies or compares stored values whatever their scales; unequal ones are no error."""
         return True
 
     def convert_qnn_fused_activation_function(
         self, expr: Value, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
     ) -> Value:
-        """Bounds rounded half away from zero in float32, as the reference does (the importer: half to even)."""
+        """Clip to an activation's bounds, rounded half away from zero in float32 as in the reference, not half to even."""
         if fused_activation_fn == tflite.ActivationFunctionType.NONE:
             return expr
         if fused_activation_fn not in _FUSED_BOUNDS:
@@ -174,7 +174,7 @@ class Converter(LstmConverters):
         return relax.op.clip(expr, min=float(lo), max=float(hi))
 
     def dequantize(self, expr: Value, tensor: stock.TensorWrapper) -> Value:
-        """The 64-bit biases of int16 networks, which Relax cannot dequantize, as 32-bit ones where they fit."""
+        """Casts the int64 biases of int16 networks, which Relax cannot dequantize, to int32; raises if they do not fit."""
         if isinstance(expr, tvm.ir.GenericConst):
             data: Any = getattr(expr, "value").numpy()  # noqa: B009  (a field of run time)
             if data.dtype == np.int64:
@@ -190,9 +190,9 @@ class Converter(LstmConverters):
 
     @converts("TRANSPOSE_CONV")
     def _transpose_conv(self, op: Operator) -> Value:
-        """Gives the output the size that its operand says, which the importer computes from the padding alone.
+        """The output has the size that an operand gives; the importer computes it from the padding alone.
 
-        Float ones are emitted in NCHW, the one layout that Relax legalizes.
+        Float convolutions are emitted in NCHW, the only layout that Relax legalizes.
         """
         inputs, output = self.get_input_tensors(op), self.get_output_tensors(op)[0]
         options = self.options(op, tflite.TransposeConvOptions)
@@ -220,7 +220,7 @@ class Converter(LstmConverters):
         return self._activated(result, output, options.FusedActivationFunction())
 
     def _activated(self, value: Value, output: stock.TensorWrapper, activation: int) -> Value:
-        """A float result with its fused activation, stored as `output` is."""
+        """A float result with its fused activation, quantized if `output` is."""
         if not output.qnn_params:
             return self.convert_fused_activation_function(value, activation)
         return self.convert_qnn_fused_activation_function(
@@ -233,8 +233,8 @@ class Converter(LstmConverters):
 
     @converts("FULLY_CONNECTED")
     def _fully_connected(self, op: Operator) -> Value:
-        """TFLite flattens every input to [-1, K] and gives it the output's declared shape: the importer fails on rank 4
-        and takes keep_num_dims for granted."""
+        """TFLite flattens every input to [-1, K] and gives the result the output's declared shape; the importer fails on
+        rank 4 and assumes keep_num_dims."""
         inputs = self.get_input_tensors(op)
         if inputs[1].tensor_idx < 0 or len(self._shape(inputs[1])) != 2:
             raise tvm.error.OpNotImplemented("FULLY_CONNECTED with weights that are no matrix")
@@ -243,7 +243,7 @@ class Converter(LstmConverters):
         flat = [int(np.prod(shape)) // depth, depth]
         if shape == flat:
             result = self.convert_fully_connected(op)
-        else:  # while its input reads as a matrix
+        else:  # meanwhile its input is bound to a reshape to [-1, K]
             name = stock.get_tensor_name(self.subgraph, inputs[0].tensor_idx)
             plain = self.get_tensor_expr(inputs[0])
             self.exp_tab.set_expr(name, self.bb.emit(relax.op.reshape(plain, flat)), force_override=True)

@@ -1,4 +1,4 @@
-"""Which operators of a `.tflite` file cannot be converted, known before any is."""
+"""Find the operators of a `.tflite` file that cannot be converted, before any is converted."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _CONTROL = {"WHILE": _LOOP, "STABLEHLO_WHILE": _LOOP, "IF": _BRANCH}
 
 
 def coverage(converter: Any, known: Container[str], quantized: Container[str]) -> tuple[dict[int, str], list[str]]:
-    """What is not covered of the operators of `converter`'s subgraph: what to call each by its number, and the operators
-    whose weights are quantized and whose activations are floats. `known` are the names that it converts, `quantized`
-    those with a quantized form."""
+    """The operators of `converter`'s subgraph that cannot be converted, as index -> description, and the names of hybrid
+    ones, with quantized weights and float activations. `known` are the names of operators that have a converter,
+    `quantized` those whose quantized form is supported."""
     names = stock.build_str_map(tflite.BuiltinOperator())
     absent: dict[int, str] = {}
     hybrid: dict[str, None] = {}

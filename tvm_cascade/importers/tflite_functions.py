@@ -1,5 +1,5 @@
-"""TFLite operators that compute, or keep values in place, where Relax's importer refuses their quantized form or gets
-their float form wrong."""
+"""Converters of TFLite operators that compute, pad or broadcast, where Relax's importer refuses their quantized form or
+converts their float form wrongly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tvm_cascade.passes.integer.island import EXPLICIT_AXIS
 
 
 class FunctionConverters(ShapeConverters):
-    """Operators that compute."""
+    """Converters of operators that compute, pad or broadcast."""
 
     @converts("ELU")
     def _elu(self, op: Operator) -> Value:
-        """`relu(x) - relu(1 - exp(x))`, as Relax's importer has it; of a quantized operator, dequantized and quantized."""
+        """`relu(x) - relu(1 - exp(x))`, as Relax's importer has it; a quantized one between dequantize and quantize."""
         x = self._real(self.get_input_tensors(op)[0])
         one = relax.const(np.float32(1))
         below = relax.op.nn.relu(relax.op.subtract(one, relax.op.exp(x)))
@@ -26,7 +26,7 @@ class FunctionConverters(ShapeConverters):
 
     @converts("L2_NORMALIZATION")
     def _l2_normalization(self, op: Operator) -> Value:
-        """Along the last axis. The reference bounds the norm of floats from below by 1e-6."""
+        """L2 normalization along the last axis. The reference bounds the norm of floats from below by 1e-6."""
         tensor = self.get_input_tensors(op)[0]
         x = self.bb.emit(self._real(tensor))
         total = relax.op.sum(relax.op.square(x), axis=len(self._shape(tensor)) - 1, keepdims=True)
@@ -40,8 +40,8 @@ class FunctionConverters(ShapeConverters):
 
     @converts("BATCH_MATMUL")
     def _batch_matmul(self, op: Operator) -> Value:
-        """Operands of at least rank 3, transposed as stored, batches broadcast by the product itself: of rank 2 it
-        would read as a fully connected layer, which rounds otherwise."""
+        """A matmul, which broadcasts batches, of operands transposed before their dequantize. They get at least rank 3:
+        a product of rank 2 would be lowered as a fully connected layer, which rounds differently."""
         options = self.options(op, tflite.BatchMatMulOptions)
         tensors, output = self.get_input_tensors(op), self.get_output_tensors(op)[0]
         operands = []
@@ -55,7 +55,7 @@ class FunctionConverters(ShapeConverters):
         return relax.op.reshape(result, made[-rank:]) if rank < 3 else result
 
     def _moved(self, tensor: stock.TensorWrapper, shape: list[int], order: list[int] | None) -> Value:
-        """A tensor reshaped and transposed on stored values, then dequantized; a constant at once."""
+        """A tensor reshaped and transposed, before its dequantize if it is quantized; a constant is folded."""
         if self.has_expr(tensor.tensor_idx):
             value = self.get_expr(tensor.tensor_idx)
             if self._shape(tensor) != shape:
@@ -69,13 +69,13 @@ class FunctionConverters(ShapeConverters):
 
     @converts("BROADCAST_TO")
     def _broadcast_to(self, op: Operator) -> Value:
-        """Of stored values."""
+        """A broadcast, of stored values where they are quantized."""
         x, shape = self.get_input_tensors(op)
         return relax.op.broadcast_to(self.get_tensor_expr(x), self._ints(shape))
 
     @converts("DEQUANTIZE")
     def _dequantize(self, op: Operator) -> Value:
-        """Marked by its axis: what reads the file's own floats is no quantized operator, and rounds otherwise."""
+        """Mark a DEQUANTIZE of the file by `EXPLICIT_AXIS`: its readers are float operators, which round differently."""
         tensor = self.get_input_tensors(op)[0]
         if not self.has_expr(tensor.tensor_idx) or not tensor.qnn_params or not self._shape(tensor):
             return self.convert_dequantize(op)
@@ -85,7 +85,7 @@ class FunctionConverters(ShapeConverters):
 
     @converts("GELU")
     def _gelu(self, op: Operator) -> Value:
-        """The importer ignores that a file asks for the approximation, and refuses quantized ones."""
+        """Corrects that the importer ignores the option `approximate` and refuses quantized operators."""
         tensor = self.get_input_tensors(op)[0]
         approximate = op.BuiltinOptions() is not None and self.options(op, tflite.GeluOptions).Approximate()
         return self._stored((relax.op.nn.gelu_tanh if approximate else relax.op.nn.gelu)(self._real(tensor)), op)
@@ -102,7 +102,7 @@ class FunctionConverters(ShapeConverters):
 
     @converts("REVERSE_V2")
     def _reverse(self, op: Operator) -> Value:
-        """A slice backwards, along any axes (the importer: one), of stored values."""
+        """A strided slice with steps of -1 along all given axes, where the importer supports one; stored values stay."""
         data, axes = self.get_input_tensors(op)
         shape = self._shape(data)
         along = sorted({a % len(shape) for a in self._ints(axes)})
@@ -125,7 +125,7 @@ class FunctionConverters(ShapeConverters):
 
     @converts("RELU_0_TO_1")
     def _relu_0_to_1(self, op: Operator) -> Value:
-        """Refused by the importer where quantized."""
+        """A clip to [0, 1]; the importer refuses quantized operators."""
         return self._stored(relax.op.clip(self._real(self.get_input_tensors(op)[0]), min=0, max=1), op)
 
     @converts("PAD", "PADV2")
@@ -148,7 +148,7 @@ class FunctionConverters(ShapeConverters):
 
     @converts("PRELU")
     def _prelu(self, op: Operator) -> Value:
-        """The importer flattens the slopes and refuses quantized ones: here one slope a channel stays that."""
+        """One slope per channel becomes `prelu`; the importer flattens all slopes and refuses quantized operators."""
         x, slopes = self.get_input_tensors(op)
         shape, given = self._shape(x), self._shape(slopes)
         data, alpha = self._real(x), self._real(slopes)

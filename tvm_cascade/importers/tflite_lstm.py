@@ -1,9 +1,9 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM (Relax's importer couples the input gate to the forget gate, whether the file does or
-not), always from states of zero: the interpreter keeps them between runs, unless its variables are reset.
+"""Converter of UNIDIRECTIONAL_SEQUENCE_LSTM. States always start at zero; TFLite's interpreter keeps them between runs,
+unless its variables are reset. (Relax's importer couples the input gate to the forget gate, even if the file does not.)
 
 `i, f, o = sigmoid(W x + R h + b)`, `g = tanh(W x + R h + b)`, `c = f c + i g`, `h = o tanh(c)`. Float ones are unrolled
-over their steps, the products with the input made for all at once. Quantized ones have no float form of which
-`passes.LowerQuantized` could make their arithmetic: they become the integer kernel at once.
+over their steps, with one product of the inputs of all steps. Quantized ones are converted to the integer kernel here,
+because `passes.LowerQuantized` could not derive their arithmetic from a float form.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HIDDEN = 4  # among the intermediates of an operator: the output before any pro
 
 
 class LstmConverters(FunctionConverters):
-    """The recurrent operator."""
+    """The converter of the LSTM, float and quantized."""
 
     @converts("UNIDIRECTIONAL_SEQUENCE_LSTM")
     def _lstm(self, op: Operator) -> Value:
@@ -87,7 +87,7 @@ class LstmConverters(FunctionConverters):
             raise tvm.error.OpNotImplemented("a float LSTM that clips its cell")
 
     def _integer_lstm(self, op: Operator, tensors: list[Any], options: Any) -> Value:
-        """Of int8 with a cell state of int16, in the reference's arithmetic."""
+        """An LSTM of int8 with an int16 cell state, in the reference's arithmetic."""
         output, hidden = self.get_output_tensors(op)[0], self._hidden(op)
         state, cell = tensors[_STATES : _STATES + 2]
         for tensor, what, dtype in ((tensors[0], "input", "int8"), (state, "state", "int8"), (cell, "cell", "int16")):
@@ -123,7 +123,7 @@ class LstmConverters(FunctionConverters):
         )
 
     def _hidden(self, op: Operator) -> Any:
-        """The intermediate tensor by which the output is scaled."""
+        """The intermediate tensor whose scale and zero point the output is computed with."""
         index = op.Intermediates(_HIDDEN) if op.IntermediatesLength() > _HIDDEN else -1
         hidden = self.get_tensors([index])[0] if 0 <= index < self.subgraph.TensorsLength() else None
         if hidden is None or not hidden.qnn_params:

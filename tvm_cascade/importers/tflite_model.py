@@ -1,6 +1,6 @@
-"""A TFLite flatbuffer, read defensively, in the shape that Relax's importer expects.
+"""Validated access to a TFLite flatbuffer, by subclasses of the classes that Relax's importer reads it through.
 
-The importer reads the file through the `tflite` package. Two defects there are mended by subclassing its accessors, so
+The importer reads the file through the `tflite` package. Two defects there are corrected by subclassing its accessors, so
 that no global state is patched: names of tensors are made unique (the importer keys its table by name, so equal names
 alias), and `BuiltinCode` is the larger of the new and the old field (the package ignores the new one below 127, so PAD
 of a new file reads as ADD).
@@ -72,7 +72,7 @@ class _SubGraph(tflite.SubGraph):
 
 
 class Model(tflite.Model):
-    """`tflite.Model` with the two defects above mended."""
+    """`tflite.Model` with the two defects of the module's docstring corrected."""
 
     __slots__ = ("_names",)
 
@@ -123,7 +123,7 @@ def original_name(model: Model, tensor: int) -> str:
 
 
 def check_model(model: Model, size: int) -> None:
-    """Follows what the importer will follow. `size` is the length of the file in bytes."""
+    """Raise `MalformedModel` where an offset, count or size that the importer reads is wrong; `size`: bytes of the file."""
     _require(1 <= model.SubgraphsLength() <= MAX_COUNT, "it has no subgraph")
     _require(model.BuffersLength() * 4 <= size and model.BuffersLength() <= MAX_COUNT, "its buffers exceed the file")
     _require(model.OperatorCodesLength() * 4 <= size, "its operator codes exceed the file")

@@ -1,4 +1,4 @@
-"""TFLite operators that move values, where Relax's importer refuses them, loses something or takes too long."""
+"""Converters of TFLite operators that move values, where Relax's importer refuses them, is wrong or too slow."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tvm_cascade.importers.values import Value, relax
 Operator: TypeAlias = Any  # of the file
 
 
-CONVERTERS: dict[str, str] = {}  # the method that converts an operator, by TFLite's name
+CONVERTERS: dict[str, str] = {}  # TFLite's name of an operator -> the method that converts it
 
 
 def converts(*operators: str) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
-    """Marks the method that converts operators, by TFLite's names."""
+    """Decorator that registers a method as the converter of operators, by TFLite's names."""
 
     def mark(method: Callable[..., Value]) -> Callable[..., Value]:
         CONVERTERS.update(dict.fromkeys(operators, method.__name__))
@@ -43,7 +43,7 @@ _CONVOLUTIONS = {"CONV_2D": "Conv2DOptions", "DEPTHWISE_CONV_2D": "DepthwiseConv
 
 
 class MoveConverters(stock.OperatorConverter):
-    """Operators that move values, and what all converters read of an operator."""
+    """Converters of operators that move values, and helpers of all converters."""
 
     def options(self, op: Operator, kind: type) -> Any:
         """The operator's table of options."""
@@ -58,24 +58,24 @@ class MoveConverters(stock.OperatorConverter):
         return stock.to_int_list(self.get_tensor_shape(tensor))
 
     def _ints(self, tensor: stock.TensorWrapper) -> list[int]:
-        """A constant operand, flat."""
+        """The elements of a constant integer operand, flattened; raises where it is computed."""
         if self.has_expr(tensor.tensor_idx):
             raise tvm.error.OpNotImplemented("an operand that must be constant is computed")
         return [int(v) for v in self.get_tensor_value(tensor).reshape(-1)]
 
     def _real(self, tensor: stock.TensorWrapper) -> Value:
-        """The numbers of a tensor."""
+        """A tensor as real numbers: dequantized if it is quantized."""
         value = self.get_tensor_expr(tensor)
         return self.dequantize(value, tensor) if tensor.qnn_params else value
 
     def _stored(self, value: Value, op: Operator) -> Value:
-        """Numbers as the operator's output has them, quantized or not."""
+        """Real numbers in the form of the operator's output: quantized if it is."""
         output = self.get_output_tensors(op)[0]
         return self.quantize(value, output) if output.qnn_params else value
 
     @converts("ARG_MAX", "ARG_MIN")
     def _arg(self, op: Operator) -> Value:
-        """Relax counts in int64, TFLite in the declared type."""
+        """Casts the indices: Relax gives int64, TFLite the declared type."""
         x, axis = self.get_input_tensors(op)
         declared = self.get_tensor_type_str(self.get_output_tensors(op)[0].tensor.Type())
         operator = relax.op.argmax if self.get_op_code_str(op) == "ARG_MAX" else relax.op.argmin
@@ -84,8 +84,8 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("GATHER")
     def _gather(self, op: Operator) -> Value:
-        """Indices of their own for every batch are places in all batches put one after the other. (The importer checks
-        constant indices in Python, one by one for every output element.)"""
+        """With batch dimensions, batches are flattened into the gathered axis and each batch's indices offset into it.
+        (The importer checks constant indices in Python, one by one for every output element.)"""
         data, indices = self.get_input_tensors(op)
         options = self.options(op, tflite.GatherOptions)
         shape, given = self._shape(data), self._shape(indices)
@@ -107,7 +107,7 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("GATHER_ND")
     def _gather_nd(self, op: Operator) -> Value:
-        """Constant indices of several axes, as places along all of them put one after the other."""
+        """Constant indices of several axes become indices into one axis, to which these are flattened."""
         data, indices = self.get_input_tensors(op)
         if self.has_expr(indices.tensor_idx):
             raise tvm.error.OpNotImplemented("GATHER_ND with computed indices")
@@ -119,7 +119,7 @@ class MoveConverters(stock.OperatorConverter):
         return relax.op.take(self.bb.emit(flat), relax.const(places, "int32"), axis=0, mode="fast")
 
     def _places(self, indices: stock.TensorWrapper, extent: int | np.ndarray) -> Value:
-        """Indices as int32, constant ones within `extent`."""
+        """Indices as int32; constant ones are checked against `extent`."""
         if self.has_expr(indices.tensor_idx):
             return relax.op.astype(self.get_expr(indices.tensor_idx), "int32")
         table = np.asarray(self.get_tensor_value(indices))
@@ -129,7 +129,7 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("MIRROR_PAD")
     def _mirror_pad(self, op: Operator) -> Value:
-        """The importer refuses the symmetric mode, which repeats the edge."""
+        """The symmetric mode, which repeats the edge and which the importer refuses, becomes a gather for each axis."""
         data, widths = self.get_input_tensors(op)
         pads = self._ints(widths)
         value = self.get_tensor_expr(data)
@@ -161,7 +161,7 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("SPLIT_V")
     def _split_v(self, op: Operator) -> Value:
-        """Sizes may leave one part to be computed, as -1."""
+        """One size may be -1: the rest of the axis."""
         data, sizes, axis = self.get_input_tensors(op)
         shape, at = self._shape(data), self._ints(axis)[0]
         extents = self._ints(sizes)
@@ -173,7 +173,7 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("SQUEEZE")
     def _squeeze(self, op: Operator) -> Value:
-        """No axes mean all of extent 1, where the importer squeezes none."""
+        """Without axes, all of extent 1 are removed; the importer removes none."""
         data = self.get_input_tensors(op)[0]
         shape = self._shape(data)
         options = self.options(op, tflite.SqueezeOptions)
@@ -183,7 +183,7 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("EXPAND_DIMS")
     def _expand_dims(self, op: Operator) -> Value:
-        """The importer calls Relax with an argument too many."""
+        """A reshape, because the importer calls Relax's `expand_dims` with one argument too many."""
         data, axis = self.get_input_tensors(op)
         shape = self._shape(data)
         at = self._ints(axis)[0] % (len(shape) + 1)
@@ -213,7 +213,7 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("BATCH_TO_SPACE_ND")
     def _batch_to_space(self, op: Operator) -> Value:
-        """Views, a transpose and a crop; nothing where it ends a dilated convolution, which is computed at once."""
+        """Reshapes, a transpose and a crop; where it ends a dilated convolution, that convolution (`_dilated`)."""
         folded = self._dilated(op)
         if folded is not None:
             return folded
@@ -238,7 +238,7 @@ class MoveConverters(stock.OperatorConverter):
         return self.bb.emit(relax.op.permute_dims(split, list(order)))
 
     def _dilated(self, op: Operator) -> Value | None:
-        """SPACE_TO_BATCH_ND, a convolution and the BATCH_TO_SPACE_ND `op` as one dilated convolution; None for another.
+        """SPACE_TO_BATCH_ND, a convolution and the BATCH_TO_SPACE_ND `op` as one dilated convolution; None if not that.
 
         Both are the same sums: pixel `o` of the result reads the padded input at `o + crop`, a block apart. So the
         convolution takes the blocks for its dilation and the pads, less the crops, for its padding; no map is rearranged.

@@ -1,4 +1,4 @@
-"""Shapes that a `.tflite` network computes when it runs, folded to constants.
+"""Constant folding of shapes that a `.tflite` network computes at run time.
 
 A converter that was given no batch size leaves the arithmetic of shapes in the network: SHAPE, a slice of it, a pack with
 constants, then a RESHAPE. The file declares 1 for every extent that the converter did not know. In the shape of an input
@@ -24,14 +24,14 @@ _MOST = 64  # elements: shapes are short
 
 
 class ShapeConverters(MoveConverters):
-    """Constants by the index of the tensor that holds them."""
+    """Converters that fold computed shapes; `known` has the folded values by tensor index."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.known: dict[int, np.ndarray] = {}
 
     def get_tensor_value(self, tensor_wrapper: stock.TensorWrapper, is_sparse: bool = False) -> np.ndarray:
-        """Of constants of the file, and of those folded here."""
+        """The value of a constant of the file, or of a tensor folded here."""
         found = self.known.get(tensor_wrapper.tensor_idx)
         return super().get_tensor_value(tensor_wrapper, is_sparse) if found is None else found
 
@@ -40,7 +40,7 @@ class ShapeConverters(MoveConverters):
         return input_tensor_idx not in self.known and super().has_expr(input_tensor_idx)
 
     def get_tensor_shape(self, tensor_wrapper: stock.TensorWrapper) -> Any:
-        """As folded or imported, where it has been; as declared otherwise."""
+        """The shape of a tensor as folded or imported, where it has been; as declared otherwise."""
         if tensor_wrapper.tensor_idx in self.known:
             return np.array(self.known[tensor_wrapper.tensor_idx].shape, "int64")
         if tensor_wrapper.tensor_idx >= 0 and self.has_expr(tensor_wrapper.tensor_idx):
@@ -50,7 +50,7 @@ class ShapeConverters(MoveConverters):
         return super().get_tensor_shape(tensor_wrapper)
 
     def fold_shape(self, name: str, op: Operator) -> bool:
-        """Whether `op` computes a shape, which is then known. Outputs of the network are bound beside."""
+        """Fold `op` if it computes a shape; returns whether it does. An output of the network is also bound as a constant."""
         value = self._shape_value(name, op)
         if value is None:
             return False
@@ -81,7 +81,7 @@ class ShapeConverters(MoveConverters):
         return evaluate(self, op, *values)
 
     def _filled(self, extents: stock.TensorWrapper, value: stock.TensorWrapper) -> np.ndarray | None:
-        """The first states of recurrent layers."""
+        """The value of a FILL by constants, such as the initial states of recurrent layers; None if one is computed."""
         if any(self.has_expr(t.tensor_idx) for t in (extents, value)):
             return None
         shape = [int(d) for d in self.get_tensor_value(extents).reshape(-1)]

@@ -1,4 +1,4 @@
-"""Torch, an extra that most users do not have, loaded where it is needed and nowhere else."""
+"""Import of torch, an optional dependency, on use."""
 
 from __future__ import annotations
 

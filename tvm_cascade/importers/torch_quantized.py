@@ -1,4 +1,4 @@
-"""Converters for Relax's torch importer: the operators of PT2E networks, and what the importer gets wrong.
+"""Converters for Relax's torch importer: quantization operators of PT2E, and operators that the importer gets wrong.
 
 PT2E (`torch.ops.quantized_decomposed`) gives scales and zero points as numbers, per channel as tensors, and clamps to
 [quant_min, quant_max]. It leaves biases float: see `biases`.
@@ -21,7 +21,7 @@ Converter = Callable[[Node, Importer], Value]
 
 
 def _emitting(convert: Converter) -> Converter:
-    """`convert`, what it returns emitted."""
+    """`convert` with its result emitted by the importer's block builder."""
 
     def converted(node: Node, importer: Importer) -> Value:
         value = convert(node, importer)
@@ -63,7 +63,7 @@ def _dequantize(node: Node, importer: Importer) -> Value:
 
 
 def _dequantize_channels(node: Node, importer: Importer) -> Value:
-    """Scales are parameters of the module yet; zero points, int64 there, come as int32."""
+    """Per-channel dequantize. Scales are parameters of the module at this point; zero points are cast to int32."""
     scales, zeros = importer.env[node.args[1]], importer.env[node.args[2]]
     axis = int(_argument(node, 3, "axis"))
     return relax.op.dequantize(importer.env[node.args[0]], scales, relax.op.astype(zeros, "int32"), axis=axis)
@@ -97,7 +97,7 @@ def _hardswish(node: Node, importer: Importer) -> Value:
 
 
 def _upsample_nearest(node: Node, importer: Importer) -> Value:
-    """Pixel `floor(i / scale)`, as torch takes it; the importer takes the one nearest to the middle."""
+    """Reads pixel `floor(i / scale)`, as torch does; the importer reads the one nearest to the pixel's centre."""
     x, factors = importer.env[node.args[0]], _scale_factors(node, 2)
     size = _resized(node, importer, factors)
     if size is None:  # by scales that give no whole size
@@ -112,7 +112,7 @@ def _upsample_nearest(node: Node, importer: Importer) -> Value:
 
 
 def _upsample_bilinear(node: Node, importer: Importer) -> Value:
-    """The importer takes the ratio of the sizes for the scales."""
+    """Refuses scales that give no whole size: the importer would resize by the ratio of the sizes instead."""
     aligned = bool(_argument(node, 2, "align_corners", False))
     size = _resized(node, importer, None if aligned else _scale_factors(node, 3))
     if size is None:
@@ -132,7 +132,7 @@ def _scale_factors(node: Node, index: int) -> list[float] | None:
 
 
 def _resized(node: Node, importer: Importer, factors: list[float] | None) -> tuple[Any, ...] | None:
-    """Rows and columns of an interpolation; None where `factors` times the input's are not whole."""
+    """Rows and columns of an interpolation's output; None where `factors` times the input's are not whole."""
     source, size = importer.env[node.args[0]].ty.shape.values[2:], list(node.meta["val"].shape[2:])
     if not all(isinstance(d, int) for d in size):  # symbolic: bound to numbers when the importer is done
         if factors is None or any(f != int(f) for f in factors):
@@ -144,7 +144,7 @@ def _resized(node: Node, importer: Importer, factors: list[float] | None) -> tup
 
 
 def _clamp(lower: int | None, upper: int | None) -> Converter:
-    """With bounds at those places of the arguments. The importer clips by infinite numbers, which integers have not."""
+    """A converter of a clamp with its bounds at those argument positions. The importer clips to infinity, even integers."""
 
     def convert(node: Node, importer: Importer) -> Value:
         x, bb = importer.env[node.args[0]], importer.block_builder
@@ -165,7 +165,7 @@ def _clamp(lower: int | None, upper: int | None) -> Converter:
 
 
 def _avg_pool(node: Node, importer: Importer) -> Value:
-    """The importer leaves out `divisor_override`."""
+    """An average pool with `divisor_override`, which the importer ignores."""
     kernel, stride, padding = (
         _pair(_argument(node, i, n)) for i, n in ((1, "kernel_size"), (2, "stride"), (3, "padding"))
     )
@@ -185,7 +185,7 @@ def _avg_pool(node: Node, importer: Importer) -> Value:
 
 
 def _adaptive_average(node: Node, importer: Importer) -> Value:
-    """A pool with one window where the sizes divide."""
+    """An adaptive average pool as a pool of one fixed window, where output sizes divide the input's."""
     x, size = importer.env[node.args[0]], _pair(_argument(node, 1, "output_size"))
     dims = x.ty.shape.values[-2:]
     whole = all(hasattr(d, "value") and int(d) % n == 0 for d, n in zip(dims, size, strict=True))
@@ -196,13 +196,13 @@ def _adaptive_average(node: Node, importer: Importer) -> Value:
 
 
 def _pair(value: Any) -> list[int]:
-    """One number for both axes, or one each."""
+    """An argument that gives one number for both axes, or one for each."""
     numbers = [int(value)] if isinstance(value, int) else [int(v) for v in value or ()]
     return numbers * 2 if len(numbers) == 1 else numbers
 
 
 def _extreme(operator: Any) -> Converter:
-    """amax and amin: over axes, all where none is given."""
+    """A converter of amax or amin, over the given axes or all."""
 
     def convert(node: Node, importer: Importer) -> Value:
         axes, kept = _argument(node, 1, "dim", ()), bool(_argument(node, 2, "keepdim", False))
@@ -213,7 +213,7 @@ def _extreme(operator: Any) -> Converter:
 
 
 def _addmm(node: Node, importer: Importer) -> Value:
-    """The product first, then its bias."""
+    """`alpha * a @ b + beta * bias`, with the product as first operand."""
     bias, a, b = (importer.env[n] for n in node.args[:3])
     bb = importer.block_builder
     alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)

@@ -1,4 +1,4 @@
-"""What importers read of Relax expressions, and how they rewrite `main`."""
+"""Helpers of the importers: queries on Relax expressions, and `Rewriting`, the base class of rewrites of `main`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm_cascade.passes.integer.untyped import Value, relax
 
 
 def name_of(value: Value) -> str:
-    """The operator that a call is of, without `relax.`; empty for anything else."""
+    """Name of the operator of a call, without `relax.`; empty for anything else."""
     return str(getattr(value.op, "name", "")).removeprefix("relax.") if isinstance(value, relax.Call) else ""
 
 
@@ -24,7 +24,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 
 def window_of(attrs: Any, *names: str) -> dict[str, list[int]]:
-    """The attributes of those names of a window, as keywords."""
+    """Window attributes (strides, padding, ...) of those names as keyword arguments."""
     return {name: [int(v) for v in attrs[name]] for name in names}
 
 
@@ -39,7 +39,7 @@ def is_quantized(mod: Any) -> bool:
 
 
 def elementwise(call: Value, source: Value, rest: Sequence[Value], axes: Mapping[int, int]) -> Value:
-    """The element-wise `call` on another operand, whose axis `axes[a]` is axis `a` of the call's own."""
+    """The elementwise `call` with operand `source` in place of its first: axis `a` of that is axis `axes[a]` of `source`."""
     if name_of(call) not in ("quantize", "dequantize"):
         return relax.Call(call.op, [source, *rest], call.attrs)
     axis = axes[int(call.attrs.axis) % len(axes)]
@@ -49,8 +49,8 @@ def elementwise(call: Value, source: Value, rest: Sequence[Value], axes: Mapping
 
 
 class Rewriting:
-    """One walk over `main` of a module, emitting its replacement. Subclasses say what stands for a binding (`_bind`) and
-    for what is returned (`_returned`)."""
+    """One walk over the bindings of `main` that emits a new `main`. Subclasses define the treatment of a binding (`_bind`)
+    and of the returned value (`_returned`)."""
 
     def __init__(self, mod: Any) -> None:
         self.main: Any = mod["main"]
@@ -60,8 +60,8 @@ class Rewriting:
         self.definitions: dict[Value, Value] = {b.var: b.value for b in bindings_of(self.main)}
 
     def run(self, params: Sequence[Value] = ()) -> tvm.IRModule:
-        """The module with the new `main`, of the attributes of the old one and, unless given, its parameters; without dead
-        code."""
+        """The module with the new `main`, without dead code. It has the attributes of the old one, and its parameters
+        unless `params` are given."""
         attrs = {str(k): v for k, v in self.main.attrs.items() if str(k) != "global_symbol"} if self.main.attrs else {}
         with self.bb.function("main", list(params or self.main.params), attrs=attrs):
             with self.bb.dataflow():
@@ -72,11 +72,11 @@ class Rewriting:
         return relax.transform.DeadCodeElimination()(self.bb.finalize())
 
     def _definition(self, value: Value) -> Value:
-        """What a variable of the new function is bound to."""
+        """The expression that a variable of the new function is bound to; other values as they are."""
         return self.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
 
     def _define(self, value: Value) -> Value:
-        """What a value of the old function is bound to, through its other names."""
+        """The expression that a variable of the old function is bound to, through aliases; other values as they are."""
         while isinstance(value, relax.Var) and value in self.definitions:
             value = self.definitions[value]
         return value
@@ -96,7 +96,7 @@ def scales_of(dequantize: Value) -> int:
 
 @contextmanager
 def blocks_closed(builders: Sequence[Any]) -> Iterator[None]:
-    """Where an importer fails, closes the blocks that its builders have open: TVM warns of them on standard error."""
+    """On an exception, close the blocks that `builders` have open, of which TVM would warn on standard error."""
     try:
         yield
     except BaseException:

@@ -14,9 +14,7 @@ class CInterface:
     """The C interface of a network. Its inputs and outputs have arena offsets and C names (`micro.placement`)."""
 
     interface: Interface
-    steps: int | None = (
-        None  # steps of the plan, where the application's hook is called after each; None without a hook
-    )
+    steps: int | None = None  # of the plan, where the application's hook is called after each; None without a hook
     hot: tuple[HotWeight, ...] = ()  # weights that are copied to RAM and read there
 
     @property

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 
 from tvm_cascade.schedules.driver.lower_plan import FlashItem, Lowered
 
-POINTER = re.compile(
-    r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)"
-)  # C pointer to an element of the flash image
+POINTER = re.compile(r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)")  # C pointer into the flash image
 ITEM_BYTES = {"int8_t": 1, "uint8_t": 1, "int16_t": 2, "uint16_t": 2, "int64_t": 8, "uint64_t": 8, "double": 8}
 _ALIGN = 8
 
