@@ -7,7 +7,7 @@ registered with TVM, at once where TVM is imported already, else as soon as it i
 
 import sys
 
-# That of `typing`, which is not imported: until the command line listens, Ctrl-C would show a traceback.
+# In place of that of `typing`, whose import takes time in which Ctrl-C would still show a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -34,7 +34,7 @@ _PIPELINES = "tvm.relax.pipeline"  # the module whose table holds TVM's pipeline
 
 
 class _Finder:
-    """Waits at the head of `sys.meta_path` for TVM's pipelines; nothing else is imported at every start."""
+    """Finder at the head of `sys.meta_path` that waits for the import of TVM's pipelines (`registration`)."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if fullname != _PIPELINES:

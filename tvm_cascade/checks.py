@@ -1,7 +1,7 @@
-"""Checks of what a user asks: each takes an option's name and the value given, and returns the value to go on with.
+"""Checks of option values: each takes an option's name and the value given, and returns the value in its final type.
 
-All raise `UsageError`, with the option and what to give instead. Options are called as on the command line, whose names
-differ from the Python API's by dashes alone.
+All raise `UsageError`, with the option and what to give instead. Messages name options as on the command line; the Python
+API has underscores in place of dashes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def flag(option: str, value: Any) -> bool:
 
 
 class choice:
-    """One of some words."""
+    """One of the texts in `known`."""
 
     def __init__(self, *known: str) -> None:
         self.known = known
@@ -76,7 +76,7 @@ def size(option: str, value: Any) -> int:
 
 
 def cap(option: str, value: Any) -> int | None:
-    """Bytes at most, or None or "min" for the fewest."""
+    """A cap in bytes; None or "min", for the smallest arena, becomes None."""
     return None if value is None or value == "min" else size(option, value)
 
 

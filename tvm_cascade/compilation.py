@@ -1,4 +1,4 @@
-"""What `compile` does around the phases: the board and the tools are checked first, the project is published last."""
+"""The parts of `compile` around the phases of `pipeline`: it checks board and tools first and publishes the project last."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Progress = Callable[[str], None]
 def build_options(request: Request) -> BuildOptions:
     """The target, the board and the back end of a request.
 
-    Raises `UsageError` for a board that does not run the target, or what the target has not; `MissingToolError` without the
-    target's compiler.
+    Raises `UsageError` for a board that cannot run the target, or an option that the target does not support;
+    `MissingToolError` without the target's compiler.
     """
     target, board = get_core(request.target), request.emit.board
     backend = request.emit.emit or target.backend
@@ -66,7 +66,7 @@ def plan_for(loaded: pipeline.Loaded, request: Request, build: BuildOptions, pro
 
 
 def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[PreparedGraph], PreparedGraph] | None:
-    """Row kernels tuned by MetaSchedule, from the records in a folder or new measurements."""
+    """A function that tunes row kernels by MetaSchedule, from records in a folder or by measuring; None if not asked."""
     folder = asked.metaschedule
     if folder is None:
         return None
@@ -82,14 +82,14 @@ def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[Pre
 def write_project(
     folder: Path, planned: pipeline.Planned, name: str, request: Request, build: BuildOptions, progress: Progress
 ) -> firmware.Written:
-    """Write the project into `folder`, complete or not at all; files of the user's own in an older one are kept.
+    """Write the project into `folder` atomically; files that the user has edited or added in an older one are kept.
 
     Raises `InfeasibleError` where the linked image exceeds its board.
     """
     written: list[firmware.Written] = []
 
     def keep(old: Path, new: Path) -> None:
-        require_free(old)  # again, minutes after the first time
+        require_free(old)  # checked again: the first check was minutes ago
         if kept := firmware.keep_users_files(old, new, written[0].network):
             progress(f"{name}: kept your {', '.join(kept)}")
 
@@ -99,7 +99,7 @@ def write_project(
 
 
 def require_free(folder: Path) -> None:
-    """Only a project of ours, or nothing, is ever replaced. Raises `UsageError` for anything else."""
+    """Raise `UsageError` unless `folder` is missing, empty or a compiled project: nothing else is replaced."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -116,7 +116,7 @@ def describe_plan(
     whole: bool,
     flash: tuple[int, int] | None = None,
 ) -> PlanResult:
-    """What is told of a plan; `whole` looks for the whole frontier."""
+    """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` is bytes of weights and of code."""
     chosen, options = planned.candidate, planned.options
     report = frontier_report(chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"))
     rewritten = chosen.rewritten
@@ -140,7 +140,7 @@ def describe_plan(
 def describe_project(
     told: PlanResult, folder: Path, build: BuildOptions, written: firmware.Written, seconds: float
 ) -> CompileResult:
-    """What is told of a plan, and of the project that was written for it in so many `seconds`."""
+    """The `CompileResult` of a plan and of the project that was written for it; `seconds` is the whole time."""
     plan: dict[str, Any] = vars(told) | {"seconds": seconds}
     return CompileResult(
         **plan,

@@ -1,4 +1,4 @@
-"""One error tree. Every error a user can cause derives from `CascadeError`, says what to do about it and carries its data.
+"""The exceptions. Every error a user can cause derives from `CascadeError`, says what to do about it and carries its data.
 
 `exit_status` is what the command line returns: 1 infeasible or mismatch, 2 bad usage or unreadable input.
 """
@@ -11,7 +11,7 @@ from tvm_cascade.messages import printable, printable_lines
 
 
 class CascadeError(Exception):
-    """Base of all errors meant for users: one line, with the remedy in it. What it quotes of a file is made printable."""
+    """Base of all errors meant for users: one line, with the remedy in it. Unprintable characters become `?`."""
 
     exit_status = 2
 
@@ -46,7 +46,7 @@ class UnsupportedOperatorError(LoadError):
         partial: object = None,
         remedy: str = "",
     ) -> None:
-        """`partial` is the network with zeros for what those operators write, where it could be imported so."""
+        """`partial`: the imported module with zeros in place of the outputs of those operators; None without one."""
         known = f"; supported: {', '.join(supported)}" if 0 < len(supported) <= _FEW else ""
         what_helps = f": {remedy}" if remedy else ""
         super().__init__(path, f"unsupported operator {', '.join(operators)}{known}{what_helps}")
@@ -69,7 +69,7 @@ class MissingToolError(CascadeError):
 
 
 class ToolError(CascadeError):
-    """An outside tool that was found and failed; the message may have several lines, as the tool's have."""
+    """An external tool that is installed but failed; the message may have several lines, as the tool's."""
 
     exit_status = 1
 

@@ -1,6 +1,6 @@
 """Model files to Relax modules with static shapes: the way into the pipeline.
 
-Every loss of Relax's importers that this project mends is mended in `tvm_cascade/importers/`, one module a format.
+Defects of Relax's importers are corrected in `tvm_cascade/importers/`, one module for each file format.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The keywords of `plan`, `compile`, `stages` and `optimize`, for type checkers and for `help`.
 
-At run time the records of `request` are what counts: `takes` gives a function the signature of their fields.
+At run time the records of `request` are authoritative: `takes` gives a function the signature of their fields.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class PlanKeywords(TypedDict, total=False):
-    """What `plan` takes beside the model and the target."""
+    """Keywords of `plan` other than the model and the target."""
 
     sram: int | str | None
     max_macs: float
@@ -34,7 +34,7 @@ class PlanKeywords(TypedDict, total=False):
 
 
 class CompileKeywords(PlanKeywords, total=False):
-    """What `compile` takes beside the model, the target and the output."""
+    """Keywords of `compile` other than the model, the target and the output."""
 
     board: str | None
     emit: str | None
@@ -49,7 +49,7 @@ class CompileKeywords(PlanKeywords, total=False):
 
 
 class SearchKeywords(TypedDict, total=False):
-    """What `stages` and `optimize` take beside the model and its shapes."""
+    """Keywords that `stages` and `optimize` have in common, other than the model and its shapes."""
 
     target: str
     cost: str
@@ -60,7 +60,7 @@ class SearchKeywords(TypedDict, total=False):
 
 
 class StagesKeywords(SearchKeywords, total=False):
-    """What only `stages` takes."""
+    """Keywords of `stages`."""
 
     batch: int | None
     unit: str
@@ -73,14 +73,14 @@ class StagesKeywords(SearchKeywords, total=False):
 
 
 class OptimizeKeywords(SearchKeywords, total=False):
-    """What only `optimize` takes."""
+    """Keywords of `optimize`."""
 
     alpha: float
     budget: int
 
 
 def takes(keywords: type, *records: type[Asked]) -> Callable[[Function], Function]:
-    """A decorator: the signature of a function spells out its `**options`, those of `keywords` with the records' defaults."""
+    """Decorator that lists `keywords`, with the records' defaults, in a function's signature in place of `**options`."""
     defaults = {f.name: f.default for record in records for f in fields(record)}
     types = keywords.__annotations__
     spelled = [

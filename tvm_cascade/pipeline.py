@@ -82,7 +82,7 @@ class Planned:
 def load(model: Model, request: LoadRequest | None = None, progress: Progress = lambda _line: None) -> Loaded:
     """A model file, or a Relax module that is there already, for planning.
 
-    Raises what `frontend.load` raises. `progress` hears of inputs that could be stored integers.
+    Raises what `frontend.load` raises. `progress` gets a line for each input that could be stored integers.
     """
     request = request or LoadRequest()
     if isinstance(model, IRModule):
@@ -114,7 +114,7 @@ def plan(
 def prepare(
     mod: IRModule, core: KernelTarget, database: Database | None = None, counter: Counter | None = None
 ) -> Prepared:
-    """Integers, graph and kernels of an imported module (or of one that was built with Relax).
+    """Lower a module (imported or built with Relax) to integers, extract its graph and choose kernels.
 
     `database` and `counter` are those of `prepare_graph`: counts to choose kernels by, and how to get more.
     """
@@ -152,7 +152,7 @@ def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
 def lower(
     prepared: PreparedGraph, plan: Plan, counted: bool = False, fetch: str | None = None, hook: str | None = None
 ) -> Lowered:
-    """The plan as functions; `counted` takes the generic kernels, which run everywhere, and counts their work.
+    """Lower a plan to TIR functions; with `counted` by generic kernels, which run everywhere, with their work counted.
 
     `fetch` names the C function that delivers rows of streamed inputs, `hook` one that is called after every step.
     """

@@ -1,7 +1,7 @@
-"""Files and folders that appear whole or not at all: written beside their place under a hidden name, then renamed.
+"""Atomic writes of files and folders: they are written under a hidden name in the same folder, then renamed.
 
-A process that is killed leaves at most such a hidden name, which the next one that writes beside it removes. Whoever writes
-holds a lock on what it writes; it ends with the process, so what is locked is still being written.
+A process that is killed leaves at most a hidden file or folder, which the next process that writes to that folder removes.
+A writer holds a lock on it, which ends with the process: whatever is locked is still being written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from tvm_cascade.errors import UsageError
 
 _HIDDEN = ".tvm-cascade-"  # begins the name of everything unfinished
-_PREVIOUS = ".tvm-cascade_previous-"  # of a folder that makes room, where two folders cannot be swapped
+_PREVIOUS = ".tvm-cascade_previous-"  # of a folder about to be replaced, where two folders cannot be swapped
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # errors of a write, which name no file
 
 Carry = Callable[[Path, Path], object]
@@ -28,10 +28,10 @@ Carry = Callable[[Path, Path], object]
 
 @contextmanager
 def publish(folder: Path, carry: Carry | None = None) -> Iterator[Path]:
-    """Give an empty folder to fill; it takes the place of `folder`, whatever lies there, if the block ends well.
+    """Yield an empty folder to fill; it replaces `folder`, whatever that holds, if the block does not raise.
 
-    `carry(old, new)` is called last, where something lies there, to take over what shall stay; nobody else publishes
-    beside it meanwhile. Parents that are missing are made, and removed again where the block raises. Whether `folder`
+    `carry(old, new)` is called last, if `folder` exists, to copy what is to be kept; a lock keeps others from publishing
+    to the same parent meanwhile. Missing parents are created, and removed again if the block raises. Whether `folder`
     may be replaced is for the caller to check first. Where the system can swap two folders (Linux, macOS), `folder` is
     the old or the new one at every moment.
 
@@ -66,17 +66,17 @@ def publish(folder: Path, carry: Carry | None = None) -> Iterator[Path]:
 
 
 def require_empty(old: Path, _new: Path) -> None:
-    """A `carry` of new folders: raises `UsageError` where something lies there by now."""
+    """A `carry` for folders that must be new: raises `UsageError` where `old` is not an empty folder."""
     if not old.is_dir() or any(old.iterdir()):
         raise UsageError(f"{old} exists and is not empty; name a new folder")
 
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
-    """Give the name of a new file of the same suffix, which takes the place of `path` if the block ends well.
+    """Yield the name of a new file of the same suffix, which replaces `path` if the block does not raise.
 
-    Parents that are missing are made. What is no file, such as /dev/stdout, is written as it is. Raises `UsageError`
-    where it cannot be written.
+    Missing parents are created. A path that is no regular file, such as /dev/stdout, is written directly. Raises
+    `UsageError` where it cannot be written.
     """
     place = Path(path).resolve()
     staging: Path | None = None
@@ -124,7 +124,7 @@ def _hidden(parent: Path, suffix: str | None) -> tuple[Path, int]:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove what processes that are no more have left unfinished in `parent`."""
+    """Remove unfinished files and folders in `parent` whose processes have ended."""
     for path in parent.glob(f"{_HIDDEN}*"):
         try:
             held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -141,7 +141,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 @contextmanager
 def _alone_in(parent: Path) -> Iterator[None]:
-    """One process at a time, as far as the file system knows locks."""
+    """Hold an exclusive lock on `parent`, where the file system has locks."""
     held = os.open(parent, os.O_RDONLY)
     try:
         with suppress(OSError):  # without locks the last one wins all the same, but may take over less of the others'
@@ -152,7 +152,7 @@ def _alone_in(parent: Path) -> Iterator[None]:
 
 
 def _put(staging: Path, place: Path) -> None:
-    """The new folder in its place; what lies there goes."""
+    """Move `staging` to `place`; a folder that is there is removed."""
     if not place.exists():
         staging.rename(place)
     elif _swap(staging, place):
@@ -165,7 +165,7 @@ def _put(staging: Path, place: Path) -> None:
 
 
 def _swap(one: Path, other: Path) -> bool:
-    """Exchange two names in one step; whether the system could."""
+    """Exchange two paths atomically; returns whether the system could."""
     libc = ctypes.CDLL(None, use_errno=True)
     paths = (os.fsencode(one), os.fsencode(other))
     if sys.platform == "darwin":
@@ -190,7 +190,7 @@ def _is_of(error: OSError, staging: Path | None, place: Path) -> bool:
 
 
 def _remedy(error: OSError, place: Path) -> str:
-    """What helps, where the reason alone does not tell."""
+    """The end of the message: why write access to the parent folder is needed, for errors that hint at its lack."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV):
         return f"; it is written beside its place and renamed, which needs leave to write to {place.parent}"
     return ""

@@ -38,18 +38,18 @@ def cascade_pipeline(
     Parameters
     ----------
     request : PlanRequest, optional
-        What is asked of the plans, with the defaults of the command line; `stream_input` is refused.
+        Options of the plans, with the defaults of the command line; `stream_input` is refused.
     rewrite : str
         "memory" replaces a quantized network, bit for bit, by an equivalent one whose arena is smaller (with
         `request.rewrite` float networks too), as the command line does. "latency" replaces a network by one that is
         faster by the analytic model, where its arena is no larger. "none" replaces nothing.
     core : KernelTarget, optional
-        What kernels are chosen for; None is the host.
+        Core and back end that kernels are chosen for; None means the host.
 
     Raises
     ------
     UsageError
-        An option that cannot be; later, when a module is built, `InfeasibleError` where its arenas exceed `request.sram`.
+        An invalid option; later, when a module is built, `InfeasibleError` where its arenas exceed `request.sram`.
     """
     if rewrite not in REWRITES:
         raise UsageError(f"rewrite={rewrite!r}: give one of {', '.join(REWRITES)}")

@@ -1,8 +1,7 @@
-"""What a user may ask, as frozen records that are checked where they are made.
+"""Options of all commands and functions, as frozen records that are checked on construction.
 
-The command line, `tvm_cascade.plan` and `compile`, the passes and the Relax pipeline all build these records, so that the
-defaults are the same through every door. What a machine and its back end can do is asked of nobody: it follows from the
-target.
+The command line, `tvm_cascade.plan` and `compile`, the passes and the Relax pipeline all build these records, so that
+defaults are the same everywhere. Properties of a machine and its back end are no options: they follow from the target.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ OptionalCount = Annotated[int | None, checks.optional(checks.whole(0))]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A record of options: every value is checked, and brought into its own type, when the record is made.
+    """Base class of option records: every value is checked, and converted to its type, on construction.
 
     Raises `UsageError` for a value that an option cannot have.
     """
@@ -40,19 +39,19 @@ class Asked:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The record of those options that are its own."""
+        """A record from those of the `options` that are its fields; others are ignored."""
         return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
 
     @classmethod
     def of_all(cls, options: Mapping[str, Any]) -> Self:
-        """The record of options; raises `UsageError` for one that is not its own."""
+        """A record from `options`; raises `UsageError` for one that is none of its fields."""
         refuse_unknown(options, tuple(f.name for f in fields(cls)))
         return cls(**options)
 
 
 @cache
 def checks_of(record: type[Asked]) -> Mapping[str, Check]:
-    """The checks of a record's fields, which stand beside their types."""
+    """The checks of a record's fields by name, from their `Annotated` types."""
     types = get_type_hints(record, include_extras=True)
     return {name: kind.__metadata__[0] for name, kind in types.items() if get_origin(kind) is Annotated}
 
@@ -67,7 +66,7 @@ class LoadRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest(Asked):
-    """What a plan is asked for; the defaults ask for the smallest arena at no extra multiply-accumulates."""
+    """Options of planning; the defaults give the smallest arena at no extra multiply-accumulates."""
 
     sram: Annotated[int | str | None, checks.cap] = None  # bytes of arena at most; None: as few as possible
     max_macs: Annotated[float, checks.factor(1.0, 1e6)] = 1.0  # multiply-accumulates, as a factor of the network's
@@ -91,7 +90,7 @@ class KernelRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class EmitRequest(Asked):
-    """What is written for a plan."""
+    """Options of the project that is written for a plan."""
 
     board: OptionalBoard = None  # by name or .json; None: the target's own
     emit: Annotated[str | None, checks.optional(checks.choice("c", "obj"))] = None  # None: the better for the target
@@ -104,7 +103,7 @@ class EmitRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class Request(Asked):
-    """All that may be asked of a compilation."""
+    """All options of a compilation."""
 
     target: Annotated[str, checks.text] = "cortex-m4"
     load: LoadRequest = LoadRequest()
@@ -115,7 +114,7 @@ class Request(Asked):
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest(Asked):
-    """What searches of schedules and of graphs are asked alike."""
+    """Options that `stages` and `optimize` have in common."""
 
     target: Annotated[str, checks.text] = "cuda"
     device: Annotated[str | None, checks.optional(checks.text)] = None  # description; None: the target's generic one
@@ -126,7 +125,7 @@ class SearchRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class StagesRequest(SearchRequest):
-    """What a schedule of stages is asked for (`runtime.stages`)."""
+    """Options of `stages`, the search for a schedule of stages (`runtime.stages`)."""
 
     batch: Annotated[int | None, checks.optional(checks.whole(1, 1 << 16))] = None
     unit: Annotated[str, checks.choice("op", "fused", "sepconv", "cell")] = "fused"  # what is scheduled as one
@@ -141,7 +140,7 @@ class StagesRequest(SearchRequest):
 
 @dataclass(frozen=True, slots=True)
 class OptimizeRequest(SearchRequest):
-    """What a search for an equivalent graph is asked for (`runtime.optimize_module`)."""
+    """Options of `optimize`, the search for an equivalent graph (`runtime.optimize_module`)."""
 
     cost: Annotated[str, checks.text] = "latency"
     alpha: Annotated[float, checks.factor(1.0)] = 1.05  # how much worse a graph may get on the way
@@ -161,7 +160,7 @@ class RunRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class OrderRequest(Asked):
-    """What an order of operators is asked for."""
+    """Options of `order`, the search for an order of operators."""
 
     rewrite: Annotated[bool, checks.flag] = False  # convolutions read the parts of concats where they lie
     on_chip: Annotated[int | str | None, checks.optional(checks.size)] = None  # bytes; also count what moves off chip
@@ -175,7 +174,7 @@ COMPILE_OPTIONS: tuple[str, ...] = tuple(
 
 
 def request_of(target: str, options: Mapping[str, Any], known: Collection[str] = COMPILE_OPTIONS) -> Request:
-    """The request of options by their names.
+    """A `Request` from options by name.
 
     Raises `UsageError` for an option that is not `known`, and for a value that an option cannot have.
     """

@@ -1,4 +1,4 @@
-"""What planning and compiling give back: frozen, printable as text and as JSON."""
+"""Results of `plan` and `compile`: frozen records, printable as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm_cascade.report.text import above, block_rows, does_twice, memory_map, s
 
 @dataclass(frozen=True)
 class PlanResult:
-    """A plan and the points it was chosen from: `frontier` holds (peak bytes, factor of the work), ascending bytes."""
+    """A plan and its frontier: (peak bytes, work as a factor of the network's), in ascending order of bytes."""
 
     name: str
     plan: Plan
@@ -27,10 +27,10 @@ class PlanResult:
     bounds: Bounds | None = field(default=None, kw_only=True)  # of the search space at 1.00x
     concats: str = field(
         default="", kw_only=True
-    )  # those read in parts, channels in groups, what it saves, or why none is
-    candidates: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # those kept, with how exact they are
-    groups: Mapping[str, int] = field(default_factory=dict, kw_only=True)  # of channels, by projection
-    in_groups: tuple[bool, ...] = field(default=(), kw_only=True)  # points of the frontier that make channels in groups
+    )  # text: concats read in parts and channel tiling, what they save, or why there are none
+    candidates: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # those applied -> how exact they are
+    groups: Mapping[str, int] = field(default_factory=dict, kw_only=True)  # projection -> number of channel groups
+    in_groups: tuple[bool, ...] = field(default=(), kw_only=True)  # whether points of the frontier use channel tiling
     flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
 
     def to_dict(self) -> dict[str, object]:
@@ -64,7 +64,7 @@ class PlanResult:
         return found if self.rewritten is None else found | {"rewritten": self.rewritten}
 
     def _bounds(self) -> dict[str, object] | None:
-        """Bounds at 1.00x; of a plan that does work twice they are none, so it has no gap."""
+        """Bounds at 1.00x and the plan's gaps in per cent; a plan that does work twice has no gap to them."""
         if self.bounds is None:
             return None
         plan, found = self.plan, {"rows": self.bounds.rows, "pixels": self.bounds.pixels}
@@ -89,7 +89,7 @@ class PlanResult:
         return "\n".join(parts)
 
     def write_report(self, to: Path) -> None:
-        """One self-contained HTML page where `to` ends in .html; else a folder with it, the pictures and the data.
+        """Write one self-contained HTML page where `to` ends in .html; else a folder with it, the pictures and the data.
 
         Raises `MissingToolError` without matplotlib.
         """
@@ -121,7 +121,7 @@ class CompileResult(PlanResult):
         return super().to_dict() | own | {name: getattr(self, name) for name in names} | {"files": list(self.files)}
 
     def to_text(self, verbose: bool = False) -> str:
-        """What was written, in a few lines."""
+        """A summary for the terminal: plan, memory of the image, project folder."""
         lines = [summary(self.plan, self.bounds)]
         if self.ram_bytes is not None:
             lines += [f"RAM             {self.ram_bytes} bytes of arena, data and bss in the image, without the stack"]

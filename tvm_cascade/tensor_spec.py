@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model: one record for a tensor from the model's file to the compiled network."""
+"""Inputs and outputs of a model: `TensorSpec`, the record of one, from the model's file to the compiled network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TensorSpec:
     scale: float | None = None  # real = scale * (stored - zero_point); None where the tensor is not quantized
     zero_point: int | None = None
     c_name: str = ""  # member of `struct <network>_inputs` or `_outputs`
-    offset: int | None = None  # bytes from the start of the arena; None where it has no place there
+    offset: int | None = None  # bytes from the start of the arena; None if streamed, or before placement
     stream_axis: int | None = None  # of an input that the network asks for row by row: the axis of its rows
     passes: int = 1  # of such an input: how often the network asks for it from the first row to the last
 

@@ -11,7 +11,7 @@ import time
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line, by default on the arguments of this process; does not return.
 
-    Nothing else is imported before, so that from here on Ctrl-C ends without a traceback.
+    Other imports come inside of the `try`, so that Ctrl-C during them ends without a traceback.
     """
     sys.unraisablehook = _interrupt_again
     try:
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
-    """Ctrl-C that came inside of a callback, where Python prints exceptions and goes on: once more, outside of it."""
+    """Unraisable hook: interrupt again after a Ctrl-C inside of a callback, which Python would print and ignore."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
         _thread.start_new_thread(_soon, ())
     else:

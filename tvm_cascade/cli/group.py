@@ -1,6 +1,6 @@
 """The commands of `tvm-cascade`.
 
-Their modules import what is light alone: TVM is imported by a command that is run, never by `--help` or by completion.
+Their modules import nothing slow: TVM is imported when a command runs, not for `--help` or completion.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands around every command: errors become one line and an exit status, results go to standard output."""
+"""Wrapper of every command: errors and signals become one line and an exit status, results go to standard output."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, as an exception: what is unfinished is removed, the emulator ended."""
+    """SIGTERM as an exception, so that unfinished files are removed and the emulator is ended."""
 
 
-_stopping: list[type[BaseException]] = []  # how this process was told to stop, first of all
+_stopping: list[type[BaseException]] = []  # exceptions of the signals to stop, in order of arrival
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
@@ -40,7 +40,7 @@ def _stop(number: int, _frame: object) -> NoReturn:
 
 
 def _stoppable(command: Callable[[], None]) -> None:
-    """Run a command; a signal to stop ends it as such, whatever TVM makes of an exception that comes while it calls back."""
+    """Run a command; SIGINT and SIGTERM end it even if TVM swallows the exception that they raise inside of a callback."""
     _stopping.clear()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -79,7 +79,7 @@ def _end(message: str, status: int) -> NoReturn:
 
 
 def _told(error: Exception) -> tuple[str, int]:
-    """What to say of an error, and the exit status."""
+    """The message and the exit status for an error."""
     if isinstance(error, CascadeError):
         return str(error), error.exit_status
     if isinstance(error, ModuleNotFoundError):

@@ -1,4 +1,4 @@
-"""`plan` and `compile`: from a model to a plan, and to a project."""
+"""The commands `plan` (a model's memory plan) and `compile` (a board project)."""
 
 from __future__ import annotations
 

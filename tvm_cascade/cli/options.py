@@ -1,4 +1,4 @@
-"""Options of the commands. What a request's record says of an option (default, choices, range) is said there alone.
+"""Options of the commands. Defaults, choices and ranges are defined only in the records of `request`.
 
 Values are parsed here and checked when the record is made, before any work.
 """
@@ -27,7 +27,7 @@ PATH = click.Path(path_type=Path)
 
 
 def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) -> Option:
-    """The option of the field `name` of `record`; `flags` replace --NAME, `more` goes to click as it is."""
+    """A click option for the field `name` of `record`; `flags` replace --NAME, `more` is passed to click unchanged."""
     check = checks_of(record)[name]
     if isinstance(check, checks.optional):
         check = check.check
@@ -45,7 +45,7 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
         numbers: Any = click.IntRange if check.kind is int else click.FloatRange
         told |= {"type": numbers(check.least, check.most if check.most < inf else None, check.above), "metavar": "N"}
     if more.get("required"):
-        del told["default"]  # click asks for no option that has one, be it None
+        del told["default"]  # click does not require an option that has a default, even None
     return click.option(*(flags or [f"--{name.replace('_', '-')}"]), name, **told | more)
 
 
@@ -76,7 +76,7 @@ def require_tvm_target(_context: click.Context, _option: click.Parameter, value:
 
 
 def require_new_file(_context: click.Context, _option: click.Parameter, value: Path | None) -> Path | None:
-    """A file that can be written, as far as can be told before minutes of work."""
+    """Check before minutes of work that a file can be written: it is no folder, and its folder exists."""
     if value is not None and value.is_dir():
         raise click.BadParameter(f"{value} is a folder; name a file")
     if value is not None and not value.absolute().parent.is_dir():
@@ -125,7 +125,7 @@ TRIALS = option(KernelRequest, "trials", "Candidates that MetaSchedule measures 
 
 
 def refuse_idle_trials(metaschedule: Path | None) -> None:
-    """`--trials` says nothing without a folder for records."""
+    """Raise `UsageError` for `--trials` without `--metaschedule`, where it has no effect."""
     given = click.get_current_context().get_parameter_source("trials")
     if metaschedule is None and given is ParameterSource.COMMANDLINE:
         raise UsageError("--trials is of --metaschedule DIR: give that too")

@@ -1,4 +1,4 @@
-"""`run`, `export`, `bundle`, `flash` and `doctor`: what is done with compiled projects, and what this machine has for it."""
+"""The commands on compiled projects, `run`, `export`, `bundle` and `flash`, and `doctor`, which checks this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`allocate`, `order`, `stages` and `optimize`: the searches by themselves."""
+"""The commands `allocate`, `order`, `stages` and `optimize`, which run one search each."""
 
 from __future__ import annotations
 

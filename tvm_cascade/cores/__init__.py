@@ -1,4 +1,4 @@
-"""Cores that networks are compiled for, one record (`CORE`) in one file each. A core is known by its file being here."""
+"""Target cores. Each module of this package with a record `CORE` defines one; nothing else registers it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def get_core(name: str) -> Core:
 
 
 def kernel_target(name: str, backend: str = "c", optimise: str = "balanced") -> KernelTarget:
-    """What kernels are made for on the core of that name.
+    """The `KernelTarget` for the core of that name.
 
     `backend` is that of `--emit`, `"c"` or `"obj"`. Raises `UsageError` for an unknown core.
     """

@@ -1,4 +1,4 @@
-"""The record of a core: everything that compiling for it, choosing its kernels and running its code must know."""
+"""`Core`: the record of a target core, for compiling, choosing kernels and running code."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Core:
     gcc_flags: tuple[str, ...]  # code generation only, no optimisation level
     default_board: str
     runs_on: tuple[str, ...]  # cores of boards that execute this core's instructions
-    llvm_options: Mapping[str, object] = field(default_factory=lambda: NONE)  # of a TVM target, beside triple and cpu
-    backend: str = "c"  # the better one on this project's kernels: LLVM where MVE is, GCC elsewhere
+    llvm_options: Mapping[str, object] = field(default_factory=lambda: NONE)  # further attributes of the TVM target
+    backend: str = "c"  # default, the faster one for this project's kernels: LLVM with MVE, GCC otherwise
     align: int = 4  # bytes, of buffers in the arena
     dsp: bool = False  # Armv7E-M DSP instructions: SMLAD and friends
     mve: bool = False  # Armv8.1-M vector extension (Helium)
     fpu: bool = False  # floats are computed by hardware
     rules: tuple[str, ...] = ()  # of `schedules.rules.select.RULE_SETS`, the most demanding first
-    # by the kernels' back end ("c", "llvm"): the core whose counts hold here too, of the same instructions
+    # the kernels' back end ("c", "llvm") -> a core with the same instructions, whose kernel counts apply here too
     compatible: Mapping[str, str] = field(default_factory=lambda: NONE)
-    steps: StepModel | None = None  # instructions of steps; None where nobody counted them
+    steps: StepModel | None = None  # instruction counts of steps; None where there is no model
 
     @property
     def llvm(self) -> dict[str, object]:

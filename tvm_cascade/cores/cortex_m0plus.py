@@ -1,4 +1,4 @@
-"""Cortex-M0+: Armv6-M, one multiply-accumulate at a time. Nobody counted its steps: it takes the kernels of Cortex-M3."""
+"""Cortex-M0+: Armv6-M, scalar multiply-accumulates. Kernels and step model (not counted here) are those of Cortex-M3."""
 
 from __future__ import annotations
 

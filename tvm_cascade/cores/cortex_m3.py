@@ -1,4 +1,4 @@
-"""Cortex-M3: Armv7-M, one multiply-accumulate at a time."""
+"""Cortex-M3: Armv7-M, scalar multiply-accumulates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cortex-M33: Armv8-M, the DSP instructions of Cortex-M4, floats of single precision in hardware."""
+"""Cortex-M33: Armv8-M with the DSP instructions of Cortex-M4 and a single-precision FPU."""
 
 from __future__ import annotations
 

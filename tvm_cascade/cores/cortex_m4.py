@@ -1,4 +1,4 @@
-"""Cortex-M4: Armv7E-M with DSP instructions, floats of single precision in hardware."""
+"""Cortex-M4: Armv7E-M with DSP instructions and a single-precision FPU."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ STEPS = StepModel(  # fitted to counts on the emulated core (`cores.step_model`)
     unscheduled=12.6,  # that of Cortex-M4
     row_table=100.0,
 )
-# They cost more than they save around kernels this short (rfc/0006).
+# Low-overhead loops cost more than they save around kernels this short (rfc/0006).
 NO_LOW_OVERHEAD_LOOPS = ("-disable-arm-loloops:bool=1",)
 
 

@@ -1,4 +1,4 @@
-"""Cortex-M7: Armv7E-M as Cortex-M4, floats of double precision in hardware."""
+"""Cortex-M7: Armv7E-M as Cortex-M4, with a double-precision FPU."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tvm_cascade.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is the same for all cores of an instruction set. Empty strings where the host's own tools serve."""
+    """Toolchain, emulator and start-up code for all cores of an instruction set. Empty strings for the host."""
 
     name: str
     cores: str  # prefix of the cores' names in board files

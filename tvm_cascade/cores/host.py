@@ -1,4 +1,4 @@
-"""The machine that compiles: generic kernels, built by its own compiler."""
+"""The host, that is, the machine that compiles: generic kernels, built by its own compiler."""
 
 from __future__ import annotations
 

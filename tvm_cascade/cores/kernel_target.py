@@ -1,4 +1,4 @@
-"""What kernels are made for: a core, and what one compilation decides for it."""
+"""`KernelTarget`: a core with the back end, the objective and the kernel variants of one compilation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class KernelTarget:
 
     core: Core = HOST
     backend: str = "llvm"  # "c" or "llvm"
-    optimise: str = "balanced"  # size, speed or balanced: what choices are made for
-    choices: tuple[tuple[str, str], ...] = ()  # shape and the variant chosen for it; others get the usual one
+    optimise: str = "balanced"  # objective of the choices: size, speed or balanced
+    choices: tuple[tuple[str, str], ...] = ()  # (shape, variant chosen for it); other shapes get the default variant
 
     @property
     def name(self) -> str:
@@ -36,7 +36,7 @@ class KernelTarget:
 
     @property
     def tunable(self) -> bool:
-        """Whether any performance schedule may serve the core, so that there is something to choose."""
+        """Whether the core has performance schedules to choose from."""
         return bool(self.core.rules)
 
     def choice(self, shape: str) -> str | None:

@@ -1,11 +1,11 @@
-"""RISC-V with 32 bits (rv32imac), without vectors and floats: the scalar kernels, which have nothing of Arm's in them."""
+"""32-bit RISC-V (rv32imac), without vectors or FPU: scalar kernels without Arm's instructions."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 
 from tvm_cascade.cores.core import Core
-from tvm_cascade.cores.cortex_m3 import STEPS  # of the same kernels; nobody counted them on this core
+from tvm_cascade.cores.cortex_m3 import STEPS  # an assumption: steps were not counted on this core
 from tvm_cascade.cores.families import RISCV
 from tvm_cascade.cores.rule_sets import COMMON
 

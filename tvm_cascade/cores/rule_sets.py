@@ -1,4 +1,4 @@
-"""Names of rule sets (`schedules.rules.select.RULE_SETS`) by what a core can do, the most demanding first."""
+"""Names of rule sets (`schedules.rules.select.RULE_SETS`) for each class of cores, the most demanding first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many instructions a core needs for steps by rows and by pixels: an estimate, so that plans can trade bytes for time.
+"""Instruction-count model of steps by rows, pixels and stripes: an estimate, by which plans can trade bytes for time.
 
 Rates of a multiply-accumulate were fitted (non-negative least squares, within 5 %) to images of four networks, layer by
 layer, counted in the emulator on Cortex-M3, -M4 and -M55. Rates of steps by pixels began as such fits too, on -M4 and -M55,
@@ -20,39 +20,39 @@ from dataclasses import dataclass
 
 from tvm_cascade.graph import Op
 
-_FEW = 3  # pixels a step: weights are loaded for so few outputs that it shows
+_FEW = 3  # pixels per step, at and below which the loading of weights costs extra
 
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """Instructions of a core, per multiply-accumulate or as said."""
+    """Instructions of a core, per multiply-accumulate unless a field says otherwise."""
 
     dense: float  # convolutions and products
     depthwise: float
-    call: float  # of a step's kernel
-    word: float  # of scratch that locates a step's window, four bytes
-    moved: float  # a byte that an operator without multiply-accumulates reads or writes
-    dense_single: float  # further ones where a step makes one pixel
-    dense_few: float  # and where it makes two or three
+    call: float  # per step by pixels: the call of its kernel
+    word: float  # per four bytes of scratch that locates a step's window
+    moved: float  # per byte that an operator without multiply-accumulates reads or writes
+    dense_single: float  # added where a step makes one pixel
+    dense_few: float  # added where it makes two or three
     depthwise_single: float
     depthwise_few: float
-    stripe: float  # a row of a stripe: its kernel's call, its table, its edges
-    stripe_few: float  # further ones of a multiply-accumulate where a stripe is three columns wide or less
-    dense_parts: float  # and where it reads the parts of a concat
+    stripe: float  # per row of a stripe: its kernel's call, its table, its edges
+    stripe_few: float  # added where a stripe is three columns wide or less
+    dense_parts: float  # added where the operator reads the parts of a concat
     depthwise_parts: float
-    unscheduled: float  # of all that reads the parts of a concat, or makes channels in groups, by the generic kernel
-    row_table: float  # kernels of several rows, of windows larger than a pixel: a row of every two output channels
-    flash: float = 0.25  # reading a byte of weights
+    unscheduled: float  # in place of these for the generic kernel, which reads parts of a concat or tiles channels
+    row_table: float  # per row and two output channels, for multi-row kernels of windows larger than a pixel
+    flash: float = 0.25  # per byte of weights that is read from flash
 
     def whole(self, op: Op) -> float:
-        """Instructions of an operator by rows."""
+        """Instructions of an operator in steps of whole rows."""
         if op.kernels.channel_tiling is not None:
             return op.macs * self.unscheduled
         base, parts = (self.depthwise, self.depthwise_parts) if _depthwise(op) else (self.dense, self.dense_parts)
         return op.macs * (base + parts if reads_parts(op) else base)
 
     def extra(self, op: Op, rows: int, columns: int, chunk: int) -> float:
-        """Instructions that steps of `chunk` pixels cost an operator of `rows` x `columns` pixels besides."""
+        """Additional instructions of an operator of `rows` x `columns` pixels in steps of `chunk` pixels."""
         chunk = min(chunk, columns)
         total = 0.0
         for n, steps in ((chunk, columns // chunk * rows), (columns % chunk, rows)):
@@ -62,7 +62,7 @@ class StepModel:
         return total
 
     def striped(self, op: Op, rows: int, columns: int, width: int) -> float:
-        """Instructions that a stripe of `width` of an operator's `columns` costs besides, in all of its `rows`."""
+        """Additional instructions of one stripe, all `rows`, of `width` of an operator's `columns`."""
         narrow = self.stripe_few * op.macs * width / columns if width <= _FEW else 0.0
         return rows * self.stripe + narrow
 
@@ -73,7 +73,7 @@ class StepModel:
         return streamed + (0.0 if tile_rows == 1 or single else self.row_table * rows * channels / 2)
 
     def _dearer(self, op: Op, pixels: int) -> float:
-        """What a multiply-accumulate costs more where a kernel makes so few pixels."""
+        """Additional instructions per multiply-accumulate of a kernel that makes `pixels` pixels."""
         few = (self.depthwise_single, self.depthwise_few) if _depthwise(op) else (self.dense_single, self.dense_few)
         return few[0] if pixels == 1 else few[1] if pixels <= _FEW else 0.0
 

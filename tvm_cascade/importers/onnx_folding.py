@@ -25,9 +25,7 @@ _ARITHMETIC = frozenset(
     )
 )
 _GROWING = ("ConstantOfShape", "Expand")  # operators whose last operand is their output's shape
-_CONSTANT = frozenset(
-    ("Pad", "Clip", "Tile", "Pow", "Resize", "Upsample")
-)  # their operands after the first must be constant
+_CONSTANT = frozenset(("Pad", "Clip", "Tile", "Pow", "Resize", "Upsample"))  # must have constant later operands
 _MOST_NODES = 100  # nodes that may compute one operand
 _SPATIAL_FROM = 2  # NCHW: batch and channels come first
 

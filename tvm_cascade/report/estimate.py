@@ -1,9 +1,9 @@
-"""What a plan is expected to move and to take: an estimate from its steps, made without building anything.
+"""Estimates of a plan's memory traffic, instructions and kernel calls for one inference, from its steps, without a build.
 
-Traffic counts bytes that kernels ask for: every call reads the windows of what it makes, writes that, and streams its
-weights from flash once. Rows that a window shares with the next one are read again, as kernels do; caches are not
-modelled. Instructions are those of `cores.step_model`, the model that `--max-time` limits plans by. They tell plans of
-one network apart; what a board takes is what `run` measures.
+Traffic is the bytes that kernels access: every call reads the input windows of its tile, writes the tile, and reads its
+weights from flash once. Rows that two windows share are read twice, as kernels do; caches are not modelled. Instructions
+are those of `cores.step_model`, the model that `--max-time` limits plans by. Estimates serve to compare plans of one
+network; `run` measures what a board needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm_cascade.graph import Graph, Op, Window
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimated, for one inference."""
+    """Estimated costs of one inference."""
 
     calls: int  # of kernels; exact
     instructions: int
@@ -34,7 +34,7 @@ class Estimate:
         return self.read_bytes + self.written_bytes + self.weight_bytes
 
     def to_dict(self) -> dict[str, int]:
-        """For JSON."""
+        """The estimate as a JSON object."""
         return {
             "estimated_instructions": self.instructions,
             "estimated_traffic_bytes": self.traffic_bytes,
@@ -45,7 +45,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The steps of an operator: one for every row and range of columns `[x0, x1)`; by rows there is one range, of all."""
+    """The steps of an operator: one for each row and range of columns `[x0, x1)`; one range for steps of whole rows."""
 
     rows: int
     runs: tuple[tuple[int, int], ...]
@@ -84,14 +84,14 @@ def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
 
 
 def _calls(graph: Graph, op: Op, segment: Segment, steps: int) -> int:
-    """Calls of an operator's kernel: one a step, or one a row where a step makes several and the kernel one."""
+    """Kernel calls of an operator: one per step, or one per row where tiles have several rows and the kernel makes one."""
     rows = graph.tensors[op.outputs[0]].rows
     single = segment.tile.rows > 1 and has_rows(graph, op.index)
     return rows if single and not op.kernels.multi_row and op.index not in segment.accumulating else steps
 
 
 def _part(graph: Graph, op: Op, columns: Sequence[tuple[int, int]] | None) -> float:
-    """Columns made in all stripes together, as a factor of the output's."""
+    """Columns computed in all stripes together, as a factor of the output's columns; above 1 where stripes overlap."""
     wide = graph.tensors[op.outputs[0]].columns
     return sum(b - a for a, b in columns) / wide if columns and wide > 1 else 1.0
 
@@ -135,7 +135,7 @@ def frontier_table(
 ) -> str:
     """The frontier as text: bytes and work are exact, instructions and traffic are estimates.
 
-    Points that make channels `in_groups` are marked.
+    Points whose plans use channel tiling (`in_groups`) are marked.
     """
     columns = f"{'instructions (est.)':>20} {'traffic bytes (est.)':>21} {'of weights':>12} {'calls':>8}"
     lines = [f"{'peak bytes':>10} {'work':>7} {columns}"]

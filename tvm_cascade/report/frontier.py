@@ -1,4 +1,4 @@
-"""What a plan is to be seen beside: the plans that no other beats, an estimate of each, and proven bounds."""
+"""The frontier of a network (plans that no other plan beats in both peak and work), with estimates and lower bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm_cascade.cascading.cuts import undominated
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import Estimate, estimate
 
-FRONTIER_MACS = 2.0  # how far a frontier goes, as a factor of the network's multiply-accumulates
+FRONTIER_MACS = 2.0  # largest work on a frontier, as a factor of the network's multiply-accumulates
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class FrontierReport:
     points: tuple[tuple[int, float], ...]  # peak bytes and factor of work of plans that no other beats, ascending bytes
     estimates: tuple[Estimate, ...]  # of these plans
     bounds: Bounds  # of the search space at 1.00x
-    in_groups: tuple[bool, ...]  # whether these plans make channels in groups
+    in_groups: tuple[bool, ...]  # whether these plans use channel tiling
 
 
 def frontier_report(
@@ -36,12 +36,12 @@ def frontier_report(
     Parameters
     ----------
     graph : Graph
-        Without channels in groups; plans that have them are looked for where the options allow more work.
+        Without channel tiling; plans that use it are searched where the options allow more work.
     chosen : Plan
-        A plan of `graph`, or of `graph` with channels in groups.
+        A plan of `graph`, or of `graph` with channel tiling.
     whole : bool
-        The whole frontier takes a search of its own, up to twice the work or what the options allow; else the chosen plan
-        stands alone.
+        Search the whole frontier, up to `FRONTIER_MACS` or `options.max_macs` times the work, whichever is more; else the
+        report has the chosen plan only.
     progress : callable
         Gets a line for every point found.
     """

@@ -1,4 +1,4 @@
-"""One self-contained page per plan: summary, pictures, the region graph with its cuts, steps, and the JSON behind them."""
+"""HTML report of a plan, one self-contained page: summary, pictures, region graph with cuts, steps, and the JSON data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class ReportData:
-    """What a report shows of one plan."""
+    """The content of the report of one plan."""
 
     name: str
     plan: Plan
@@ -99,7 +99,7 @@ def html_page(report: ReportData) -> str:
 def write_report(to: Path, report: ReportData) -> None:
     """One page where `to` ends in .html, else `report.html` with `plan.json`, `plan.txt` and the pictures in a folder.
 
-    A folder of its own appears whole or not at all; in one that holds other things too, which stay, every file does.
+    A folder of the report alone is replaced atomically; in a folder with other files, which stay, each file is.
     Raises `UsageError` where it cannot be written, `MissingToolError` without matplotlib.
     """
     page = html_page(report) + "\n"

@@ -32,7 +32,7 @@ def _pyplot():
 
 
 def draw_arena(plan: Plan, path: Path) -> None:
-    """Address against step: what of every block is of use, as it fills and drains; dashed lines are cuts."""
+    """Draw arena addresses against steps: the bytes of every block that are in use (`timeline`); dashed lines are cuts."""
     plt = _pyplot()
     found = timeline(plan)
     figure, (axes, below) = plt.subplots(
@@ -63,7 +63,7 @@ def draw_arena(plan: Plan, path: Path) -> None:
 def draw_frontier(
     points: Sequence[tuple[int, float]], path: Path, baseline: int | None = None, bounds: Bounds | None = None
 ) -> None:
-    """Peak bytes against work, as factors of the plain network's; bounds at 1.00x where they are given."""
+    """Draw peak bytes against work, a factor of the plain network's; vertical lines are bounds at 1.00x, if given."""
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(7, 4), constrained_layout=True)
     axes.step([p[0] for p in points], [p[1] for p in points], where="post", marker="o", label="plans")

@@ -1,8 +1,8 @@
 """The region graph with its cuts, as SVG: no library, sharp at any size, searchable text.
 
-Operators stand in execution order, one a line; a box is a segment, whose operators run interleaved; a dashed line is a
-cut, with the bytes that whole tensors carry across it. Arcs on the right are tensors: thin where they live in a rolling
-buffer, thick where they exist whole. A bar on the left is a region; an operator that is left out stands beside it, grey.
+Operators are listed in execution order, one per line; a box is a segment, whose operators run interleaved; a dashed line is
+a cut, with the bytes of whole tensors that live across it. Arcs on the right are tensors: thin in a rolling buffer, thick
+where they exist whole. A bar on the left is a region; operators that are left out of regions are grey.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _bars(plan: Plan, at: dict[int, _Line]) -> list[str]:
 
 
 def _arcs(plan: Plan, at: dict[int, _Line]) -> tuple[list[str], int]:
-    """A curve from the maker to every reader of each tensor, and how far right they go."""
+    """A curve from the producer to every reader of each tensor, and their extent to the right."""
     graph = plan.graph
     roots = [s.tensor if s.root is None else s.root for s in plan.storages]
     makers = {roots[t]: o.index for o in graph.ops if not o.view for t in o.outputs}

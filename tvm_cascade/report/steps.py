@@ -1,4 +1,4 @@
-"""A plan step by step: what runs, how often, what is live meanwhile, and where its output goes."""
+"""Table of a plan's operators in execution order: kernel calls, tiles, live bytes, and where their outputs are stored."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tvm_cascade.report.text import block_rows, live_bytes
 
 
 def step_rows(plan: Plan) -> list[dict[str, Any]]:
-    """One record per operator, in execution order.
+    """One record per operator, and per source of a streamed input, in execution order.
 
     `live_bytes` is what blocks occupy while the operator's segment runs, bytes that two of them share counted once;
-    `steps` how often its kernel is called; `by` what a call makes; `rings` the outputs that never exist whole.
+    `steps` the number of steps; `by` the tile of a step; `rings` the outputs that never exist whole.
     """
     blocks = block_rows(plan)
     region_of = partition(plan.graph).region_of
@@ -71,7 +71,7 @@ def _makes(plan: Plan, segment: Segment, op: int) -> str:
 
 
 def _outputs(plan: Plan, outputs: Sequence[int]) -> dict[str, Any]:
-    """Where the outputs of a step lie."""
+    """Storage of an operator's outputs: as text, and a record for each that lies in a ring."""
     tensors = [(plan.graph.tensors[t], plan.storages[t]) for t in outputs]
     return {
         "output": ", ".join(_place(t, s) for t, s in tensors),
@@ -100,7 +100,7 @@ def _ring(tensor: Tensor, storage: Storage) -> Mapping[str, Any]:
 
 
 def region_rows(plan: Plan) -> list[dict[str, Any]]:
-    """One record per region: its operators, the segments that it was cut into, and the most that is live in one."""
+    """One record per region: its operators, the segments that it was cut into, and the largest live bytes of these."""
     blocks = block_rows(plan)
     rows: list[dict[str, Any]] = []
     for ops in partition(plan.graph).regions:

@@ -70,7 +70,7 @@ def live_bytes(rows: Sequence[Mapping[str, Any]], segment: int) -> int:
 
 
 def covered(spans: Iterable[tuple[int, int]]) -> int:
-    """Addresses that lie in at least one of the spans `[start, stop)`."""
+    """Number of addresses that lie in at least one of the spans `[start, stop)`."""
     total, reached = 0, 0
     for start, stop in sorted(spans):
         total += max(stop - max(start, reached), 0)
@@ -90,7 +90,7 @@ def above(peak: int, bound: int) -> float:
 
 
 def does_twice(plan: Plan) -> bool:
-    """Whether a plan makes anything twice: of such plans no bound is proven, and those at 1.00x say nothing."""
+    """Whether a plan computes anything twice: for such plans no bound is proven, and bounds at 1.00x do not apply."""
     return plan.macs > plan.baseline_macs
 
 

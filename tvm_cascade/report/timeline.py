@@ -1,8 +1,8 @@
-"""The arena over time: for every block the addresses that hold something of use, step by step.
+"""Arena occupancy over time: for every block the addresses in use, step by step.
 
-Of a whole tensor these reach from the first byte that somebody still reads to the end of what has been written, so that
-an output is seen growing into the space of its dying input. Rings, counters, sums and scratch count in full while their
-segment runs.
+For a whole tensor they reach from the first byte that is still to be read to the end of what has been written, so that
+an output is seen growing into the space of its dying input. Rings, counters, accumulators and scratch count in full while
+their segment runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm_cascade.cascading.geometry import end_bytes, front_bytes
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.report.text import block_rows, covered
 
-_SAMPLES = 60  # of a segment
+_SAMPLES = 60  # steps of a segment at which occupancy is sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Timeline:
 
 
 class _Progress:
-    """Units written of, and still read from, the whole tensors while one segment runs."""
+    """Replay of one segment: how often each operator has run, and from that the bytes of whole tensors in use."""
 
     def __init__(self, plan: Plan, tables: AccessTables, segment: int) -> None:
         self.plan, self.tables, self.segment = plan, tables, plan.segments[segment]
@@ -52,7 +52,7 @@ class _Progress:
         self.done = dict.fromkeys(self.segment.trace, 0)
 
     def span(self, tensor: int) -> tuple[int, int]:
-        """First byte of use and the end of what is written, within the tensor's block."""
+        """The bytes `[low, high)` of a whole tensor in use: the first still to be read, and the end of what is written."""
         tables, segment = self.tables, self.segment
         node, storage = tables.graph.tensors[tensor], self.plan.storages[tensor]
         columns = tables.columns(tensor, segment.tile)
@@ -77,7 +77,7 @@ class _Progress:
 
 
 def timeline(plan: Plan) -> Timeline:
-    """The arena of a plan, sampled."""
+    """The occupancy of a plan's arena, sampled `_SAMPLES` times in each segment (at its ends if it has stripes)."""
     streamed = {t for s in plan.segments for t in s.streamed}
     sums = any(s.accumulating for s in plan.segments)
     tables = AccessTables(plan.graph, streamed, sums)

@@ -1,8 +1,8 @@
-"""Which of several equivalent modules is fastest on this machine: the last word where a cost model has only guessed.
+"""Choose the fastest of several equivalent modules by running them on this machine.
 
-Runs are interleaved, so that a disturbance hits all candidates alike, and a candidate is judged by the median of its
-ratios to the first one, run by run. It must win by `margin`, and by its least time too, so with the original first a
-rewritten module is never chosen for noise.
+Runs are interleaved, so that a disturbance affects all candidates, and a candidate is judged by the median of its speedups
+over the first one, run by run. It must win by `margin`, and its least time must be no longer; so, with the original first,
+a rewritten module is not chosen because of noise.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Choice:
 
 
 def staged(mod: tvm.IRModule, target: Any = None) -> Any:
-    """An executable with this project's CPU kernels, operators one after the other; TVM's default one where they cannot.
+    """Compile a module with this project's CPU kernels, operators in sequence; by TVM's default where that is impossible.
 
-    The target is this machine's CPU, with its vector instructions.
+    `target` is ignored: it is this machine's CPU, with its vector instructions.
     """
     from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
     from tvm_cascade.passes.stage_graph import stage_graph
@@ -85,8 +85,8 @@ def fastest(
 
 
 def decide(rounds: Sequence[Sequence[float]], margin: float, certain: bool = False) -> Choice:
-    """From seconds of every candidate, round by round: the first, unless another wins by `margin` in the median of ratios
-    and its least time is no longer either; where it must be `certain`, with 95 % confidence that the median is above 1."""
+    """Choose by `rounds`, the seconds of every candidate in each round: the first, unless another wins by `margin` in the
+    median of ratios and its least time is no longer; if `certain`, only with 95 % confidence that the median exceeds 1."""
     count = len(rounds[0])
     columns = [[r[0] / r[k] if r[k] else 1.0 for r in rounds] for k in range(count)]
     ratios = [median(column) for column in columns]

@@ -1,4 +1,4 @@
-"""What running on a GPU needs beside TVM: a driver, CUDA's runtime library, and a compiler of CUDA sources.
+"""Requirements of running on a GPU other than TVM: a driver, CUDA's runtime library, and a compiler of CUDA sources.
 
 TVM's wheel carries its CUDA runtime as a library of its own, `libtvm_runtime_cuda.so`, which is loaded where
 `libcuda.so.1` (the driver's) and `libcudart.so.13` are found. Where it is not, modules for CUDA are built all the same,
@@ -17,11 +17,11 @@ import tvm
 
 from tvm_cascade.errors import MissingToolError
 
-_MODE = "TVM_CUDA_COMPILE_MODE"  # of TVM: nvrtc, by the package cuda-bindings, or nvcc
+_MODE = "TVM_CUDA_COMPILE_MODE"  # TVM's environment variable: nvrtc (package cuda-bindings) or nvcc
 
 
 def cuda_compiler() -> str | None:
-    """What TVM is to compile CUDA sources with: what the user has set, nvrtc, nvcc, or None where there is neither."""
+    """The compiler for CUDA sources: as the user has set it, else nvrtc, else nvcc; None where neither is installed."""
     if os.environ.get(_MODE):
         return os.environ[_MODE]
     if importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None:
@@ -30,7 +30,7 @@ def cuda_compiler() -> str | None:
 
 
 def choose_compiler() -> None:
-    """Tell TVM about nvcc where that is all there is: left alone it wants nvrtc."""
+    """Set TVM's compile mode to the compiler that is installed, unless the user has set it; TVM's default is nvrtc."""
     found = cuda_compiler()
     if found is not None:
         os.environ.setdefault(_MODE, found)
@@ -42,7 +42,7 @@ def has_cuda() -> bool:
 
 
 def with_architecture(target: str) -> str:
-    """`cuda` with the architecture of the device that is there, unless one is given."""
+    """`target` with the architecture of the installed GPU (`-arch=sm_...`), unless it gives one."""
     return target if "-arch=" in target else f"{target} -arch=sm_{tvm.cuda(0).compute_version.replace('.', '')}"
 
 

@@ -1,4 +1,4 @@
-"""Compile a staged module and run it: nothing here is in the loop of an inference but the virtual machine itself."""
+"""Compile a staged module and run it in TVM's Relax virtual machine."""
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
@@ -26,7 +26,7 @@ def host_target() -> tvm.target.Target:
 
 
 def stage_pipeline() -> tvm.ir.transform.Pass:
-    """What is left to do for a module of `ScheduleStages`: lower builtins and shapes. Nothing plans or fuses."""
+    """Relax passes that lower builtins and shapes of a module of `ScheduleStages`; none of them fuses or plans memory."""
     return tvm.transform.Sequential(
         [
             relax.transform.KillAfterLastUse(),
@@ -43,7 +43,7 @@ def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None) -
     target = target or host_target()
     if target.kind.name == "cuda":
         choose_compiler()
-    with target:  # whose architecture TVM compiles CUDA sources for
+    with target:  # TVM compiles CUDA sources for the current target's architecture
         return tvm.compile(mod, target, relax_pipeline=stage_pipeline())
 
 
@@ -57,7 +57,7 @@ def threads() -> int:
 
 
 class Session:
-    """A compiled module with inputs on the device, to be run and timed."""
+    """A compiled module on a device, to be run and timed."""
 
     def __init__(self, executable: Any, device: Any = None, function: str = "main") -> None:
         self.device = device if device is not None else tvm.cpu()

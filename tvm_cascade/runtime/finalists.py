@@ -1,9 +1,9 @@
-"""The last word on a measured schedule: whole programs run in turn on this machine's CPU.
+"""Final choice of a measured schedule: whole programs are run in turn on this machine's CPU.
 
-A sum of stages' medians leaves out what lies between stages (caches, the waking of threads), and the least of many noisy
-costs is too low. So the schedule found is run beside the sequential and the greedy one, on the same inputs, and stays
-unless one of these is faster by `MARGIN` in the median of paired runs, and the median's confidence interval says that it
-is no chance: it cannot lose to them by more than noise, and noise does not take it away.
+A sum of stages' medians leaves out effects between stages (caches, the waking of threads), and the least of many noisy
+costs is too low. So the schedule that the search returns is run in turn with the sequential and the greedy one, on the
+same inputs, and is kept unless one of these is faster by `MARGIN` in the median of paired runs and the median's confidence
+interval excludes chance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BASELINES = ("sequential", "greedy")
 
 @dataclass(frozen=True)
 class Finalists:
-    """What was run: names of schedules, the one kept first of equals, least milliseconds and median ratios to the first."""
+    """Names of the schedules that were run, the searched one first, and the choice with their times and ratios."""
 
     names: tuple[str, ...]
     choice: Choice
@@ -56,7 +56,7 @@ def keep_fastest(
     options: Options,
     metaschedule: str | Path | None = None,
 ) -> tuple[NetworkSchedule, Finalists]:
-    """`found`, or the sequential or greedy schedule where that runs faster; and what was run. Different ones only.
+    """`found`, or the sequential or greedy schedule where that runs faster; and the measurements. Equal ones run once.
 
     `metaschedule`: folder with records of tuned kernels that all of them run.
     """
@@ -91,9 +91,9 @@ def judge(sessions: Sequence[Session], data: Sequence[np.ndarray], runs: int = R
 
 
 def in_turn(sessions: Sequence[Session], data: Sequence[np.ndarray], runs: int) -> tuple[tuple[float, ...], ...]:
-    """Seconds of every session, round by round, the order turned round every time.
+    """Seconds of every session, round by round, in reversed order in every other round.
 
-    Each has a run of its own before the timed one: the others' weights have filled the caches.
+    Each session runs once untimed before its timed run, because the others' weights have filled the caches.
     """
     rounds = []
     for k in range(runs):

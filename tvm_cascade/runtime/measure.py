@@ -1,4 +1,4 @@
-"""Measuring stages on this machine's CPU, with the kernels that `ScheduleStages` would emit.
+"""Measure stages on this machine's CPU, with the kernels that `ScheduleStages` would emit.
 
 A concurrent stage is timed as the one parallel region it becomes, a group alone as its kernels one by one. Inputs are
 random and stay in cache where they fit, as a producer's output would.
@@ -29,11 +29,11 @@ from tvm_cascade.schedules.stages.stage_records import TunedKernels
 _MIN_MS = 2  # of one timed repetition
 
 
-Timer = Callable[[int], list[float]]  # milliseconds of so many runs
+Timer = Callable[[int], list[float]]  # number of repetitions -> milliseconds of each
 
 
 class NetworkRunner(ABC):
-    """What the runners of one network have in common: its operators' kernels, and a timer of every stage that was asked."""
+    """Base class of the runners of one network: its operators' kernels, and a cached timer for every stage measured."""
 
     def __init__(self, net: StageGraph, units: UnitGraph, cpu: bool) -> None:
         self.net, self._cpu = net, cpu
@@ -76,7 +76,7 @@ class NetworkRunner(ABC):
         return [float("inf")] * repeats if timer is None else timer(repeats)
 
     def _spec(self, op: OpFeatures) -> Spec:
-        """What the operator's kernel computes; raises `UsageError` for an operator of another network."""
+        """The specification of an operator's kernel; raises `UsageError` for an operator of another network."""
         found = self._specs.get(op)
         if found is None:
             raise UsageError(f"the runner does not know this {op.kind}: make one for the network that is measured")
@@ -95,7 +95,7 @@ class CpuRunner(NetworkRunner):
     def __init__(
         self, net: StageGraph, units: UnitGraph, workers: int | None = None, tuned: TunedKernels | None = None
     ) -> None:
-        """`tuned`: kernels that are measured as recorded; default: all by the default schedules."""
+        """`workers`: threads, default TVM's pool. `tuned`: records of tuned kernels; default: default schedules for all."""
         super().__init__(net, units, cpu=True)
         self._tuned = tuned or TunedKernels(None)
         self.workers = workers or threads()
@@ -103,7 +103,7 @@ class CpuRunner(NetworkRunner):
         self.device = device_name(f"cpu:{self.target.attrs.get('mcpu', 'generic')}:{self.workers}", self._tuned)
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
-        """Milliseconds of a stage; see the module's text."""
+        """Milliseconds of a stage; see the module's docstring."""
         if len(groups) > 1:
             return super().run(groups, repeats)
         columns = [self._time(("alone", op), partial(self._timer_alone, op), repeats) for op in groups[0]]
@@ -148,5 +148,5 @@ class CpuRunner(NetworkRunner):
 
 
 def device_name(name: str, tuned: TunedKernels) -> str:
-    """What measurements are kept under: the device, and the schedules of kernels where these are not the defaults."""
+    """The key of stored measurements: the device, and a digest of the kernels' schedules where these are tuned."""
     return f"{name}:tuned-{tuned.digest}" if tuned.digest else name

@@ -1,4 +1,4 @@
-"""Measuring stages on a GPU of this machine, with the kernels, streams and events that `ScheduleStages` would emit."""
+"""Measure stages on a GPU of this machine, with the kernels, streams and events that `ScheduleStages` would emit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tvm_cascade.runtime.execute import Session, compile_stages, host_target
 from tvm_cascade.runtime.measure import NetworkRunner, Timer, device_name
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
 
-_COPIES = 16  # of a stage in one graph: its launch is shared by so many
+_COPIES = 16  # copies of a stage in one CUDA graph, which share its launch
 _STREAMS = 8  # groups that are priced as concurrent, at most
 
 
 class CudaRunner(NetworkRunner):
     """A `cost.interface.Runner` for the operators of one network.
 
-    `device` names the runtime's device; tests put the CPU in, where streams do nothing. Raises `MissingToolError` without
-    a GPU.
+    `device` names the runtime's device; tests pass the CPU, where streams have no effect. Raises `MissingToolError`
+    without a GPU.
     """
 
     workers = _STREAMS

@@ -28,7 +28,7 @@ from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
 
 
 class NodeRunner:
-    """A `cost.interface.Runner` for operators of substitution graphs, once it knows them."""
+    """A `cost.interface.Runner` for operators of substitution graphs; `know` registers an operator before it can run."""
 
     def __init__(self, calls: Sequence[relax.Call], engine: Engine = STAGES) -> None:
         from tvm_cascade.runtime.execute import host_target, threads
@@ -41,7 +41,7 @@ class NodeRunner:
         self._runners: dict[OpFeatures, tuple[object, list[OpFeatures]]] = {}
 
     def know(self, node: Node) -> OpFeatures:
-        """The operator's features, under which it can be run from now on."""
+        """Register an operator; returns its features, by which it can be run."""
         found = op_features(node, self.engine)
         if node.kind == "opaque":  # no attribute of the graph tells two of them apart
             found = replace(found, shape=(*found.shape, int(node["key"])))  # type: ignore[call-overload]
@@ -54,7 +54,7 @@ class NodeRunner:
         return [sum(row) for row in zip(*columns, strict=True)]
 
     def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
-        """Merging is what substitutions do."""
+        """Infinite: operators are not merged here, as substitutions do that."""
         return [float("inf")] * repeats
 
     def _operator(self, op: OpFeatures, repeats: int) -> list[float]:
@@ -92,7 +92,7 @@ class NodeRunner:
 
 @dataclass(eq=False)
 class KernelLatency(Latency):
-    """Milliseconds by a model that measures, operators one after the other; one that cannot be run is free of charge."""
+    """Milliseconds of operators in sequence, by a model that measures; one that cannot be run costs 0 (see `refused`)."""
 
     runner: NodeRunner | None = None
     refused: dict[str, str] = field(default_factory=dict)  # kinds that could not be measured, with the reason

@@ -2,8 +2,8 @@
 
 Kernels of the graphs that the search meets are measured ('measured'), or predicted by trees that are trained on few
 measurements ('learned', as for schedules: cost/learned.py). A sum of kernels is still a model: what the kernels do to one
-another's caches is not in it. So the whole networks have the last word. The original, the best graph of the analytic
-model and the best graph of the measurements are run in turn, and the original stays unless another one is faster.
+another's caches is not in it. So whole networks are measured in the end: the original, the best graph of the analytic
+model and the best graph of the measurements are run in turn, and the original is kept unless another one is faster.
 """
 
 # TVM's passes are untyped.
@@ -33,20 +33,20 @@ from tvm_cascade.substitution.rules import ALL_RULES
 from tvm_cascade.substitution.split import optimize
 
 QUICK = MeasureOptions(first=5, most=20, precision=0.05)  # a search asks for hundreds of kernels
-SHARE = 0.3  # of the kernels that a fully measured search would ask for, roughly: what the learned one may measure
+SHARE = 0.3  # measurements of a learned search, roughly as a share of those of a fully measured one
 _CANDIDATES = ("original", "analytic", "measured")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The module kept, what led to it, and what was measured."""
+    """Result of `optimize_measured`: the module that was chosen, its search result, and the measurements."""
 
     mod: tvm.IRModule
     read: Read
     found: Found  # of the module kept, costs in milliseconds of the model that found it
     choice: Choice  # over `candidates`
     candidates: tuple[str, ...]
-    measurements: int  # kernels
+    measurements: int  # number of kernels measured
     refused: dict[str, str]  # kinds of operators that could not be measured, with the reason
 
     @property
@@ -56,7 +56,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to search, and how often to run what was found."""
+    """Limits of the search, and of the runs of its candidates."""
 
     options: SearchOptions | None = None
     rules: Sequence[Rule] = ALL_RULES
@@ -76,10 +76,10 @@ def optimize_measured(
     effort: Effort | None = None,
     database: str | Path | None = None,
 ) -> Measured:
-    """`main` rewritten for this machine's CPU, `limit` bytes of activations at most; see the module's text.
+    """Rewrite `main` for this machine's CPU, within `limit` bytes of activations; see the module's docstring.
 
     `database` keeps measurements between runs. Raises `GraphError` where `main` cannot be read, `InfeasibleError` where no
-    graph keeps the limit.
+    graph meets the limit.
     """
     effort = effort or Effort()
     read = read_function(mod["main"])
@@ -120,7 +120,7 @@ def _refined(
     known: Sequence[Dag],
     effort: Effort,
 ) -> Found:
-    """Search, measure the operators of what was found, learn, and again."""
+    """Repeat: search, measure operators of the graph that the search returns, and fit the model to the measurements."""
     end = time.monotonic() + effort.seconds
 
     def stages(dag: Dag):

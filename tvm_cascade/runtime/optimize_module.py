@@ -1,4 +1,4 @@
-"""`optimize_module`: what the command line's `optimize` does, and the files that it writes.
+"""`optimize_module`, the function behind the command `optimize`, and the files that it writes and reads.
 
 done = optimize_module(mod, target="cuda", cost="latency")
 print(format_report(done.report))
@@ -73,13 +73,13 @@ def optimize_module(
     device : str, optional
         Latencies come from the analytic model of this device; None is `target`'s generic one.
     alpha : float
-        How much worse a graph may get on the way.
+        Graphs are expanded while their cost is below `alpha` times the best cost; 1 is a greedy search.
     budget : int
-        Graphs priced per subgraph.
+        Graphs priced per subgraph, at most.
     seconds : float
-        For the whole search.
+        Time limit of the whole search.
     database : path, optional
-        Where 'measured' and 'learned' keep measurements, and look for them.
+        File in which 'measured' and 'learned' keep measurements and look them up.
 
     Raises
     ------

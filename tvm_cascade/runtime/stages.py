@@ -1,4 +1,4 @@
-"""`tvm-cascade stages` for a module: any of the three cost models, saved schedules, a picture."""
+"""The function behind the command `stages`: schedules by the analytic, measured or learned cost model."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def stages(
 ) -> tuple[dict[str, object], str]:
     """The command `stages`: the JSON object (`parallel.report.describe`) and the text for a reader.
 
-    Measured and learned schedules for this machine's CPU are run beside the sequential and the greedy one (`finalists`), and
-    the fastest is kept; the key `measured` tells. With `metaschedule` tuned kernels are measured; operators without a record
-    are tuned first, with `trials` candidates each (0: none; merged operators keep the default kernels); the key `tuned`
-    tells.
+    Measured and learned schedules for this machine's CPU are run in turn with the sequential and the greedy one (`finalists`),
+    and the fastest is kept; times are under the key `measured`. With `metaschedule` tuned kernels are measured; operators
+    without a record are tuned first, with `trials` candidates each (0: none; merged operators keep the default kernels);
+    the tuning report is under the key `tuned`.
 
     Raises
     ------
@@ -121,14 +121,14 @@ def measured_model(
 
 
 def search_measured(net: StageGraph, model: MeasuredCost, options: Options) -> NetworkSchedule:
-    """Every stage measured, the winner's once more."""
+    """Search by measurements of every stage; those of the best schedule are measured once more."""
     return confirm(model, partial(_priced, net, model, options))
 
 
 def search_learned(
     net: StageGraph, units: UnitGraph, measured: MeasuredCost, options: Options, budget: int = _LEARNED_BUDGET
 ) -> tuple[NetworkSchedule, CostModel]:
-    """Few stages measured, the others predicted; returns the schedule and the model that priced it."""
+    """Search by measurements of few stages and predictions of the others; returns the schedule and the model behind it."""
     gpu = measured.runner.device.startswith("cuda")
     known = find_device(None, "cuda") if gpu else find_device("cpu", "llvm", measured.runner.workers)
     model = LearnedCost(measured, AnalyticCost(known))

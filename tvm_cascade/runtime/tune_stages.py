@@ -27,8 +27,8 @@ from tvm_cascade.schedules.tuning.in_process import local_pair, tensor_of
 from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
 from tvm_cascade.schedules.tuning.metaschedule import host_target as one_core
 
-_ROUNDS = 5  # of finalists in turn
-_REPEATS = 10  # least of so many short measurements: another program's time does not count
+_ROUNDS = 5  # in each of which finalists are measured in turn
+_REPEATS = 10  # short measurements, of which the least counts: it excludes time of other programs
 
 
 def tune_stages(
@@ -40,7 +40,7 @@ def tune_stages(
     search: Search = Search(),  # noqa: B008
     progress: Progress = lambda _text: None,
 ) -> Report:
-    """Tune what has no record: the kernels of every unit, or with a `schedule` those that it runs, merged ones too.
+    """Tune kernels without a record: those of every unit, or those that `schedule` runs, merged ones included.
 
     Raises `UsageError` for records that cannot be read, `MissingToolError` where something has to be measured on a GPU
     that is not there.
@@ -83,7 +83,7 @@ class _LocalMachine:
 
 
 class CpuMachine(_LocalMachine):
-    """A core of this machine. Schedules are made for any CPU, and measured with this one's instructions."""
+    """One core of this machine. Schedules are searched for a generic CPU, and measured as compiled for this one."""
 
     records_as = record_target("llvm")
 
