@@ -12,16 +12,16 @@ Row r of a tensor lies at slot `r % height` of its storage, a ring of `height` r
 - per output: a pointer to the first element of its row y, and `out{i}_plane` where its rows are not contiguous;
 - `y`, the output row. A whole-operator kernel ignores it: the pointers are then those of whole tensors.
 
-A pixel kernel (`schedules.kernels.pixel_kernel`) makes columns `[begin, end)` of row y. Pixel p of a tensor,
+A pixel kernel (`schedules.kernels.pixel_kernel`) computes columns `[begin, end)` of row y. Pixel p of a tensor,
 `row * columns + column`, lies at slot `p % pixels` of its storage. Its parameters differ where a tensor's pixels are
 contiguous; where they are not (NCHW), they are those of a row kernel:
 
 - `x{i}_slot` is the slot of pixel `max(first(y), 0) * columns + max(first column of begin, 0)`, the first that can be
-  read; `x{i}_pixels` stands in the place of the height: the pixel slots of the storage;
+  read; `x{i}_pixels`, the number of pixel slots of the storage, replaces `x{i}_height`;
 - per output: `out{i}`, pointer to slot 0 of its storage; `out{i}_slot`, the slot of pixel (y, begin); `out{i}_pixels`;
-- `y`, `begin`, `end`. An operator whose columns are not known always makes whole rows: begin is 0, end the row's width.
+- `y`, `begin`, `end`. An operator whose columns are not known always computes whole rows: begin is 0, end their width.
 
-A kernel that reads through a row table (`schedules.forms.narrow_rows`) is a row kernel of few columns whose windowed
+A kernel that reads through a row table (`schedules.forms.narrow_rows`) is a narrow row kernel whose windowed
 input is `x0`, pointer to slot 0 of its storage, and `x0_rows`, pointer to an int32 per kernel row: the element of the
 storage at which the row's first column lies. An accumulating kernel adds elements `[begin, end)` of its input
 (`schedules.kernels.accumulate`).

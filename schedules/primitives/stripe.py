@@ -53,27 +53,27 @@ def stripe(
         only move data (padding) are inlined; a block that one reader reads element for element (the accumulator of a
         convolution) is computed pixel by pixel with it.
     height, width : int
-        Rows and columns of a stripe; without `width` stripes are as wide as the output. Stripes of a width are
-        worked from top to bottom, one column of them after the other.
+        Rows and columns of a stripe; without `width` stripes are as wide as the output. With `width`, the outer loop is
+        over columns of stripes, the inner one over the stripes of a column, from top to bottom.
     block : str, optional
-        The output's block; by default the one that writes the last parameter that is written.
+        The block that computes the output; by default the last one that writes the last parameter that is written.
     producers : sequence of str, optional
         The blocks to compute at the stripe; by default all that the output needs. The others run before, whole.
     axes : (int, int)
-        Axes of the output along which `height` and `width` are counted: NHWC by default.
+        Axes of the output that `height` and `width` divide; the default is for NHWC.
 
     Returns
     -------
-    A function or a schedule, as `target` is one. Slices that two stripes need are computed twice: `rolling_buffer`
-    changes that. Lowering shrinks every intermediate to what a stripe needs (`buffer_bytes` tells).
+    A function or a schedule, of the type of `target`. Slices that two stripes need are computed twice; `rolling_buffer`
+    avoids that. Lowering shrinks every intermediate to the part that a stripe needs (`buffer_bytes` returns its size).
 
     Raises
     ------
     StripeError
-        A block that has no stripes: it reads all of a producer whatever the stripe, by indices that are not linear, or
+        A block cannot be striped: all its slices read the same part of a producer, its indices are not linear, or it
         is scheduled already.
     UsageError
-        A size or a name that cannot be right.
+        A size or axis out of range, an unknown block, or a function that is striped already.
 
     Notes
     -----
@@ -103,18 +103,18 @@ def rolling_buffer(target: Target, *blocks: str) -> Target:
     target : PrimFunc or s_tir.Schedule
         What `stripe` returned, not scheduled further; it is left as it is.
     blocks : str
-        The blocks whose results become rings; by default all of which stripes would compute parts twice.
+        The blocks whose results become rings; by default all blocks of which stripes recompute slices.
 
     Returns
     -------
     A function or a schedule in which no row of these blocks is computed twice (within one column of stripes). Their
-    buffers have as many rows as ever live at once; row r lies at row `r % height`. Each row of such a block is a block
-    of its own, `NAME_row`, whose axis is opaque: further schedules go inside of it.
+    buffers are rings of as many rows as are live at once; row r is at index `r % height`. Each row of such a block is
+    computed by a block `NAME_row`, whose axis is opaque: further schedules apply to the blocks inside of it.
 
     Raises
     ------
     StripeError
-        A name that is no striped intermediate, or a function that was scheduled after `stripe`.
+        A name is not that of a striped intermediate, or the function was scheduled after `stripe`.
 
     Notes
     -----

@@ -65,7 +65,7 @@ class _Conv(ConvRow):
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
 
     def _weights(self, place: Value) -> tuple[Value, Value]:
-        """Weights 0 and 2, and 1 and 3, of the four at `place`."""
+        """The four weights from index `place` on as two words of int16 pairs: weights 0 and 2, weights 1 and 3."""
         word = self.k.let(call("ld32", tirx.address_of(self.w[place])), "ww")
         return self.k.let(call("sxtb16", word), "wa"), self.k.let(call("sxtb16_ror8", word), "wb")
 

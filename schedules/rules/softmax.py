@@ -208,7 +208,7 @@ def halves_up(e: Value) -> Value:
 
 
 def reciprocal(k: KernelBuilder, total: Value, zeros: Value) -> Value:
-    """`1 / (2 h)` in Q0.31, at most 2^31 - 1, where `h` is the sum without its `zeros` leading zeros in [1/2, 1).
+    """`1 / (2 f)` in Q0.31, at most 2^31 - 1, where f in [1/2, 1) is the sum shifted left by its `zeros` leading zeros.
 
     Source: gemmlowp's `one_over_one_plus_x_for_x_in_0_1`. No step saturates: estimates lie in [0.94, 2] and their
     errors, the first of at most 1/17, only shrink.

@@ -233,7 +233,7 @@ def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
 
 
 def _channel_axis(sch: Schedule, acc, last) -> int:
-    """1 or 3: which axis of the output counts the channels, told by the shapes of accumulator and output."""
+    """The channel axis of the output (1 or 3), inferred from the shapes of accumulator and output."""
     _, blocks, high, wide, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     out = [int(sch.get(loop).extent) for loop in sch.get_loops(last)]
     return 1 if out[2:] == [high, wide] and (blocks - 1) * lanes < out[1] <= blocks * lanes else 3
