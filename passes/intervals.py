@@ -21,6 +21,8 @@ class NotUnderstoodError(Exception):
 
 
 class Strided(NamedTuple):
+    """The integers `lo, lo + step, ..., hi`, both ends included."""
+
     lo: int
     hi: int
     step: int  # 0 for a single value

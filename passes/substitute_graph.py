@@ -70,9 +70,9 @@ def substitute(
 
 @dataclass(frozen=True)
 class SubstituteGraph(CascadePass):
-    """Replace every function by an equivalent one of lower cost.
+    """Replace every function by an equivalent one of lower cost, found by backtracking search over substitution rules.
 
-    Works on every module: functions that cannot be read are not changed, nor are those for which no cheaper one is found.
+    Works on every module: functions that cannot be converted, or have no cheaper equivalent in the search, do not change.
     Ensures that results are equal up to the reassociation of floats, and bit for bit where the rules are
     `integer_rules()`.
 

@@ -1,1 +1,1 @@
-"""Equivalent networks that may need a smaller arena: one file a kind of candidate, one loop that plans and keeps the best."""
+"""Candidate networks, equivalent ones with a possibly smaller arena: one file per kind, and the loop that keeps the best."""

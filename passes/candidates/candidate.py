@@ -128,10 +128,10 @@ class Candidate(ABC):
 
     @abstractmethod
     def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
-        """The planned candidate, with the reason why it is kept added."""
+        """The planned candidate `found`, with `reason` (or `rewritten`) saying why it is kept."""
 
     def dropped(self, found: Best, best: PlannedCandidate) -> PlannedCandidate:
-        """The best so far, with the reason why this candidate is dropped added (by default none)."""
+        """The best so far, with `reason` (or `rewritten`) saying why this candidate is dropped; by default unchanged."""
         return best
 
 

@@ -1,1 +1,1 @@
-"""TFLite's integer arithmetic as TE: one function an operator, found by the Relax operator that it replaces."""
+"""Lowering functions of `LowerQuantized`: TFLite's integer arithmetic in TE, registered by the Relax operator replaced."""

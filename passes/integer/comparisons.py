@@ -2,7 +2,7 @@
 
 The reference compares `MBQM((x - z) << 8)` of both sides, with the scales as multipliers: below a scale of 1/256
 neighbouring values compare equal. For int16 it orders the stored values and ignores their quantization. Comparisons that
-are defined on real numbers (`Island.real`) are done on dequantized floats here.
+are defined on real numbers (`Island.real`) compare dequantized floats, or stored values of equal quantization.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _tabulated_concat(island: Island, stored: Sequence[Quantized], axis: int) ->
 
 
 def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int) -> Value:
-    """Concat with constant parts, which are rescaled at compile time; the kind differs, as kernels expect activations only."""
+    """Concat with constants, rescaled at compile time; a kind of its own, as constants follow the activations as parameters."""
     tables = [_concat_table(p, island.output) for p in parts]
     if any(t is not None and p.constant is None for p, t in zip(parts, tables, strict=True)):
         raise NotLowered("a concatenation of constants and tensors of unequal scales")

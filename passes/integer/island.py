@@ -20,9 +20,7 @@ from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
 
 STORED_TYPES = ("int8", "uint8", "int16")  # of quantized activations; int16 ones have int8 weights
 BYTE_TYPES = ("int8", "uint8")
-EXPLICIT_AXIS = (
-    -1
-)  # axis by which the importer marks a dequantize (of one scale) that is itself an operator of the file
+EXPLICIT_AXIS = -1  # axis by which the importer marks a dequantize (one scale) that is an operator of the file
 
 Operand = Value | np.ndarray  # a Relax value, or the data of a constant
 Pattern = str | float | tuple[Any, ...]  # of float operators, see `Reader.match`

@@ -253,11 +253,11 @@ def _one(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.float32],
 _TABULATED = {
     "relax.sigmoid": _sigmoid,
     "relax.tanh": exactly(math.tanh),
-    "relax.exp": exactly(_exp),  # as C's expf almost always rounds, and numpy's does not
+    "relax.exp": exactly(_exp),  # correctly rounded, as C's expf almost always is and numpy's is not
     "relax.nn.gelu": _gelu,
     "relax.nn.gelu_tanh": _gelu_tanh,
 }
-# of int16, by samples
+# for int16: lowered to interpolated tables
 _INTERPOLATED: dict[str, Callable[[np.float32], float]] = {
     "exp": _exp,
     "nn.gelu": _one(_gelu),

@@ -7,8 +7,8 @@ For every unit and gate `k`, all in the arithmetic of TFLite's `EvalInteger8x8_1
     c   = sat16(RDivPOT(f c, 15) + RDivPOT(i g, 30 + e)) with i, f = sigmoid(a_k), g = tanh(a_k), 2^e the scale of c
     h   = sat8(MBQM(o tanh(c)) + z)                      which is the step's output
 
-`p_k` is the bias less the input's zero point times the sum of the weights; `q_k` is that term of the state. A coupled
-input gate is `1 - f`. The previous output is the state, so only the cells need memory of their own.
+`p_k` is the bias less the input's zero point times the sum of `W_k`, `q_k` minus the state's times the sum of `R_k`. A
+coupled input gate is `1 - f`. The previous output is the state, so only the cells need memory of their own.
 
 Both functions need `E(v) = exp(-v)` of `|a|` (`2 |a|` for tanh): a table for v up to 1/4, one product for each higher bit,
 then three Newton steps for `1 / (1 + E)` or `(1 - E) / (1 + E)`.
