@@ -252,7 +252,7 @@ class AccessTables:
         making = [self.steps(o, tile, sums).made[self.written(o).index(tensor)] for o, sums in makers]
         least = max(max(int(np.diff(made).max(initial=1)) for made in making), *(r.reach for r in reads))
         if not tile.by_pixels:
-            return least, min(tile.rows, self.tensor_rows[tensor])  # a step's rows lie together
+            return least, min(tile.rows, self.tensor_rows[tensor])  # so that the rows of one step are contiguous
         columns = self.columns(tensor, tile)
         around = [o for o, _ in makers] + [o for o, sums in readers if not sums]
         if tensor in self.streamed or any(o >= 0 and not goes_by_pixels(self.graph, o) for o in around):
@@ -307,7 +307,7 @@ class AccessTables:
     def _through_view(
         self, need: Units, keep: Units, seen: Tensor, owner: Tensor, offset: int, tile: Tile
     ) -> tuple[Units, Units]:
-        """Convert `need` and `keep` from units of a view, `seen`, to units of `owner`, into which it lies `offset` bytes."""
+        """Convert `need` and `keep` from units of the view `seen` to those of `owner`; the view starts at byte `offset`."""
         every = self.units(owner.index, tile)
         unit, its = self.unit_bytes(seen.index, tile), max(self.unit_bytes(owner.index, tile), 1)
         if not (outermost(seen) and outermost(owner)):

@@ -67,7 +67,7 @@ def assemble(
     Raises
     ------
     InfeasibleError
-        No arena within `capacity` was found.
+        The allocator found no arena within `capacity`.
     """
     graph = costs.tables.graph
     segments = tuple(_segment(costs, *segment) for segment in layout.segments)

@@ -146,7 +146,7 @@ def _smallest_step(graph: Graph, options: PlanOptions) -> int:
 
 
 def _row_scratch(graph: Graph, block: Block, groups: int) -> int:
-    """Bytes of scratch to make one row of `block` in `groups` groups."""
+    """Bytes of scratch to compute one output row of `block` in `groups` groups."""
     merged = in_groups(graph, {block: groups})
     return next(op.scratch_bytes for op in merged.ops if op.kernels.channel_tiling is not None)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op, Tensor
 
-Units = NDArray[np.int64]  # numbers of rows or pixels
+Units = NDArray[np.int64]  # counts or indices of rows, or of pixels
 
 
 def has_rows(graph: Graph, op: int) -> bool:

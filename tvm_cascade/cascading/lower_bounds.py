@@ -32,7 +32,7 @@ INFEASIBLE = 1 << 62  # bytes: the cost of a segment that is impossible or not a
 class LowerBounds:
     """Lower bounds of the bytes of every segment of one order, as tables indexed [i, j].
 
-    `tiles` are the tiles that a step may make, coarse first.
+    `tiles` are the tiles that a step may write, coarse first.
     """
 
     def __init__(self, costs: SegmentCosts, tiles: Sequence[Tile]) -> None:
@@ -86,7 +86,7 @@ class LowerBounds:
         return np.minimum(self.tiles, self.stripes)
 
     def _plain(self, tile: Tile) -> Table:
-        """Bounds of segments whose steps make `tile`."""
+        """Bounds of segments whose steps write `tile`."""
         n = self.size
         bounds = self._live[None, :] + self._counters + self._scratch
         bounds[:n, 1:] += self._inside([self._ring(t, tile) for t in range(len(self.costs.tables.tensor_bytes))])

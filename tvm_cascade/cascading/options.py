@@ -48,7 +48,7 @@ class PlanOptions:
     in_place: bool = True  # element-wise kernels that overwrite their input
 
     def __post_init__(self) -> None:
-        PlanRequest.of({name: getattr(self, name) for name in self.__slots__})  # refuses what cannot be
+        PlanRequest.of({name: getattr(self, name) for name in self.__slots__})  # validates the fields that it shares
         if not self.slack >= 0.0:  # written so that nan is refused too
             raise UsageError(f"a slack of {self.slack}: give a fraction of at least 0")
         if self.alignment < 1:
@@ -61,7 +61,7 @@ class PlanOptions:
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
-        """Tiles that a step may make, coarse first: a row, then fewer and fewer pixels."""
+        """Tiles that a step may write, coarse first: a row, then fewer and fewer pixels."""
         if self.granularity == "row" or not self.pixels or not self.finest:
             return (ROW,)
         fine = tuple(Tile(columns=n) for n in CHUNKS if n >= self.finest)

@@ -1,4 +1,4 @@
-"""Offset constraints: how a segment's output may share memory with an input that dies in the segment.
+"""Offset constraints of a segment: how an output or ring may share memory with an input that dies in the segment.
 
 While the segment runs, the rows of its input die as they are consumed, so its output may be written behind the read
 front. When the output's producer runs step k, the operators upstream have done at least the steps that step k needs;

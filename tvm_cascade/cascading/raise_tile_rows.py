@@ -25,7 +25,7 @@ from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import ROW, Graph, Tile
 
-_TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried, besides the whole map in one step
+_TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried, in addition to the whole map in one step
 _TRIES, _TRIES_IN_LARGE = 100, 4  # limit on arenas that are allocated
 _SEARCHES = 4  # arena searches that may fail; used only where heuristics do not reproduce the plan's own arena
 

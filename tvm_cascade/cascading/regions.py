@@ -26,7 +26,7 @@ class LeftOut:
 
     op: int
     reason: str
-    remedy: str  # what would change it
+    remedy: str  # how to change the operator so that it can
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ class RingSizes:
     def _needed(self, tensor: int) -> tuple[int, ...] | None:
         """The operators that determine the size of a tensor's ring, ascending.
 
-        They are its makers, its readers, and what lies between the readers and the operator where they meet. None where the
-        readers do not meet.
+        They are its producers, its readers, and the operators on paths from these to their common post-dominator. None where
+        the readers have none.
         """
         makers = self.tables.writers(tensor)
         readers = {o for m in makers for t in self.tables.written(m) for o in self.tables.readers[t]}
@@ -79,7 +79,7 @@ class RingSizes:
         return tuple(dominators)
 
     def _meet(self, dominators: Sequence[int], operators: Sequence[int]) -> int:
-        """The first operator that all of `operators` lead to; it may be one of them."""
+        """The nearest common post-dominator of `operators`, which may be one of them; the number of operators for the end."""
         meeting = operators[0]
         for other in operators[1:]:
             while meeting != other:
@@ -90,7 +90,7 @@ class RingSizes:
         return meeting
 
     def _between(self, readers: Set[int]) -> tuple[int, ...] | None:
-        """The operators from `readers` to the one where they meet; None where they do not meet."""
+        """The operators on paths from `readers` to their common post-dominator; None if only the end is common."""
         meeting = self._meet(self._post_dominator, sorted(readers))
         if meeting >= len(self.tables.graph.ops):
             return None

@@ -263,5 +263,5 @@ class Search:
         return work, calls, layout.cuts, [interleaving.sort_key for interleaving in layout.interleavings]
 
     def _overhead(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """Kernel calls that cascading makes more expensive; 0 where an operator runs alone."""
+        """Kernel calls of a segment, which count as overhead if it has several operators; else 0."""
         return self.costs.calls(i, j, interleaving) if len(self.costs.members(i, j)) > 1 else 0

@@ -86,11 +86,11 @@ class Cascade:
         return {t: self.usable(t, most) for t, most in held.items()}
 
     def usable(self, tensor: int, units: int) -> int:
-        """The units of a ring that must hold at least `units`, rounded up to what kernels can address.
+        """The size in units of a ring that must hold at least `units`, rounded up so that kernels can address it.
 
-        All units where it cannot be a ring: no reader is in the segment, one cannot read a ring, or it is a join by rows. A
-        multiple of whole rows where a source fills the ring, or some kernel writes or reads it by rows. A multiple of whole
-        tiles where steps make several rows or pixels, so that no tile wraps around.
+        All units if it cannot be a ring: no reader is in the segment, one cannot read a ring, or it is a join by rows. A
+        multiple of whole rows if a source fills the ring, or a kernel writes or reads it by rows. A multiple of whole
+        tiles if steps write several rows or pixels, so that no tile wraps around.
         """
         tables = self.tables
         makers, readers = self._users(tables.writers(tensor)), self._users(tables.readers[tensor])

@@ -46,7 +46,7 @@ def validate(plan: Plan, alignment: int = 4) -> Replay:
     Raises
     ------
     ValidationError
-        With what is wrong and where.
+        A check failed; the message names the step, operator or tensor.
     """
     tensors = plan.graph.tensors
     check_structure(plan, alignment)
@@ -175,7 +175,7 @@ def _check_lives(plan: Plan, s: int, op: Op) -> None:
 
 
 def _by_rows(plan: Plan, op: Op) -> bool:
-    """Whether an operator makes its output row by row, and not all at once."""
+    """Whether an operator writes its output row by row, and not in a single step."""
     rows = {plan.graph.tensors[t].rows for t in op.outputs}
     return op.opaque is None and len(rows) == 1 and any(w is not None for w in op.windows)
 

@@ -109,7 +109,7 @@ def features(
 ) -> OpFeatures:
     """Features from the shapes of the activations (lists of extents).
 
-    `shape` holds what else distinguishes the kernel: kernel size, strides, padding, groups.
+    `shape` holds other integers that distinguish the kernel: kernel size, strides, padding, groups.
     """
     item = ITEM_BYTES[dtype]
     made = sum(prod(s) for s in outputs)

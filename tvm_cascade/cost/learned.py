@@ -146,7 +146,7 @@ def refine(
         for strategy, groups in stages:
             if left() > 0:
                 model.measured.record(strategy, groups)
-        if model.measured.measurements == before:  # what was found is measured: look at what else promises a gain
+        if model.measured.measurements == before:  # all stages of the schedule are measured: try promising other ones
             for strategy, groups in model.promising(min(left(), max(BATCH, left() // 2))):
                 model.measured.record(strategy, groups)
         if model.measured.measurements == before:

@@ -5,8 +5,8 @@ Push every buffer of a layout down as far as it goes: each then rests at 0, on a
 that is live with it. Sort by (offset, rank): a layout is built from its lowest buffer up, each placed at `support`, the
 lowest place that the buffers under it allow. At a node, `support[i]` being that place for each buffer i not yet placed:
 
-- *skipped*: if i was passed over for a buffer that comes later in the order, it will not lie at `support[i]`, so it
-  must rest on something not placed yet: `low[i] = min(low[j] + size[j])` over the unplaced j live with i; none: fail.
+- *skipped*: if a buffer later in the order was placed before i, i will not be placed at `support[i]`, so it
+  must rest on an unplaced buffer: `low[i] = min(low[j] + size[j])` over the unplaced j live with i; none: fail.
 - *canonical*: a candidate at or above `support[i] + size[i]` of any unplaced i leaves a hole that i would fall into.
 - *section bound*: buffers live at one step stack up. Sorted by `low`, the stack of the k-th and all after it ends no
   lower than `low[k] + sum(size[k:])` (Jackson's rule for one machine with heads), for every k and every step.
@@ -182,7 +182,7 @@ class _Search:
     capacity: int
     rank: Ints
     nodes: int = 0
-    exceeded: int = 1 << 62  # the lowest bound that made a node fail
+    exceeded: int = 1 << 62  # bytes: the smallest lower bound above the capacity that pruned a node
     offsets: Ints = field(init=False)
     failed: set[tuple[bytes, bytes, bytes]] = field(default_factory=set)
 

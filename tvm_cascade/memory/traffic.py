@@ -73,7 +73,7 @@ def traffic(graph: Graph, order: Sequence[int], on_chip: int, block: int = 1024)
 
 
 def _blocks(graph: Graph, tensor: int, block: int) -> list[int]:
-    """The blocks that a tensor lies in."""
+    """The blocks that hold a tensor's bytes; a view shares those of its root."""
     root = graph.roots[tensor]
     first = root.byte_offset // block
     last = -(-(root.byte_offset + graph.tensors[tensor].bytes) // block)

@@ -43,7 +43,7 @@ def footprint(graph: Graph, order: Sequence[int], in_place: bool = True) -> tupl
 
 
 def _owners(graph: Graph) -> dict[int, int]:
-    """The tensor whose memory each tensor lies in: the input of a view, or the output in which several inputs are joined."""
+    """For each tensor the owner of its memory: the source of a view, or the output of a join of several inputs."""
     owner = {t.index: t.index for t in graph.tensors}
     for op in graph.ops:
         for t in op.outputs if op.view else ():
@@ -76,7 +76,7 @@ def validate(graph: Graph, order: Sequence[int], peak: int, bound: int, optimal:
     Raises
     ------
     ValidationError
-        With the figure that is wrong.
+        A claim is wrong; the message states the figures.
     """
     real = peak_of(graph, order, in_place)
     if real != peak:

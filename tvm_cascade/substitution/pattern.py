@@ -59,7 +59,7 @@ class Rule:
     integer_exact: bool = False  # on integers both sides are equal bit for bit
     folds_weights: bool = False  # folds constants into weights or a bias; never into weights that are trained
     eager: bool = False  # applied at once, as no other rule needs the operators that it removes
-    whole_graph: bool = False  # a global rule, whose operators may lie anywhere: tried before the graph is split
+    whole_graph: bool = False  # global rule: it joins distant operators, so it is tried before the graph is split
     sees_readers: bool = False  # the target also depends on the readers of results
 
 
