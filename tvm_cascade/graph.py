@@ -1,8 +1,8 @@
 """The dataflow graph that every algorithm of this project works on: immutable, and independent of TVM.
 
-`passes.extract_graph` makes it from a Relax module. Operators are in topological order (the model file's order); tensors
-and operators are referred to by index. Sizes are bytes, intervals are half-open, rows are the slices of a tensor along its
-`row_axis` (H of an NHWC or NCHW tensor), columns the slices along its `col_axis`.
+`passes.extract_graph` makes it from a Relax module. Operators are in topological order (the model file's order);
+tensors and operators are referred to by index. Sizes are bytes, intervals are half-open, rows are the slices of a
+tensor along its `row_axis` (H of an NHWC or NCHW tensor), columns the slices along its `col_axis`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Window:
     """The rows (or columns) of one input that output row `y` reads.
 
     Tap k of output row y is input row `y * stride // denominator - padding + k * dilation`, for k in `range(extent)`.
-    Taps outside of the tensor are padding and read nothing. With `stride == 0` every output row reads the same window, such
-    as the whole map of a global mean.
+    Taps outside of the tensor are padding and read nothing. With `stride == 0` every output row reads the same window,
+    such as the whole map of a global mean.
     """
 
     extent: int  # taps, at least 1
@@ -125,8 +125,8 @@ PIXEL = Tile(columns=1)
 class ChannelTiling:
     """Scratch and multiply-accumulates (MACs) of a fused inverted bottleneck that is computed a group of channels at a time.
 
-    The operator fuses an expansion, a depthwise convolution and a projection (`cascading.channels`). Its costs depend on
-    the number of columns that a step computes: those of a whole row, or of a stripe.
+    The operator fuses an expansion, a depthwise convolution and a projection (`cascading.channels`). Its costs depend
+    on the number of columns that a step computes: those of a whole row, or of a stripe.
     """
 
     group_size: int  # channels of one group
@@ -170,13 +170,13 @@ ROW_KERNEL_ONLY = KernelFootprints()
 class Op:
     """An operator of the graph: the tensors that it reads and writes, its windows, its work and its memory.
 
-    `windows[i]` and `columns[i]` are the windows of `inputs[i]` along rows and columns. None means that the operator needs
-    the whole input before it writes anything. `opaque` says why an operator's windows are not known.
+    `windows[i]` and `columns[i]` are the windows of `inputs[i]` along rows and columns. None means that the operator
+    needs the whole input before it writes anything. `opaque` says why an operator's windows are not known.
 
-    A `view` moves no data: output i lies in the memory of input 0, at `view_offsets[i]` bytes (a reshape, a split along the
-    outermost axis). With `part_offsets` it is a join, a concat whose producers write into its output. In a join along the
-    rows input i starts `part_offsets[i]` bytes into output 0. In a join along the channels pixel p of input i starts that
-    many bytes into pixel p of output 0.
+    A `view` moves no data: output i lies in the memory of input 0, at `view_offsets[i]` bytes (a reshape, a split along
+    the outermost axis). With `part_offsets` it is a join, a concat whose producers write into its output. In a join
+    along the rows input i starts `part_offsets[i]` bytes into output 0. In a join along the channels pixel p of input i
+    starts that many bytes into pixel p of output 0.
     """
 
     index: int

@@ -2,8 +2,8 @@
 
 An operator of a cascade runs in steps, each of which writes one `Tile` of its output, in row-major order: some rows, or
 some pixels of one row. An opaque operator writes everything in one step. An operator with an accumulator may read its
-input step by step instead, and writes everything in its last step. A streamed graph input has a source, which writes one
-row in each step.
+input step by step instead, and writes everything in its last step. A streamed graph input has a source, which writes
+one row in each step.
 
 Tables count in units of the tensor: rows, or pixels where the steps make pixels and those of the tensor are contiguous.
 A view, or a part of a join, is replaced by the tensor that owns its memory (its root); a join has one producer for each

@@ -1,9 +1,9 @@
 """Search for the inverted bottlenecks that should use channel tiling, and for their numbers of groups.
 
-Two searches are combined: of the graph as it is, and of the graph with every block (`channels.Block`) in the most groups.
-Tensors between blocks are the same in both, and a segment's cost does not depend on how the rest is cut. So a segment that
-cuts no block in two can take its cost from either, and the best cuts are found over both. In one segment either all blocks
-are channel-tiled or none. Tiled blocks then get the fewest groups that do not raise the peak.
+Two searches are combined: of the graph as it is, and of the graph with every block (`channels.Block`) in the most
+groups. Tensors between blocks are the same in both, and a segment's cost does not depend on how the rest is cut. So a
+segment that cuts no block in two can take its cost from either, and the best cuts are found over both. In one segment
+either all blocks are channel-tiled or none. Tiled blocks then get the fewest groups that do not raise the peak.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def _row_scratch(graph: Graph, block: Block, groups: int) -> int:
 def best_groups(graph: Graph, options: PlanOptions) -> Groups:
     """The blocks for which channel tiling should be tried, with their numbers of groups; empty where there are none.
 
-    With a cap (`options.sram`) they are the blocks that need least extra work within it, else those of the smallest peak.
-    Only planning the graph tells whether its arena is smaller.
+    With a cap (`options.sram`) they are the blocks that need least extra work within it, else those of the smallest
+    peak. Only planning the graph tells whether its arena is smaller.
     """
     if not asked(options) or not blocks(graph):
         return {}

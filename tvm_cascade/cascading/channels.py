@@ -43,9 +43,9 @@ class Block(NamedTuple):
 def blocks(graph: Graph) -> tuple[Block, ...]:
     """The int8 inverted bottlenecks of a graph, whose operators must follow one another in file order.
 
-    Nothing else reads the tensors between the three operators, which have more channels than the block's input. Where two
-    blocks share a convolution (in a chain of separable convolutions that widen, each projection is the next expansion), the
-    one with more bytes in a row of its expanded tensor is taken.
+    Nothing else reads the tensors between the three operators, which have more channels than the block's input. Where
+    two blocks share a convolution (in a chain of separable convolutions that widen, each projection is the next
+    expansion), the one with more bytes in a row of its expanded tensor is taken.
     """
     among = [Block(o, o + 1, o + 2) for o in range(len(graph.ops) - 2)]
     candidates = [block for block in among if _is_block(graph, *(graph.ops[o] for o in block))]

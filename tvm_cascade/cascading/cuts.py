@@ -54,8 +54,8 @@ def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None
     Parameters
     ----------
     weight : Callable
-        `weight(i, j)` is added to the total for segment [i, j); totals are compared by their first component, then by their
-        second. None where the segment exceeds the cap. Ties go to the longest last segment.
+        `weight(i, j)` is added to the total for segment [i, j); totals are compared by their first component, then by
+        their second. None where the segment exceeds the cap. Ties go to the longest last segment.
     least : Callable
         A lower bound of `weight` in both components. It may be None only where `weight` is.
     """

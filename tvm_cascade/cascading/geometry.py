@@ -40,8 +40,8 @@ def outermost(t: Tensor) -> bool:
 def streamable(graph: Graph, tensor: int) -> bool:
     """Whether the caller can deliver a graph input row by row.
 
-    A ring stores the parts of a row from several planes (NCHW, batches) together, even where it holds all rows. Such a tensor
-    never has its own layout, so no operator may read it whole.
+    A ring stores the parts of a row from several planes (NCHW, batches) together, even where it holds all rows. Such a
+    tensor never has its own layout, so no operator may read it whole.
     """
     t = graph.tensors[tensor]
     if t.row_axis is None or outermost(t):

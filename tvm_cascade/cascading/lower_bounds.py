@@ -1,14 +1,14 @@
 """Lower bounds on the bytes of all segments `[i, j)` of an order, computed as tables before any segment is simulated.
 
-live(j) are the bytes of tensors that are produced before position j and needed at j or later; dying(i, j) those of tensors
-that are produced before i and read for the last time inside the segment. A tensor that is produced and read only inside has a
-ring, which holds at least the rows that one step of a reader reads. Outputs can share bytes with dying inputs only. So, for
-every interleaving by rows or pixels,
+live(j) are the bytes of tensors that are produced before position j and needed at j or later; dying(i, j) those of
+tensors that are produced before i and read for the last time inside the segment. A tensor that is produced and read
+only inside has a ring, which holds at least the rows that one step of a reader reads. Outputs can share bytes with
+dying inputs only. So, for every interleaving by rows or pixels,
 
     c(i, j) >= live(j) + sum of the least rings inside + counters + scratch.
 
-In stripes no tensors share bytes: c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings for the windows of one
-output column, plus halo columns where no work is done twice. Searches use these bounds to skip segments and
+In stripes no tensors share bytes: c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings for the windows of
+one output column, plus halo columns where no work is done twice. Searches use these bounds to skip segments and
 interleavings that cannot be part of a better plan; no result depends on them.
 """
 
@@ -156,8 +156,8 @@ class LowerBounds:
     def _strip(self, tensor: int, kept: bool = False) -> int:
         """The fewest bytes of a tensor in stripes: the columns that one output column of a reader reads.
 
-        With `kept`, and where the tensor's producer does multiply-accumulates, the halo is added: the columns of every row
-        that two neighbouring output columns both read. The sum is never more than all columns that a reader reads.
+        With `kept`, and where the tensor's producer does multiply-accumulates, the halo is added: the columns of every
+        row that two neighbouring output columns both read. The sum is never more than all columns that a reader reads.
         """
         tables = self.costs.tables
         writers, columns = tables.writers(tensor) if tensor in self.costs.born else (), tables.columns(tensor, PIXEL)

@@ -1,8 +1,8 @@
 """The memory plan as data: segments, their traces, the storage of every tensor. The emitter generates code from it.
 
-The operators of a segment run interleaved, a tile (such as a row) at a time, in the exact order of the segment's `trace`.
-Between segments only whole tensors are live. Blocks of one segment may share bytes where its output overwrites the dead
-part of an input that dies in it (`memory.OffsetConstraint`).
+The operators of a segment run interleaved, a tile (such as a row) at a time, in the exact order of the segment's
+`trace`. Between segments only whole tensors are live. Blocks of one segment may share bytes where its output overwrites
+the dead part of an input that dies in it (`memory.OffsetConstraint`).
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ class Segment:
 
     `trace` names the operator of every step, counting k from 0. Step k of an operator writes tile k of its output, in
     row-major order. With n = `tile.rows` whole rows these are rows [k * n, (k + 1) * n), as far as they exist. With
-    `tile.columns` pixels, and n = ceil(columns / tile.columns), they are the pixels from column (k % n) * tile.columns of row
-    k // n, at most to the end of the row. Operators whose column windows are unknown write whole rows even then. Operators
-    without rows (`opaque` ones, or outputs of one row) occur once. Views do not occur.
+    `tile.columns` pixels, and n = ceil(columns / tile.columns), they are the pixels from column (k % n) * tile.columns
+    of row k // n, at most to the end of the row. Operators whose column windows are unknown write whole rows even then.
+    Operators without rows (`opaque` ones, or outputs of one row) occur once. Views do not occur.
 
-    Accumulating: an operator in `accumulating` occurs once for every such tile of its *input*, adds it to its accumulator, and
-    writes its output in its last step.
+    Accumulating: an operator in `accumulating` occurs once for every such tile of its *input*, adds it to its
+    accumulator, and writes its output in its last step.
 
     Streamed: `-1 - t` is the source of graph input t. It asks the caller for the next row and writes it into the ring.
 
     In place: an operator in `in_place` runs alone, once, and overwrites its input, which dies.
 
-    Stripes: the trace, whose tiles are then single rows, runs once for every stripe. Step k of `ops[n]` in stripe s writes
-    columns `stripes[s][n]` of row k. An accumulating operator adds those columns of input row k; it clears its accumulator in
-    the first step of the first stripe and writes its output in the last step of the last. Streamed inputs are delivered again
-    for every stripe, and rings carry nothing from one stripe to the next.
+    Stripes: the trace, whose tiles are then single rows, runs once for every stripe. Step k of `ops[n]` in stripe s
+    writes columns `stripes[s][n]` of row k. An accumulating operator adds those columns of input row k; it clears its
+    accumulator in the first step of the first stripe and writes its output in the last step of the last. Streamed
+    inputs are delivered again for every stripe, and rings carry nothing from one stripe to the next.
 
-    Halo: a tensor with h = `Storage.halo_columns` > 0, whose producer writes columns [x0, x1) in this stripe and began at
-    column x' in the first, is available from column max(x0 - h, x') on. Before each step these earlier columns are copied
-    from the block "kept t" to the start of the ring row; after the step the last h columns (or as many as there are) are
-    copied from the ring to that block.
+    Halo: a tensor with h = `Storage.halo_columns` > 0, whose producer writes columns [x0, x1) in this stripe and began
+    at column x' in the first, is available from column max(x0 - h, x') on. Before each step these earlier columns are
+    copied from the block "kept t" to the start of the ring row; after the step the last h columns (or as many as there
+    are) are copied from the ring to that block.
     """
 
     ops: tuple[int, ...]  # operators in topological order, views included

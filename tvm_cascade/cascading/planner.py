@@ -182,8 +182,8 @@ def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
 def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple[int, Plan]]:
     """Plans with recompute, by ascending live bytes.
 
-    Each comes with a lower bound, in bytes, on the arenas of all later plans. Only plans that may turn out the smallest get
-    a full arena search.
+    Each comes with a lower bound, in bytes, on the arenas of all later plans. Only plans that may turn out the smallest
+    get a full arena search.
     """
     search, smallest = search_of(graph, options), at_once.peak
     options = replace(options, finest=search.options.finest)
@@ -229,8 +229,8 @@ def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
 def _best(search: Search, figures: Figures, options: PlanOptions, least: int, efforts: Efforts | None = None) -> Plan:
     """The plan of the first layout whose arena meets the goal, else the plan of smallest arena.
 
-    The goal is the cap; without one it is the bound with `options.slack`. Where the allocator's heuristics miss the goal, the
-    arenas of the best layouts are searched, the k-th with the limits `efforts[k]`.
+    The goal is the cap; without one it is the bound with `options.slack`. Where the allocator's heuristics miss the
+    goal, the arenas of the best layouts are searched, the k-th with the limits `efforts[k]`.
     """
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
     tries = islice(_layouts(search, options, goal, least), _MOST_LAYOUTS if search.recompute else None)
@@ -261,8 +261,8 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
     """The smaller of `best` and the plans that run every operator by itself on whole tensors.
 
     Many offset constraints can make an arena far larger than its live bytes. Plans of whole tensors without such
-    constraints do not have this problem. Two are tried, in the file's order and in the order of least memory, so that no
-    plan is larger than the better of them.
+    constraints do not have this problem. Two are tried, in the file's order and in the order of least memory, so that
+    no plan is larger than the better of them.
     """
     graph = search.costs.tables.graph
     settings = replace(options.settings, overlap=False)

@@ -1,8 +1,8 @@
 """Regions: the sets of operators that may run in one cascade.
 
-An operator may cascade if it is known which rows of its inputs a row of its output reads: `passes.extract_graph` derives
-these windows from its code, whatever its name. An output of one row needs no window, and a view moves no data. All
-other operators are left out, each with a reason.
+An operator may cascade if it is known which rows of its inputs a row of its output reads: `passes.extract_graph`
+derives these windows from its code, whatever its name. An output of one row needs no window, and a view moves no data.
+All other operators are left out, each with a reason.
 
 Regions are merged as in BYOC's MergeCompilerRegions: the producer and a reader of a tensor join one region unless
 another path between them leaves it, which would make two regions wait for each other. Largest tensors go first, so

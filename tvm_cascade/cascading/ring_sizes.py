@@ -44,8 +44,8 @@ class RingSizes:
     def _needed(self, tensor: int) -> tuple[int, ...] | None:
         """The operators that determine the size of a tensor's ring, ascending.
 
-        They are its producers, its readers, and the operators on paths from these to their common post-dominator. None where
-        the readers have none.
+        They are its producers, its readers, and the operators on paths from these to their common post-dominator. None
+        where the readers have none.
         """
         makers = self.tables.writers(tensor)
         readers = {o for m in makers for t in self.tables.written(m) for o in self.tables.readers[t]}

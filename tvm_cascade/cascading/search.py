@@ -76,8 +76,8 @@ class Search:
     def interleavings(self, i: int, j: int) -> tuple[Interleaving, ...]:
         """Interleavings without stripes that are tried for [i, j), coarse first.
 
-        Only the coarsest where the segment has several sinks or is long. Pixel tiles that need too much scratch are left out;
-        whole rows are always possible.
+        Only the coarsest where the segment has several sinks or is long. Pixel tiles that need too much scratch are
+        left out; whole rows are always possible.
         """
         count = len(self.costs.members(i, j))
         if count < 2:

@@ -273,9 +273,9 @@ class SegmentCosts:
     def shared(self, i: int, j: int, interleaving: Interleaving) -> int:
         """An upper bound on the bytes that outputs and rings of [i, j) can share with its dying inputs.
 
-        Rings cover the start of an input X: packed by `Pair.reach`, at most f bytes of it. An output Y at distance d covers at
-        most |Y| - max(d, 0) bytes of X, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap one another, so
-        an output or ring shares at most its own size with all of them together.
+        Rings cover the start of an input X: packed by `Pair.reach`, at most f bytes of it. An output Y at distance d
+        covers at most |Y| - max(d, 0) bytes of X, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap
+        one another, so an output or ring shares at most its own size with all of them together.
         """
         by_reader: dict[int, list[Pair]] = {}
         covered: dict[int, int] = {}

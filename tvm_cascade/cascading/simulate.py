@@ -88,8 +88,8 @@ class Cascade:
     def usable(self, tensor: int, units: int) -> int:
         """The size in units of a ring that must hold at least `units`, rounded up so that kernels can address it.
 
-        All units if it cannot be a ring: no reader is in the segment, one cannot read a ring, or it is a join by rows. A
-        multiple of whole rows if a source fills the ring, or a kernel writes or reads it by rows. A multiple of whole
+        All units if it cannot be a ring: no reader is in the segment, one cannot read a ring, or it is a join by rows.
+        A multiple of whole rows if a source fills the ring, or a kernel writes or reads it by rows. A multiple of whole
         tiles if steps write several rows or pixels, so that no tile wraps around.
         """
         tables = self.tables

@@ -1,11 +1,11 @@
 """Striped execution: a segment runs once for every vertical stripe of its last map, with halo columns stored or recomputed.
 
-Full rows make wide rings. A segment may instead compute columns [x0, x1) of all rows of its sink, then the next
-stripe. Along the rows nothing changes: same steps, same demand, same ring heights. Along the columns each operator
-computes the columns that the stripe needs. Columns that two neighbouring stripes both need (*halo columns*) are either
-recomputed, together with the columns upstream that this takes, or stored: those of every row lie in a block of their own
-from one stripe to the next. (Patch-based inference recomputes along both axes: MCUNetV2, msf-CNN. Accelerators store the
-overlap along one axis: DeFiNES, "H-cached, V-recompute".) With the halos of all tensors stored nothing is recomputed.
+Full rows make wide rings. A segment may instead compute columns [x0, x1) of all rows of its sink, then the next stripe.
+Along the rows nothing changes: same steps, same demand, same ring heights. Along the columns each operator computes the
+columns that the stripe needs. Columns that two neighbouring stripes both need (*halo columns*) are either recomputed,
+together with the columns upstream that this takes, or stored: those of every row lie in a block of their own from one
+stripe to the next. (Patch-based inference recomputes along both axes: MCUNetV2, msf-CNN. Accelerators store the overlap
+along one axis: DeFiNES, "H-cached, V-recompute".) With the halos of all tensors stored nothing is recomputed.
 
 A form is a stripe width and a number k: the k tensors with the fewest bytes a column store their halo. Narrow tensors
 between wide ones cost least to store and stop the overlap from growing upstream, so no other choice of tensors is tried.

@@ -2,10 +2,10 @@
 
 It shares no code with the planner.
 
-Every byte of the arena carries a tag that says which byte of which tensor was written there last. A step checks the tags
-of the rows or pixels in its windows, then writes its own tags, which must not overwrite the data that it reads.
-Graph inputs are written at the start or by their source, graph outputs must be intact at the end. Counters, accumulators
-and scratch are tagged too, so that they cannot overlap with live data.
+Every byte of the arena carries a tag that says which byte of which tensor was written there last. A step checks the
+tags of the rows or pixels in its windows, then writes its own tags, which must not overwrite the data that it reads.
+Graph inputs are written at the start or by their source, graph outputs must be intact at the end. Counters,
+accumulators and scratch are tagged too, so that they cannot overlap with live data.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Replay:
 def validate(plan: Plan, alignment: int = 4) -> Replay:
     """Raise `ValidationError` unless `plan` computes its graph within its arena; return what was counted.
 
-    Checked: the plan's parts (`validate_structure`); traces complete and in order; the rows of every window are in memory;
-    no step overwrites data that it uses; lifetimes; the peak; the multiply-accumulates.
+    Checked: the plan's parts (`validate_structure`); traces complete and in order; the rows of every window are in
+    memory; no step overwrites data that it uses; lifetimes; the peak; the multiply-accumulates.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Consistency checks of a plan's data against its graph, made before the plan is replayed (`validate`).
 
-A replay only sees reads and writes of steps. It would not notice that a view lies at the wrong offset of its owner, that
-two blocks have one name, or that a segment has no room for its step counters.
+A replay only sees reads and writes of steps. It would not notice that a view lies at the wrong offset of its owner,
+that two blocks have one name, or that a segment has no room for its step counters.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Learned stage costs: gradient-boosted trees predict latencies, and so select the stages that are worth measuring.
 
 The trees predict log(measured / analytic cost) from features of the stage. The search runs on measured costs where they
-are known and predicted ones elsewhere. The stages of the schedule that it finds are measured, or, if they all have been,
-the stages of largest predicted gain; the trees are trained again, and so on until all of these are measured or the
-budget of measurements is spent.
+are known and predicted ones elsewhere. The stages of the schedule that it finds are measured, or, if they all have
+been, the stages of largest predicted gain; the trees are trained again, and so on until all of these are measured or
+the budget of measurements is spent.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def _integer_program(best: _Best, goal: int) -> None:
 def _take_disjoint(best: _Best, options: AllocateOptions) -> None:
     """Search for a layout in which no live buffers share bytes, and keep it if its peak is smaller.
 
-    Offset constraints only allow sharing, so such a layout is always valid. The search with constraints is incomplete and
-    may miss it.
+    Offset constraints only allow sharing, so such a layout is always valid. The search with constraints is incomplete
+    and may miss it.
     """
     problem = replace(best.problem, offset_constraints=())
     bound, _ = max_live_step(problem)

@@ -3,8 +3,8 @@
 Bounds of segments, for the planner's search, are in `cascading.lower_bounds`.
 
 For a step t with live set L, every layout needs at least `sum(size) - sum(shareable)` bytes, the second sum over the
-`OffsetConstraint` pairs within L (Bonferroni's inequality on the union). Where all of L is aligned to A, every buffer but the
-topmost occupies a multiple of A.
+`OffsetConstraint` pairs within L (Bonferroni's inequality on the union). Where all of L is aligned to A, every buffer
+but the topmost occupies a multiple of A.
 """
 
 from __future__ import annotations

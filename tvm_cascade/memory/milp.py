@@ -1,9 +1,9 @@
 """Small problems with `OffsetConstraint` constraints as a mixed-integer program, solved by HiGHS through scipy.
 
-Of two buffers live together one lies above the other, or all their offset constraints hold: one binary variable for each
-case, at least one of them set, constraints with a big M from the peak of the best known layout. All sizes are divided by
-their common divisor first, which keeps the numbers small enough for a floating-point solver; its result is rounded, and
-the caller validates it. Without scipy `solve` returns None.
+Of two buffers live together one lies above the other, or all their offset constraints hold: one binary variable for
+each case, at least one of them set, constraints with a big M from the peak of the best known layout. All sizes are
+divided by their common divisor first, which keeps the numbers small enough for a floating-point solver; its result is
+rounded, and the caller validates it. Without scipy `solve` returns None.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ _COLUMNS = ("id", "lower", "upper", "size")
 def read(path: str | Path, capacity: int | None = None) -> Problem:
     """The problem in the CSV file `path`, in the format of google/minimalloc.
 
-    Columns `alignment` and `offset` are optional; an empty offset means that the buffer is not pinned. Buffers are numbered
-    by row, and their ids in the file become their names.
+    Columns `alignment` and `offset` are optional; an empty offset means that the buffer is not pinned. Buffers are
+    numbered by row, and their ids in the file become their names.
 
     Raises
     ------

@@ -1,12 +1,12 @@
 """Allocation in several memories, such as fast SRAM on the chip and slower PSRAM outside: which buffer lies in which.
 
 Every buffer lies in one pool for its whole lifetime. A pool has a capacity and a cost per byte accessed; a buffer has a
-number of bytes that the network reads and writes in it over one inference. The total cost is minimized. Each pool is laid
-out by `allocate`, so every placement that is returned fits.
+number of bytes that the network reads and writes in it over one inference. The total cost is minimized. Each pool is
+laid out by `allocate`, so every placement that is returned fits.
 
-The method is branch and bound over the buffers by decreasing number of accessed bytes, cheapest pool first. A branch ends
-where the live bytes of a pool exceed its capacity; at the leaves `allocate` lays out the pools. On small problems the
-result is proven optimal; on larger ones the search ends after `leaves` leaves with the best placement so far.
+The method is branch and bound over the buffers by decreasing number of accessed bytes, cheapest pool first. A branch
+ends where the live bytes of a pool exceed its capacity; at the leaves `allocate` lays out the pools. On small problems
+the result is proven optimal; on larger ones the search ends after `leaves` leaves with the best placement so far.
 """
 
 from __future__ import annotations

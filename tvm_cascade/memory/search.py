@@ -14,8 +14,8 @@ lowest place that the buffers under it allow. At a node, `support[i]` being that
   sends the search back to the decision that created it, past its solved siblings.
 - *symmetry and memory*: equal buffers are placed in the order of their index; failed states are remembered.
 
-With `OffsetConstraint` constraints a layout pushed down need not rest on anything, so nothing is proven then; the search still
-finds layouts, a placed reader or writer forbidding places to its partner instead of lifting it.
+With `OffsetConstraint` constraints a layout pushed down need not rest on anything, so nothing is proven then; the
+search still finds layouts, a placed reader or writer forbidding places to its partner instead of lifting it.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def _twins(problem: Problem) -> tuple[int, ...]:
 def rankings(t: Tables) -> tuple[Ints, ...]:
     """Rankings of the buffers, which decide between candidates at one offset; no single ranking suits all problems.
 
-    Each array holds ranks by position. Keys, largest first: contention (bytes live at the worst step of a lifetime), area
-    (size x lifetime) and length of the lifetime, in four orders.
+    Each array holds ranks by position. Keys, largest first: contention (bytes live at the worst step of a lifetime),
+    area (size x lifetime) and length of the lifetime, in four orders.
     """
     life = t.upper - t.lower
     area = life * t.size

@@ -1,7 +1,7 @@
 """Convolutions. Weights are (out, in / groups, height, width), whatever the layout of the activations.
 
-Attributes: `layout` (NCHW or NHWC), `strides`, `dilation` (rows, columns), `padding` (top, left, bottom, right), `groups`,
-`act` (an activation's kind, or ''). Operands: activations, weights, and optionally a bias.
+Attributes: `layout` (NCHW or NHWC), `strides`, `dilation` (rows, columns), `padding` (top, left, bottom, right),
+`groups`, `act` (an activation's kind, or ''). Operands: activations, weights, and optionally a bias.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Element-wise operators of one and of two operands (which broadcast), and expressions of them fused into one kernel.
 
-Attributes: `low`, `high` of a clip; `program` of a fused operator, an expression tree (a term) that is either an operand's
-index or (kind, attributes, terms).
+Attributes: `low`, `high` of a clip; `program` of a fused operator, an expression tree (a term) that is either an
+operand's index or (kind, attributes, terms).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from tvm_cascade.graph import IDENTITY, Graph, Op, Window, rebuilt
 def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bool = False) -> Graph:
     """`graph` without its concats (or those of `names`): their consumers read the parts.
 
-    A concat that is a graph output stays, unless `outputs` is set: then its parts become graph outputs. A reader's windows on
-    a concat along the channels become its windows on every part.
+    A concat that is a graph output stays, unless `outputs` is set: then its parts become graph outputs. A reader's
+    windows on a concat along the channels become its windows on every part.
     """
     parts: dict[int, tuple[int, ...]] = {}
     across: set[int] = set()  # concats along the channels

@@ -1,8 +1,8 @@
 """Inter-operator scheduling, IOS (MLSys 2021): which operators run concurrently, or merged into one.
 
-`search` is the dynamic program (Algorithm 1) for one block, over the states and endings of `lattice`. `scheduler`
-cuts a network into `units` and `blocks` and joins the schedules of the blocks. `merging` decides which operators a stage
-may merge; `substitution.rules_conv` merges convolutions as a rewrite of the graph instead.
+`search` is the dynamic program (Algorithm 1) for one block, over the states and endings of `lattice`. `scheduler` cuts
+a network into `units` and `blocks` and joins the schedules of the blocks. `merging` decides which operators a stage may
+merge; `substitution.rules_conv` merges convolutions as a rewrite of the graph instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reader of the IOS authors' files: a network and its schedule in one JSON text.
 
 The input of a node is a concatenation of terms; a term is a list of slices `[node, first channel, last channel)`, added
-up. A merged operator is in the file as one node (`hint_name` lists the operators that it replaces), and its readers take
-slices of it.
+up. A merged operator is in the file as one node (`hint_name` lists the operators that it replaces), and its readers
+take slices of it.
 """
 
 from __future__ import annotations

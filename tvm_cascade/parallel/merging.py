@@ -65,8 +65,8 @@ def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
 def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
     """Units that may be merged with one another, ascending; any subset of a class is exact as well.
 
-    The anchors of the units are merged, and each has to be the first operator of its unit; the operators after it run on
-    their slice of the merged output.
+    The anchors of the units are merged, and each has to be the first operator of its unit; the operators after it run
+    on their slice of the merged output.
     """
     classes: dict[tuple[object, ...], list[int]] = {}
     for unit in graph.units:

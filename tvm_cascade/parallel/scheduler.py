@@ -1,7 +1,7 @@
 """The inter-operator scheduler of a whole network (IOS, sections 4.2 and 5), for any `CostModel`.
 
-Operators are grouped into `units`, the graph of units is cut into `blocks`, each distinct block is searched once (`search`),
-and the stages of all blocks are joined, in terms of operators again.
+Operators are grouped into `units`, the graph of units is cut into `blocks`, each distinct block is searched once
+(`search`), and the stages of all blocks are joined, in terms of operators again.
 """
 
 from __future__ import annotations

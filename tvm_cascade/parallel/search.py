@@ -4,11 +4,11 @@
 
 * States are solved bottom up over arrays of nested states (`lattice.pairs`), not by recursion.
 * Branch and bound. Before a stage is priced, the pair has to pass `cost[S - S'] + bound(S') + bound(V - S) <= best
-  known schedule`, and pairs are tried in the order of `cost[S - S'] + bound(S')` until that alone is no better than
-  the best found for S. A priced stage's cost replaces its bound, so each stage is priced once, and all pairs whose stages
-  are priced are compared as arrays. Stages whose groups run equal kernels are one class (`classes`). Bounds
-  come from the cost model (`OpBound`); without them all stages are priced. A large block is first searched with few
-  small groups: the cost of that schedule is the upper bound of the full search.
+  known schedule`, and pairs are tried in the order of `cost[S - S'] + bound(S')` until that alone is no better than the
+  best found for S. A priced stage's cost replaces its bound, so each stage is priced once, and all pairs whose stages
+  are priced are compared as arrays. Stages whose groups run equal kernels are one class (`classes`). Bounds come from
+  the cost model (`OpBound`); without them all stages are priced. A large block is first searched with few small groups:
+  the cost of that schedule is the upper bound of the full search.
 * Groups are connected components of the ending; the published code splits them wrongly and skips some endings.
 * A merge stage obeys r and s like any other.
 

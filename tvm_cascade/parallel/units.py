@@ -3,9 +3,9 @@
 IOS, section 5, leaves the unit to the user. `op`: every operator that is not a view. `fused`: an operator with the
 element-wise ones that are its only readers (Conv-Relu), as compilers fuse them. `sepconv`: in addition element-wise
 operators before a depthwise convolution, and that convolution with the 1x1 one after it (Relu-SepConv). `cell`: in
-addition element-wise operators before any convolution, and sums that only a concatenation or another sum reads: these are
-the operators that IOS counts in NASNet and RandWire. There the element-wise reader of the last operator at which branches
-meet is a unit of its own.
+addition element-wise operators before any convolution, and sums that only a concatenation or another sum reads: these
+are the operators that IOS counts in NASNet and RandWire. There the element-wise reader of the last operator at which
+branches meet is a unit of its own.
 
 Views always belong to their producer, and an explicit padding to the one operator that reads it. A unit is an anchor,
 before it operators that only the unit reads, and after it operators that read only the unit: no path leaves a unit and

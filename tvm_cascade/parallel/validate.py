@@ -10,9 +10,9 @@ from tvm_cascade.parallel.problem import CONCURRENT, MERGE, Schedule
 def validate_schedule(graph: Graph, schedule: Schedule) -> None:
     """Check that `schedule` (stages of operator indices) computes what `graph` computes.
 
-    Every operator has to run once and after its predecessors. Groups of one stage must not depend on one another, and the
-    operators of a merge stage must be mergeable. Views may be missing, as they move no data. Raises `ValidationError`, with
-    the stage and the operators, if one of these does not hold.
+    Every operator has to run once and after its predecessors. Groups of one stage must not depend on one another, and
+    the operators of a merge stage must be mergeable. Views may be missing, as they move no data. Raises
+    `ValidationError`, with the stage and the operators, if one of these does not hold.
     """
     _check_coverage(graph, schedule)
     done: set[int] = set()

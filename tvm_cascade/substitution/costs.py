@@ -255,8 +255,8 @@ def parse_cost(
 ) -> Cost:
     """Parse a cost: 'latency', 'flops', 'traffic', 'launches', 'peak', or a weighted sum such as 'latency+1e-9*traffic'.
 
-    Each may have a cap on memory: 'latency,peak<=262144'. `named` holds further costs by name, which may be terms of a sum
-    if they are `Additive`. Raises `UsageError` for anything else.
+    Each may have a cap on memory: 'latency,peak<=262144'. `named` holds further costs by name, which may be terms of a
+    sum if they are `Additive`. Raises `UsageError` for anything else.
     """
     main, _, cap = text.replace(" ", "").partition(",")
     cost: Cost

@@ -1,9 +1,9 @@
 """Cost-based backtracking over relaxed substitutions: MetaFlow (SysML 2019), section 4.2, Algorithm 1.
 
-Symbols: G0 is the input graph, Gopt the best so far, alpha the relaxation: a graph is expanded while its cost is
-below alpha * Cost(Gopt). Algorithm 1 as printed has no visited set, no budget and no initial best, and never prunes its
-queue again. Here graphs are visited once (compared by structure, not by hash alone), G0 is the first best, a queued graph
-is dropped when a later best has lowered the threshold below its cost, and the search ends after a number of graphs or
+Symbols: G0 is the input graph, Gopt the best so far, alpha the relaxation: a graph is expanded while its cost is below
+alpha * Cost(Gopt). Algorithm 1 as printed has no visited set, no budget and no initial best, and never prunes its queue
+again. Here graphs are visited once (compared by structure, not by hash alone), G0 is the first best, a queued graph is
+dropped when a later best has lowered the threshold below its cost, and the search ends after a number of graphs or
 seconds. Of graphs of equal cost the one discovered first is expanded first.
 
 Independent gains hide alternatives: after several substitutions elsewhere have lowered Cost(Gopt), an early alternative
@@ -86,8 +86,8 @@ def search(
 ) -> Found:
     """The cheapest graph found by Algorithm 1, without splitting.
 
-    `matcher` may be shared by searches with the same pool and rules. Raises `InfeasibleError` if the input graph and every
-    graph found exceed a limit of the cost.
+    `matcher` may be shared by searches with the same pool and rules. Raises `InfeasibleError` if the input graph and
+    every graph found exceed a limit of the cost.
     """
     options = options or SearchOptions()
     matcher = matcher or Matcher(tuple(rules))

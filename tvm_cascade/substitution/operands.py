@@ -1,8 +1,8 @@
 """Helpers of rules: operands indexed by output channel, and merging operators by concatenating such operands.
 
-Output channel o of a convolution reads row o of its weights, output o of a product column o; bias and scales are indexed
-by o as well. So several operators on one input can be merged exactly by concatenating these operands (`fuse conv ops` in
-Figure 4a of MetaFlow, SysML 2019).
+Output channel o of a convolution reads row o of its weights, output o of a product column o; bias and scales are
+indexed by o as well. So several operators on one input can be merged exactly by concatenating these operands (`fuse
+conv ops` in Figure 4a of MetaFlow, SysML 2019).
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class Rule:
 
     `target(pool, **operators)` takes the operators matched by the pattern's names and builds the new ones. It returns
     the replacement of the first root's result, or a mapping from old to new references, or None where the constraints
-    on shapes and attributes do not hold. The target depends only on the matched operators and their ancestors. A rule with
-    `sees_readers` also depends on the readers of results: its target is `target(dag, readers, **operators)`, with
+    on shapes and attributes do not hold. The target depends only on the matched operators and their ancestors. A rule
+    with `sees_readers` also depends on the readers of results: its target is `target(dag, readers, **operators)`, with
     `readers` from `Dag.users`.
     """
 

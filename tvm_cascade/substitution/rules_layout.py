@@ -1,8 +1,8 @@
 """Substitution rules for data movement: concat, split, transpose, reshape, and activations across max pools.
 
 `exclusive_concat` is from the published artifact. It sets a flag on a concatenation whose operands are all results of
-kernels and have no other readers: it needs no copy, as the kernels can write into its parts. The pool drops the flag when
-an operand is replaced by one that no kernel computes.
+kernels and have no other readers: it needs no copy, as the kernels can write into its parts. The pool drops the flag
+when an operand is replaced by one that no kernel computes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Flow-based recursive graph split: MetaFlow (SysML 2019), section 4.3, Algorithm 2.
 
 Cap(o) counts the substitution sites that a cut through the output of operator o disables. Algorithm 2 cuts at a minimum
-vertex cut and may return the whole graph as one side. Here the first operators of the order are tied to one side and the
-last to the other, so neither side is empty. Edges of infinite capacity against the flow keep the first side closed under
-predecessors, so the two sides can run one after the other.
+vertex cut and may return the whole graph as one side. Here the first operators of the order are tied to one side and
+the last to the other, so neither side is empty. Edges of infinite capacity against the flow keep the first side closed
+under predecessors, so the two sides can run one after the other.
 
 Global rules (`Rule.whole_graph`), which join distant operators, are tried on the whole graph first, as any cut disables
 them. Then every subgraph is optimized on its own; of those that are equal up to names only one is searched. The results
