@@ -1,17 +1,19 @@
 """Instruction-count model of steps by rows, pixels and stripes: an estimate, by which plans can trade bytes for time.
 
-Rates of a multiply-accumulate were fitted (non-negative least squares, within 5 %) to images of four networks, layer by
-layer, counted in the emulator on Cortex-M3, -M4 and -M55. Rates of steps by pixels began as such fits too, on -M4 and -M55,
-to three of the networks in steps of 1 to 16 pixels that copied their windows; errors were up to 10 % of an image. They were
-then raised by hand, and those of -M3 and others set from -M4's, until no image counted takes more than it was allowed, since
-windows are read where they lie too. Rates of stripes are solved from two networks by rows without overlap, person_detect
-and resnet8, in stripes of 8 and 12. The rate of bytes moved is that of the sums, tables and pools among these images'
-layers. Rates of reading parts are the largest of layers over 16x16 pixels of 64 channels in three parts (1x1, 3x3 and depthwise)
-less those over the concat; the generic kernel's is SwiftNet's on -M3 and -M4, on -M55 that of -M4. What locating rows
-anew for every block of channels takes is raised by hand above most layers counted alone (`rfc/0006`); reading weights
-from flash is an assumption, four wait states for a line of sixteen bytes. `benchmarks/step_model.py` prints estimates
-beside the counts of `benchmarks/results/cortex_m.md`. Other cores and networks may exceed the limit.
-Instructions, not cycles: a flash with wait states or a cache changes the picture.
+The source of each rate (counts are of images or layers in the emulator):
+multiply-accumulates (`dense`, `depthwise`): fitted to four networks, layer by layer, on Cortex-M3, -M4 and -M55
+    (non-negative least squares, within 5 %);
+steps by pixels: fitted on -M4 and -M55 to three of the networks, in steps of 1 to 16 pixels with copied windows (errors up
+    to 10 % of an image), then raised by hand, because windows may also be read in place, until no counted image takes more
+    than it was allowed; -M3 and other cores are set from -M4;
+stripes: solved from two networks by rows without overlap, person_detect and resnet8, in stripes of 8 and 12;
+`moved`: from the sums, tables and pools among these layers;
+parts of a concat: the largest excess over the whole concat, of layers (1x1, 3x3, depthwise) over 16x16 pixels of 64 channels
+    in three parts; the generic kernel's is SwiftNet's on -M3 and -M4, on -M55 that of -M4;
+`row_table`: set by hand above most layers counted alone (`rfc/0006`);
+`flash`: an assumption, four wait states for a line of sixteen bytes.
+`benchmarks/step_model.py` prints estimates next to the counts of `benchmarks/results/cortex_m.md`. Other cores and networks
+may exceed the limit. These are instructions, not cycles: wait states of a flash, or a cache, change the time.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ An inference is BEGIN (paint the arena), WRITE of all inputs, RUN with a fresh n
 the outputs, whose checksum came with the answer to RUN. For a streamed input the answer to RUN requests a row: ROW sends
 it in parts, CONTINUE completes it, and its answer requests the next. A board that was reset in between has lost its inputs
 or its run: RUN then reports damaged inputs, the others an unknown run, and the inference starts over. In an image of several
-networks an inference begins with SELECT; before it, a board that was reset knows no run either.
+networks an inference begins with SELECT; without it, a board that was reset answers that it knows nothing.
 
 Checksums of tensors and rows are CRC-32C, those of frames CRC-32. Their polynomials have no common factor, so an error
 goes unnoticed only if it is a multiple of both: no error within 64 bits is, and one in 2^64 of all others.
