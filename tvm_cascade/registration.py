@@ -1,10 +1,10 @@
 """Registers the Relax pipeline "cascade" with TVM without importing TVM.
 
 `relax.get_pipeline("cascade")` and `tvm.compile(mod, relax_pipeline="cascade")` look names up in a table of
-`tvm.relax.pipeline`. Where that module is imported already, the package enters the pipeline at once. Else its finder at the
-head of `sys.meta_path` waits for the module: it lets the other finders find it, has the pipeline entered right after the
-module has run, and is removed then. An import of TVM that fails or is interrupted leaves the finder where it is, for the
-next one. What is entered is a light function that imports the pipeline when it is called.
+`tvm.relax.pipeline`. Where that module is imported already, the package enters the pipeline at once. Otherwise its finder at
+the head of `sys.meta_path` waits for the module: it delegates to the other finders, the pipeline is entered right after the
+module has run, and the finder is removed. If the import of TVM fails or is interrupted, the finder stays for the next one.
+The table gets a small function that imports the pipeline when it is called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _cascade(*args: Any, **options: Any) -> object:
 
 
 def watched_spec(finder: Any, fullname: str, path: Any, target: Any) -> ModuleSpec | None:
-    """What the finders behind `finder` find, with a loader that enters the pipeline once the module has run."""
+    """The spec that the other finders return, with a loader that enters the pipeline once the module has run."""
     others = (f for f in sys.meta_path if f is not finder)
     spec = next((s for f in others if (s := f.find_spec(fullname, path, target)) is not None), None)
     if spec is not None and spec.loader is not None:

@@ -85,7 +85,7 @@ def peak_segment(plan: Plan) -> int:
 
 
 def above(peak: int, bound: int) -> float:
-    """Per cent that an arena lies above a bound."""
+    """Per cent by which an arena exceeds a bound."""
     return (peak / bound - 1) * 100 if bound else 0.0
 
 
