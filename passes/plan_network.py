@@ -56,10 +56,8 @@ def plan_network(
         As imported, or lowered by `LowerQuantized`; a lowered module is not rewritten by substitutions. Not modified.
     request : PlanRequest, optional
         Memory cap and limits of the plan; None asks for the smallest arena at no extra multiply-accumulates.
-    core : KernelTarget, optional
-        The core that runs the plan; None is the host.
-    database : Database, optional
-        Instruction counts by which kernels are selected; None takes those shipped with the package.
+    core, database : KernelTarget and Database, optional
+        The core that runs the plan (None: the host), and the instruction counts that select kernels (None: the shipped ones).
     progress : function, optional
         Called with one line of text per stage.
     kernels : KernelSource, optional
