@@ -143,7 +143,10 @@ def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
 
 
 def _covers(taps: Sequence[Strided], rows: int) -> list[Window]:
-    """Candidate windows, one for each plausible slope `stride / denominator`, with the least padding and extent."""
+    """Candidate windows that contain `taps`, one for each slope `stride / denominator`, with the least padding and extent.
+
+    Slopes are the ratio of the rows of the input (`rows`) and of the output, and fractions next to the rise of the taps.
+    """
     last = len(taps) - 1
     slopes = {(rows // gcd(rows, last + 1), (last + 1) // gcd(rows, last + 1))}
     for denominator in range(1, _MAX_DENOMINATOR + 1):

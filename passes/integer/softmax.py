@@ -97,7 +97,10 @@ def scaled_multiplier(scale: float, beta: float) -> tuple[int, int]:
 
 
 def lowest_difference(shift: int) -> int:
-    """The (negative) stored difference below which the reference treats the exponential as zero."""
+    """The (negative) difference from the largest stored logit below which the reference takes the exponential as zero.
+
+    `shift` is the exponent of `scaled_multiplier`.
+    """
     return -math.floor(((1 << INPUT_BITS) - 1) * (1 << (31 - INPUT_BITS)) / (1 << shift))
 
 

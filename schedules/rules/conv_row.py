@@ -279,7 +279,8 @@ class ConvRow(ABC):
 class DepthwiseRow(ABC):
     """Builder of a depthwise convolution's row kernel: a loop over blocks of columns, in it a loop over all channels.
 
-    All constants of a channel, or of eight, are in one record: requantization, a bias per row variant, weights.
+    All constants of a channel, or of eight, are in one record: requantization, a bias per row variant
+    (`Sliding.row_variants`: output rows whose windows the border cuts alike), weights. Subclasses choose one or eight.
     """
 
     first_bias = 0  # index in a record of the first row variant's bias

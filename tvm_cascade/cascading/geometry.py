@@ -13,7 +13,10 @@ Units = NDArray[np.int64]  # counts or indices of rows, or of pixels
 
 
 def has_rows(graph: Graph, op: int) -> bool:
-    """Whether an operator can compute its outputs row by row: its windows are known, and all outputs have as many rows."""
+    """Whether an operator can compute its outputs row by row: all have as many rows, and the window on some input is known.
+
+    Inputs whose window is None are read whole.
+    """
     node = graph.ops[op]
     rows = {graph.tensors[t].rows for t in node.outputs}
     return node.opaque is None and len(rows) == 1 and any(w is not None for w in node.windows)

@@ -145,11 +145,14 @@ class Search:
         return smallest_peak(self.size, self.least, self._without_recompute)
 
     def least(self, i: int, j: int) -> int:
-        """Bytes of [i, j) in its best interleaving without recompute, blocks rounded to the alignment."""
+        """Bytes of [i, j) in its best interleaving without recompute, blocks rounded to the alignment.
+
+        A lower bound where that exceeds `by_rows`, since no best plan uses such a segment; `INFEASIBLE` if it may not be one.
+        """
         return self._bytes(i, j)[0]
 
     def least_exact(self, i: int, j: int) -> int:
-        """Bytes of [i, j) in its best interleaving without recompute, not rounded."""
+        """As `least`, blocks not rounded."""
         return self._bytes(i, j)[1]
 
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:

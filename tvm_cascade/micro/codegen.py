@@ -41,7 +41,7 @@ _LOWERING = (
 
 
 def lower_for(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """Lower the functions of `mod`, which take raw pointers, for `target.build.c` or `.llvm`: no packed ABI, no workspaces."""
+    """Lower the functions of `mod`, which take raw pointers and allocate nothing on a heap, for `target.build.c` or `.llvm`."""
     bound = tirx.transform.BindTarget(target.with_host(target))(mod)
     return tvm.ir.transform.Sequential([p() for p in _LOWERING])(bound)
 

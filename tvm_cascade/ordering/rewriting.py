@@ -17,7 +17,7 @@ def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bo
     """`graph` without its concats (or those of `names`): their consumers read the parts.
 
     A concat that is a graph output stays, unless `outputs` is set: then its parts become graph outputs. A reader's
-    windows on a concat along the channels become its windows on every part.
+    windows on a concat along the channels become its windows on every part; on one along another axis they are unknown.
     """
     parts: dict[int, tuple[int, ...]] = {}
     across: set[int] = set()  # concats along the channels

@@ -52,7 +52,10 @@ class _Progress:
         self.done = dict.fromkeys(self.segment.trace, 0)
 
     def span(self, tensor: int) -> tuple[int, int]:
-        """The bytes `[low, high)` of a whole tensor in use: the first still to be read, and the end of what is written."""
+        """The bytes `[low, high)` of a whole tensor in use: the first still to be read, and the end of what is written.
+
+        `low` is 0 for tensors read after this segment; in striped segments all of the tensor is in use.
+        """
         tables, segment = self.tables, self.segment
         node, storage = tables.graph.tensors[tensor], self.plan.storages[tensor]
         columns = tables.columns(tensor, segment.tile)
