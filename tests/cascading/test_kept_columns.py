@@ -12,7 +12,7 @@ from tvm_cascade.cascading import Plan, PlanOptions, cascade, frontier, planner,
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, _laid_out
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
-from tvm_cascade.cascading.search import Search
+from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cascading.stripes import widths_of
 from tvm_cascade.cores import get_core

@@ -10,7 +10,7 @@ import pytest
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.cuts import cuts_within, smallest_peak
-from tvm_cascade.cascading.search import Search
+from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 

@@ -7,7 +7,7 @@ import random
 from tvm_cascade.parallel import Block, Options
 from tvm_cascade.parallel.classes import stage_classes
 from tvm_cascade.parallel.lattice import pairs
-from tvm_cascade.parallel.search import search
+from tvm_cascade.parallel.stage_search import search
 from tvm_cascade.testing.stage_blocks import block_from_edges
 
 

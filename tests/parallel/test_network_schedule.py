@@ -26,7 +26,7 @@ from tvm_cascade.parallel import (
 from tvm_cascade.parallel.authors_file import load_authors_file
 from tvm_cascade.parallel.blocks import cut_points, split
 from tvm_cascade.parallel.merging import merge_classes, place
-from tvm_cascade.parallel.search import search
+from tvm_cascade.parallel.stage_search import search
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.testing.builder import Net

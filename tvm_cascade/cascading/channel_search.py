@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.channels import Block, blocks, group_counts, in_groups
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, within_reach
+from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.planner import baseline_peak, finest_in_time, plan_graph, search_of
-from tvm_cascade.cascading.search import Search
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 

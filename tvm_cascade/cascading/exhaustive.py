@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, permutations, product
 
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
+from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cascading.search import Search
 
 MOST_OPERATORS = 4
 

@@ -17,13 +17,13 @@ from tvm_cascade.cascading.cuts import undominated
 from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
 from tvm_cascade.cascading.geometry import streamable
 from tvm_cascade.cascading.interleaving import Interleaving
+from tvm_cascade.cascading.layout_search import LARGE, Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions, Settings
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
 from tvm_cascade.cascading.regions import region_order
-from tvm_cascade.cascading.search import LARGE, Search
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.timing import instruction_factor
 from tvm_cascade.errors import InfeasibleError

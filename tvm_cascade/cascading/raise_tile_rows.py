@@ -17,9 +17,9 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble
 from tvm_cascade.cascading.geometry import has_rows
 from tvm_cascade.cascading.interleaving import Interleaving
+from tvm_cascade.cascading.layout_search import LARGE
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan, Segment
-from tvm_cascade.cascading.search import LARGE
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError

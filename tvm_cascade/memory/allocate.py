@@ -8,10 +8,10 @@ from time import perf_counter
 
 from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
 from tvm_cascade.memory import milp
+from tvm_cascade.memory.arena_search import SearchResult, Tables, rankings, search, tables
 from tvm_cascade.memory.bounds import max_live_step
 from tvm_cascade.memory.fit import best_fit_of_orders, shuffle, top
 from tvm_cascade.memory.problem import Allocation, Problem
-from tvm_cascade.memory.search import SearchResult, Tables, rankings, search, tables
 from tvm_cascade.memory.validate import validate
 
 

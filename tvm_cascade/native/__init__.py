@@ -1,4 +1,4 @@
-"""What is searched millions of times, in C: `arena_search.c` is `tvm_cascade.memory.search` once more, step for step.
+"""What is searched millions of times, in C: `arena_search.c` is `tvm_cascade.memory.arena_search` once more, step for step.
 
 The C knows neither Python nor numpy and is called through ctypes, so that one library serves every Python version. It is
 compiled when the package is built; where it is missing (no compiler at hand) or the environment variable

@@ -1,4 +1,4 @@
-/* The arena search of tvm_cascade/memory/search.py, step for step: same nodes in the same order, same answers.
+/* The arena search of tvm_cascade/memory/arena_search.py, step for step: same nodes in the same order, same answers.
  *
  * What the search does and why is told there; names are the same. Plain C11 without Python, called through ctypes:
  * one library serves every Python version.
@@ -17,7 +17,7 @@
 #define FAR INT64_C(0x4000000000000000)
 enum { FOUND = 1, NONE = 0, LIMIT = -1, NO_MEMORY = -2 };
 
-/* `Tables` of search.py, by position of the n buffers; matrices row by row, ragged rows as starts and entries. */
+/* `Tables` of arena_search.py, by position of the n buffers; matrices row by row, ragged rows as starts and entries. */
 typedef struct {
     int64_t n, free_count, slack;
     const int64_t *size, *alignment, *lower, *upper;

@@ -17,7 +17,7 @@ from tvm_cascade.parallel.baselines import greedy, sequential
 from tvm_cascade.parallel.blocks import block_of, split
 from tvm_cascade.parallel.merging import merge_classes, merged_features
 from tvm_cascade.parallel.problem import MERGE, Block, Options, Schedule, Stage
-from tvm_cascade.parallel.search import search
+from tvm_cascade.parallel.stage_search import search
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 
 Features = Sequence[tuple[OpFeatures, ...]]  # per unit, one entry per kernel

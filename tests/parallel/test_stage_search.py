@@ -11,7 +11,7 @@ from tvm_cascade.cost.interface import OpBound
 from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel.baselines import greedy, sequential
 from tvm_cascade.parallel.problem import MERGE, Block, Options
-from tvm_cascade.parallel.search import search
+from tvm_cascade.parallel.stage_search import search
 from tvm_cascade.testing.stage_blocks import block_from_edges
 
 

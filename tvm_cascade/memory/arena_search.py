@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade import native
-from tvm_cascade.memory import search_compiled
+from tvm_cascade.memory import arena_search_compiled
 from tvm_cascade.memory.bounds import shareable
 from tvm_cascade.memory.problem import Problem
 
@@ -334,7 +334,7 @@ def search(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[
     library = native.library()
     if library is None:
         return search_in_python(t, capacity, rank, nodes, expired)
-    return SearchResult(*search_compiled.run(library, t, capacity, rank, nodes, expired))
+    return SearchResult(*arena_search_compiled.run(library, t, capacity, rank, nodes, expired))
 
 
 def search_in_python(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]) -> SearchResult:

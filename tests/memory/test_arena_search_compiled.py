@@ -8,7 +8,7 @@ import pytest
 
 from tvm_cascade import native
 from tvm_cascade.memory import Buffer, OffsetConstraint, Problem
-from tvm_cascade.memory.search import rankings, search, search_in_python, tables
+from tvm_cascade.memory.arena_search import rankings, search, search_in_python, tables
 
 
 def problem(random_: random.Random, constrained: bool, pinned: bool) -> Problem:

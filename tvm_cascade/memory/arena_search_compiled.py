@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from tvm_cascade.memory.search import Ints, Tables
+    from tvm_cascade.memory.arena_search import Ints, Tables
 
 FOUND, NONE, LIMIT = 1, 0, -1  # return values of the library: layout found, none exists, limit reached
 ARRAYS = (
