@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 LINKED = ("passes", "schedules")
@@ -30,6 +31,13 @@ def packages() -> list[str]:
     return core + linked
 
 
+class BuildLibrary(build_ext):
+    """Names the compiled library so that Python does not list it as a module, for it has no module to import."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return super().get_ext_filename(fullname).replace("_native.", "_native.library.")
+
+
 setup(
     name="tvm-cascade",
     # plain C without Python's headers, one file for every Python version; without a compiler the Python searches instead
@@ -42,6 +50,7 @@ setup(
             optional=True,
         )
     ],
+    cmdclass={"build_ext": BuildLibrary},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
     version=version(),
     description="Memory and latency scheduling for Apache TVM: networks that fit, programs that run faster",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 
 import pytest
@@ -31,7 +32,10 @@ def never() -> bool:
 
 
 def test_the_library_is_built() -> None:
-    assert native.library() is not None, "install again with a C compiler: pip install -e ."
+    library = native.library()
+    assert library is not None, "install again with a C compiler: pip install -e ."
+    module = inspect.getmodulename(library._name)
+    assert module is None or "." in module, "what imports every module of the package would try to import the library"
 
 
 @pytest.mark.parametrize("seed", range(24))

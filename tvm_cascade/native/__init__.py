@@ -18,7 +18,7 @@ def library() -> ctypes.CDLL | None:
     """The compiled searches, or None."""
     if os.environ.get("TVM_CASCADE_NATIVE") == "0":
         return None
-    for path in sorted(Path(__file__).parent.glob("_native*")):
+    for path in sorted(Path(__file__).parent.glob("_native.*"), reverse=True):
         try:
             return ctypes.CDLL(str(path))
         except OSError:  # built for another machine
