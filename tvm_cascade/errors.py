@@ -13,18 +13,30 @@ from tvm_cascade.messages import printable, printable_lines
 class CascadeError(Exception):
     """Base of all errors meant for users: one line, with the remedy in it. Unprintable characters become `?`."""
 
+    kind = "error"
     exit_status = 2
+    remedy = ""
+    operators: tuple[str, ...] = ()  # that the error is about: not supported, or at the peak
 
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(str(message)))
+
+    def to_dict(self) -> dict[str, object]:
+        """What `--json` prints as `error`: the kind, the message, the remedy (empty where only the message has one) and
+        the operators that it is about."""
+        return {"kind": self.kind, "message": str(self), "remedy": self.remedy, "operators": list(self.operators)}
 
 
 class UsageError(CascadeError):
     """An option or argument that cannot be right."""
 
+    kind = "usage"
+
 
 class LoadError(CascadeError):
     """A model file that cannot be read: missing, truncated, of another format."""
+
+    kind = "load"
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -38,6 +50,8 @@ _FEW = 40  # names that a message lists
 class UnsupportedOperatorError(LoadError):
     """A model file with operators that the project cannot import or lower."""
 
+    kind = "unsupported_operator"
+
     def __init__(
         self,
         path: object,
@@ -50,6 +64,7 @@ class UnsupportedOperatorError(LoadError):
         known = f"; supported: {', '.join(supported)}" if 0 < len(supported) <= _FEW else ""
         what_helps = f": {remedy}" if remedy else ""
         super().__init__(path, f"unsupported operator {', '.join(operators)}{known}{what_helps}")
+        self.remedy = remedy
         self.operators = tuple(operators)
         self.supported = tuple(supported)
         self.partial = partial
@@ -58,9 +73,13 @@ class UnsupportedOperatorError(LoadError):
 class GraphError(CascadeError):
     """A `Graph` that breaks its own rules (dangling tensor, two producers, no topological order)."""
 
+    kind = "graph"
+
 
 class MissingToolError(CascadeError):
     """A tool outside Python (cross compiler, emulator) that is not installed."""
+
+    kind = "missing_tool"
 
     def __init__(self, tool: str, remedy: str) -> None:
         super().__init__(f"{tool} is not installed: {remedy}")
@@ -71,6 +90,7 @@ class MissingToolError(CascadeError):
 class ToolError(CascadeError):
     """An external tool that is installed but failed; the message may have several lines, as the tool's."""
 
+    kind = "tool"
     exit_status = 1
 
     def __init__(self, message: str = "") -> None:
@@ -88,6 +108,7 @@ class InfeasibleError(CascadeError):
         Names of the operators at the peak.
     """
 
+    kind = "infeasible"
     exit_status = 1
 
     def __init__(self, needed: int, available: int, culprits: Sequence[str], remedy: str) -> None:
@@ -95,11 +116,15 @@ class InfeasibleError(CascadeError):
         super().__init__(f"needs {needed} bytes, {available} available; peak at {at_peak}; {remedy}")
         self.needed = needed
         self.available = available
-        self.culprits = tuple(culprits)
+        self.culprits = self.operators = tuple(culprits)
         self.remedy = remedy
+
+    def to_dict(self) -> dict[str, object]:
+        return {**super().to_dict(), "needed_bytes": self.needed, "available_bytes": self.available}
 
 
 class ValidationError(CascadeError):
     """A solution that its independent validator refuses: a defect of this project, never of the input."""
 
+    kind = "validation"
     exit_status = 1

@@ -15,12 +15,14 @@ import sys
 import time
 from importlib.resources import files
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.micro.image import read_image
 
 MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
@@ -56,6 +58,38 @@ def refused(result: Result, status: int, text: str) -> None:
     assert text in result.stderr
     said = [line for line in result.stderr.splitlines() if line.startswith(("tvm-cascade: ", "Error: "))]
     assert len(said) == 1 and result.stderr.splitlines()[-1] == said[0]
+
+
+def refused_in_json(result: Result, status: int, kind: str, text: str) -> dict:
+    """The error on standard output, which says what the one line on standard error says."""
+    assert result.exit_code == status and "Traceback" not in result.stderr
+    error = json.loads(result.stdout)["error"]
+    assert {"kind", "message", "remedy", "operators"} <= error.keys() and error["kind"] == kind
+    assert text in error["message"] and result.stderr.splitlines()[-1].endswith(error["message"])
+    return error
+
+
+def test_refusals_are_json_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = tmp_path / "half.tflite"
+    half.write_bytes(Path(MODEL).read_bytes()[:3000])
+    refused_in_json(call("plan", half, "--json"), 2, "load", "truncated")
+    refused_in_json(call("plan", tmp_path / "none.tflite", "--json"), 2, "load", "none.tflite")
+    refused_in_json(call("plan", MODEL, "--target", "z80", "--json"), 2, "usage", "z80")
+    refused_in_json(call("plan", MODEL, "--json", "--nonsense"), 2, "usage", "--nonsense")
+    refused_in_json(call("plan", "--json"), 2, "usage", "MODEL")
+    refused_in_json(call("export", tmp_path, "--json", "--as", "nix", "-o", "x"), 2, "usage", "nix")
+
+    unsupported = UnsupportedOperatorError("m.onnx", ["Loop", "If"], remedy="unroll it")
+    for failure, status, kind in (
+        (ValueError("lost"), 1, "internal"),
+        (MemoryError(), 2, "system"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (unsupported, 2, "unsupported_operator"),
+    ):
+        monkeypatch.setattr("tvm_cascade.api.plan", Mock(side_effect=failure))
+        error = refused_in_json(call("plan", MODEL, "--json"), status, kind, "")
+    assert error["operators"] == ["Loop", "If"] and error["remedy"] == "unroll it"
+    assert call("plan", MODEL).stdout == ""
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +215,8 @@ def test_caps_name_what_is_needed_and_available(tmp_path: Path) -> None:
     result = call("compile", MODEL, "--target", "cortex-m4", "--sram", "1000", "-o", out)
     refused(result, 1, "1000 available")
     assert "needs " in result.stderr and "--stream-input" in result.stderr
-    refused(call("plan", MODEL, "--sram", "1000", "--json"), 1, "1000 available")
+    error = refused_in_json(call("plan", MODEL, "--sram", "1000", "--json"), 1, "infeasible", "1000 available")
+    assert error["available_bytes"] == 1000 < error["needed_bytes"] and error["operators"]
     assert list(tmp_path.iterdir()) == []
 
 

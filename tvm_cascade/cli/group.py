@@ -8,9 +8,10 @@ from __future__ import annotations
 import click
 
 from tvm_cascade.cli import networks, projects, searches
+from tvm_cascade.cli.guard import JsonGroup
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=JsonGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="tvm-cascade")
 def tvm_cascade() -> None:
     """Networks that fit their board, programs that run faster: memory and latency scheduling on Apache TVM.

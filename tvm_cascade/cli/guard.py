@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import click
 
-from tvm_cascade.errors import CascadeError
-from tvm_cascade.messages import printable_lines
+from tvm_cascade.errors import CascadeError, MissingToolError, UsageError
+from tvm_cascade.messages import printable, printable_lines
 
 
 def say(text: str) -> None:
@@ -55,39 +55,63 @@ def _stoppable(command: Callable[[], None]) -> None:
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn the project's errors into one line on standard error and an exit status."""
+    """Turn the project's errors into one line on standard error, with `--json` one JSON object on standard output too,
+    and an exit status."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
+        as_json = bool(kwargs.get("as_json"))
         try:
             _stoppable(lambda: command(*args, **kwargs))
         except _Terminated:
-            _end("terminated", 143)
+            _end(as_json, told("terminated", "terminated"), 143)
         except KeyboardInterrupt:
-            _end("interrupted", 130)
+            _end(as_json, told("interrupted", "interrupted"), 130)
         except Exception as error:
             if os.environ.get("TVM_CASCADE_DEBUG"):
                 raise
-            _end(*_told(error))
+            _end(as_json, *_described(error))
 
     return run
 
 
-def _end(message: str, status: int) -> NoReturn:
-    say(f"tvm-cascade: {message}")
+def told(kind: str, message: str) -> dict[str, object]:
+    """The record of an error that is none of the project's own; see `CascadeError.to_dict`."""
+    return {"kind": kind, "message": message, "remedy": "", "operators": []}
+
+
+def _end(as_json: bool, error: Mapping[str, object], status: int) -> NoReturn:
+    say(f"tvm-cascade: {error['message']}")
+    if as_json:
+        show(True, {"error": error}, "")
     sys.exit(status)
 
 
-def _told(error: Exception) -> tuple[str, int]:
-    """The message and the exit status for an error."""
+def _described(error: Exception) -> tuple[dict[str, object], int]:
+    """The record (`CascadeError.to_dict`) and the exit status of an error."""
     if isinstance(error, CascadeError):
-        return str(error), error.exit_status
+        return error.to_dict(), error.exit_status
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or str(error)).split(".")[0]
-        return f"the Python package {package} is not installed; `tvm-cascade doctor` says what to install", 2
+        text = f"the Python package {package} is not installed; `tvm-cascade doctor` says what to install"
+        return told(MissingToolError.kind, text), 2
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
-        return f"{error.filename}: {error.strerror}", 2
+        return told("system", f"{error.filename}: {error.strerror}"), 2
     if isinstance(error, (OSError, MemoryError, RecursionError)):
-        return str(error) or type(error).__name__, 2
+        return told("system", str(error) or type(error).__name__), 2
     lines = str(error).strip().splitlines() or [""]
-    return f"internal error, {type(error).__name__}: {lines[-1][:300]} (TVM_CASCADE_DEBUG=1 shows where)", 1
+    text = f"internal error, {type(error).__name__}: {lines[-1][:300]} (TVM_CASCADE_DEBUG=1 shows where)"
+    return told("internal", text), 1
+
+
+class JsonGroup(click.Group):
+    """A group whose commands refuse wrong arguments with a JSON object too, where `--json` is among them."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        as_json = "--json" in ctx.args
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if as_json:
+                show(True, {"error": told(UsageError.kind, printable(error.format_message()))}, "")
+            raise
