@@ -16,9 +16,12 @@ from tvm.target import Target
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.messages import last_line
 from tvm_cascade.passes.base import CascadePass, PassResult
+from tvm_cascade.passes.lowered_source import source_of, without_source
 from tvm_cascade.passes.outline_region import functions_called, region_call
 from tvm_cascade.passes.partition_regions import REGION
+from tvm_cascade.passes.plan_network import promised
 from tvm_cascade.passes.plan_region import Planned, Probe, plan_region
 from tvm_cascade.passes.planned_program import flash_image, with_program, workspace_type
 from tvm_cascade.passes.static_regions import Levels, Region, levels_of, unsupported
@@ -37,10 +40,11 @@ class Cascade(CascadePass):
     """Plan the static regions of every function, and replace each by one call of its planned program.
 
     Works on every module. Quantized operators inside regions become integer operators with TFLite's arithmetic; to lower
-    those outside of regions too, run `LowerQuantized` first. Ensures that the module computes the same values (floats up to
-    reassociation) and that its attribute `cascade.arena_bytes` holds the total bytes of all arenas, 0 without regions. Code
-    that cannot be planned is left to TVM unchanged: symbolic shapes, control flow, calls out of TVM, operators without
-    kernels. The logger `tvm_cascade` reports what is left, with the reasons.
+    those outside of regions too, run `LowerQuantized` first; substitutions are then made in the network before that, unless
+    another pass has changed it since. Ensures that the module computes the same values (floats up to reassociation) and that
+    its attribute `cascade.arena_bytes` holds the total bytes of all arenas, 0 without regions. Code that cannot be planned is
+    left to TVM unchanged: symbolic shapes, control flow, calls out of TVM, operators without kernels. The logger
+    `tvm_cascade` reports what is left, with the reasons.
 
     Before::
 
@@ -72,7 +76,7 @@ class Cascade(CascadePass):
         if target is not None and target.kind.name not in _CPUS:
             LOG.info("everything is left to TVM: kernels are made for CPUs, not for %s", target.kind.name)
             return _unplanned(mod)
-        return _Rewriter(_regions_inlined(mod), self.request, self.core).run(mod)
+        return _Rewriter(_regions_inlined(_to_plan(mod, self.request)), self.request, self.core).run(mod)
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,17 @@ class _Rewriter:
         return made
 
 
+def _to_plan(mod: Any, request: PlanRequest) -> Any:
+    """The module that `LowerQuantized` lowered, if substitutions promise a smaller arena for it; else `mod`."""
+    source = source_of(mod)
+    try:
+        if source is not None and promised(mod, request).steps:
+            return source
+    except Exception as error:  # a network that substitutions cannot read or write is planned as it is
+        LOG.info("main: no substitutions: %s: %s", type(error).__name__, last_line(error))
+    return without_source(mod)
+
+
 def _is_ours(gv: Any, func: Any) -> bool:
     """Whether a function is a Relax function that is not marked for other TVM passes (`_OF_OTHERS`)."""
     if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
@@ -235,7 +250,7 @@ def _drop_unused(mod: Any, candidates: Set[Any]) -> None:
 
 def _unplanned(mod: Any) -> PassResult:
     """The result without any planned region: a copy of `mod` with `ARENA_ATTR`."""
-    return PassResult(_with_arena(mod.clone(), 0), ARENA_ATTR not in dict(mod.attrs or {}))
+    return PassResult(_with_arena(without_source(mod.clone()), 0), ARENA_ATTR not in dict(mod.attrs or {}))
 
 
 def _with_arena(mod: Any, arena_bytes: int) -> Any:

@@ -30,6 +30,7 @@ from tvm_cascade.passes.integer.island import STORED_TYPES, Emitter, Island, Out
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
 from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
+from tvm_cascade.passes.lowered_source import with_source
 from tvm_cascade.passes.relax_functions import bindings_of, substitute
 
 LOG = logging.getLogger("tvm_cascade")
@@ -45,6 +46,7 @@ class LowerQuantized(CascadePass):
     """Turn quantized islands into integer operators, in every function of the module.
 
     Works on every module: functions that it cannot read are not changed, and the logger `tvm_cascade` gives the reason.
+    A lowered module keeps its source in an attribute (`lowered_source`), which `Cascade` removes.
 
     Before::
 
@@ -58,20 +60,26 @@ class LowerQuantized(CascadePass):
     """
 
     def call(self, mod: Module) -> PassResult:
-        """The module with the quantized islands of every function lowered, where the function can be read."""
-        lowered = mod.clone()
-        for gv, func in mod.functions_items():
-            if not isinstance(func, relax.Function):
-                continue
-            reason = why_not_read(func)
-            if reason is None:
-                try:
-                    lowered = _Lowering(lowered, gv).run()
-                except NotLowered as refusal:
-                    reason = str(refusal)
-            if reason is not None and holds_quantized(func):
-                LOG.info("%s: its quantized operators are left to TVM: %s", gv.name_hint, reason)
-        return PassResult.compare(mod, lowered)
+        """The lowered module, with `mod` as its source."""
+        result = PassResult.compare(mod, lowered(mod))
+        return PassResult(with_source(result.mod, mod), True) if result.modified else result
+
+
+def lowered(mod: Module) -> Module:
+    """A copy of `mod` with the quantized islands of every function lowered, where the function can be read."""
+    made = mod.clone()
+    for gv, func in mod.functions_items():
+        if not isinstance(func, relax.Function):
+            continue
+        reason = why_not_read(func)
+        if reason is None:
+            try:
+                made = _Lowering(made, gv).run()
+            except NotLowered as refusal:
+                reason = str(refusal)
+        if reason is not None and holds_quantized(func):
+            LOG.info("%s: its quantized operators are left to TVM: %s", gv.name_hint, reason)
+    return made
 
 
 def why_not_read(func: Function) -> str | None:

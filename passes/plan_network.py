@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from functools import partial
 
 from tvm.ir import IRModule
+from tvm_ffi import structural_equal
 
 from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cores import KernelTarget
@@ -25,7 +26,8 @@ from tvm_cascade.passes.candidates.concats_in_parts import concats_in_parts
 from tvm_cascade.passes.candidates.concats_in_place import concats_in_place
 from tvm_cascade.passes.candidates.substitutions import Substitutions, promised_rewrite, with_substitutions
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
-from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.lower_quantized import lowered
+from tvm_cascade.passes.lowered_source import source_of, without_source
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.tune import Database
@@ -53,7 +55,7 @@ def plan_network(
     Parameters
     ----------
     mod : IRModule
-        As imported, or lowered by `LowerQuantized`; a lowered module is not rewritten by substitutions. Not modified.
+        As imported, or lowered by `LowerQuantized`; substitutions need a lowered module as that pass returned it. Not modified.
     request : PlanRequest, optional
         Memory cap and limits of the plan; None asks for the smallest arena at no extra multiply-accumulates.
     core, database : KernelTarget and Database, optional
@@ -73,10 +75,10 @@ def plan_network(
     options = plan_options(request, kernels.core)
 
     def planned(mod: IRModule, kernels: KernelSource = kernels) -> PlannedCandidate:
-        lowered = lower_integers(mod)
-        prepared = kernels.prepare(lowered)
+        integers = lower_integers(mod)
+        prepared = kernels.prepare(integers)
         progress(f"planning {len(prepared.graph.ops)} operators")
-        found = plan_lowered(Network(lowered, prepared, options, kernels))
+        found = plan_lowered(Network(integers, prepared, options, kernels))
         if found.reason:
             progress(found.reason)
         return found
@@ -102,13 +104,19 @@ def plan_network(
 
 
 def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _line: None) -> Rewritten:
-    """The rewritten module that substitutions promise; unchanged if the request excludes them or `mod` is lowered."""
+    """The rewritten module that substitutions promise; unchanged if the request excludes them.
+
+    They rewrite the source of a lowered module, which has to have been lowered to this module: not changed since.
+    """
     if request.rewrite is False or (request.rewrite is None and request.layerwise):
         return unchanged(mod, 0, "B", "no substitutions were asked for")
-    if is_lowered(mod):
+    source = source_of(mod) if is_lowered(mod) else mod
+    if source is None:
         return unchanged(mod, 0, "B", "integers are lowered already")
     progress("looking for an equivalent network of less memory")
-    promise = promised_rewrite(mod, request.max_macs, floats=bool(request.rewrite))
+    promise = promised_rewrite(source, request.max_macs, floats=bool(request.rewrite))
+    if source is not mod and promise.steps and not structural_equal(lowered(source), without_source(mod)):
+        promise = unchanged(mod, 0, "B", "the network was changed after its integers were lowered")
     if not promise.steps and request.rewrite:
         progress(f"0 substitutions: {promise.reason}")
     return promise
@@ -131,8 +139,8 @@ def plan_lowered(network: Network) -> PlannedCandidate:
 
 
 def lower_integers(mod: IRModule) -> IRModule:
-    """`LowerQuantized` applied to `mod`; `mod` itself if it is lowered already."""
-    return mod if is_lowered(mod) else LowerQuantized()(mod)
+    """The lowered form of `mod`; `mod` itself if it is lowered already."""
+    return mod if is_lowered(mod) else lowered(mod)
 
 
 def is_lowered(mod: IRModule) -> bool:

@@ -1,8 +1,9 @@
 """The Relax pipeline "cascade": `tvm.compile(mod, target, relax_pipeline="cascade")` builds the planned program.
 
-    rewrite     an equivalent network of a smaller arena, or of less latency, where a model promises one
+    rewrite     on request, an equivalent network of less latency where a model promises one
     lower       quantized operators become integer operators                           (`passes.LowerQuantized`)
-    cascade     static regions become calls of planned programs                        (`passes.Cascade`)
+    cascade     static regions become calls of planned programs, also those of an equivalent network of a smaller arena
+                                                                                       (`passes.Cascade`)
     build       TVM's default pipeline builds the module
 
 Whatever TVM's default pipeline builds, this one builds too: what it cannot plan it leaves as it is.
@@ -11,6 +12,7 @@ Whatever TVM's default pipeline builds, this one builds too: what it cannot plan
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -22,7 +24,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.cascade import SUBSTITUTIONS_ATTR, Cascade
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.plan_network import plan_network, promised
+from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.rewriting import rewrite_for_latency
 from tvm_cascade.request import PlanRequest
 
@@ -53,27 +55,16 @@ def cascade_pipeline(
     """
     if rewrite not in REWRITES:
         raise UsageError(f"rewrite={rewrite!r}: give one of {', '.join(REWRITES)}")
-    cascade = Cascade(request or PlanRequest(), core or KernelTarget())
+    request = request or PlanRequest()
+    cascade = Cascade(request if rewrite == "memory" else replace(request, rewrite=False), core or KernelTarget())
 
     @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.pipeline")
     def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
-        phases: list[Any] = [LowerQuantized(), cascade]
-        if rewrite == "memory" and _promises_memory(mod, cascade.request):
-            phases = [cascade]  # which plans what is promised, before integers are lowered
         if rewrite == "latency":
             mod = _of_less_latency(mod, cascade)
-        return tvm.ir.transform.Sequential([*phases, relax.get_pipeline("default_build")])(mod)
+        return tvm.ir.transform.Sequential([LowerQuantized(), cascade, relax.get_pipeline("default_build")])(mod)
 
     return apply
-
-
-def _promises_memory(mod: IRModule, request: PlanRequest) -> bool:
-    """Whether substitutions promise a smaller arena."""
-    try:
-        return bool(promised(mod, request).steps)
-    except Exception as error:  # a network that substitutions cannot read or write is built as it is
-        LOG.info("main: no substitutions: %s: %s", type(error).__name__, last_line(error))
-        return False
 
 
 def _of_less_latency(mod: IRModule, cascade: Cascade) -> IRModule:

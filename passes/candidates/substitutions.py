@@ -40,7 +40,7 @@ class Substitutions(Candidate):
     @property
     def exactness(self) -> Exactness:
         """Quantized networks are rewritten only by bit-exact rules; floats are reassociated."""
-        return Exactness.BITS if is_quantized(self.mod) else Exactness.REASSOCIATED
+        return Exactness.BITS if is_quantized(self.promise.mod) else Exactness.REASSOCIATED
 
     def apply(self) -> PlannedCandidate:
         return self.plan(self.promise.mod)

@@ -18,8 +18,10 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.candidates.substitutions import promised_rewrite, with_substitutions
-from tvm_cascade.passes.cascade import ARENA_ATTR, SUBSTITUTIONS_ATTR
+from tvm_cascade.passes.cascade import ARENA_ATTR, SUBSTITUTIONS_ATTR, Cascade
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.lowered_source import SOURCE_ATTR
+from tvm_cascade.passes.plan_network import promised
 from tvm_cascade.passes.rewriting import Rewritten, exact_rules, rewrite_for_latency
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.request import PlanRequest
@@ -154,6 +156,30 @@ def test_the_registered_pipeline_rewrites_for_memory_and_keeps_every_bit():
     wanted = api.plan(mod, target="host", granularity="row")
     assert wanted.rewritten is not None and seen[0] == (wanted.plan.peak, wanted.rewritten["steps"])
     assert seen[1][0] > seen[0][0] and seen[1][1] == []
+
+
+def test_substitutions_after_the_users_own_lowering():
+    mod, request = branches(), PlanRequest(granularity="row")
+    lowered = LowerQuantized()(mod)
+    direct, after = (Cascade(request)(m) for m in (mod, lowered))
+    assert list(after.attrs[SUBSTITUTIONS_ATTR]) == list(direct.attrs[SUBSTITUTIONS_ATTR])
+    assert int(after.attrs[ARENA_ATTR]) == int(direct.attrs[ARENA_ATTR])
+    tvm.ir.assert_structural_equal(after, direct)
+    assert lowered.script() and SOURCE_ATTR in lowered.attrs and SOURCE_ATTR not in after.attrs
+    none = Cascade(PlanRequest(granularity="row", rewrite=False))(lowered)
+    assert SUBSTITUTIONS_ATTR not in none.attrs and SOURCE_ATTR not in none.attrs
+    plans = [api.plan(m, target="host", granularity="row") for m in (mod, lowered)]
+    assert plans[0].rewritten == plans[1].rewritten is not None and plans[0].candidates == plans[1].candidates
+
+
+def test_a_network_changed_after_its_lowering_is_not_rewritten():
+    lowered = LowerQuantized()(branches())
+    main = lowered["main"]
+    lowered.update_func(lowered.get_global_var("main"), main.with_attr("changed", 1))
+    assert promised(lowered, PlanRequest()).reason == "the network was changed after its integers were lowered"
+    assert SUBSTITUTIONS_ATTR not in Cascade(PlanRequest(granularity="row"))(lowered).attrs
+    again = LowerQuantized()(lowered)
+    tvm.ir.assert_structural_equal(again, lowered)
 
 
 def test_functions_that_cannot_be_read_stay():

@@ -1,0 +1,34 @@
+"""The module that `LowerQuantized` lowered, kept in an attribute of the lowered module.
+
+Graph substitutions rewrite quantized operators, not integer ones, so that `Cascade` after `LowerQuantized` starts from the
+module before it. The attribute is a tensor of the bytes of the module's JSON: TVM cannot print a module inside of another.
+"""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm.ir import IRModule
+
+SOURCE_ATTR = "cascade.source"
+
+
+def with_source(lowered: IRModule, source: IRModule) -> IRModule:
+    """`lowered` with `source` as the module that was lowered; unchanged if it has a source, from an earlier lowering."""
+    if SOURCE_ATTR in dict(lowered.attrs or {}):
+        return lowered
+    text = tvm.ir.save_json(source).encode()
+    return lowered.with_attr(SOURCE_ATTR, tvm.runtime.tensor(np.frombuffer(text, np.uint8)))
+
+
+def source_of(mod: IRModule) -> IRModule | None:
+    """The module that was lowered; None if `mod` has no source."""
+    text = dict(mod.attrs or {}).get(SOURCE_ATTR)
+    return None if text is None else tvm.ir.load_json(text.numpy().tobytes().decode())
+
+
+def without_source(mod: IRModule) -> IRModule:
+    """`mod` without the attribute; `mod` itself if it has none."""
+    return mod.without_attr(SOURCE_ATTR) if SOURCE_ATTR in dict(mod.attrs or {}) else mod
