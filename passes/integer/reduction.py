@@ -1,15 +1,26 @@
-"""Lowering of max and min, as reductions and element-wise, and of arg max and arg min, on stored values."""
+"""Lowering of max and min, as reductions and element-wise, of arg max and arg min, and of the product over axes."""
 
 from __future__ import annotations
+
+from math import prod
 
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import i32, te_broadcast
+from tvm_cascade.passes.integer.fixed_point import (
+    INT32_MAX,
+    i32,
+    once_rounded,
+    quantize_multiplier,
+    te_broadcast,
+    te_rescale_once,
+)
 from tvm_cascade.passes.integer.island import INDEX, ISLANDS, STORED_TYPES, Island, Operand, Output, Quantized
 from tvm_cascade.passes.integer.pooling import reduced_axes, te_reduced
 from tvm_cascade.passes.integer.requantize import from_own_scale, in_output_scale, in_scale_of
-from tvm_cascade.passes.integer.untyped import Index, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+
+_MOST_SHIFT = 7  # to the left, of a multiplier of 64-bit numbers
 
 
 @ISLANDS.lowers("max", "min")
@@ -34,10 +45,14 @@ def _reduced(island: Island, x: Quantized) -> Value:
 
 @ISLANDS.lowers("maximum", "minimum")
 def lower_compare(island: Island) -> Value:
-    """Element-wise maximum or minimum, broadcast; for real operators both operands are requantized to the output first."""
+    """Element-wise maximum or minimum, broadcast; for real operators both operands are requantized to the output first.
+    The reference compares and copies stored values, whatever their scales and the output's."""
     if island.real:
         return _extreme(island, [_real_operand(island, a) for a in island.core.args])
-    return _extreme(island, [_comparable(island, k).operand for k in range(2)])
+    operands = [island.operand(k) for k in range(2)]
+    if any(x.dtype != island.output.dtype for x in operands):
+        raise NotLowered("operands and output of different types")
+    return _extreme(island, [x.operand for x in operands])
 
 
 def _real_operand(island: Island, expr: Value) -> Operand:
@@ -58,6 +73,37 @@ def _extreme(island: Island, parts: list[Operand]) -> Value:
         lambda index, p, q: island.output.bounded(choose(te_broadcast(p, index), te_broadcast(q, index))),
         sorted(parts, key=lambda part: isinstance(part, np.ndarray)),
     )
+
+
+@ISLANDS.lowers("prod")
+def lower_product(island: Island) -> Value:
+    """Product over axes: int32, in row-major order; every multiplication, and then the result, is scaled by
+    `MBQM64(s / s_out^(1/n))` for n elements, and so rounded."""
+    x = island.operand(0)
+    if island.real:
+        raise NotLowered("a product of real numbers, which the reference's steps would round n times")
+    count = prod(x.shape[a] for a in reduced_axes(island))
+    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale) ** (1 / count)))
+    if s > _MOST_SHIFT:
+        raise NotLowered("a product whose multiplier exceeds its range")
+    factor, empty = i32(int(once_rounded(np.int32(m)))), i32(INT32_MAX)  # TVM takes no number for the least int32
+
+    def scaled(value: Scalar) -> Scalar:
+        return te_rescale_once(value, factor, i32(s))
+
+    def times(total: Scalar, element: Scalar) -> Scalar:
+        product = scaled(total.astype("int64") * element.astype("int64"))
+        return tirx.Select(total.equal(empty), element, product)
+
+    multiply = te.comm_reducer(times, lambda _dtype: empty, name="product")  # of the axes' order, which stays
+
+    def compute(a: Tensor) -> Tensor:
+        acc = te_reduced(island, a, multiply, x.centred, "reduce_prod_acc")
+        return te.compute(
+            island.output.shape, lambda *i: island.output.stored(scaled(acc[i].astype("int64"))), name="reduce_prod"
+        )
+
+    return island.emitter.call("reduce_prod", compute, [x.value], axes=tuple(reduced_axes(island)))
 
 
 @INDEX.lowers("argmax", "argmin")

@@ -223,6 +223,18 @@ def test_activations_of_scale_zero_are_refused(tmp_path: Path, dtype: str) -> No
     assert _refused(tmp_path / "m.tflite", writer.finish(), "scale of 0") is not None
 
 
+def test_fused_bounds_by_many_scales_are_refused(tmp_path: Path) -> None:
+    w = ModelWriter()
+    x = w.activation((1, 2, 2, 3), "int8", 0.1)
+    filters = w.constant(np.ones((2, 1, 1, 3), "int8"), 0.1)
+    shape = w.constant(np.array([1, 2, 2, 2], "int32"))
+    out = w.tensor((1, 2, 2, 2), "int8", np.array([0.01, 0.1]), axis=3)
+    options = {"padding": 1, "strideH": 1, "strideW": 1, "fusedActivationFunction": 3}
+    w.operator("TRANSPOSE_CONV", [shape, filters, x], [out], "TransposeConvOptions", version=4, **options)
+    error = _refused(tmp_path / "scales.tflite", w.finish(), "a scale for every channel")
+    assert isinstance(error, UnsupportedOperatorError) and error.operators[0].startswith("TRANSPOSE_CONV")
+
+
 def test_quantized_integers_of_32_bits_are_unsupported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Not malformed; and TVM says nothing beside the error."""
     writer = ModelWriter()

@@ -30,8 +30,11 @@ def converts(*operators: str) -> Callable[[Callable[..., Value]], Callable[..., 
 
 
 def scale_of(tensor: Any) -> np.float32:
-    """The scale of a quantized tensor that has one."""
-    return np.float32(tensor.qnn_params["scale"].value.numpy().reshape(-1)[0])
+    """The scale of a quantized tensor; raises `OpNotImplemented` where it has one for every channel."""
+    scales = tensor.qnn_params["scale"].value.numpy()
+    if scales.size != 1:
+        raise tvm.error.OpNotImplemented("an activation with a scale for every channel")
+    return np.float32(scales.reshape(-1)[0])
 
 
 def zero_point_of(tensor: Any) -> int:

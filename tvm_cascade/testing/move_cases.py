@@ -172,8 +172,9 @@ def _compare(name: str) -> Generator:
         small = tuple(1 if rng.random() < 0.3 else d for d in shape)
         s, z = quantized(rng, dtype)
         x = w.activation(shape, dtype, s, z)
-        y = w.constant(stored(rng, small, dtype), s, z) if rng.random() < 0.3 else w.activation(small, dtype, s, z)
-        w.operator(name, [x, y], [w.tensor(shape, dtype, s, z)], "MaximumMinimumOptions")
+        other, made = [(s, z) if rng.random() < 0.5 else quantized(rng, dtype) for _ in range(2)]
+        y = w.constant(stored(rng, small, dtype), *other) if rng.random() < 0.3 else w.activation(small, dtype, *other)
+        w.operator(name, [x, y], [w.tensor(shape, dtype, *made)], "MaximumMinimumOptions")
 
     return generate
 

@@ -12,6 +12,7 @@ from tvm_cascade.testing.operator_cases import (
     Generator,
     biases,
     dims,
+    either_sign,
     log_uniform,
     output_scale,
     quantized,
@@ -76,6 +77,20 @@ def prelu(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
 sum_ = reducer("SUM", (3, 5, 5, 7), 4, (0.5, 50.0))
 
 
+def reduce_prod(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    """Over all but the one extent of an input near 1, so that products neither vanish nor saturate."""
+    shape = dims(rng, 3, 4, 2, 3)
+    axes = sorted(rng.choice(4, size=int(rng.integers(1, 4)), replace=False).tolist())
+    kept = bool(rng.random() < 0.5)
+    reach = 2.0 ** (15 if dtype == "int16" else 7)
+    x = w.activation(shape, dtype, log_uniform(rng, 0.5, 3.0) / reach, zero_point(rng, dtype))
+    result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
+    out = w.tensor(result, dtype, log_uniform(rng, 0.1, 1.0) / reach, zero_point(rng, dtype))
+    w.operator(
+        "REDUCE_PROD", [x, w.constant(either_sign(rng, axes, 4))], [out], "ReducerOptions", keepDims=kept, version=2
+    )
+
+
 def batch_matmul(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     n, depth, m = dims(rng, 5, 24, 6)
     batch = dims(rng, 3, 3)[2 - int(rng.integers(0, 3)) :]
@@ -127,14 +142,15 @@ OPERATORS: Mapping[str, Generator] = MappingProxyType(
         "grouped_conv2d": grouped_conv2d,
         "prelu": prelu,
         "sum": sum_,
+        "reduce_prod": reduce_prod,
         "batch_matmul": batch_matmul,
     }
 )
-# the reference sums int8 as if it were unsigned, and has no product of uint8
+# the reference sums int8 as if it were unsigned, and has no products of uint8
 KINDS = tuple(
     (name, dtype)
     for name in OPERATORS
     for dtype in ("int8", "uint8")
-    if (name, dtype) not in (("sum", "int8"), ("batch_matmul", "uint8"))
+    if (name, dtype) not in (("sum", "int8"), ("batch_matmul", "uint8"), ("reduce_prod", "uint8"))
 )
-INT16 = ("transpose_conv", "grouped_conv2d", "batch_matmul", "prelu")
+INT16 = ("transpose_conv", "grouped_conv2d", "batch_matmul", "prelu", "reduce_prod")
