@@ -24,9 +24,9 @@ from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, plan_graph
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.frontend import load
+from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.prepare_graph import PreparedGraph
-from tvm_cascade.passes.tune_kernels import tune_kernels
 from tvm_cascade.schedules.driver.lower_plan import lower_plan
 from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.testing.plan_options import rows_alone

@@ -1,18 +1,26 @@
-"""Relax passes for memory planning, cascading, integer lowering and graph rewriting; each runs in a `transform.Sequential`."""
+"""Relax passes for memory planning, cascading, integer lowering and graph rewriting; each runs in a `transform.Sequential`.
+
+A pass is imported when it is first asked for: planning does not wait for the passes of stages and of tuning.
+"""
 
 from __future__ import annotations
 
-from tvm_cascade.passes.base import CascadePass, PassResult
-from tvm_cascade.passes.cascade import Cascade
-from tvm_cascade.passes.extract_graph import Extracted, extract_graph
-from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.order_ops import OrderOps
-from tvm_cascade.passes.partition_regions import PartitionRegions
-from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
-from tvm_cascade.passes.schedule_stages import ScheduleStages
-from tvm_cascade.passes.split_channels import SplitChannels
-from tvm_cascade.passes.substitute_graph import SubstituteGraph
-from tvm_cascade.passes.tune_kernels import tune_kernels
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from tvm_cascade.passes.extract_graph import Extracted, extract_graph  # at once: the module has the function's name
+
+if TYPE_CHECKING:
+    from tvm_cascade.passes.base import CascadePass, PassResult
+    from tvm_cascade.passes.cascade import Cascade
+    from tvm_cascade.passes.kernel_tuning import tune_kernels
+    from tvm_cascade.passes.lower_quantized import LowerQuantized
+    from tvm_cascade.passes.order_ops import OrderOps
+    from tvm_cascade.passes.partition_regions import PartitionRegions
+    from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
+    from tvm_cascade.passes.schedule_stages import ScheduleStages
+    from tvm_cascade.passes.split_channels import SplitChannels
+    from tvm_cascade.passes.substitute_graph import SubstituteGraph
 
 __all__ = [
     "Cascade",
@@ -29,3 +37,27 @@ __all__ = [
     "extract_graph",
     "tune_kernels",
 ]
+
+_MODULES = {
+    "Cascade": "cascade",
+    "CascadePass": "base",
+    "LowerQuantized": "lower_quantized",
+    "OrderOps": "order_ops",
+    "PartitionRegions": "partition_regions",
+    "PassResult": "base",
+    "RewriteForMemory": "rewrite_for_memory",
+    "ScheduleStages": "schedule_stages",
+    "SplitChannels": "split_channels",
+    "SubstituteGraph": "substitute_graph",
+    "tune_kernels": "kernel_tuning",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,8 +16,8 @@ from tvm_cascade.micro.count import counter_of, require_counter
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.micro.write_image import BuildOptions
 from tvm_cascade.passes.candidates.candidate import KernelSource
+from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.passes.prepare_graph import PreparedGraph
-from tvm_cascade.passes.tune_kernels import tune_kernels
 from tvm_cascade.publish import publish
 from tvm_cascade.report.frontier import frontier_report
 from tvm_cascade.report.left_out import left_out

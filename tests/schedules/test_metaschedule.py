@@ -14,7 +14,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.micro.host import host_program, run_host
 from tvm_cascade.micro.placement import place_io
-from tvm_cascade.passes.tune_kernels import tune_kernels
+from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.tir import PrimFunc, outputs_of, s_tir, shape_of, tirx

@@ -21,8 +21,6 @@ from dataclasses import replace as changed
 from math import isinf
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.substitution.costs import Cost, limit_broken
@@ -53,6 +51,9 @@ def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
 
 def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]:
     """One side of a minimum vertex cut of at least two operators; the last of them are never in it."""
+    from scipy.sparse import csr_matrix  # takes longer to import than most networks take to plan, and few are split
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
     n = len(nodes)
     place = {node: i for i, node in enumerate(nodes)}
     margin = max(1, int(n * _MARGIN))
