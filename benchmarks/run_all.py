@@ -34,6 +34,7 @@ def main() -> None:
             ["step_model.py", "--models", str(models)],
             ["arena.py", "--minimalloc", str(models.parent / "cases" / "minimalloc")],
             ["arena.py", "--models", str(models)],
+            ["speed.py", "--models", str(models), "--cases", str(models.parent / "cases" / "minimalloc")],
             *commands,
         ]
     failed = []
