@@ -69,6 +69,14 @@ def emulator() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is compiled is kept in a folder of this run, not in the user's."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TVM_CASCADE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _sources_are_compiled_once() -> Iterator[None]:
     """A C file is compiled once for a core: start-up code and drivers are the same in hundreds of images.
 

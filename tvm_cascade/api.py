@@ -155,6 +155,8 @@ def compile(
         Candidates that MetaSchedule measures on this machine for each kernel without a record.
     report : path, optional
         An .html file, or a folder, for a report of the plan with its whole frontier.
+    cache : bool
+        Compiled kernels are kept in a folder (`cache.cache_folder`) and taken from there; False does neither.
     options
         Those of `plan` beside.
 

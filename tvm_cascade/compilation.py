@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_cascade import pipeline
+from tvm_cascade.cache import NO_CACHE, Cache, cache_folder
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro import firmware
@@ -36,17 +37,18 @@ def build_options(request: Request) -> BuildOptions:
     `MissingToolError` without the target's compiler.
     """
     target, board = get_core(request.target), request.emit.board
+    cache = Cache(cache_folder()) if request.emit.cache else NO_CACHE
     backend = request.emit.emit or target.backend
     if target.name == "host":
         if board not in (None, "host"):
             raise UsageError(f"target host runs on board host, not {board}")
-        return BuildOptions(target, None, request.emit.optimise, backend)
+        return BuildOptions(target, None, request.emit.optimise, backend, cache)
     made_for = load_board(board or target.default_board)
     if request.kernels.metaschedule is not None:
         raise UsageError(f"MetaSchedule measures on this machine: compile for the target host, not {target.name}")
     made_for.require_target(target)
     find_tool(target.family.gcc, target.family.compiler_remedy)
-    return BuildOptions(target, made_for, request.emit.optimise, backend)
+    return BuildOptions(target, made_for, request.emit.optimise, backend, cache)
 
 
 def plan_for(loaded: pipeline.Loaded, request: Request, build: BuildOptions, progress: Progress) -> pipeline.Planned:
@@ -95,6 +97,7 @@ def write_project(
 
     with publish(folder, keep) as staging:
         written.append(firmware.write(staging, planned, request.emit.name or name, build, request.emit, progress))
+    build.cache.trim()
     return written[0]
 
 

@@ -46,6 +46,7 @@ class CompileKeywords(PlanKeywords, total=False):
     metaschedule: PathOrText | None
     trials: int
     report: PathOrText | None
+    cache: bool
 
 
 class SearchKeywords(TypedDict, total=False):

@@ -99,6 +99,7 @@ class EmitRequest(Asked):
     hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
     ram_weights: Annotated[int | str, checks.size] = 0  # bytes of weights at most that are copied into RAM
     report: OptionalPath = None  # an .html file or a folder
+    cache: Annotated[bool, checks.flag] = True  # read and keep compiled kernels in the user's cache folder
 
 
 @dataclass(frozen=True, slots=True)

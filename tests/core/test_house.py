@@ -22,8 +22,9 @@ ALGORITHMS = {
     "substitution",
     "parallel",
 }
-BASE = {"checks", "errors", "messages", "publish", "request", "sizes"}
+BASE = {"cache", "checks", "errors", "messages", "publish", "request", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
+    "cache": set(),
     "checks": set(),
     "errors": set(),
     "messages": set(),

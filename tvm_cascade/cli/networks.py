@@ -50,6 +50,12 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
 @option(EmitRequest, "hook", "Call a function of yours after every step: watchdogs, progress, cancelling.")
 @option(EmitRequest, "ram_weights", "Read up to SIZE of weights, those that are read most, from RAM beside the arena, for cores "
         "that wait for their flash.")  # fmt: skip
+@option(
+    EmitRequest,
+    "cache",
+    "Take compiled kernels from the cache folder and keep them there, or not.",
+    "--cache/--no-cache",
+)
 @planning
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the project."

@@ -5,14 +5,16 @@ The emitted C needs no TVM header, only standard ones; `<math.h>` and `<stdbool.
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tvm
 from tvm import tirx
 
+from tvm_cascade.cache import NO_CACHE, Cache
 from tvm_cascade.micro import hot_weights
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.entry import emit_entry
@@ -28,6 +30,8 @@ from tvm_cascade.schedules.tir.bind_loads import bind_loads
 from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
 from tvm_cascade.tensor_spec import IoSpec
+
+_ANY_NAME = "tvm_cascade_kernel"  # of a kernel in the cache
 
 _LOWERING = (
     tirx.transform.FlattenBuffer,
@@ -46,11 +50,11 @@ def lower_for(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     return tvm.ir.transform.Sequential([p() for p in _LOWERING])(bound)
 
 
-def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str) -> bytes:
+def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str, cache: Cache = NO_CACHE) -> bytes:
     """Compile the kernels of a plan, without the driver, to a relocatable object; each is named `<symbol>_<kernel>`."""
     mod = _renamed(lowered, symbol, f"{symbol}_")
     del mod[mod.get_global_var(lowered.invoke)]
-    return build_object(mod, target)
+    return cache.value("object", lambda: (repr(dict(target)), tvm.ir.save_json(mod)), lambda: build_object(mod, target))
 
 
 def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
@@ -63,21 +67,14 @@ def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
         return path.read_bytes()
 
 
-def emit_c_driver(lowered: Lowered, symbol: str) -> str:
+def emit_c_driver(lowered: Lowered, symbol: str, cache: Cache = NO_CACHE) -> str:
     """The driver alone as a C function called `symbol`, with declarations of the kernels that it calls.
 
     Driver and kernels are compiled separately: LLVM would inline the kernels into one function, short of registers.
     """
-    mod = _renamed(lowered, symbol, f"{symbol}_")
-    for gv in mod.get_global_vars():
-        if gv.name_hint != lowered.invoke:
-            func, zero = mod[gv], tirx.const(0, "int32")
-            mod[gv] = tirx.PrimFunc(func.params, tirx.Return(zero), func.ret_type).with_attr(dict(func.attrs or {}))
-    text = print_c(mod)
-    for name in (f"{symbol}_{n}" for own in lowered.kernels for n in own):
-        text = re.sub(rf"^static int32_t {name}\(([^)]*)\) \{{\n.*?^\}}\n", "", text, flags=re.M | re.S)
-        text = re.sub(rf"^static (int32_t {name}\()", r"\1", text, flags=re.M)
-    return text
+    texts = _print_driver(_renamed(lowered, symbol, f"{symbol}_"), lowered.invoke, cache)
+    heads = [_head(text).removeprefix("" if name == lowered.invoke else "static ") for name, text in texts.items()]
+    return _unit(heads, [text if name == lowered.invoke else "" for name, text in texts.items()])
 
 
 def _renamed(lowered: Lowered, symbol: str, prefix: str = "") -> tvm.IRModule:
@@ -89,27 +86,71 @@ def _renamed(lowered: Lowered, symbol: str, prefix: str = "") -> tvm.IRModule:
     return mod
 
 
-def emit_c_functions(lowered: Lowered, symbol: str) -> str:
+def emit_c_functions(lowered: Lowered, symbol: str, cache: Cache = NO_CACHE) -> str:
     """The kernels and the driver as static C functions; the driver is called `symbol`."""
-    return print_c(_renamed(lowered, symbol))
+    mod = _renamed(lowered, symbol)
+    driver = _print_driver(mod, lowered.invoke, cache)[lowered.invoke]
+    texts = [
+        driver if gv.name_hint == lowered.invoke else _print_kernel(mod[gv], cache) for gv in mod.get_global_vars()
+    ]
+    return _unit([_head(text) for text in texts], texts)
 
 
 def print_c(mod: tvm.IRModule) -> str:
-    """The functions of `mod`, which take raw pointers, as C99 text."""
+    """The functions of `mod`, which take raw pointers and do not call one another, as C99 text."""
+    texts = [_print_kernel(mod[gv], NO_CACHE) for gv in mod.get_global_vars()]
+    return _unit([_head(text) for text in texts], texts)
+
+
+def _print_kernel(func: tirx.PrimFunc, cache: Cache) -> str:
+    """The C text of one function, which calls no other; kept under its code, whatever its name is in this network."""
+    name = func.attrs["global_symbol"]
+    func = func.with_attr("global_symbol", _ANY_NAME)
+
+    def printed() -> str:
+        return _print_module(tvm.IRModule({_ANY_NAME: func}))[_ANY_NAME]
+
+    return cache.text("C", lambda: [tvm.ir.save_json(func)], printed).replace(f" {_ANY_NAME}(", f" {name}(", 1)
+
+
+def _print_driver(mod: tvm.IRModule, driver: str, cache: Cache) -> dict[str, str]:
+    """The C texts of the function `driver` and, with empty bodies, of those that it calls, by their names in `mod`."""
+    mod = mod.clone()
+    for gv in mod.get_global_vars():
+        if gv.name_hint != driver:
+            func, zero = mod[gv], tirx.const(0, "int32")
+            mod[gv] = tirx.PrimFunc(func.params, tirx.Return(zero), func.ret_type).with_attr(dict(func.attrs or {}))
+    made = cache.text("C driver", lambda: [tvm.ir.save_json(mod)], lambda: json.dumps(_print_module(mod)))
+    return json.loads(made)
+
+
+def _print_module(mod: tvm.IRModule) -> dict[str, str]:
+    """The functions of `mod` as C99 texts, by their names in it."""
     target = tvm.target.Target("c")
     mod = lower_for(mod, target)
     for gv in mod.get_global_vars():
         mod[gv] = mark_floats(bind_loads(remove_dead_binds(mod[gv])))
     source = tvm.get_global_func("target.build.c")(mod, target).inspect_source()
-    return print_floats(tidy_c(source))
+    names = [gv.name_hint for gv in mod.get_global_vars()]
+    return dict(zip(names, map(print_floats, tidy_c(source)), strict=True))
+
+
+def _head(text: str) -> str:
+    """The declaration of a C function, without the semicolon."""
+    return text.split(" {\n", 1)[0]
+
+
+def _unit(heads: Sequence[str], texts: Sequence[str]) -> str:
+    """C text that declares all functions at the top."""
+    return "".join(f"{head};\n" for head in heads) + "\n" + "\n".join(texts)
 
 
 # A cast of a buffer to another element type. It goes through void*: views are aligned, which -Wcast-align cannot see.
 _VIEW = re.compile(r"\(\((u?int(?:8|16|32|64)_t|float|double)\*\)(\w+)\)")
 
 
-def tidy_c(source: str) -> str:
-    """Clean up text of TVM's C back end: no includes or exports; functions become static and are declared at the top."""
+def tidy_c(source: str) -> list[str]:
+    """The functions in text of TVM's C back end, one by one: static, without includes, exports and declarations."""
     body: list[str] = []
     for line in source.splitlines():
         text = line.strip()
@@ -125,8 +166,7 @@ def tidy_c(source: str) -> str:
     text = _VIEW.sub(r"((\1*)(void*)\2)", text)
     text = re.sub(r"\n{3,}", "\n\n", text).strip()
     text = re.sub(r"^static int32_t \w+\(([^)]*)\) \{\n(.*?)^\}", _mark_unused, text, flags=re.M | re.S)
-    heads = re.findall(r"^(static int32_t \w+\([^)]*\)) \{", text, flags=re.M)
-    return "\n".join(f"{h};" for h in dict.fromkeys(heads)) + "\n\n" + text + "\n"
+    return [f"{function.rstrip()}\n" for function in re.split(r"^(?=static int32_t \w+\()", text, flags=re.M)[1:]]
 
 
 def _mark_unused(function: re.Match[str]) -> str:
@@ -137,12 +177,15 @@ def _mark_unused(function: re.Match[str]) -> str:
     return "\n".join([head, *(f"  (void){n};" for n in unused), body])
 
 
-def _functions(lowered: Lowered, name: str, target: Mapping[str, object] | None) -> tuple[str, dict[str, bytes]]:
+def _functions(
+    lowered: Lowered, name: str, target: Mapping[str, object] | None, cache: Cache
+) -> tuple[str, dict[str, bytes]]:
     """The C text of a plan's functions, and the object file of its kernels where they are compiled for `target`."""
     symbol = f"{name}_invoke"
     if target is None:
-        return emit_c_functions(lowered, symbol), {}
-    return emit_c_driver(lowered, symbol), {f"{name}_kernels.o": emit_object(lowered, target, symbol)}
+        return emit_c_functions(lowered, symbol, cache), {}
+    driver = emit_c_driver(lowered, symbol, cache)
+    return driver, {f"{name}_kernels.o": emit_object(lowered, target, symbol, cache)}
 
 
 def emit_network(
@@ -153,8 +196,8 @@ def emit_network(
     target: Mapping[str, object] | None = None,
     align: int = 8,
     prelude: str = "",
-    note: str = "",
     ram_weights: int = 0,
+    cache: Cache = NO_CACHE,
 ) -> EmittedNetwork:
     """Emit the files of one network: header, source, weights, and for a `target` the object with its kernels.
 
@@ -170,13 +213,13 @@ def emit_network(
         Alignment of the arena in bytes.
     prelude : str
         C helper functions for kernels; those that no kernel calls are left out.
-    note : str
-        Name of the network in the header's first line; `name` by default.
     ram_weights : int
         Budget in bytes for constants that are copied to RAM and read there (`micro.hot_weights`).
+    cache : Cache
+        Keeps the kernels' code, each by itself; kernels of an object, which LLVM compiles together, as one.
     """
     name = network_identifier(name)
-    functions, files = _functions(lowered, name, target)
+    functions, files = _functions(lowered, name, target, cache)
     objects = tuple(files)
     helpers = needed(prelude, functions)
     hot = hot_weights.choose(lowered, functions, ram_weights) if ram_weights else ()
@@ -187,7 +230,7 @@ def emit_network(
     interface = Interface(name, placed.inputs, placed.outputs, plan.peak, align, requests)
     steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
     c = CInterface(interface, steps, hot)
-    files[f"{name}.h"] = emit_header(c, note or name).encode()
+    files[f"{name}.h"] = emit_header(c, name).encode()
     files[f"{name}.c"] = emit_entry(c, functions, helpers).encode()
     weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
     files[f"{name}_weights.c"] = emit_weights(name, weights).encode()

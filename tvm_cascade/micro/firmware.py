@@ -57,9 +57,9 @@ def write(
     network = _emit(prepared, plan, network_identifier(name), build, emit)
     placed = place_io(plan, prepared.io)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        counted = pool.submit(lambda: host_program(lower(prepared, plan, counted=True), placed))
+        counted = pool.submit(lambda: host_program(lower(prepared, plan, counted=True), placed, cache=build.cache))
         image = write_image(folder, (network,), build)
-        built = None if build.board is None else _build(image, build.board, plan, options, progress)
+        built = None if build.board is None else _build(image, build, plan, options, progress)
         host = counted.result().save(folder / HOST_FOLDER)
     elf = None if built is None else str(built.elf.relative_to(folder))
     ram, flash = (None, None) if built is None else (built.ram_bytes, built.flash_bytes)
@@ -79,15 +79,18 @@ def _emit(prepared: Prepared, plan: Plan, name: str, build: BuildOptions, emit: 
         align=max(build.target.align, 8),
         prelude=prepared.prelude,
         ram_weights=int(emit.ram_weights),
+        cache=build.cache,
     )
 
 
 def _build(
-    image: Image, board: Board, plan: Plan, options: PlanOptions, progress: Callable[[str], None]
+    image: Image, build: BuildOptions, plan: Plan, options: PlanOptions, progress: Callable[[str], None]
 ) -> BuildResult:
+    board = build.board
+    assert board is not None
     progress(f"{image.name}: compiling for {image.target.name}, linking for {board.name}")
     try:
-        return build_image(image, board)
+        return build_image(image, board, cache=build.cache)
     except MemoryOverflowError as error:
         raise _does_not_fit(error, board, plan, options) from None
 

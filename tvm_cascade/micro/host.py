@@ -18,6 +18,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call, GlobalVar
 
+from tvm_cascade.cache import NO_CACHE, Cache
 from tvm_cascade.errors import UsageError, ValidationError
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.tir.barrier import with_barriers
@@ -95,7 +96,9 @@ def optimised(mod: Any) -> Any:
     return tvm.compile(mod, target=tvm.target.Target("llvm"))
 
 
-def host_program(lowered: Lowered, io: IoSpec, build: Callable[[Any], Any] | None = None) -> HostProgram:
+def host_program(
+    lowered: Lowered, io: IoSpec, build: Callable[[Any], Any] | None = None, cache: Cache = NO_CACHE
+) -> HostProgram:
     """Compile a plan lowered with `counted=True` by `build` (default `optimised`); `io` has arena offsets."""
     assert lowered.counted
     room = lowered.plan.peak + lowered.spare_bytes
@@ -113,12 +116,9 @@ def host_program(lowered: Lowered, io: IoSpec, build: Callable[[Any], Any] | Non
     entry = tirx.PrimFunc([arena, flash, context, status, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
     mod[GlobalVar(_ENTRY)] = entry
     mod[GlobalVar(_KERNELS)] = _calls_of_all(lowered)
-    built = (build or optimised)(with_barriers(mod)).mod
-    # LLVM's own reader refuses what TVM prints: a private function with a storage class
-    text = str(built.inspect_source("ll")).replace("private dllexport ", "private ")
-    return HostProgram(
-        _without_addresses(text), lowered.flash, lowered.plan.peak, lowered.spare_bytes, io.inputs, io.outputs
-    )
+    mod, build = with_barriers(mod), build or optimised
+    llvm = cache.text("host", lambda: (build.__qualname__, tvm.ir.save_json(mod)), lambda: _llvm_text(build(mod).mod))
+    return HostProgram(llvm, lowered.flash, lowered.plan.peak, lowered.spare_bytes, io.inputs, io.outputs)
 
 
 def _calls_of_all(lowered: Lowered) -> Any:
@@ -143,8 +143,10 @@ def _calls_of_all(lowered: Lowered) -> Any:
     return tirx.PrimFunc([memory], body).with_attr("global_symbol", _KERNELS)
 
 
-def _without_addresses(text: str) -> str:
-    """Make LLVM text reproducible: replace buffer addresses in the names of TVM's alias classes by numbers."""
+def _llvm_text(built: Any) -> str:
+    """The LLVM text of a compiled module, made reproducible: no buffer addresses in the names of TVM's alias classes."""
+    # LLVM's own reader refuses what TVM prints: a private function with a storage class
+    text = str(built.inspect_source("ll")).replace("private dllexport ", "private ")
     numbers: dict[str, int] = {}
     return re.sub(r'!"(0x[0-9a-f]+)', lambda m: f'!"buffer{numbers.setdefault(m[1], len(numbers))}', text)
 

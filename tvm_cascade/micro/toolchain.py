@@ -7,6 +7,7 @@ that the program was built from: a run uses the existing program as long as the 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tvm_cascade.cache import NO_CACHE, Cache
 from tvm_cascade.cores import Core
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board
@@ -24,6 +26,7 @@ from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.image_text import SHARED_ARENA, own_sources
 from tvm_cascade.micro.main_text import serial_file
+from tvm_cascade.micro.object_cache import CachedObject
 from tvm_cascade.publish import whole_file
 
 # Programs of a folder: sources in addition to the networks', macro definitions, suffix of the build folder's name.
@@ -111,8 +114,9 @@ def build_image(
     image: Image,
     board: Board,
     kind: str = "emulator",
-    jobs: int = 2,
+    jobs: int | None = None,
     unless_current: Callable[[str], None] | None = None,
+    cache: Cache = NO_CACHE,
 ) -> BuildResult:
     """Build a program of a compiled folder for `board`, which need not be the board it was written for.
 
@@ -121,10 +125,12 @@ def build_image(
     kind : str
         `emulator` (measured through semihosting), `serial` (answers `run --port`) or `application` (main.c as its user
         has written it).
-    jobs : int
-        Compilers that run at once.
+    jobs : int, optional
+        Compilers that run at once; None runs one on each processor.
     unless_current : callable, optional
         If given, an existing program that is up to date is used; otherwise it is called with the reason for the build.
+    cache : Cache
+        Keeps compiled sources (`micro.object_cache`).
 
     Raises `UsageError` for a board that cannot run the target's code or lacks the serial port, `MissingToolError` without
     compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` where the compiler refuses the sources.
@@ -133,7 +139,7 @@ def build_image(
     if kind == "serial":
         require_uart(board)
     program, suffix = _program(image, kind)
-    return link(program, board, image.folder / "build" / (board.name + suffix), jobs, unless_current)
+    return link(program, board, image.folder / "build" / (board.name + suffix), jobs, unless_current, cache)
 
 
 def _program(image: Image, kind: str) -> tuple[Program, str]:
@@ -164,8 +170,9 @@ def link(
     program: Program,
     board: Board,
     output: Path,
-    jobs: int = 2,
+    jobs: int | None = None,
     unless_current: Callable[[str], None] | None = None,
+    cache: Cache = NO_CACHE,
 ) -> BuildResult:
     """Compile the sources of `program` and link them into `output`; the arguments are those of `build_image`."""
     folder, output = program.folder.absolute(), output.absolute()  # a name that begins with a dash is no option
@@ -181,7 +188,7 @@ def link(
     gcc = find_tool(target.family.gcc, target.family.compiler_remedy)
     output.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
-    made = _compile(gcc, program, (f"-I{folder}", f"-I{board_folder}"), output, jobs)
+    made = _compile(gcc, program, (folder, board_folder), output, jobs, cache)
     link_flags = (*target.gcc_flags, *target.family.link_flags, f"-T{board_folder / 'link.ld'}")
     inputs = sorted([*made, *(str(folder / one) for one in program.objects)])
     partial = output / f"{program.name}.partial"  # a linker that is killed leaves half a program
@@ -192,19 +199,26 @@ def link(
     return BuildResult(elf, *memory_use(elf, board), program.arena_bytes)
 
 
-def _compile(gcc: str, program: Program, includes: Sequence[str], output: Path, jobs: int) -> list[str]:
+def _compile(
+    gcc: str, program: Program, includes: Sequence[Path], output: Path, jobs: int | None, cache: Cache
+) -> list[str]:
     """Compile every source; returns the objects."""
     folder = program.folder.absolute()
-    flags = (*program.target.gcc_flags, *compile_flags(program.optimise), *includes)
+    flags = (*program.target.gcc_flags, *compile_flags(program.optimise))
 
     def compile_one(source: str) -> str:
-        made = str(output / f"{source}.o")
-        run_tool((gcc, *flags, *program.sources[source], "-c", str(folder / source), "-o", made))
-        return made
+        made = output / f"{source}.o"
+        options = (*flags, *program.sources[source])
+        entry = CachedObject(cache, gcc, options, folder / source, tuple(includes))
+        if not entry.restore(made):
+            where = (*(f"-I{include}" for include in includes), *entry.list_headers(made))
+            run_tool((gcc, *options, *where, "-c", str(folder / source), "-o", str(made)))
+            entry.keep(made)
+        return str(made)
 
     # Largest first: the weights' file takes as long as all others together.
     order = sorted(program.sources, key=lambda source: -(folder / source).stat().st_size)
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
+    with ThreadPoolExecutor(max_workers=jobs or os.cpu_count()) as pool:
         return list(pool.map(compile_one, order))
 
 

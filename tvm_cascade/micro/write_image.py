@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tvm_cascade.cache import NO_CACHE, Cache
 from tvm_cascade.cores import Core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro import image_text
@@ -31,6 +32,7 @@ class BuildOptions:
     board: Board | None  # None for this machine
     optimise: str = "balanced"  # size, speed or balanced
     backend: str = "c"  # "c" or "obj": kernels as C99 or as an object
+    cache: Cache = NO_CACHE  # of what is compiled
 
 
 def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: BuildOptions) -> Image:
