@@ -142,21 +142,19 @@ def compile(
     optimise : str
         "size", "speed" or "balanced".
     name : str, optional
-        Name of the network in files and functions; None takes that of the model's file.
+        Of the network in files and functions; None takes that of the model's file.
     hook : bool
         The network calls a function of the application after every step (declared in its header).
     ram_weights : int or str
         Limit in bytes on the weights that are copied into RAM beside the arena; those that are read most come first.
     tune : bool
         Count the instructions of kernels without counts in the board's emulator, and add them to `database`.
-    metaschedule : path, optional
-        For the host: folder with MetaSchedule's records. Row kernels without a record are tuned and added to it.
-    trials : int
-        Candidates that MetaSchedule measures on this machine for each kernel without a record.
+    metaschedule, trials : path, optional, and int
+        For the host: folder with MetaSchedule's records, and how many candidates it measures for a row kernel without one.
     report : path, optional
         An .html file, or a folder, for a report of the plan with its whole frontier.
     cache : bool
-        Compiled kernels are kept in a folder (`cache.cache_folder`) and taken from there; False does neither.
+        Compiled kernels are kept in `cache.cache_folder()` and taken from there.
     options
         Those of `plan` beside.
 
