@@ -25,8 +25,9 @@ from tvm_cascade.passes.integer import comparisons, elementwise, log_softmax, lo
 from tvm_cascade.passes.integer import island as integer
 from tvm_cascade.passes.integer.chains import lower_chain
 from tvm_cascade.passes.integer.data_movement import lower_split_part, transpose_axes, transposed
+from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import NotLowered, attributes, dtype_of, name_of, number_of, shape_of
-from tvm_cascade.passes.integer.island import STORED_TYPES, Emitter, Island, Output, Reader
+from tvm_cascade.passes.integer.island import STORED_TYPES, TRANSPOSE, VIEWS, Island, Output, Reader
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
 from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
@@ -35,10 +36,6 @@ from tvm_cascade.passes.relax_functions import bindings_of, substitute
 
 LOG = logging.getLogger("tvm_cascade")
 REAL_ATTR = "cascade_real_operators"
-_ACTIVATED = ("relax.add", "relax.subtract", "relax.multiply", "relax.nn.conv2d", "relax.matmul", "relax.concat")
-_TRANSPOSE = "relax.permute_dims"
-_VIEWS = frozenset({"relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"})
-_MOVES = _VIEWS | {_TRANSPOSE}
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class LowerQuantized(CascadePass):
     Before::
 
         a = R.dequantize(x, scale_x, zero_x)
-        b = R.nn.conv2d(a, R.dequantize(w, scale_w, zero_w), data_layout="NHWC", kernel_layout="OHWI")
+        b = R.nn.conv2d(a, R.dequantize(w, scale_w, zero_w), data_layout="NHWC", kernel_layout="HWIO")
         c = R.quantize(b, scale_c, zero_c, out_dtype="int8")
 
     After, with no float tensor left::
@@ -184,7 +181,7 @@ class _Lowering:
             return None
         if operator == "relax.astype":
             return self._average(value, last, clip, emitter)
-        if operator in _VIEWS:
+        if operator in VIEWS:
             return emitter.reshape(emitter.new(value.args[0]), shape_of(last))
         function = integer.DIRECT.functions.get(operator)
         if function is None:
@@ -192,32 +189,13 @@ class _Lowering:
         return function(Island(value, self._stored_output(last, clip), self.reader, emitter))
 
     def _island(self, quantize: Call, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
-        source, moves = quantize.args[0], []
-        while name_of(self.reader.define(source)) in _MOVES:  # layout operators apply to the stored integers alike
-            moves.append(source)
-            source = self.reader.define(source).args[0]
-        core = self.reader.define(source)
-        quantum = self.reader.quantum(quantize)
-        if quantum is None:
-            raise NotLowered("its scale is not one constant")
-        if dtype_of(last) not in STORED_TYPES:
-            raise NotLowered(f"a result of type {dtype_of(last)}")
-        step, zero = integer.positive(quantum[0]), quantum[1]
-        if 0 in shape_of(last):
-            raise NotLowered("an empty tensor")
-        bounds = integer.activation_bounds(core)
-        if bounds is not None:
-            behind = core.args[0]
-            while name_of(self.reader.define(behind)) in _VIEWS:
-                behind = self.reader.define(behind).args[0]
-            if name_of(self.reader.define(behind)) in _ACTIVATED:
-                core, source = self.reader.define(behind), behind
-        lo, hi = _clipped(*integer.activation_range(bounds, step, zero, dtype_of(last)), clip)
-        output = Output(shape_of(source), dtype_of(last), step, zero, lo, hi)
-        lowered = self._lowered_core(source, Island(core, output, self.reader, emitter, bounds))
-        for move in reversed(moves):
+        found = self.reader.island(quantize)
+        activated = integer.activation_range(found.bounds, found.step, found.zero_point, found.dtype)
+        output = Output(shape_of(found.source), found.dtype, found.step, found.zero_point, *_clipped(*activated, clip))
+        lowered = self._lowered_core(found.source, Island(found.core, output, self.reader, emitter, found.bounds))
+        for move in reversed(found.moves):
             call = self.reader.define(move)
-            if name_of(call) == _TRANSPOSE:
+            if name_of(call) == TRANSPOSE:
                 shape = shape_of(call.args[0])
                 lowered = transposed(emitter, emitter.reshape(lowered, shape), transpose_axes(call))
         return emitter.reshape(lowered, shape_of(last))

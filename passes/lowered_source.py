@@ -5,7 +5,7 @@ module before it. The attribute is a tensor of the bytes of the module's JSON: T
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
-# pyright: reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false, reportReturnType=false
 from __future__ import annotations
 
 import numpy as np

@@ -17,22 +17,23 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, name_of
-from tvm_cascade.passes.integer.island import BYTE_TYPES, Quantized, Reader, activation_bounds
+from tvm_cascade.passes.integer.convolution import kernel_of
+from tvm_cascade.passes.integer.dense import operands_of
+from tvm_cascade.passes.integer.expressions import name_of, shape_of
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Matched, Quantized, Reader
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
 from tvm_cascade.substitution.dag import Node, Pool, Ref
 from tvm_cascade.substitution.rules_quantized import quantized_sum
 
 _R: Any = relax.op
-_DENSE = ("HWIO", "OIHW", "OHWI")
 
 
 class IslandReader:
-    """Matches islands, starting from their last operator, the `quantize`.
+    """Islands as operators of the graph.
 
-    Scales, zero points and activations are read as `LowerQuantized` reads them (`integer.island`). That pass accepts any
-    core that has a lowering function, and layout operators between core and `quantize`. This class accepts only the cores
-    that substitution rules rewrite, and only if writing the island back gives the same integers.
+    They are recognised, and their quantizations and weights read, as `LowerQuantized` does it (`integer.island`). That pass
+    accepts any core that has a lowering function, and layout operators behind it. This class accepts only the cores that
+    substitution rules rewrite, and only if writing the island back gives the same integers.
     """
 
     def __init__(
@@ -40,40 +41,39 @@ class IslandReader:
     ) -> None:
         """`ref` maps the Relax expression of a stored tensor to its graph value; `leaf` adds a weight to the graph."""
         self._pool, self._reader, self._ref, self._leaf = pool, Reader(definitions), ref, leaf
-        self._define = self._reader.define
 
     def read(self, quantize: Any) -> Ref | None:
-        """The graph operator of the island that ends in `quantize`; None if it matches none. Raises `NotLowered` for
-        scales and zero points that no integer operator supports."""
-        read, dtype = self._reader.quantum(quantize), dtype_of(quantize)
-        if read is None or dtype not in BYTE_TYPES:
+        """The graph operator of the island that ends in `quantize`; None if no rule rewrites it. Raises `NotLowered` for
+        quantizations and weights that no integer operator supports."""
+        island = self._reader.island(quantize)
+        if island.dtype not in BYTE_TYPES or island.moves or self._reader.explicit(island.core):
             return None
-        quantum = float(read[0]), read[1]
-        core = self._define(quantize.args[0])
-        bounds = activation_bounds(core)
-        if bounds is not None:
-            core = self._define(core.args[0])
-        if name_of(core) == "relax.concat":
-            return self._concat(core, quantum, dtype) if bounds is None else None
-        info = np.iinfo(dtype)
+        if name_of(island.core) == "relax.concat":
+            return self._concat(island) if island.bounds is None else None
+        info, bounds = np.iinfo(island.dtype), island.bounds
         act = "" if bounds is None else "relu" if bounds[1] is None else bounds
-        end = {"y_quantum": quantum, "act": act, "dtype": dtype, "range": (int(info.min), int(info.max))}
-        return self._computed(core, end)
+        end = {
+            "y_quantum": _quantum(island),
+            "act": act,
+            "dtype": island.dtype,
+            "range": (int(info.min), int(info.max)),
+        }
+        return self._computed(island.core, end)
 
     def _computed(self, core: Any, end: Mapping[str, Any]) -> Ref | None:
         bias = None
         if name_of(core) == "relax.add":
-            left, right = (self._define(a) for a in core.args)
+            left, right = (self._reader.define(a) for a in core.args)
             if name_of(left) == name_of(right) == "relax.dequantize":
                 return self._sum(left, right, end)
             core, bias = left, right
             if name_of(bias) != "relax.dequantize":
                 return None
         product = name_of(core) == "relax.matmul"
-        if not product and (name_of(core) != "relax.nn.conv2d" or str(core.attrs.data_layout) != "NHWC"):
+        if not product and name_of(core) != "relax.nn.conv2d":
             return None
         x, weights = self._activation(core.args[0]), (self._matrix if product else self._kernel)(core)
-        if x is None or weights is None or (product and len(x[0].shape) != 2):
+        if x is None or weights is None:
             return None
         values, scales, zero = weights
         biases = () if bias is None else self._bias(bias, len(scales))
@@ -81,71 +81,57 @@ class IslandReader:
             return None
         operands = [self._leaf(v) for v in (values, scales, *biases)]
         kind, attrs = ("qmatmul", {}) if product else ("qconv2d", convolution_attributes(core.attrs))
-        return self._pool.make(kind, self._ref(x[0].value), *operands, w_zero=zero, x_quantum=x[1], **end, **attrs)
+        return self._pool.make(kind, self._ref(x.value), *operands, w_zero=zero, x_quantum=_quantum(x), **end, **attrs)
 
-    def _activation(self, expr: Any) -> tuple[Quantized, tuple[float, int]] | None:
-        """The 8-bit activation that `expr` dequantizes, and its (scale, zero point); None unless it has a single scale."""
+    def _activation(self, expr: Any) -> Quantized | None:
+        """The 8-bit activation that `expr` dequantizes; None unless it has a single scale."""
         stored = self._reader.dequantized(expr)
         if stored is None or stored.constant is not None or stored.dtype not in BYTE_TYPES or stored.scale.size != 1:
             return None
-        return stored, (float(stored.scale.reshape(-1)[0]), stored.zero_point)
+        return stored
 
-    def _concat(self, core: Any, quantum: tuple[float, int], dtype: str) -> Ref | None:
-        fields = getattr(self._define(core.args[0]), "fields", None)
+    def _concat(self, island: Matched) -> Ref | None:
+        core = island.core
+        fields = getattr(self._reader.define(core.args[0]), "fields", None)
         parts = [self._activation(f) for f in fields or ()]
-        if not parts or any(p is None or p[1] != quantum or p[0].dtype != dtype for p in parts):
+        like = (_quantum(island), island.dtype)
+        if not parts or any(p is None or (_quantum(p), p.dtype) != like for p in parts):
             return None
         axis = 0 if core.attrs.axis is None else int(core.attrs.axis)
-        refs = [self._ref(p[0].value) for p in parts if p is not None]
+        refs = [self._ref(p.value) for p in parts if p is not None]
         return self._pool.make("concat", *refs, axis=axis % len(core.ty.shape.values))
 
     def _sum(self, left: Any, right: Any, end: Mapping[str, Any]) -> Ref | None:
         x, y = self._activation(left), self._activation(right)
-        if x is None or y is None or x[0].dtype != end["dtype"] or y[0].dtype != end["dtype"]:
+        if x is None or y is None or not x.dtype == y.dtype == end["dtype"]:
             return None
-        a, b = self._ref(x[0].value), self._ref(y[0].value)
-        return quantized_sum(self._pool, a, x[1], b, y[1], **end) if a.shape == b.shape else None
+        a, b = self._ref(x.value), self._ref(y.value)
+        return quantized_sum(self._pool, a, _quantum(x), b, _quantum(y), **end) if a.shape == b.shape else None
 
     def _matrix(self, core: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
-        """Weights (in, out), scales (out), zero point of a matmul; None if they are not constant bytes."""
-        call = self._define(core.args[1])
-        found = self._reader.dequantized(call)
-        if found is None:
+        """Weights (in, out), scales (out), zero point of a matmul; None if they are not bytes with scales of outputs."""
+        _, weights, data = operands_of(self._reader, core)
+        by_outputs = weights.scale.size == 1 or int(self._reader.define(core.args[1]).attrs.axis) % 2 == 1
+        if weights.dtype not in BYTE_TYPES or not by_outputs:
             return None
-        data, stored = found.constant, self._define(found.value)
-        if name_of(stored) == "relax.permute_dims":
-            turned = constant_of(self._define(stored.args[0]))
-            data = None if turned is None or turned.ndim != 2 else turned.T
-        if data is None or data.ndim != 2 or str(data.dtype) not in BYTE_TYPES:
-            return None
-        if found.scale.size != 1 and int(call.attrs.axis) % 2 != 1:
-            return None
-        return np.ascontiguousarray(data), _spread(found.scale, data.shape[1]), found.zero_point
+        return np.ascontiguousarray(data.T), _spread(weights.scale, len(data)), weights.zero_point
 
     def _kernel(self, core: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
-        """Weights (out, in, height, width), scales (out), zero point of a convolution; None if not supported.
+        """Weights (out, in / groups, height, width), scales (out), zero point of a convolution; None if not supported.
 
-        Dense convolutions, or depthwise ones: HWOI, or (1, height, width, out) that the importer reshapes to HWOI.
+        Dense convolutions are, and depthwise ones: HWOI, or (1, height, width, out) that the importer reshapes to HWOI.
         """
-        call, layout, groups = self._define(core.args[1]), str(core.attrs.kernel_layout), int(core.attrs.groups)
-        if groups > 1:
-            if layout != "HWOI" or int(core.args[0].ty.shape.values[3]) != groups:
-                return None
-            if name_of(call) == "relax.reshape":
-                call, layout = self._define(call.args[0]), "IHWO"
-        elif layout not in _DENSE:
+        layout, groups = str(core.attrs.kernel_layout), int(core.attrs.groups)
+        depthwise = groups > 1
+        if layout != ("HWOI" if depthwise else "HWIO") or (depthwise and shape_of(core.args[0])[3] != groups):
             return None
-        found = self._reader.dequantized(call)
-        stored = None if found is None else found.constant
-        if found is None or stored is None or found.dtype not in BYTE_TYPES or stored.ndim != 4:
+        weights, data = kernel_of(self._reader, core)
+        if depthwise:
+            data = data.reshape(*data.shape[:2], 1, -1)
+        if weights.dtype not in BYTE_TYPES or weights.scale.size not in (1, data.shape[3]):
             return None
-        if layout in ("HWOI", "IHWO") and stored.shape[layout.index("I")] != 1:
-            return None
-        axis = int(call.attrs.axis) % 4
-        if found.scale.size != 1 and (axis != layout.index("O") or found.scale.size != stored.shape[axis]):
-            return None
-        kernel = np.ascontiguousarray(stored.transpose(oihw_axes(layout)))
-        return kernel, _spread(found.scale, kernel.shape[0]), found.zero_point
+        kernel = np.ascontiguousarray(data.transpose(oihw_axes("HWIO")))
+        return kernel, _spread(weights.scale, len(kernel)), weights.zero_point
 
     def _bias(self, call: Any, channels: int) -> tuple[np.ndarray, np.ndarray] | None:
         found = self._reader.dequantized(call)
@@ -209,6 +195,11 @@ class IslandWriter:
         info = np.iinfo(dtype)
         low, high = node["range"]  # type: ignore[misc]
         return y if (low, high) == (info.min, info.max) else self._emit(_R.clip(y, float(low), float(high)))
+
+
+def _quantum(tensor: Matched | Quantized) -> tuple[float, int]:
+    """Scale and zero point of a tensor of one scale, as attributes of the graph's operators."""
+    return float(tensor.step), tensor.zero_point
 
 
 def _spread(scale: np.ndarray, channels: int) -> np.ndarray:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tvm_cascade.passes.integer.emitter import Operand
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_broadcast, te_rescale
-from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, TESTS, Island, Operand, Quantized
+from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, TESTS, Island, Quantized
 from tvm_cascade.passes.integer.requantize import in_output_scale, stored_numbers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
 

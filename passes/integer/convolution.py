@@ -23,11 +23,8 @@ from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Valu
 def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     """Lowers the convolution `core`, plus a constant int32 bias or None."""
     attrs, out = core.attrs, island.output
-    if str(attrs.data_layout) != "NHWC" or str(attrs.kernel_layout) not in ("HWIO", "HWOI"):
-        raise NotLowered(f"the layout {attrs.data_layout}/{attrs.kernel_layout}")
-    x = island.activation(core.args[0])
-    groups = int(attrs.groups)
-    kernel, data = _kernel(island.reader, core, str(attrs.kernel_layout), groups)
+    kernel, data = kernel_of(island.reader, core)
+    x, groups = island.activation(core.args[0]), int(attrs.groups)
     depthwise = str(attrs.kernel_layout) == "HWOI" or (groups > 1 and data.shape[2] == 1)
     if depthwise:
         data = data.reshape(*data.shape[:2], groups, -1)
@@ -155,8 +152,14 @@ def pad_value(call: Call) -> int:
     return int(float(call.attrs.pad_value))
 
 
-def _kernel(reader: Reader, core: Call, layout: str, groups: int) -> tuple[Quantized, np.ndarray]:
-    """The weights' quantization and data: [kh, kw, in / groups, out], or [kh, kw, channel, multiplier] for HWOI."""
+def kernel_of(reader: Reader, core: Call) -> tuple[Quantized, np.ndarray]:
+    """The weights' quantization and data: [kh, kw, in / groups, out], or [kh, kw, channel, multiplier] for HWOI.
+
+    Raises `NotLowered` for other layouts, and unless they are dequantized from constants.
+    """
+    layout, groups = str(core.attrs.kernel_layout), int(core.attrs.groups)
+    if str(core.attrs.data_layout) != "NHWC" or layout not in ("HWIO", "HWOI"):
+        raise NotLowered(f"the layout {core.attrs.data_layout}/{layout}")
     expr, shape = reader.define(core.args[1]), shape_of(core.args[1])
     if name_of(expr) == "relax.reshape":
         expr = reader.define(expr.args[0])

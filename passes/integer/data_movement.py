@@ -9,10 +9,11 @@ from itertools import accumulate
 import numpy as np
 
 from tvm_cascade.passes.integer.convolution import pad_value
+from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import NotLowered, number_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, rounded
 from tvm_cascade.passes.integer.gathering import lower_moving_pad
-from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Emitter, Island, Output, Quantized
+from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import lower_requantize, stored_numbers
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 

@@ -14,7 +14,7 @@ import numpy as np
 from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, rounded
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized, Reader
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 _EXACT_BITS = 53  # bits of a double's mantissa
@@ -26,7 +26,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     weights), or else a batch matrix product."""
     if not _fully_connected(island, core):
         return _lower_batch_matmul(island, core, bias)
-    x, weights, data = _operands(island, core)
+    x, weights, data = operands_of(island.reader, core)
     out = island.output
     units, depth = data.shape
     bias = channel_bias(bias, units)
@@ -168,13 +168,17 @@ def _fully_connected(island: Island, core: Call) -> bool:
     return data is not None and data.ndim == 2 and len(shape_of(core.args[0])) == 2
 
 
-def _operands(island: Island, core: Call) -> tuple[Quantized, Quantized, np.ndarray]:
-    x, weights = island.reader.dequantized(core.args[0]), island.reader.dequantized(core.args[1])
+def operands_of(reader: Reader, core: Call) -> tuple[Quantized, Quantized, np.ndarray]:
+    """The activation (rank 2) and the weights of a fully connected layer, and the weights' data, [out, in].
+
+    Raises `NotLowered` unless both are dequantized from integers, the weights from constants.
+    """
+    x, weights = reader.dequantized(core.args[0]), reader.dequantized(core.args[1])
     if x is None or weights is None:
         raise NotLowered("its operands are not dequantized from integers")
-    stored = island.reader.define(weights.value)
+    stored = reader.define(weights.value)
     transposed = name_of(stored) == "relax.permute_dims"
-    data = constant_of(island.reader.define(stored.args[0] if transposed else stored))
+    data = constant_of(reader.define(stored.args[0] if transposed else stored))
     if data is None or data.ndim != 2 or len(x.shape) != 2 or x.constant is not None:
         raise NotLowered("its weights are not a constant matrix of integers")
     return x, weights, np.ascontiguousarray(data if transposed else data.T)

@@ -1,4 +1,4 @@
-"""Interface of the lowering functions: the quantized operator to lower (`Island`), the emitter, and their registries.
+"""Interface of the lowering functions: the quantized operator to lower (`Island`), its reader, and their registries.
 
 An island is `dequantize(x)... -> core -> [activation] -> quantize -> [clip]`; a direct operator is a Relax operator on
 stored integers. Both are passed to their lowering function as an `Island`; the function returns the emitted result or
@@ -7,22 +7,26 @@ raises `NotLowered` with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from tvm_cascade.passes.integer.emitter import Emitter, Operand
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, range_of, round_half_away, te_clamp
-from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Scalar, Tensor, Value, relax, te
-from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
+from tvm_cascade.passes.integer.untyped import Call, Scalar, Tensor, Value, relax, te
 
 STORED_TYPES = ("int8", "uint8", "int16")  # of quantized activations; int16 ones have int8 weights
 BYTE_TYPES = ("int8", "uint8")
 EXPLICIT_AXIS = -1  # axis by which the importer marks a dequantize (one scale) that is an operator of the file
 
-Operand = Value | np.ndarray  # a Relax value, or the data of a constant
+VIEWS = frozenset({"relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"})
+TRANSPOSE = "relax.permute_dims"
+# operators that a relu or clip behind them is fused into; behind others the activation is the core of the island
+_ACTIVATED = ("relax.add", "relax.subtract", "relax.multiply", "relax.nn.conv2d", "relax.matmul", "relax.concat")
+
 Pattern = str | float | tuple[Any, ...]  # of float operators, see `Reader.match`
 LoweringFunction = Callable[["Island"], Value]  # returns an expression; those of `FLOAT` may return None
 
@@ -146,6 +150,19 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Matched:
+    """An island as it stands in a function: its core, and what lies between the core and the quantize."""
+
+    source: Value  # the tensor that the core writes
+    core: Call
+    bounds: tuple[float, float | None] | None  # of the activation
+    moves: tuple[Value, ...]  # views and transposes behind the core, last first; they apply to stored integers alike
+    step: np.float32  # scale of the output, positive
+    zero_point: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
 class Island:
     """One operator to lower. `core` is the operator without quantize, activation and clip."""
 
@@ -158,8 +175,7 @@ class Island:
     @property
     def explicit(self) -> bool:
         """Whether the core is a float operator of the imported file, between its explicit dequantizes and quantize."""
-        inner = [self.reader.define(a) for a in getattr(self.core, "args", ()) if isinstance(a, relax.Expr)]
-        return any(name_of(v) == "relax.dequantize" and int(v.attrs.axis) == EXPLICIT_AXIS for v in inner)
+        return self.reader.explicit(self.core)
 
     @property
     def real(self) -> bool:
@@ -238,6 +254,38 @@ class Reader:
             return None
         return np.float32(scale.reshape(-1)[0]), int(zero_point.reshape(-1)[0])
 
+    def island(self, quantize: Call) -> Matched:
+        """The island that ends in `quantize`. Raises `NotLowered` unless it writes stored integers of one positive scale."""
+        quantum, dtype = self.quantum(quantize), dtype_of(quantize)
+        if quantum is None:
+            raise NotLowered("its scale is not one constant")
+        if dtype not in STORED_TYPES:
+            raise NotLowered(f"a result of type {dtype}")
+        step = positive(quantum[0])
+        if 0 in shape_of(quantize):
+            raise NotLowered("an empty tensor")
+        source, moves = self._behind(quantize.args[0], VIEWS | {TRANSPOSE})
+        core = self.define(source)
+        bounds = activation_bounds(core)
+        if bounds is not None:
+            inner, views = self._behind(core.args[0], VIEWS)
+            if name_of(self.define(inner)) in _ACTIVATED:
+                source, core, moves = inner, self.define(inner), [*moves, *views]
+        return Matched(source, core, bounds, tuple(moves), step, quantum[1], dtype)
+
+    def _behind(self, value: Value, operators: Collection[str]) -> tuple[Value, list[Value]]:
+        """The first value that none of `operators` writes, from `value` back, and the values skipped."""
+        skipped = []
+        while name_of(self.define(value)) in operators:
+            skipped.append(value)
+            value = self.define(value).args[0]
+        return value, skipped
+
+    def explicit(self, core: Call) -> bool:
+        """Whether an operand of `core` is a dequantize of the imported file (`EXPLICIT_AXIS`)."""
+        inner = [self.define(a) for a in getattr(core, "args", ()) if isinstance(a, relax.Expr)]
+        return any(name_of(v) == "relax.dequantize" and int(v.attrs.axis) == EXPLICIT_AXIS for v in inner)
+
     def dequantized(self, expr: Value) -> Quantized | None:
         """The integer tensor from which `expr` is dequantized, with constant scale and zero point; else None."""
         call = self.define(expr)
@@ -257,64 +305,6 @@ class Reader:
         return Quantized(
             value, scale.astype("float32"), int(zero_point.reshape(-1)[0]), dtype_of(stored), shape_of(stored)
         )
-
-
-@dataclass(slots=True)
-class Emitter:
-    """Emits calls of PrimFuncs into the new function."""
-
-    builder: Builder
-    renamed: Mapping[Value, Value]
-    name: str = ""  # of the tensor being computed
-
-    def new(self, expr: Value) -> Value:
-        """The new function's value for a value of the old function."""
-        return self.renamed.get(expr, expr) if isinstance(expr, relax.Var) else expr
-
-    def call(self, kind: str, compute: Callable[..., Tensor], operands: Sequence[Operand], **attributes: Any) -> Value:
-        """Emits `call_tir` of the PrimFunc that `compute` describes.
-
-        Parameters
-        ----------
-        kind : str
-            The kind of the operator, and the name of the PrimFunc.
-        compute : function
-            From placeholders, in the order of `operands`, to the output (TE).
-        operands : values of the old function or the new one, and arrays, which become constants
-            The PrimFunc takes the arrays last.
-        attributes : fields of `Attributes`, the parameters of the operator, for hand-optimised kernels
-
-        Raises
-        ------
-        NotLowered
-            Where all operands are arrays.
-        """
-        order = sorted(range(len(operands)), key=lambda k: isinstance(operands[k], np.ndarray))
-        activations = sum(not isinstance(o, np.ndarray) for o in operands)
-        if not activations:
-            raise NotLowered("all of its operands are constant")
-        given = [operands[k] for k in order]
-        arguments = [relax.const(o, str(o.dtype)) if isinstance(o, np.ndarray) else self.new(o) for o in given]
-        places = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(arguments)]
-        output = compute(*(places[order.index(k)] for k in range(len(order))))
-        func = te.create_prim_func([*places, output], index_dtype_override="int32").without_attr("global_symbol")
-        return self.call_func(kind, func, arguments, activations, **attributes)
-
-    def call_func(
-        self, kind: str, func: Function, arguments: Sequence[Value], activations: int, **attributes: Any
-    ) -> Value:
-        """Emits `call_tir` of a PrimFunc of one output; `arguments` are values of the new function: `activations`
-        activations, then constants."""
-        gvar = self.builder.add_func(with_spec(func, kind, activations, Attributes(**attributes)), kind)
-        output = func.params[-1]
-        out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
-        return self.builder.emit(relax.call_tir(gvar, arguments, out_type), name_hint=self.name)
-
-    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """A view, emitted only where the shape changes."""
-        if shape_of(value) == tuple(shape):
-            return value
-        return self.builder.emit(relax.op.reshape(value, list(shape)), name_hint=self.name)
 
 
 def positive(scale: np.float32) -> np.float32:

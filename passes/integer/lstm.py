@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tvm_cascade.passes.integer import fixed_point as fp
+from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32
-from tvm_cascade.passes.integer.island import Emitter
 from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, relax, s_tir, tirx
 
 GATE_BITS = 12  # fraction bits of a gate before its sigmoid or tanh

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from tvm_cascade.passes.integer.emitter import Operand
 from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
@@ -15,7 +16,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_broadcast,
     te_rescale_once,
 )
-from tvm_cascade.passes.integer.island import INDEX, ISLANDS, STORED_TYPES, Island, Operand, Output, Quantized
+from tvm_cascade.passes.integer.island import INDEX, ISLANDS, STORED_TYPES, Island, Output, Quantized
 from tvm_cascade.passes.integer.pooling import reduced_axes, te_reduced
 from tvm_cascade.passes.integer.requantize import from_own_scale, in_output_scale, in_scale_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx

@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer import island as integer
+from tvm_cascade.passes.integer.emitter import Emitter, Operand
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_rescale
-from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Emitter, Island, Operand, Output, Quantized
+from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.passes.float_remains import float_remains
+from tvm_cascade.passes.integer.island import EXPLICIT_AXIS
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.substitute_graph import substitute
-from tvm_cascade.passes.substitution_read import read_function
+from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import write_function
 from tvm_cascade.substitution.costs import CUDNN, Figure, Latency
-from tvm_cascade.substitution.dag import replace
+from tvm_cascade.substitution.dag import Dag, replace
 from tvm_cascade.substitution.metaflow import SearchOptions
 from tvm_cascade.substitution.pattern import Matcher
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules, rules
@@ -43,6 +45,13 @@ def check(mod: tvm.IRModule, other: tvm.IRModule) -> None:
     data = stored_inputs(mod)
     for a, b in zip(integers(mod, data), integers(other, data), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def written(mod: tvm.IRModule, read: Read, dag: Dag | None = None) -> tvm.IRModule:
+    """`mod` with `main` as its graph, or `dag`, is written back."""
+    made = mod.clone()
+    made.update_func(mod.get_global_var("main"), write_function(dag or read.dag, read, mod["main"].attrs))
+    return made
 
 
 def fire(scales: str = "shared", dtype: str = "int8") -> tvm.IRModule:
@@ -89,9 +98,51 @@ def test_a_round_trip_keeps_every_bit(make):
     mod = make()
     read = read_function(mod["main"])
     assert {n.kind for n in read.dag.nodes} & {"qconv2d", "qmatmul", "qadd"}
-    made = mod.clone()
-    made.update_func(mod.get_global_var("main"), write_function(read.dag, read, mod["main"].attrs))
-    check(mod, made)
+    check(mod, written(mod, read))
+
+
+def doubled(axis: int) -> tvm.IRModule:
+    """The sum of every stored byte and itself, between dequantizes along `axis`."""
+
+    def constants(scale: float, zero: int) -> list[relax.Expr]:
+        return [relax.const(scale, "float32"), relax.const(zero, "int32")]
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((256,), "int8"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            real = [builder.emit(relax.op.dequantize(x, *constants(0.07, 3), axis)) for _ in range(2)]
+            total = builder.emit(relax.op.add(*real))
+            y = builder.emit_output(relax.op.quantize(total, *constants(0.56, -1), out_dtype="int8"))
+        builder.emit_func_output(y)
+    return builder.finalize()
+
+
+def test_explicit_dequantizes_stay_explicit():
+    """Those of the file are operators on real numbers: what is between them rounds otherwise than TFLite's kernels."""
+    mod, implicit = doubled(EXPLICIT_AXIS), doubled(0)
+    data = [np.arange(-128, 128).astype("int8")]
+    assert (integers(mod, data)[0] != integers(implicit, data)[0]).any()
+    back = written(mod, read_function(mod["main"]))
+    np.testing.assert_array_equal(integers(back, data)[0], integers(mod, data)[0])
+    assert [n.kind for n in read_function(implicit["main"]).dag.nodes].count("qadd") == 1
+
+
+def test_a_layout_that_is_not_lowered_is_not_read():
+    """A convolution that stays float as it is may not become an integer one by being written back."""
+    y = relax.Var("x", relax.TensorType((1, 4, 4, 2), "int8"))
+    stored = relax.const(np.arange(-12, 12).astype("int8").reshape(3, 2, 2, 2))
+    scale, zero = relax.const(0.5, "float32"), relax.const(0, "int32")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [y]):
+        with builder.dataflow():
+            real, kernel = (builder.emit(relax.op.dequantize(v, scale, zero, 0)) for v in (y, stored))
+            real = builder.emit(relax.op.nn.conv2d(real, kernel, data_layout="NHWC", kernel_layout="OHWI"))
+            y = builder.emit_output(relax.op.quantize(real, scale, zero, out_dtype="int8"))
+        builder.emit_func_output(y)
+    mod = builder.finalize()
+    assert "relax.nn.conv2d" in {r.operator for r in float_remains(LowerQuantized()(mod))}
+    assert "qconv2d" not in {n.kind for n in read_function(mod["main"]).dag.nodes}
 
 
 @pytest.mark.parametrize("make", [fire, heads, depthwise_parts, sums])
@@ -139,9 +190,7 @@ def test_each_rule_alone_keeps_every_bit(make, names):
         sites = Matcher(rules(name)).sites(dag)
         assert sites
         dag = replace(dag, sites[-1].target)
-        made = mod.clone()
-        made.update_func(mod.get_global_var("main"), write_function(dag, read, mod["main"].attrs))
-        check(mod, made)
+        check(mod, written(mod, read, dag))
 
 
 def test_equal_sums_are_one_whatever_the_order_of_their_operands():

@@ -16,7 +16,7 @@ import tvm
 
 from tvm_cascade.importers.tflite_functions import FunctionConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
-from tvm_cascade.passes.integer.island import Emitter
+from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, States, lower_lstm
 
 _GATES = ("input", "forget", "cell", "output")  # in the order of the operator's tensors
