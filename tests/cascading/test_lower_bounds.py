@@ -24,9 +24,10 @@ def test_no_segment_costs_less_than_its_floor(seed: int) -> None:
         search = Search(AccessTables(graph, streamed, accumulators=True), range(len(graph.ops)), options)
         bounds = search.lower_bounds
         for i, j in combinations(range(search.size + 1), 2):
-            assert bounds.coarsest[i, j] <= search.costs.exact_cost(i, j, search.interleavings(i, j)[0])
+            assert bounds.coarsest[i, j] <= search.costs.exact_cost(i, j, next(search.interleavings(i, j)))
             for how in (*search.interleavings(i, j), *(s.interleaving for s in search.striped(i, j))):
                 cost = search.costs.exact_cost(i, j, how)
+                assert how.striped or bounds.plain(how.tile)[i, j] <= cost
                 assert bounds.any_form[i, j] <= (bounds.stripes if how.striped else bounds.tiles)[i, j] <= cost
                 if how.striped and search.costs.extra_macs(i, j, how) == 0:
                     assert bounds.halo_stripes[i, j] <= cost

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tvm_cascade.cascading.access_tables import AccessTables
-from tvm_cascade.cascading.ring_sizes import RingSizes
+from tvm_cascade.cascading.interleaving import Interleaving
+from tvm_cascade.cascading.options import Settings
+from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.graph import PIXEL, ROW, Graph, Tile
 from tvm_cascade.testing.graphs import Builder
 
@@ -35,10 +38,13 @@ def _segments(graph: Graph, tables: AccessTables) -> Iterator[tuple[tuple[int, .
 def test_longer_segments_teach_shorter_ones_nothing_wrong(tile: Tile) -> None:
     graph = _meeting()
     tables = AccessTables(graph)
-    kept, seen = RingSizes(tables), dict[int, set[int]]()
+    kept, seen = SegmentCosts(tables, range(len(graph.ops)), Settings()), dict[int, set[int]]()
     for members, inner in _segments(graph, tables):
-        found = kept.of(members, inner, tile)
-        assert found == RingSizes(tables).of(members, inner, tile)
+        i, j = members[0], members[-1] + 1
+        held = kept.held(i, j, Interleaving(tile))
+        found = {t: held[t] for t in inner}
+        simulated = Cascade(tables, members, tile).held()
+        assert found == {t: simulated[t] for t in inner}
         for t, units in found.items():
             seen.setdefault(t, set()).add(units)
     assert max(map(len, seen.values())) > 1  # some ring is larger where the branches do not meet

@@ -158,7 +158,12 @@ class AccessTables:
 
     def written(self, op: int) -> tuple[int, ...]:
         """The roots that an operator or source writes, one for each of its outputs."""
-        return (-1 - op,) if op < 0 else tuple(self.roots[t].tensor for t in self.graph.ops[op].outputs)
+        return (-1 - op,) if op < 0 else self._written[op]
+
+    @cached_property
+    def _written(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator the roots that it writes."""
+        return tuple(tuple(self.roots[t].tensor for t in op.outputs) for op in self.graph.ops)
 
     def accumulates(self, op: int, members: Container[int]) -> bool:
         """Whether `op` sums up its input step by step in a segment of `members`, which must produce that input."""
@@ -336,4 +341,4 @@ def covered(window: Window, start: Units, stop: Units, size: int) -> tuple[Units
     """The range `[first, last)` of an input axis of length `size` that the taps of outputs `[start, stop)` cover."""
     first = start * window.stride // window.denominator - window.padding
     last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
-    return np.clip(first, 0, size), np.clip(last, 0, size)
+    return np.minimum(np.maximum(first, 0), size), np.minimum(np.maximum(last, 0), size)

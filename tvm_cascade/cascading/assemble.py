@@ -11,7 +11,7 @@ from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.graph import ITEM_BYTES, PIXEL, ROW, Tile
-from tvm_cascade.memory import AllocateOptions, Buffer, OffsetConstraint, Problem, allocate
+from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, OffsetConstraint, Problem, allocate
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +70,14 @@ def assemble(
         The allocator found no arena within `capacity`.
     """
     graph = costs.tables.graph
-    segments = tuple(_segment(costs, *segment) for segment in layout.segments)
     storages = _storages(costs, layout)
-    problem, same = _problem(costs, layout, segments, storages)
+    problem, same = _problem(costs, layout, storages)
     allocation = _laid_out(replace(problem, capacity=capacity), optimise=optimise, options=effort)
     names = [b.name for b in problem.buffers]
     places = (*allocation.offsets, *(allocation.offsets[names.index(reader)] for reader in same.values()))
     return Plan(
         graph=graph,
-        segments=segments,
+        segments=tuple(_segment(costs, *segment) for segment in layout.segments),
         storages=storages,
         allocation=replace(allocation, offsets=places),
         buffers=(*names, *same),
@@ -87,6 +86,12 @@ def assemble(
         baseline_peak=figures.baseline_peak,
         bound=figures.bound,
     )
+
+
+def simple_arena(costs: SegmentCosts, layout: Layout) -> Allocation:
+    """The arena of a layout by heuristics alone, without the rest of a plan."""
+    problem, _ = _problem(costs, layout, _storages(costs, layout))
+    return _laid_out(problem, optimise=False, options=None)
 
 
 def _segment(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) -> Segment:
@@ -156,9 +161,7 @@ def _view(tables: AccessTables, owners: dict[int, Storage], tensor: int) -> Stor
     )
 
 
-def _problem(
-    costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], storages: Sequence[Storage]
-) -> tuple[Problem, dict[str, str]]:
+def _problem(costs: SegmentCosts, layout: Layout, storages: Sequence[Storage]) -> tuple[Problem, dict[str, str]]:
     """The allocation problem of an arena: its blocks and the offset constraints between them.
 
     The second result maps the name of each block that an in-place operator writes to the name of the block that it
@@ -178,10 +181,11 @@ def _problem(
             add(f"tensor {t}", storage.size, lower, upper, item)
             rows, pixel = costs.tables.tensor_rows[t], costs.tables.unit_bytes(t, PIXEL)
             add(f"kept {t}", storage.halo_columns * rows * pixel, lower, upper, item)
-    for s, segment in enumerate(segments):
-        add(f"state {s}", segment.state_bytes, s, s + 1)
-        add(f"scratch {s}", segment.scratch_bytes, s, s + 1)
-        for o in segment.accumulating:
+    for s, segment in enumerate(layout.segments):
+        i, j, _ = segment
+        add(f"state {s}", costs.state_bytes(i, j), s, s + 1)
+        add(f"scratch {s}", costs.scratch_bytes(*segment), s, s + 1)
+        for o in costs.accumulating(i, j):
             add(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes, s, s + 1)
     pairs = [p for segment in layout.segments for p in costs.pairs(*segment)]
     block_of, same = {b.name: b.id for b in blocks}, dict[str, str]()

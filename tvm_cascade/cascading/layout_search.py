@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -39,27 +38,22 @@ class Search:
         order: Sequence[int],
         options: PlanOptions,
         like: Search | None = None,
-        rings_follow: bool = True,
         known: SegmentCosts | None = None,
     ) -> None:
         """Parameters
         ----------
         like : Search, optional
-            A search over another order of the same graph, whose results are shared.
-        rings_follow : bool
-            Whether rings may follow dying inputs through the same memory.
+            A search with the same options over this or another order of the same graph, whose results are shared.
         known : SegmentCosts, optional
-            Costs of this order, or of another order of the same graph.
+            Costs of this order, or of another order of the same graph; without them those of `like`.
         """
-        settings = replace(options.settings, rings_follow=rings_follow)
-        known = known if like is None else like.costs
-        if known is not None and (known.order, known.settings) == (tuple(order), settings):
-            self.costs = known
-        else:
-            self.costs = SegmentCosts(tables, order, settings, known)
+        known = like.costs if known is None and like is not None else known
+        same = known is not None and known.order == tuple(order)
+        self.costs = known if known and same else SegmentCosts(tables, order, options.settings, known)
         self.options = options
         self._interleavings = tuple(Interleaving(tile) for tile in options.tiles)  # coarse first
-        self.lower_bounds = LowerBounds(self.costs, options.tiles)
+        bounds = None if like is None else like.lower_bounds
+        self.lower_bounds = bounds if bounds and same else LowerBounds(self.costs, options.tiles, bounds)
         self._like = like
         self.regions: Partition = partition(tables.graph) if like is None else like.regions
 
@@ -73,19 +67,27 @@ class Search:
         places = {self.regions.region_of[o] for o in working}
         return len(working) < 2 or (len(places) == 1 and None not in places)
 
-    def interleavings(self, i: int, j: int) -> tuple[Interleaving, ...]:
+    def interleavings(self, i: int, j: int) -> Iterator[Interleaving]:
         """Interleavings without stripes that are tried for [i, j), coarse first.
 
         Only the coarsest where the segment has several sinks or is long. Pixel tiles that need too much scratch are
         left out; whole rows are always possible.
         """
-        count = len(self.costs.members(i, j))
-        if count < 2:
-            return (BY_ROWS,)
-        modest = (interleaving for interleaving in self._interleavings if self.costs.little_scratch(i, j, interleaving))
-        if count > LONGEST_BY_PIXELS or not self.costs.one_sink(i, j):
-            return (next(modest, BY_ROWS),)
-        return tuple(modest) or (BY_ROWS,)
+        count, tried = len(self.costs.members(i, j)), 0
+        for interleaving in self._interleavings if count > 1 else ():
+            if tried and (count > LONGEST_BY_PIXELS or not self.costs.one_sink(i, j)):
+                return
+            if self.costs.little_scratch(i, j, interleaving):
+                yield interleaving
+                tried += 1
+        if not tried:
+            yield BY_ROWS
+
+    def without_ring_constraints(self) -> Search:
+        """A search over the same order in which rings do not follow dying inputs through the same memory."""
+        return Search(
+            self.costs.tables, self.costs.order, self.options, self, known=self.costs.without_ring_constraints()
+        )
 
     @cached_method
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
@@ -95,7 +97,7 @@ class Search:
         """
         if not self.possible(i, j):
             return INFEASIBLE, INFEASIBLE
-        costs, tried = self.costs, self.interleavings(i, j)
+        costs, tried = self.costs, tuple(self.interleavings(i, j))
         lower_bound = min(sum(costs.blocks(i, j, c)) for c in tried) - costs.most_shared(i, j)
         if len(tried) > 1 and lower_bound > self.by_rows:
             rounded = exact = [lower_bound]
@@ -125,7 +127,7 @@ class Search:
             return self._like.by_rows
 
         def coarsest(i: int, j: int) -> int:
-            return self.costs.cost(i, j, self.interleavings(i, j)[0]) if self.possible(i, j) else INFEASIBLE
+            return self.costs.cost(i, j, next(self.interleavings(i, j))) if self.possible(i, j) else INFEASIBLE
 
         return smallest_peak(self.size, coarsest, self._short(self.lower_bounds.coarsest))
 
@@ -176,14 +178,18 @@ class Search:
 
         None where none fits.
         """
-        if not self.possible(i, j) or (not self.recompute and self.least(i, j) > cap):
+        if not self.possible(i, j):
             return None
-        plain = next((c for c in self.interleavings(i, j) if self.costs.cost(i, j, c) <= cap), None)
+        plain = next((c for c in self.interleavings(i, j) if self._fits(i, j, c, cap)), None)
         in_stripes = self.lower_bounds.stripes if self.recompute else self.lower_bounds.halo_stripes
         if plain is not None or in_stripes[i, j] > cap:
             return plain
         striped = (s for s in self.striped(i, j) if self.recompute or not s.extra_macs)
         return next((s.interleaving for s in striped if s.bytes <= cap), None)
+
+    def _fits(self, i: int, j: int, interleaving: Interleaving, cap: int) -> bool:
+        """Whether [i, j) needs at most `cap` bytes; its offset constraints are computed only where that depends on them."""
+        return self.lower_bounds.plain(interleaving.tile)[i, j] <= cap and self.costs.fits(i, j, interleaving, cap)
 
     def frontier(self, exact: bool = False) -> tuple[tuple[int, int], ...]:
         """The Pareto front of (live bytes, extra multiply-accumulates) over all cuts: ascending bytes, descending work."""

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tvm_cascade.cascading.access_tables import AccessTables, covered
+from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.segments import COUNTER_BYTES, SegmentCosts
 from tvm_cascade.graph import PIXEL, ROW, Tile
 
@@ -29,15 +30,72 @@ Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
 INFEASIBLE = 1 << 62  # bytes: the cost of a segment that is impossible or not allowed
 
 
+class RingBounds:
+    """Lower bounds of the bytes of single rings, by tensor; 0 for a tensor that can have none. They depend on no order."""
+
+    def __init__(self, tables: AccessTables) -> None:
+        self.tables = tables
+
+    @cached_method
+    def plain(self, tile: Tile) -> list[int]:
+        """The fewest bytes of every ring in steps of `tile`."""
+        return [self._plain(root.tensor, tile) if root.tensor == t else 0 for t, root in enumerate(self.tables.roots)]
+
+    def _plain(self, tensor: int, tile: Tile) -> int:
+        """The largest span of units that one step of a reader needs at once, in bytes."""
+        tables = self.tables
+        if not tables.writers(tensor):
+            return 0
+        units = 1
+        for reader in tables.readers[tensor]:
+            if tables.graph.ops[reader].kernels.accumulator_bytes:
+                continue  # it may sum up its input as it comes
+            for read in tables.steps(reader, tile).reads:
+                if read.tensor == tensor:
+                    units = max(units, int((read.need - read.keep[:-1]).max(initial=1)))
+        return min(units, tables.units(tensor, tile)) * tables.unit_bytes(tensor, tile)
+
+    @cached_method
+    def in_stripes(self, kept: bool) -> list[int]:
+        """The fewest bytes of every tensor in stripes: the columns that one output column of a reader reads.
+
+        With `kept`, and where the tensor's producer does multiply-accumulates, the halo is added: the columns of every
+        row that two neighbouring output columns both read. The sum is never more than all columns that a reader reads.
+        """
+        return [self._strip(t, ring, kept) for t, ring in enumerate(self.plain(ROW))]
+
+    def _strip(self, tensor: int, ring: int, kept: bool) -> int:
+        """`in_stripes` of one tensor, whose ring in steps of rows takes `ring` bytes."""
+        tables, columns = self.tables, self.tables.columns(tensor, PIXEL)
+        writers = tables.writers(tensor) if ring else ()
+        if not writers or writers[0] < 0 or columns == 1:
+            return ring
+        column, kept = ring // columns, kept and any(tables.graph.ops[o].macs for o in writers)
+        halo_column = tables.tensor_rows[tensor] * tables.unit_bytes(tensor, PIXEL)
+        most = column
+        for reader in (tables.graph.ops[o] for o in tables.readers[tensor]):
+            for t, window in zip(reader.inputs, reader.columns, strict=False):
+                if t == tensor and window is not None and not reader.kernels.accumulator_bytes:
+                    x = np.arange(tables.graph.tensors[reader.outputs[0]].columns, dtype=np.int64)
+                    low, high = covered(window, x, x + 1, columns)
+                    high = np.maximum(low, high)
+                    shared = max(int((high[:-1] - low[1:]).min(initial=columns)), 0) if kept and len(x) > 1 else 0
+                    whole = max(int(high.max() - low.min()), 1)
+                    at_least = int((high - low).max()) * column + shared * halo_column
+                    most = max(most, min(at_least, whole * column))
+        return most
+
+
 class LowerBounds:
     """Lower bounds of the bytes of every segment of one order, as tables indexed [i, j].
 
-    `tiles` are the tiles that a step may write, coarse first.
+    `tiles` are the tiles that a step may write, coarse first; `like` are the bounds of another order of the same graph.
     """
 
-    def __init__(self, costs: SegmentCosts, tiles: Sequence[Tile]) -> None:
-        self.costs, self._tiles = costs, tuple(tiles)
+    def __init__(self, costs: SegmentCosts, tiles: Sequence[Tile], like: LowerBounds | None = None) -> None:
+        self.costs, self.tiles_tried = costs, tuple(tiles)
         self.size = len(costs.order)
+        self.rings = RingBounds(costs.tables) if like is None else like.rings
 
     @cached_property
     def coarsest(self) -> Table:
@@ -45,22 +103,30 @@ class LowerBounds:
 
         A pixel tile that needs too much scratch is replaced by a finer one, so for pixels the finest tile is assumed.
         """
-        return self._plain(self._tiles[-1] if self._tiles[0].by_pixels else ROW)
+        return self.plain(self.tiles_tried[-1] if self.tiles_tried[0].by_pixels else ROW)
 
     @cached_property
     def tiles(self) -> Table:
         """Bounds of segments with any tile, without stripes."""
-        return self.coarsest if len(self._tiles) == 1 else np.minimum(self.coarsest, self._plain(self._tiles[-1]))
+        return (
+            self.coarsest if len(self.tiles_tried) == 1 else np.minimum(self.coarsest, self.plain(self.tiles_tried[-1]))
+        )
 
     @cached_property
     def stripes(self) -> Table:
         """Bounds of segments in stripes, recompute allowed; infeasible where an operator cannot be striped."""
-        return self._in_stripes([self._strip(t) for t in range(len(self.costs.tables.tensor_bytes))])
+        return self._in_stripes(self.rings.in_stripes(kept=False))
 
     @cached_property
     def halo_stripes(self) -> Table:
         """Bounds of segments in stripes without recompute: the halo columns of every tensor are stored."""
-        return self._in_stripes([self._strip(t, kept=True) for t in range(len(self.costs.tables.tensor_bytes))])
+        return self._in_stripes(self.rings.in_stripes(kept=True))
+
+    @property
+    def least_rings(self) -> list[int]:
+        """The fewest bytes of each tensor that is produced and read in one segment, in any form without recompute."""
+        forms = [self.rings.plain(tile) for tile in self.tiles_tried]
+        return list(map(min, zip(*forms, self.rings.in_stripes(kept=True), strict=True)))
 
     @cached_property
     def without_recompute(self) -> Table:
@@ -85,12 +151,12 @@ class LowerBounds:
         """Bounds of segments with any tile or stripes, recompute allowed."""
         return np.minimum(self.tiles, self.stripes)
 
-    def _plain(self, tile: Tile) -> Table:
+    @cached_method
+    def plain(self, tile: Tile) -> Table:
         """Bounds of segments whose steps write `tile`."""
-        n = self.size
-        bounds = self._live[None, :] + self._counters + self._scratch
-        bounds[:n, 1:] += self._inside([self._ring(t, tile) for t in range(len(self.costs.tables.tensor_bytes))])
-        return bounds
+        n, after = self.size, np.tile(self._live, (self.size + 1, 1))
+        after[:n, 1:] += self._inside(self.rings.plain(tile))
+        return np.maximum(after, self._live[:, None]) + self._counters + self._scratch
 
     def _inside(self, rings: Sequence[int]) -> Table:
         """Bytes of the rings of tensors that live only within [i, j), indexed [i, j - 1]."""
@@ -138,45 +204,6 @@ class LowerBounds:
         for i in range(n):
             largest[i, i + 1 :] = np.maximum.accumulate(here[i:])
         return largest
-
-    def _ring(self, tensor: int, tile: Tile) -> int:
-        """The fewest bytes of a ring: the largest span of units that one step of a reader needs at once."""
-        tables = self.costs.tables
-        if tensor not in self.costs.born or not tables.writers(tensor):
-            return 0
-        units = 1
-        for reader in tables.readers[tensor]:
-            if tables.graph.ops[reader].kernels.accumulator_bytes:
-                continue  # it may sum up its input as it comes
-            for read in tables.steps(reader, tile).reads:
-                if read.tensor == tensor:
-                    units = max(units, int((read.need - read.keep[:-1]).max(initial=1)))
-        return min(units, tables.units(tensor, tile)) * tables.unit_bytes(tensor, tile)
-
-    def _strip(self, tensor: int, kept: bool = False) -> int:
-        """The fewest bytes of a tensor in stripes: the columns that one output column of a reader reads.
-
-        With `kept`, and where the tensor's producer does multiply-accumulates, the halo is added: the columns of every
-        row that two neighbouring output columns both read. The sum is never more than all columns that a reader reads.
-        """
-        tables = self.costs.tables
-        writers, columns = tables.writers(tensor) if tensor in self.costs.born else (), tables.columns(tensor, PIXEL)
-        ring = self._ring(tensor, ROW)
-        if not writers or writers[0] < 0 or columns == 1:
-            return ring
-        most, kept = ring // columns, kept and any(tables.graph.ops[o].macs for o in writers)
-        for reader in (tables.graph.ops[o] for o in tables.readers[tensor]):
-            for t, window in zip(reader.inputs, reader.columns, strict=False):
-                if t == tensor and window is not None and not reader.kernels.accumulator_bytes:
-                    seen = [window.rows(x, columns) for x in range(tables.graph.tensors[reader.outputs[0]].columns)]
-                    widest = max(map(len, seen))
-                    shared = min((max(a.stop - b.start, 0) for a, b in pairwise(seen)), default=0) if kept else 0
-                    whole = max(s.stop for s in seen) - min(s.start for s in seen)
-                    at_least = widest * (ring // columns) + shared * tables.tensor_rows[tensor] * tables.unit_bytes(
-                        tensor, PIXEL
-                    )
-                    most = max(most, min(at_least, max(whole, 1) * (ring // columns)))
-        return most
 
     @cached_property
     def calls(self) -> Table:

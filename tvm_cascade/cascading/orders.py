@@ -9,8 +9,14 @@ without cascading, and its bounds hold for these orders only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.cuts import within_reach
+from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.masks import members
 
@@ -37,7 +43,9 @@ def down_sets(graph: Graph, most: int = MOST_SETS) -> list[int] | None:
     return sorted(seen, key=lambda s: (s.bit_count(), s))
 
 
-def best_order(graph: Graph, cost: Pair, ceiling: int, most: int = MOST_SETS) -> tuple[tuple[int, ...], bool]:
+def best_order(
+    tables: AccessTables, cost: Pair, ceiling: int, rings: Sequence[int], most: int = MOST_SETS
+) -> tuple[tuple[int, ...], bool]:
     """The order whose best cuts need the fewest bytes, and whether that is proven over all orders.
 
     Ties go to the fewest segments, then to the smaller set.
@@ -48,52 +56,62 @@ def best_order(graph: Graph, cost: Pair, ceiling: int, most: int = MOST_SETS) ->
         `cost(order, i, j)` are the bytes of positions [i, j) of an order.
     ceiling : int
         Bytes that the file's order needs. That order is returned unless another needs fewer bytes.
+    rings : Sequence[int]
+        The fewest bytes of each tensor where it is produced and read in one segment.
     most : int
         Limit on the number of down-closed sets; above it the file's order is returned and nothing is proven.
     """
+    graph = tables.graph
     n = len(graph.ops)
     filed = tuple(range(n))
     sets = down_sets(graph, most)
     if sets is None or len(sets) == n + 1:
         return filed, sets is not None
     full = (1 << n) - 1
-    useful = [s for s in sets if s in (0, full) or _live_bytes(graph, s) < ceiling]
-    best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}  # set -> bytes, segments, the set before
-    for after in useful[1:]:
+    floors = _lower_bounds(tables, sets, rings)
+    useful = within_reach(floors, ceiling)
+    best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}  # index of a set -> bytes, segments, index of the set before
+    for k, after in enumerate(sets):
+        before = [s for s in np.flatnonzero(useful[:k, k]).tolist() if s in best]
+        tries = sorted((max(best[s][0], int(floors[s, k])), best[s][1] + 1, s) for s in before)
         best_way: tuple[int, int, int] | None = None
-        for before in useful:
-            if before & ~after or before == after or before not in best:
-                continue
-            needed, segments, _ = best[before]
-            if needed >= (best_way[0] + 1 if best_way else ceiling):
-                continue
-            order = (*members(before), *members(after & ~before), *members(full & ~after))
-            needed = max(needed, cost(order, before.bit_count(), after.bit_count()))
-            if needed < ceiling and (best_way is None or (needed, segments + 1) < best_way[:2]):
-                best_way = (needed, segments + 1, before)
+        for least, segments, s in tries:
+            if least >= ceiling or (best_way is not None and (least, segments, s) > best_way):
+                break
+            order = (*members(sets[s]), *members(after & ~sets[s]), *members(full & ~after))
+            needed = max(least, cost(order, sets[s].bit_count(), after.bit_count()))
+            if needed < ceiling and (best_way is None or (needed, segments, s) < best_way):
+                best_way = (needed, segments, s)
         if best_way is not None:
-            best[after] = best_way
-    return (_unwind(best, full) if full in best else filed), True
+            best[k] = best_way
+    return (_unwind(best, sets) if len(sets) - 1 in best else filed), True
 
 
-def _live_bytes(graph: Graph, done: int) -> int:
-    """Bytes of tensors that the operators in `done` wrote and others still read; views and graph inputs do not count."""
-    live = 0
-    for t in graph.tensors:
-        maker = graph.producer[t.index]
-        if maker is None or not done >> maker & 1 or graph.ops[maker].view:
-            continue
-        if any(not done >> c & 1 and not graph.ops[c].view for c in graph.consumers[t.index]):
-            live += t.bytes
-    return live
+def _lower_bounds(tables: AccessTables, sets: Sequence[int], rings: Sequence[int]) -> NDArray[np.int64]:
+    """Lower bounds of the bytes of a segment, by the index of the set before it and of the set after it.
+
+    Bytes that are live before it, or after it together with the rings inside; `INFEASIBLE` where the second set does not
+    hold the first.
+    """
+    ran = np.array([[s >> o & 1 for o in range(len(tables.graph.ops))] for s in sets], np.bool_)
+    roots = [t for t, root in enumerate(tables.roots) if root.tensor == t]
+    born, dead = np.zeros((2, len(sets), len(roots)), np.bool_)
+    for k, t in enumerate(roots):
+        writers, readers = tables.readers[t] if t in tables.streamed else tables.writers(t), tables.readers[t]
+        born[:, k] = ran[:, writers].any(axis=1) if writers else t not in tables.streamed
+        dead[:, k] = (ran[:, readers].all(axis=1) if readers else born[:, k]) & (t not in tables.leaves)
+    live = (born & ~dead) @ np.array([tables.tensor_bytes[t] for t in roots], np.int64)
+    inside = (~born).astype(np.int64) @ ((born & dead) * np.array([rings[t] for t in roots], np.int64)).T
+    holds = ran.astype(np.int64) @ ran.T.astype(np.int64) == ran.sum(axis=1)[:, None]
+    return np.where(holds, np.maximum(live[:, None], live[None, :] + inside), INFEASIBLE)
 
 
-def _unwind(best: dict[int, tuple[int, int, int]], full: int) -> tuple[int, ...]:
-    """The order of the best chain, traced back from the full set through its predecessors in `best`."""
+def _unwind(best: dict[int, tuple[int, int, int]], sets: Sequence[int]) -> tuple[int, ...]:
+    """The order of the best chain, traced back from the last of `sets` through the indices in `best`."""
     order: tuple[int, ...] = ()
-    at = full
+    at = len(sets) - 1
     while at:
         before = best[at][2]
-        order = (*members(at & ~before), *order)
+        order = (*members(sets[at] & ~sets[before]), *order)
         at = before
     return order

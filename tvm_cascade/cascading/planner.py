@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import accumulate, islice, pairwise
 
 from tvm_cascade.cascading.access_tables import AccessTables
-from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble
+from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble, simple_arena
 from tvm_cascade.cascading.cuts import undominated
 from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
 from tvm_cascade.cascading.geometry import streamable
@@ -28,7 +28,7 @@ from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.timing import instruction_factor
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
-from tvm_cascade.memory import AllocateOptions
+from tvm_cascade.memory import AllocateOptions, Allocation
 from tvm_cascade.ordering import OrderOptions
 from tvm_cascade.ordering import order as order_by_memory
 
@@ -233,20 +233,23 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
     goal, the arenas of the best layouts are searched, the k-th with the limits `efforts[k]`.
     """
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
-    tries = islice(_layouts(search, options, goal, least), _MOST_LAYOUTS if search.recompute else None)
-    laid_out: list[tuple[Plan, Search, Layout]] = []
-    for tried, layout in tries:
-        plan = assemble(tried.costs, layout, figures)
-        if plan.peak <= goal:
-            return plan
-        laid_out.append((plan, tried, layout))
-    laid_out.sort(key=lambda entry: entry[0].peak)
-    best = [entry[0] for entry in laid_out[:1]]  # then smaller plans; empty where no layout stays within the goal
+    efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
+    leaders = _Leaders(len(efforts))
+    for tried, layout in islice(
+        _layouts(search, options, goal, least, leaders), _MOST_LAYOUTS if search.recompute else None
+    ):
+        if leaders.beyond(max(tried.costs.exact_cost(*segment) for segment in layout.segments)):
+            continue
+        arena = simple_arena(tried.costs, layout)
+        if arena.peak <= goal:
+            return assemble(tried.costs, layout, figures)
+        leaders.add(arena, tried, layout)
+    # then smaller plans; empty where no layout stays within the goal
+    best = [assemble(tried.costs, layout, figures) for _, tried, layout in leaders.first[:1]]
     if best and search.recompute and best[0].peak <= max(goal, least):
         return best[0]
-    efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
-    for (plan, tried, layout), effort in zip(laid_out, efforts, strict=False):
-        if plan.allocation.bound >= _smaller(*best).peak:
+    for (arena, tried, layout), effort in zip(leaders.first, efforts, strict=False):
+        if arena.bound >= _smaller(*best).peak:
             continue  # no arena of this layout is smaller
         best.append(assemble(tried.costs, layout, figures, optimise=True, effort=effort))
         if best[-1].peak <= goal:
@@ -255,6 +258,22 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
         # many offset constraints can make an arena far larger than its live bytes: never larger than layer by layer
         best.append(assemble(search.costs, Layout.one_by_one(search.size), figures))
     return _smaller(*best)
+
+
+class _Leaders:
+    """The `count` layouts of smallest arenas so far, each with its arena, the earlier one first where arenas are equal."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.first: list[tuple[Allocation, Search, Layout]] = []
+
+    def add(self, arena: Allocation, search: Search, layout: Layout) -> None:
+        """Keep a layout if it is one of the smallest."""
+        self.first = sorted([*self.first, (arena, search, layout)], key=lambda entry: entry[0].peak)[: self.count]
+
+    def beyond(self, lower_bound: int) -> bool:
+        """Whether no layout whose arena has at least `lower_bound` bytes would be kept."""
+        return len(self.first) == self.count and lower_bound >= self.first[-1][0].peak
 
 
 def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -> Plan:
@@ -275,13 +294,19 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
     return best
 
 
-def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Iterator[tuple[Search, Layout]]:
-    """Layouts to try, best first: with rings in the dead part of dying inputs, then without, which may give smaller arenas."""
+def _layouts(
+    search: Search, options: PlanOptions, goal: int, least: int, leaders: _Leaders
+) -> Iterator[tuple[Search, Layout]]:
+    """Layouts to try, best first: with rings in the dead part of dying inputs, then without, which may give smaller arenas.
+
+    The second kind is left out where none of them can be among the `leaders`.
+    """
     yield from ((search, layout) for layout in search.layouts(max(goal, least), least))
     if options.overlap and not search.recompute:
-        plain = Search(search.costs.tables, search.costs.order, options, search, rings_follow=False)
-        least = plain.smallest
-        yield from ((plain, layout) for layout in plain.layouts(max(goal, least), least))
+        plain = search.without_ring_constraints()
+        if not leaders.beyond(plain.bound):
+            least = plain.smallest
+            yield from ((plain, layout) for layout in plain.layouts(max(goal, least), least))
 
 
 def _searches(graph: Graph, options: PlanOptions) -> list[Search]:
@@ -312,7 +337,7 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     def bytes_of(order: tuple[int, ...], i: int, j: int) -> int:
         return Search(tables, order, options, filed).least_exact(i, j)
 
-    chosen, proven = best_order(graph, bytes_of, filed.bound)
+    chosen, proven = best_order(tables, bytes_of, filed.bound, filed.lower_bounds.least_rings)
     by_memory = (_order_by_memory(graph, over) for over in dict.fromkeys((options.overlap, options.settings.in_place)))
     others = [chosen] if proven else list(dict.fromkeys(by_memory))
     if not (proven or filed.regions.whole):

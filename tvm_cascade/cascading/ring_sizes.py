@@ -23,29 +23,20 @@ class RingSizes:
     def __init__(self, tables: AccessTables) -> None:
         self.tables = tables
 
-    def of(self, members: Sequence[int], tensors: Sequence[int], tile: Tile) -> dict[int, int]:
-        """Units in the ring of each of `tensors`, which only `members` write and read."""
-        inside, sizes = frozenset(members), dict[int, int]()
-        for t in tensors:
-            needed = self._needed(t)
-            if needed is not None and inside.issuperset(needed):
-                sizes[t] = self._anywhere(needed, t, tile)
-            else:
-                sizes[t] = self._simulate(tuple(members), tile)[t]
-        return sizes
-
     @cached_method
-    def _anywhere(self, needed: tuple[int, ...], tensor: int, tile: Tile) -> int:
-        """Units of a ring in any segment that holds the operators which determine its size."""
+    def anywhere(self, tensor: int, tile: Tile) -> int:
+        """Units in the ring of a tensor, in any segment that holds the operators which determine its size (`needed`)."""
+        needed = self.needed(tensor)
+        assert needed is not None
         units = Cascade(self.tables, needed, tile).closed_form(tensor) if len(needed) <= 2 else None
-        return self._simulate(needed, tile)[tensor] if units is None else units
+        return self.simulated(needed, tile)[tensor] if units is None else units
 
     @cached_method
-    def _needed(self, tensor: int) -> tuple[int, ...] | None:
-        """The operators that determine the size of a tensor's ring, ascending.
+    def needed(self, tensor: int) -> tuple[int, ...] | None:
+        """The operators and sources that determine the size of a tensor's ring, ascending.
 
         They are its producers, its readers, and the operators on paths from these to their common post-dominator. None
-        where the readers have none.
+        where the readers have none: then the segment itself is simulated.
         """
         makers = self.tables.writers(tensor)
         readers = {o for m in makers for t in self.tables.written(m) for o in self.tables.readers[t]}
@@ -53,8 +44,8 @@ class RingSizes:
         return None if between is None else tuple(sorted({*makers, *between}))
 
     @cached_method
-    def _simulate(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
-        """Ring sizes of all tensors that `members` write, by simulation."""
+    def simulated(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
+        """Ring sizes in units of all tensors that the operators and sources `members` write, by simulation."""
         return Cascade(self.tables, members, tile).held()
 
     @cached_property

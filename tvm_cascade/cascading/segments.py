@@ -9,7 +9,9 @@ scratch added.) Bytes that an output or ring can share with a dying input (`over
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -66,6 +68,14 @@ class SegmentCosts:
         self.overlaps = Overlaps(tables, settings.in_place) if like is None else like.overlaps
         self.striper = Striper(tables) if like is None else like.striper
 
+    def without_ring_constraints(self) -> SegmentCosts:
+        """The costs of the same order where rings do not follow dying inputs; tables that do not depend on it are shared."""
+        other = copy(self)
+        other.settings = replace(self.settings, rings_follow=False)
+        for name in ("pairs", "shared"):  # caches of results that depend on it
+            vars(other).pop(name, None)
+        return other
+
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
         """For every root the position of its first producer (birth) and of its last reader.
 
@@ -95,22 +105,46 @@ class SegmentCosts:
 
     def one_sink(self, i: int, j: int) -> bool:
         """Whether the last operator of [i, j) is its only sink."""
-        members = self.members(i, j)
-        inside = set(members)
-        return all(
-            any(c in inside for t in self.tables.written(o) for c in self.tables.readers[t]) for o in members[:-1]
-        )
+        return sum(self._first_reader[o] >= j for o in self.members(i, j)) <= 1
+
+    @cached_property
+    def _first_reader(self) -> dict[int, int]:
+        """For each operator and source the position of the first operator that reads from it; the end where none does."""
+        tables, end = self.tables, len(self.order)
+        makers = (*self.order, *(tables.source(t) for t in tables.streamed))
+        return {
+            o: min((self.place[c] for t in tables.written(o) for c in tables.readers[t]), default=end) for o in makers
+        }
 
     def held(self, i: int, j: int, interleaving: Interleaving) -> dict[int, int]:
         """Units stored of every root produced in [i, j): all where it is needed later, else those of its ring.
 
         In stripes units are rows.
         """
-        members = self.members(i, j)
-        made = dict.fromkeys(t for o in members for t in self.tables.written(o) if self.born[t] >= i)
-        inner = [t for t in made if self.last[t] < j]
-        rings = self.rings.of(members, inner, interleaving.tile)
-        return {t: rings.get(t, self.tables.units(t, interleaving.tile)) for t in made}
+        tile, units = interleaving.tile, self.tables.units
+        return {t: units(t, tile) if self.last[t] >= j else self._ring(i, j, t, tile) for t in self._produced(i, j)}
+
+    @cached_method
+    def _produced(self, i: int, j: int) -> tuple[int, ...]:
+        """The roots produced in [i, j)."""
+        made = (t for o in self.members(i, j) for t in self.tables.written(o) if self.born[t] >= i)
+        return tuple(dict.fromkeys(made))
+
+    def _ring(self, i: int, j: int, tensor: int, tile: Tile) -> int:
+        """Units in the ring of a tensor that is produced and read only in [i, j)."""
+        first, last = self._ring_span(tensor)
+        if i <= first and last < j:
+            return self.rings.anywhere(tensor, tile)
+        return self.rings.simulated(self.members(i, j), tile)[tensor]
+
+    @cached_method
+    def _ring_span(self, tensor: int) -> tuple[int, int]:
+        """The first and last position of the operators that determine the size of a tensor's ring; before all if unknown."""
+        needed = self.rings.needed(tensor)
+        if needed is None:
+            return -1, -1
+        places = [self.place[o] if o >= 0 else self.born[-1 - o] for o in needed]
+        return min(places), max(places)
 
     @cached_method
     def in_place(self, i: int, j: int) -> int | None:
@@ -139,10 +173,15 @@ class SegmentCosts:
 
     def little_scratch(self, i: int, j: int, interleaving: Interleaving) -> bool:
         """Whether pixel steps need no more scratch than rows do, `SCRATCH_BYTES`, or 1 / `SCRATCH_SHARE` of the live bytes."""
-        scratch = self.scratch_bytes(i, j, interleaving)
-        if interleaving == BY_ROWS or scratch <= SCRATCH_BYTES or scratch == self.scratch_bytes(i, j, BY_ROWS):
+        if interleaving == BY_ROWS:
             return True
-        return scratch * SCRATCH_SHARE <= self.exact_cost(i, j, interleaving)
+        scratch = self.scratch_bytes(i, j, interleaving)
+        if scratch <= SCRATCH_BYTES or scratch == self.scratch_bytes(i, j, BY_ROWS):
+            return True
+        most, least = sum(self.blocks(i, j, interleaving)), scratch * SCRATCH_SHARE
+        return least <= most and (
+            least <= most - self.most_shared(i, j) or least <= self.exact_cost(i, j, interleaving)
+        )
 
     @cached_method
     def stripes(self, i: int, j: int, interleaving: Interleaving) -> Stripes | None:
@@ -239,6 +278,14 @@ class SegmentCosts:
         """Bytes live while [i, j) runs, every block rounded up to the alignment."""
         unit = self.settings.alignment
         return sum(aligned(b, unit) for b in self.blocks(i, j, interleaving)) - self.shared(i, j, interleaving)
+
+    def fits(self, i: int, j: int, interleaving: Interleaving, cap: int) -> bool:
+        """Whether `cost` is at most `cap`."""
+        most, unit = self.blocks(i, j, interleaving), self.settings.alignment
+        rounded = sum(aligned(b, unit) for b in most)
+        if rounded <= cap or rounded - self.most_shared(i, j) > cap:
+            return rounded <= cap
+        return rounded - self.shared(i, j, interleaving) <= cap
 
     def exact_cost(self, i: int, j: int, interleaving: Interleaving = BY_ROWS) -> int:
         """Bytes live while [i, j) runs, without rounding: no arena goes below them."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,11 +169,12 @@ class Striper:
                 wanted = [asked[t] for t in made[o] if t in asked]
                 if not wanted:
                     return None  # no operator inside reads its outputs
-                low, high = (f([w[n] for w in wanted], axis=0) for n, f in ((0, np.min), (1, np.max)))
+                low, high = (reduce(f, [w[n] for w in wanted]) for n, f in ((0, np.minimum), (1, np.maximum)))
                 store = layout.overlap(low, high) * keeps[made[o][0]]
-                start = np.where(layout.later & (layout.spread(store) > 0), layout.before(high), low)
+                stored = layout.spread(store)
+                start = np.where(layout.later & (stored > 0), layout.before(high), low)
                 ranges[o] = np.minimum(start, high), high
-                origin = np.maximum(layout.spread(low[:, layout.starts]), start - layout.spread(store))
+                origin = np.maximum(layout.spread(low[:, layout.starts]), start - stored)
                 for t in made[o]:
                     halo[t] = store
                     widths[t] = layout.most(high - origin)
@@ -236,27 +238,26 @@ class Striper:
         return np.cumsum([0, *(window.taps(x, size) for x in columns)])
 
 
-@dataclass(frozen=True)
 class _Layout:
-    """Tables by stripe hold the stripes of all widths, those of one width after those of another."""
+    """Tables by stripe hold the stripes of all widths, those of one width after those of another.
 
-    starts: Table  # the first stripe of each width
-    count: int
+    `starts` are the first stripes of each width, `count` is the number of all.
+    """
 
-    @property
-    def later(self) -> NDArray[np.bool_]:
-        """For each stripe, whether another stripe of the same width precedes it."""
-        later = np.ones(self.count, np.bool_)
-        later[self.starts] = False
-        return later
+    def __init__(self, starts: Table, count: int) -> None:
+        self.starts = starts
+        self.later = np.ones(count, np.bool_)  # for each stripe, whether another stripe of the same width precedes it
+        self.later[starts] = False
+        self._width = np.cumsum(~self.later) - 1  # for each stripe the index of its width
+        self._before = np.arange(-1, count - 1)  # for each stripe the one before it; for the first of all the last
 
     def spread(self, by_width: Table) -> Table:
         """Turn a table by width into one by stripe."""
-        return np.repeat(by_width, np.diff(np.append(self.starts, self.count)), axis=1)
+        return by_width[:, self._width]
 
     def before(self, by_stripe: Table) -> Table:
         """For each stripe the value of the one before it; for the first of all that of the last."""
-        return np.roll(by_stripe, 1, axis=1)
+        return by_stripe[:, self._before]
 
     def most(self, by_stripe: Table) -> Table:
         """For each width the largest value of its stripes."""
@@ -264,7 +265,7 @@ class _Layout:
 
     def overlap(self, low: Table, high: Table) -> Table:
         """For each width the most columns that a stripe and the one before it have in common."""
-        return self.most(np.where(self.later, np.maximum(self.before(high) - low, 0), 0))
+        return self.most(np.maximum(self.before(high) - low, 0) * self.later)
 
 
 def widths_of(columns: int) -> tuple[int, ...]:
