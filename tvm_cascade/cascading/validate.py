@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment
 from tvm_cascade.cascading.validate_memory import Area, Indices, Memory, has_contiguous_pixels
@@ -86,6 +87,7 @@ def _run(memory: Memory, s: int, segment: Segment) -> int:
         memory.write(
             memory.block(f"accumulator {o}", plan.graph.ops[o].kernels.accumulator_bytes), _SUM - o, "accumulator"
         )
+    tasks = {o: _task(memory, s, segment, plan.graph.ops[o]) for o in set(segment.trace) if o >= 0}
     stripes = [dict(zip(segment.ops, ranges, strict=True)) for ranges in segment.stripes] or [None]
     for n, stripe in enumerate(stripes):
         memory.start = {
@@ -99,7 +101,7 @@ def _run(memory: Memory, s: int, segment: Segment) -> int:
                 memory.write(*memory.area(area), plan.graph.tensors[-1 - o].name)
             else:
                 columns = None if stripe is None else stripe[o]
-                _step(memory, _Step(s, segment, plan.graph.ops[o], done[o], columns, n == len(stripes) - 1))
+                _step(memory, _Step(tasks[o], done[o], columns, n == len(stripes) - 1))
             done[o] += 1
     memory.check(state, _STATE, f"state {s}")
     return sum(_macs(plan, segment, o) for o in segment.ops)
@@ -114,19 +116,19 @@ def _start(plan: Plan, segment: Segment, t: int, x: int) -> int:
 
 def _copy_halo(memory: Memory, step: _Step, back: bool) -> None:
     """Copy the halo columns of the row of a step from their block into the ring, or with `back` from the ring to the block."""
-    if step.columns is None or step.op.index in step.segment.accumulating:
+    if step.columns is None or step.task.accumulating:
         return
-    for t in step.op.outputs:
+    for t in step.task.op.outputs:
         tensor, halo = memory.plan.graph.tensors[t], memory.plan.storages[t].halo_columns
         if not halo:
             continue
         x = step.columns[1 if back else 0]
-        x0 = _start(memory.plan, step.segment, t, x)
+        x0 = _start(memory.plan, step.task.segment, t, x)
         ring, tags = memory.area(Area(t, step.k, step.k + 1, x0, x))
         size = halo * (tensor.row_bytes // tensor.columns)
         store = memory.block(f"kept {t}", size * tensor.rows)[step.k * size :][: len(ring)]
         source, target = (ring, store) if back else (store, ring)
-        memory.check(source, tags, f"step {step.k} of {step.op.name}: part of what is kept of {tensor.name}")
+        memory.check(source, tags, f"step {step.k} of {step.task.op.name}: part of what is kept of {tensor.name}")
         memory.write(target, tags, f"what is kept of {tensor.name}")
 
 
@@ -155,15 +157,41 @@ def _taps(window: Window, columns: range, size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """One entry of a trace."""
+class _Task:
+    """An operator in its segment: what is the same for all of its steps."""
 
     s: int  # segment
     segment: Segment
     op: Op
+    over: Tensor  # `_grid`
+    tile: Tile
+    steps: int  # in a stripe, if there are any
+    by_rows: bool  # the output is written row by row, not in a single step
+    in_place: bool
+    accumulating: bool
+    mixed: bool  # goes by rows and touches a ring of pixels, which is an error
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One entry of a trace."""
+
+    task: _Task
     k: int
     columns: tuple[int, int] | None  # of the running stripe
     last_stripe: bool
+
+
+def _task(memory: Memory, s: int, segment: Segment, op: Op) -> _Task:
+    plan = memory.plan
+    over, tile = _grid(plan, segment, op)
+    held = {plan.storages[t].granularity for t in (*op.inputs, *op.outputs)}
+    around = [t for t, w in zip(op.inputs, op.windows, strict=False) if w is not None and w.stride == 0]
+    accumulating, in_place = op.index in segment.accumulating, op.index in segment.in_place
+    mixed = any(plan.storages[t].granularity is Granularity.PIXEL for t in around) and not accumulating
+    mixed = mixed or (Granularity.PIXEL in held and not tile.by_pixels)
+    by_rows, steps = _by_rows(plan, op) and not in_place, _count(plan, segment, op)
+    return _Task(s, segment, op, over, tile, steps, by_rows, in_place, accumulating, mixed)
 
 
 def _check_lives(plan: Plan, s: int, op: Op) -> None:
@@ -201,9 +229,9 @@ def _count(plan: Plan, segment: Segment, op: Op) -> int:
     return -(-over.rows // tile.rows) * (-(-over.columns // tile.columns) if tile.by_pixels else 1)
 
 
-def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> Area:
+def _tile(task: _Task, k: int) -> Area:
     """The area that step k writes, or adds to the accumulator."""
-    over, tile = _grid(plan, segment, op)
+    over, tile = task.over, task.tile
     if not tile.by_pixels:
         return Area(over.index, k * tile.rows, min((k + 1) * tile.rows, over.rows))
     across = -(-over.columns // tile.columns)
@@ -213,30 +241,24 @@ def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> Area:
 
 def _step(memory: Memory, step: _Step) -> None:
     """Replay one step: check the tags of its inputs, write those of its output."""
-    plan, op, k = memory.plan, step.op, step.k
-    scratch = _scratch(plan, step)
-    if scratch > step.segment.scratch_bytes:
+    plan, task, op, k = memory.plan, step.task, step.task.op, step.k
+    scratch = _scratch(step)
+    if scratch > task.segment.scratch_bytes:
         raise ValidationError(f"operator {op.name} needs {scratch} bytes of scratch")
-    held = {plan.storages[t].granularity for t in (*op.inputs, *op.outputs)}
-    around = [t for t, w in zip(op.inputs, op.windows, strict=False) if w is not None and w.stride == 0]
-    by_rows = (
-        any(plan.storages[t].granularity is Granularity.PIXEL for t in around)
-        and op.index not in step.segment.accumulating
-    )
-    if by_rows or (Granularity.PIXEL in held and not _grid(plan, step.segment, op)[1].by_pixels):
+    if task.mixed:
         raise ValidationError(f"{op.name} goes by rows and reads or writes what is held by pixels")
-    wanted, outputs = _areas(plan, step)
+    wanted, outputs = _areas(memory, step)
     reads = [(i, *memory.area(area)) for i, area in wanted]
     for i, addresses, tags in reads:
         name = plan.graph.tensors[op.inputs[i]].name
         memory.check(addresses, tags, f"step {k} of {op.name}: part of its input {name}")
-    own = [(memory.block(f"scratch {step.s}", scratch), _SCRATCH)]
+    own = [(memory.block(f"scratch {task.s}", scratch), _SCRATCH)]
     memory.write(*own[0], f"scratch of {op.name}")
     for i, addresses, tags in reads if scratch else ():
         memory.check(
             addresses, tags, f"step {k} of {op.name}: under its scratch, {plan.graph.tensors[op.inputs[i]].name}"
         )
-    if op.index in step.segment.accumulating:
+    if task.accumulating:
         own.append((memory.block(f"accumulator {op.index}", op.kernels.accumulator_bytes), _SUM - op.index))
     _copy_halo(memory, step, back=False)
     written = [memory.area(area) for area in outputs]
@@ -245,24 +267,23 @@ def _step(memory: Memory, step: _Step) -> None:
     for block, tag in own:
         memory.check(block, tag, f"step {k} of {op.name}: its scratch or accumulator")
     places = [addresses for addresses, _ in written]
-    if op.index in step.segment.in_place:
+    if task.in_place:
         _check_in_place(op, reads, places)
         return
-    _check_clobbering(op, k, reads, places, len(memory.tags))
+    _check_clobbering(op, k, reads, places, memory.marks)
     _copy_halo(memory, step, back=True)
 
 
-def _scratch(plan: Plan, step: _Step) -> int:
+def _scratch(step: _Step) -> int:
     """Bytes of scratch of an operator while a step runs, including the workspace of a pixel tile."""
-    op = step.op
-    if op.index in step.segment.in_place:
-        return op.kernels.in_place_workspace_bytes
-    if op.kernels.channel_tiling is not None and step.columns is not None:
-        return op.kernels.channel_tiling.scratch_bytes(step.columns[1] - step.columns[0])
-    over, tile = _grid(plan, step.segment, op)
-    if step.columns is not None or not tile.by_pixels:
-        return op.scratch_bytes
-    return op.kernels.tile_workspace_bytes(min(tile.columns, over.columns)) + op.scratch_bytes
+    task, kernels = step.task, step.task.op.kernels
+    if task.in_place:
+        return kernels.in_place_workspace_bytes
+    if kernels.channel_tiling is not None and step.columns is not None:
+        return kernels.channel_tiling.scratch_bytes(step.columns[1] - step.columns[0])
+    if step.columns is not None or not task.tile.by_pixels:
+        return task.op.scratch_bytes
+    return kernels.tile_workspace_bytes(min(task.tile.columns, task.over.columns)) + task.op.scratch_bytes
 
 
 def _check_in_place(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> None:
@@ -273,17 +294,20 @@ def _check_in_place(op: Op, reads: list[tuple[int, Indices, Indices]], written: 
 
 
 def _check_clobbering(
-    op: Op, k: int, reads: list[tuple[int, Indices, Indices]], written: list[Indices], size: int
+    op: Op, k: int, reads: list[tuple[int, Indices, Indices]], written: list[Indices], marks: NDArray[np.bool_]
 ) -> None:
-    """Raise `ValidationError` where outputs overlap one another, or an input that they may not overwrite element-wise."""
-    hit = np.zeros(size, np.int64)
+    """Raise `ValidationError` where outputs overlap one another, or an input that they may not overwrite element-wise.
+
+    `marks` has an element for every byte of the arena, False before and after.
+    """
     for addresses in written:
-        hit[addresses] += 1
-    if hit.max(initial=0) > 1:
-        raise ValidationError(f"outputs of {op.name} overlap")
-    for i, addresses, _ in reads:
-        if not hit[addresses].any():
-            continue
+        if marks[addresses].any():
+            raise ValidationError(f"outputs of {op.name} overlap")
+        marks[addresses] = True
+    hit = [(i, addresses) for i, addresses, _ in reads if marks[addresses].any()]
+    for addresses in written:
+        marks[addresses] = False
+    for i, addresses in hit:
         if i not in op.in_place or len(addresses) != len(written[0]) or _overtakes(written[0], addresses):
             raise ValidationError(f"step {k} of {op.name} writes over what it reads")
 
@@ -294,18 +318,15 @@ def _overtakes(written: Indices, read: Indices) -> bool:
     return bool(np.any(ours < theirs))
 
 
-def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, Area]], list[Area]]:
+def _areas(memory: Memory, step: _Step) -> tuple[list[tuple[int, Area]], list[Area]]:
     """The areas that a step reads, as (position in the inputs, area), one for each tap along the rows, and those it writes."""
-    op, segment, tensors = step.op, step.segment, plan.graph.tensors
-    everything = [Area(t, 0, tensors[t].rows) for t in op.outputs]
-    tile = _tile(plan, segment, op, step.k)
-    if step.columns is not None:
-        tile = Area(tile.tensor, step.k, step.k + 1, *step.columns)
-    if op.index in segment.accumulating:
-        last = step.last_stripe and step.k == _count(plan, segment, op) - 1
-        return [(0, tile)], everything if last else []
-    if not _by_rows(plan, op) or op.index in segment.in_place:
-        return [(i, Area(t, 0, tensors[t].rows)) for i, t in enumerate(op.inputs)], everything
+    task, op, tensors = step.task, step.task.op, memory.plan.graph.tensors
+    tile = _tile(task, step.k) if step.columns is None else Area(task.over.index, step.k, step.k + 1, *step.columns)
+    if task.accumulating or not task.by_rows:
+        everything = [Area(t, 0, tensors[t].rows) for t in op.outputs]
+        if not task.accumulating:
+            return [(i, Area(t, 0, tensors[t].rows)) for i, t in enumerate(op.inputs)], everything
+        return [(0, tile)], everything if step.last_stripe and step.k == task.steps - 1 else []
     wanted: list[tuple[int, Area]] = []
     for i, t in enumerate(op.inputs):
         tensor, window = tensors[t], op.windows[i]
@@ -313,19 +334,20 @@ def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, Area]], list[Area]]
             wanted.append((i, Area(t, 0, tensor.rows)))
             continue
         across = op.columns[i] if tile.x1 is not None else None
+        columns = _columns(across if memory.layouts[t].contiguous else None, tile, tensor.columns)
         if window.extent == window.stride == window.denominator == 1 and not window.padding:  # element for element
-            wanted.append((i, Area(t, tile.y0, min(tile.y1, tensor.rows), *_columns(across, tile, tensor))))
+            wanted.append((i, Area(t, tile.y0, min(tile.y1, tensor.rows), *columns)))
             continue
         taps = [window.first(y) + n * window.dilation for y in range(tile.y0, tile.y1) for n in range(window.extent)]
-        wanted.extend((i, Area(t, r, r + 1, *_columns(across, tile, tensor))) for r in taps if 0 <= r < tensor.rows)
+        wanted.extend((i, Area(t, r, r + 1, *columns)) for r in taps if 0 <= r < tensor.rows)
     return wanted, [Area(t, tile.y0, tile.y1, tile.x0, tile.x1) for t in op.outputs]
 
 
-def _columns(window: Window | None, tile: Area, tensor: Tensor) -> tuple[int, int | None]:
-    """The input columns [x0, x1) that the output columns of `tile` read, gaps of a dilated window included."""
+def _columns(window: Window | None, tile: Area, size: int) -> tuple[int, int | None]:
+    """The columns [x0, x1), of an input of `size`, that the output columns of `tile` read, gaps of a dilated window included."""
     if tile.x0 == tile.x1:
         return 0, 0
-    if window is None or tile.x1 is None or not has_contiguous_pixels(tensor):
+    if window is None or tile.x1 is None:
         return 0, None
     left, right = window.first(tile.x0), window.first(tile.x1 - 1) + window.span
-    return min(max(left, 0), tensor.columns), max(min(right, tensor.columns), 0)
+    return min(max(left, 0), size), max(min(right, size), 0)

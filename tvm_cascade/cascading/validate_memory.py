@@ -26,6 +26,19 @@ class Area:
     x1: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where a tensor lies and how its pixels are counted; in bytes unless said otherwise."""
+
+    place: int  # address of its first slot
+    tag: int  # of its first byte
+    columns: int  # pixels
+    unit: int  # of a pixel
+    pitch: int  # from one pixel to the next
+    slots: int  # pixels stored; 0: those of one stripe
+    contiguous: bool  # `has_contiguous_pixels`
+
+
 @dataclass
 class Memory:
     """The arena of a plan, byte by byte, while the plan is replayed."""
@@ -43,6 +56,22 @@ class Memory:
         self.offset = dict(zip(self.plan.buffers, self.plan.allocation.offsets, strict=True))
         sizes = [t.bytes for t in self.plan.graph.tensors]
         self.base = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.layouts = [self._layout(t) for t in self.plan.graph.tensors]
+        self.marks = np.zeros(
+            self.plan.allocation.peak, np.bool_
+        )  # for `check_clobbering`; all are False outside of it
+        self._blocks: dict[tuple[str, int], Indices] = {}
+
+    def _layout(self, tensor: Tensor) -> _Layout:
+        storage = self.plan.storages[tensor.index]
+        root = tensor.index if storage.root is None else storage.root
+        place = self.offset.get(f"tensor {root}", 0) + storage.byte_offset
+        tag = int(self.base[root]) + storage.byte_offset
+        unit = tensor.row_bytes // max(tensor.columns, 1)
+        by_pixels = storage.granularity is Granularity.PIXEL
+        slots = 0 if storage.columns else storage.pixels if by_pixels else storage.height * tensor.columns
+        fine = has_contiguous_pixels(tensor)
+        return _Layout(place, tag, tensor.columns, unit, storage.pitch or unit, slots, fine)
 
     def write(self, addresses: Indices, tags: Indices | int, what: str) -> None:
         """Write tags to addresses. Raises `ValidationError` for an address outside of the arena."""
@@ -55,38 +84,51 @@ class Memory:
 
     def check(self, addresses: Indices, tags: Indices | int, what: str) -> None:
         """Raise `ValidationError` unless each address carries its tag."""
-        if addresses.size and (addresses.max() >= len(self.tags) or np.any(self.tags[addresses] != tags)):
+        try:
+            kept = (self.tags[addresses] == tags).all()
+        except IndexError:  # an address outside of the arena
+            kept = False
+        if not kept:
             raise ValidationError(f"{what} is not in memory any more, or not yet")
 
     def block(self, name: str, size: int) -> Indices:
         """The addresses of the first `size` bytes of a block."""
-        return np.arange(size, dtype=np.int64) + (self.offset[name] if size else 0)
+        if (name, size) not in self._blocks:
+            self._blocks[name, size] = np.arange(size, dtype=np.int64) + (self.offset[name] if size else 0)
+        return self._blocks[name, size]
 
     def area(self, area: Area) -> tuple[Indices, Indices]:
         """The addresses of an area and the tags that belong there, element by element in the same order."""
+        at = self.layouts[area.tensor]
+        x1 = at.columns if area.x1 is None else area.x1
+        if not at.contiguous:
+            return self._by_elements(area, at)
+        if at.slots and at.pitch == at.unit and (area.y1 - area.y0 == 1 or x1 - area.x0 == at.columns):
+            first, count = area.y0 * at.columns + area.x0, max((area.y1 - area.y0) * (x1 - area.x0), 0)
+            slot = first % at.slots
+            if slot + count <= at.slots:  # pixels one behind the other
+                return tuple(
+                    np.arange(start, start + count * at.unit, dtype=np.int64)
+                    for start in (at.place + slot * at.unit, at.tag + first * at.unit)
+                )
+        rows, columns = np.arange(area.y0, area.y1, dtype=np.int64), np.arange(area.x0, x1, dtype=np.int64)
+        pixel = (rows[:, None] * at.columns + columns).reshape(-1)
+        slot = pixel % at.slots if at.slots else self._slots_in_stripe(area, rows, columns)
+        spread = np.arange(at.unit, dtype=np.int64)
+        places, elements = ((p[:, None] * at.pitch + spread).reshape(-1) for p in (slot, pixel))
+        return at.place + places, at.tag + elements
+
+    def _by_elements(self, area: Area, at: _Layout) -> tuple[Indices, Indices]:
+        """As `area`, of a tensor whose pixels are not contiguous."""
         tensor, storage = self.plan.graph.tensors[area.tensor], self.plan.storages[area.tensor]
-        root = area.tensor if storage.root is None else storage.root
-        place = self.offset.get(f"tensor {root}", 0) + storage.byte_offset
-        own = self.base[root] + storage.byte_offset
         rows = np.arange(area.y0, area.y1, dtype=np.int64)
         within, inner = _row(tensor)
-        if has_contiguous_pixels(tensor):
-            unit = tensor.row_bytes // max(tensor.columns, 1)
-            columns = np.arange(area.x0, tensor.columns if area.x1 is None else area.x1, dtype=np.int64)
-            pixel = (rows[:, None] * tensor.columns + columns).reshape(-1)
-            if storage.columns:
-                slot = self._slots_in_stripe(area, rows, columns)
-            else:
-                by_pixels = storage.granularity is Granularity.PIXEL
-                slot = pixel % (storage.pixels if by_pixels else storage.height * tensor.columns)
-            spread, pitch = np.arange(unit, dtype=np.int64), storage.pitch or unit
-            places, elements = ((at[:, None] * pitch + spread).reshape(-1) for at in (slot, pixel))
-            return place + places, own + elements
         elements = (rows[:, None] * inner + within).reshape(-1)
         if storage.height >= tensor.rows and area.tensor not in self.streamed:
-            return place + elements, own + elements
+            return at.place + elements, at.tag + elements
         slot = (rows % storage.height) * tensor.row_bytes
-        return place + (slot[:, None] + np.arange(tensor.row_bytes, dtype=np.int64)).reshape(-1), own + elements
+        places = (slot[:, None] + np.arange(tensor.row_bytes, dtype=np.int64)).reshape(-1)
+        return at.place + places, at.tag + elements
 
     def _slots_in_stripe(self, area: Area, rows: Indices, columns: Indices) -> Indices:
         """The pixels of an area in a ring whose rows hold the columns of one stripe."""
