@@ -46,6 +46,8 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
 
         from tvm_cascade.importers.onnx_converters import CONVERTERS, Importer
         from tvm_cascade.importers.onnx_folding import constant_operands, fold_pads, fold_shapes
+        from tvm_cascade.importers.onnx_functions import expand_functions
+        from tvm_cascade.importers.onnx_graph import computed_operand, in_order
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
     except ImportError as error:
         raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
@@ -56,14 +58,15 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
     try:
         if not model.graph.node:
             raise LoadError(path, "not an ONNX model: its graph has no operator")
-        model = as_signed(spell_out(model))
+        model = as_signed(spell_out(in_order(path, model)))
+        shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
+        model = in_order(path, expand_functions(model, shapes, known))
         _check_filled(path, model)
-        shapes = _static_shapes(path, model, input_shapes)
-        _check_operators(path, model, {**_get_convert_map(), **CONVERTERS})
+        _check_operators(path, model, known)
         ready = fold_pads(constant_operands(fold_shapes(model, shapes)))
         imported = _imported(path, Importer(shapes, "float32"), ready)
         check_sizes(path, imported)
-        _check_static(path, imported)
+        _check_static(path, imported, computed_operand(ready))
         if is_quantized(imported):
             check_scales(path, imported)
             imported = to_channels_last(store_biases(imported))
@@ -76,6 +79,8 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
 
 def _imported(path: Path, importer: Any, model: Any) -> tvm.IRModule:
     """Run the importer without its output and warnings; an error names the operator, which the importer only prints."""
+    from tvm_cascade.importers.onnx_graph import computed_operand
+
     if model.ir_version < 3:
         raise LoadError(path, f"ONNX of version {model.ir_version} of its format: convert it to version 3 or later")
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
@@ -85,11 +90,26 @@ def _imported(path: Path, importer: Any, model: Any) -> tvm.IRModule:
             warnings.simplefilter("ignore")
             return importer.from_onnx(model.graph, opset)
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
+        if computed := computed_operand(model):
+            raise LoadError(path, f"{computed}{_STATIC}") from error
         at = re.search(r"Error converting operator (\w+)", said.getvalue())
-        known = isinstance(error, (NotImplementedError, tvm.error.OpNotImplemented))
-        what = "has a form that is not supported" if known else "is malformed, or of a form that is not supported"
+        known = isinstance(error, (NotImplementedError, tvm.error.OpNotImplemented)) or _is_valid(model)
+        what = "has a form that is not supported" if known else "is malformed"
         where = f"operator {at[1]} {what}" if at else "the importer cannot read it"
-        raise LoadError(path, f"{where}: {last_line(error)}") from error
+        why = f"without the attribute {error.args[0]}" if isinstance(error, KeyError) else last_line(error)
+        raise LoadError(path, f"{where}: {why}") from error
+
+
+def _is_valid(model: Any) -> bool:
+    """Whether a model agrees with the definitions of its operators; those of other domains may have any form."""
+    from onnx import checker, shape_inference
+
+    try:
+        checker.check_model(model)
+        shape_inference.infer_shapes(model, strict_mode=True)
+    except (checker.ValidationError, shape_inference.InferenceError):
+        return False
+    return True
 
 
 def _check_operators(path: Path, model: Any, known: Mapping[str, object]) -> None:
@@ -99,11 +119,17 @@ def _check_operators(path: Path, model: Any, known: Mapping[str, object]) -> Non
         raise UnsupportedOperatorError(path, [printable(m) for m in missing], sorted(known), remedy=remedy)
 
 
-def _check_static(path: Path, mod: Any) -> None:
-    """Raise `LoadError` for a tensor without a static shape: those of the inputs are known here."""
+def _check_static(path: Path, mod: Any, computed: str) -> None:
+    """Raise `LoadError` for a tensor without a static shape: those of the inputs are known here. `computed`, where it is
+    not empty, says why."""
     for binding in bindings_of(mod["main"]):
         if hasattr(binding.var.ty, "dtype") and hasattr(binding.var.ty, "shape"):
-            tensor_spec(path, str(binding.var.name), binding.var.ty, _STATIC)
+            try:
+                tensor_spec(path, str(binding.var.name), binding.var.ty, _STATIC)
+            except LoadError as error:
+                if not computed:
+                    raise
+                raise LoadError(path, f"{computed}{_STATIC}") from error
 
 
 def _check_filled(path: Path, model: Any) -> None:

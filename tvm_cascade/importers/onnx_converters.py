@@ -19,6 +19,12 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.nearest import nearest_sources
+from tvm_cascade.importers.onnx_normalizations import (
+    batch_normalization,
+    layer_normalization,
+    lp_normalization,
+    rms_normalization,
+)
 from tvm_cascade.importers.values import Value, blocks_closed, constant_of, relax, shape_of
 
 Attributes = dict[str, Any]
@@ -129,6 +135,51 @@ def _swish(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
         return relax.op.nn.silu(x)
     scaled = bb.normalize(relax.op.multiply(x, relax.const(np.array(alpha, str(x.ty.dtype)))))
     return relax.op.multiply(x, bb.normalize(relax.op.sigmoid(scaled)))
+
+
+def _infinite(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """IsInf of one sign: the importer ignores `detect_negative` and `detect_positive`."""
+    x, below, above = inputs[0], attrs.get("detect_negative", 1), attrs.get("detect_positive", 1)
+    if below and above:
+        return None
+    bound = relax.const(np.array(np.inf if above else -np.inf, str(x.ty.dtype)))
+    return relax.op.equal(x, bound) if below or above else relax.op.zeros(shape_of(x), "bool")
+
+
+def _one_hot(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """OneHot of constant depth: the importer takes no depth of one dimension, and makes the values float64."""
+    depth, values, x = _constant(inputs, 1), _constant(inputs, 2), inputs[0]
+    if depth is None or values is None:
+        return None
+    count, rank = int(depth.reshape(-1)[0]), len(shape_of(x))
+    axis = int(attrs.get("axis", -1)) % (rank + 1)
+    places = np.arange(count, dtype="int32").reshape(count, *[1] * (rank - axis))
+    given = bb.normalize(relax.op.expand_dims(bb.normalize(relax.op.astype(x, "int32")), axis))
+    hits = [bb.normalize(relax.op.equal(given, relax.const(p))) for p in (places, places - count)]  # from either end
+    off, on = (relax.const(v) for v in values)
+    return relax.op.where(bb.normalize(relax.op.logical_or(*hits)), on, off)
+
+
+def _insert(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
+    """SequenceInsert before a place counted from the end: the importer inserts one place later."""
+    place = _constant(inputs, 2)
+    if place is not None and place < 0:
+        inputs[2] = relax.const(np.array(len(inputs[0]) + int(place), "int64"))
+
+
+def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
+    """Limits of NonMaxSuppression: the importer takes computed ones for its own defaults, which are not ONNX's."""
+    names = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
+    defaults = (None, np.float32(0), np.finfo("float32").min)
+    for index, (name, default) in enumerate(zip(names, defaults, strict=True), 2):
+        if inputs[index] is not None and _constant(inputs, index) is None:
+            raise NotImplementedError(f"{name} that is computed, or an input: make it a constant")
+        if inputs[index] is None and default is None:
+            raise NotImplementedError(f"{name} that is left out, which means no output")
+        if inputs[index] is None:
+            while len(inputs) <= index:
+                inputs.append(None)
+            inputs[index] = relax.const(np.float32(default))
 
 
 def _power(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
@@ -292,6 +343,14 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "Min": _pairwise(relax.op.minimum),
         "Pow": _power,
         "Swish": _swish,
+        "IsInf": _infinite,
+        "BatchNormalization": batch_normalization,
+        "LayerNormalization": layer_normalization,
+        "RMSNormalization": rms_normalization,
+        "LpNormalization": lp_normalization,
+        "NonMaxSuppression": _suppression,
+        "OneHot": _one_hot,
+        "SequenceInsert": _insert,
         "Gather": _along_axis(relax.op.take),
         "GatherElements": _along_axis(relax.op.gather_elements),
         "GatherND": _gather_nd,

@@ -8,6 +8,7 @@ A zero pad of rows and columns is equal to the convolution's own padding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -54,17 +55,23 @@ def constant_tensor(node: Any) -> Any | None:
 
 def fold_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
     """A copy of `model` with computed sizes folded to constants; `shapes` are those of its inputs."""
-    if not any(n.op_type == "Shape" for n in model.graph.node):
+    if not any(n.op_type in ("Shape", "Size") for n in model.graph.node):
         return model
+    made = with_input_shapes(model, shapes)
+    for _ in range(_ROUNDS):
+        if not _folded(made):
+            break
+    return made
+
+
+def with_input_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """A copy of `model` with these shapes of its inputs, and none of inner tensors."""
     made = copied(model)
     for value in made.graph.input:
         if value.name in shapes:
             dims = [onnx.TensorShapeProto.Dimension(dim_value=int(d)) for d in shapes[value.name]]
             value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dims))
     del made.graph.value_info[:]
-    for _ in range(_ROUNDS):
-        if not _folded(made):
-            break
     return made
 
 
@@ -108,8 +115,10 @@ def _value(node: Any, shapes: Mapping[str, tuple[int, ...]], small: Mapping[str,
     """The value of a node that computes from known sizes only; None for any other node."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
-    if node.op_type == "Shape":
+    if node.op_type in ("Shape", "Size"):
         shape = shapes.get(node.input[0])
+        if shape is not None and node.op_type == "Size":
+            return np.array(prod(shape), "int64")
         at = {a.name: a.i for a in node.attribute}
         return None if shape is None else np.array(shape[at.get("start", 0) : at.get("end", len(shape))], "int64")
     given = [i for i in node.input if i]

@@ -104,6 +104,10 @@ def untrusted(model: Any) -> Iterator[str]:
                 yield f"{node.op_type} of opset {opset}"
         elif node.op_type == "LRN":
             yield "LRN"
+        elif node.op_type == "LpNormalization" and "p" in attrs and attrs["p"].i == 1:
+            yield "LpNormalization of p 1"  # it adds signed values
+        elif node.op_type == "SequenceInsert" and len(node.input) > 2:
+            yield "SequenceInsert at the end"  # it inserts at the front
         elif "auto_pad" in attrs and attrs["auto_pad"].s in _PADS.get(node.op_type, ()):
             yield f"{node.op_type} of {attrs['auto_pad'].s.decode()}"
         elif node.op_type == "GlobalMaxPool" and rank != 4:

@@ -1,0 +1,190 @@
+"""Operators whose attributes, outputs or operands have several forms, against ONNX's definition; and graphs in other orders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tvm_cascade.errors import LoadError
+from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.testing.reference import Compiled
+
+_KINDS = {"f": onnx.TensorProto.FLOAT, "i": onnx.TensorProto.INT64, "b": onnx.TensorProto.BOOL}
+RNG = np.random.default_rng(0)
+
+
+def _x(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype("float32")
+
+
+def _save(path: Path, nodes: list[Any], inputs: list[np.ndarray], weights: dict[str, Any], **how: Any) -> Any:
+    """A model of inputs x0, x1, ... and outputs y0, y1, ... of any shape; `how`: opset, functions."""
+    made = sorted({o for n in nodes for o in n.output if o.startswith("y")})
+    given = [helper.make_tensor_value_info(f"x{k}", _KINDS[a.dtype.kind], a.shape) for k, a in enumerate(inputs)]
+    results = [helper.make_value_info(name, onnx.TypeProto()) for name in made]
+    held = [numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items()]
+    opset, functions = how.get("opset", 18), how.get("functions", [])
+    domains = [helper.make_opsetid("", opset), *(helper.make_opsetid(f.domain, 1) for f in functions)]
+    graph = helper.make_graph(nodes, "g", given, results, held)
+    model = helper.make_model(graph, opset_imports=domains, ir_version=9, functions=functions)
+    onnx.save(model, path)
+    return model
+
+
+def _check(
+    folder: Path, nodes: list[Any], inputs: list[np.ndarray], weights: dict[str, Any], want: Any = None, **how: Any
+) -> None:
+    """What is loaded computes what ONNX's evaluator does, or `want`."""
+    model = _save(folder / "n.onnx", nodes, inputs, weights, **how)
+    if want is None:
+        evaluator: Any = ReferenceEvaluator(model)
+        want = evaluator.run(None, {f"x{k}": a for k, a in enumerate(inputs)})
+    made = Compiled(load(folder / "n.onnx"))(*inputs)
+    for ours, theirs in zip(made, want, strict=True):
+        assert (ours.shape, ours.dtype) == (np.shape(theirs), np.asarray(theirs).dtype)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("opset", "outputs"), [(18, 3), (18, 1), (9, 3)])
+def test_batch_normalization_in_training_mode(tmp_path: Path, opset: int, outputs: int) -> None:
+    x, held = _x(2, 3, 4, 5) * 3 + 1, {name: RNG.uniform(0.5, 1.5, 3).astype("float32") for name in "sbmv"}
+    mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3))
+    s, b, m, v, mu, sigma = (a.reshape(1, 3, 1, 1) for a in (*held.values(), mean, np.sqrt(variance + 1e-5)))
+    want = [(x - mu) / sigma * s + b, m.ravel() * 0.8 + mean * 0.2, v.ravel() * 0.8 + variance * 0.2]
+    mode: dict[str, Any] = {"training_mode": 1} if opset > 13 else {}
+    names = ["y0", "y1", "y2"][:outputs]
+    node = helper.make_node("BatchNormalization", ["x0", *held], names, momentum=0.8, **mode)
+    _check(tmp_path, [node], [x], held, [w.astype("float32") for w in want[:outputs]], opset=opset)
+
+
+@pytest.mark.parametrize("signs", [{}, {"detect_negative": 0}, {"detect_positive": 0}])
+def test_infinities_of_either_sign(tmp_path: Path, signs: dict[str, int]) -> None:
+    x = _x(3, 4)
+    x[0, 1], x[1, 2], x[2, 3] = np.inf, -np.inf, np.nan
+    _check(tmp_path, [helper.make_node("IsInf", ["x0"], ["y0"], **signs)], [x], {})
+
+
+@pytest.mark.parametrize("place", [None, 0, 1, 2, -1, -2])
+def test_insertion_into_a_sequence(tmp_path: Path, place: int | None) -> None:
+    given = ["s", "x2"] if place is None else ["s", "x2", "p"]
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x0", "x1"], ["s"]),
+        helper.make_node("SequenceInsert", given, ["t"]),
+        helper.make_node("ConcatFromSequence", ["t"], ["y0"], axis=0),
+    ]
+    a, b, c = (_x(2, 3) for _ in range(3))
+    parts = [a, b]
+    parts.insert(2 if place is None else place, c)  # ONNX's evaluator inserts at 0 where 2 is asked for
+    _check(tmp_path, nodes, [a, b, c], {} if place is None else {"p": np.int64(place)}, [np.concatenate(parts)])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_layer_normalization_and_its_statistics(tmp_path: Path, axis: int, outputs: int) -> None:
+    shape = (3, 4, 5)[axis:]
+    node = helper.make_node("LayerNormalization", ["x0", "s", "b"], ["y0", "y1", "y2"][:outputs], axis=axis)
+    _check(tmp_path, [node], [_x(3, 4, 5)], {"s": _x(*shape), "b": _x(*shape)})
+
+
+def test_normalizations_of_scales_that_are_broadcast(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("LayerNormalization", ["x0", "s", "b"], ["y0"], axis=1),
+        helper.make_node("RMSNormalization", ["x0", "s"], ["y1"], axis=1),
+        helper.make_node("RMSNormalization", ["x0", "whole"], ["y2"], axis=0),
+    ]
+    _check(tmp_path, nodes, [_x(3, 4, 5)], {"s": _x(5), "b": _x(4, 5), "whole": _x(3, 4, 5)}, opset=23)
+
+
+@pytest.mark.parametrize(("axis", "order"), [(1, 2), (-1, 1), (0, 1)])
+def test_lp_normalization(tmp_path: Path, axis: int, order: int) -> None:
+    x = _x(3, 4, 5)
+    x[0, :, 0], x[0, 0, :] = 0, 0
+    x[:, 1, 1] = 0
+    norm = np.linalg.norm(x, order, axis, keepdims=True) if order == 2 else np.abs(x).sum(axis, keepdims=True)
+    want = x / np.where(norm == 0, 1, norm)
+    _check(tmp_path, [helper.make_node("LpNormalization", ["x0"], ["y0"], axis=axis, p=order)], [x], {}, [want])
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_one_hot_by_a_depth_of_one_dimension(tmp_path: Path, axis: int) -> None:
+    """Negative indices count from the end; those beyond it give no hot element."""
+    x = np.array([[0, 1, 4], [-1, -5, 7]])
+    want = np.moveaxis(np.where((np.arange(5) == x[..., None]) | (np.arange(5) - 5 == x[..., None]), 2, -1), -1, axis)
+    node = helper.make_node("OneHot", ["x0", "depth", "values"], ["y0"], axis=axis)
+    _check(tmp_path, [node], [x], {"depth": np.array([5]), "values": np.float32([-1, 2])}, [want.astype("float32")])
+
+
+def test_operators_of_a_functions_body(tmp_path: Path) -> None:
+    """Of ONNX's own definition, nested ones too, and of the file."""
+    own = helper.make_function(
+        "own", "Bend", ["a"], ["z"], [helper.make_node("Celu", ["a"], ["z"], alpha=0.5)], [helper.make_opsetid("", 18)]
+    )
+    nodes = [
+        helper.make_node("Celu", ["x0"], ["y0"], alpha=1.7),
+        helper.make_node("Celu", ["y0"], ["y1"]),
+        helper.make_node("Bend", ["y1"], ["y2"], domain="own"),
+    ]
+    _check(tmp_path, nodes, [_x(3, 4)], {}, functions=[own])
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_of_onnx_itself(tmp_path: Path, causal: int) -> None:
+    """Beside that of com.microsoft, which has the same name and other operands."""
+    node = helper.make_node("Attention", ["x0", "x1", "x2"], ["y0"], q_num_heads=2, kv_num_heads=2, is_causal=causal)
+    _check(tmp_path, [node], [_x(1, 4, 8), _x(1, 6, 8), _x(1, 6, 8)], {}, opset=23)
+
+
+def test_nodes_out_of_order_and_constants_of_numbers(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["b"], ["y0"]),
+        helper.make_node("Mul", ["a", "two"], ["b"]),
+        helper.make_node("Reshape", ["x0", "shape"], ["a"]),
+        helper.make_node("Constant", [], ["two"], value_float=2.0),
+        helper.make_node("Constant", [], ["shape"], value_ints=[6, 2]),
+    ]
+    x = _x(3, 4)
+    _check(tmp_path, nodes, [x], {}, [np.maximum(x.reshape(6, 2) * 2, 0)])
+    assert io_spec(load(tmp_path / "n.onnx")).outputs[0].shape == (6, 2)
+
+
+def _boxes(names: list[str]) -> tuple[list[Any], list[np.ndarray], dict[str, Any]]:
+    inputs = [RNG.uniform(0, 1, (1, 4, 4)).astype("float32"), RNG.uniform(0, 1, (1, 1, 4)).astype("float32")]
+    return [helper.make_node("NonMaxSuppression", ["x0", "x1", *names], ["y0"])], inputs, {"n": np.array([2])}
+
+
+_REFUSED = {
+    "cycle": ([("Add", ["x0", "q"], "p", "a"), ("Relu", ["p"], "q")], "form a cycle"),
+    "nowhere": ([("Relu", ["nowhere"], "y0")], "operator Relu reads nowhere, which nothing computes"),
+    "Constant": ([("Constant", [], "y0", "k")], "operator Constant k with no value is not supported"),
+    "Slice": ([("Slice", ["x0", "x1", "x1"], "y0")], "operator Slice with starts .* is not supported"),
+    "Pad": ([("Pad", ["x0", "x1"], "y0")], "operator Pad with pads .* is not supported"),
+}
+
+
+@pytest.mark.parametrize("what", _REFUSED)
+def test_what_is_refused_is_said_in_a_sentence(tmp_path: Path, what: str) -> None:
+    nodes, said = _REFUSED[what]
+    made = [helper.make_node(kind, given, [result], *name) for kind, given, result, *name in nodes]
+    made.append(helper.make_node("Relu", [made[-1].output[0]], ["y9"]))
+    _save(tmp_path / "n.onnx", made, [_x(3, 4), np.zeros(4, "int64")], {})
+    with pytest.raises(LoadError, match=said) as error:
+        load(tmp_path / "n.onnx")
+    assert "malformed" not in str(error.value)
+
+
+@pytest.mark.parametrize(("names", "said"), [(["x2"], "max_output_boxes_per_class"), (["n", "x2"], "iou_threshold")])
+def test_suppression_by_limits_that_are_given_at_run_time(tmp_path: Path, names: list[str], said: str) -> None:
+    nodes, inputs, weights = _boxes(names)
+    kind = "int64" if names == ["x2"] else "float32"
+    _save(tmp_path / "n.onnx", nodes, [*inputs, np.ones(1, kind)], weights)
+    with pytest.raises(LoadError, match=f"NonMaxSuppression has a form that is not supported: {said}"):
+        load(tmp_path / "n.onnx")

@@ -1,0 +1,105 @@
+"""Forms of ONNX graphs that files have and the importer cannot read: nodes out of order, constants without a tensor, operands
+that are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+from tvm_cascade.errors import LoadError
+from tvm_cascade.importers.onnx_folding import copied
+from tvm_cascade.messages import printable
+
+_NUMBERS = {"value_float": ("f", "float32"), "value_int": ("i", "int64")}
+_NUMBERS |= {"value_floats": ("floats", "float32"), "value_ints": ("ints", "int64")}
+_SLICE = {1: "starts", 2: "ends", 3: "axes", 4: "steps"}
+_SIZES = {"Reshape": "shape", "Expand": "shape", "Tile": "repeats", "TopK": "k", "OneHot": "depth", "Split": "split"}
+_OPERANDS = {"Slice": _SLICE, "Pad": {1: "pads", 2: "constant_value", 3: "axes"}, "Resize": {2: "scales", 3: "sizes"}}
+_OPERANDS |= {name: {1: operand} for name, operand in _SIZES.items()}  # on which the shape of the output depends
+
+
+def computed_operand(model: Any) -> str:
+    """The first operator with an operand that has to be constant and is computed or an input, as a sentence; or nothing."""
+    constants = {w.name for w in model.graph.initializer}
+    constants |= {o for n in model.graph.node if n.op_type == "Constant" for o in n.output}
+    for node in model.graph.node:
+        for index, operand in _OPERANDS.get(node.op_type, {}).items():
+            if len(node.input) > index and node.input[index] and node.input[index] not in constants:
+                return f"operator {_named(node)} with {operand} that the network computes is not supported"
+    return ""
+
+
+def in_order(path: Path, model: Any) -> Any:
+    """A copy of `model` whose nodes come after those that they read, with a tensor in every Constant.
+
+    Raises
+    ------
+    LoadError
+        For nodes in a cycle, a tensor that nothing computes, and a Constant whose value is no tensor of numbers.
+    """
+    made = copied(model)
+    for node in made.graph.node:
+        if node.op_type == "Constant":
+            _set_tensor(path, node)
+    ordered = list(_ordered(path, made.graph))
+    if any(a is not b for a, b in zip(ordered, made.graph.node, strict=True)):
+        ordered = [copied(n) for n in ordered]
+        del made.graph.node[:]
+        made.graph.node.extend(ordered)
+    return made
+
+
+def _ordered(path: Path, graph: Any) -> Iterator[Any]:
+    """The nodes in an order in which they can be computed: each as soon as what it reads is known, else as given."""
+    known = {"", *(i.name for i in graph.input), *(w.name for w in graph.initializer)}
+    known |= {w.values.name for w in graph.sparse_initializer}
+    made = known | {o for n in graph.node for o in n.output}
+    waiting = list(graph.node)
+    for node in waiting:
+        for name in _read(node):
+            if name not in made:
+                raise LoadError(path, f"operator {_named(node)} reads {printable(name)}, which nothing computes")
+    while waiting:
+        later = []
+        for node in waiting:
+            if known.issuperset(_read(node)):
+                known.update(node.output)
+                yield node
+            else:
+                later.append(node)
+        if len(later) == len(waiting):
+            names = ", ".join(_named(n) for n in later[:4])
+            raise LoadError(path, f"its operators form a cycle, in which each waits for another: {names}")
+        waiting = later
+
+
+def _read(node: Any) -> set[str]:
+    """The tensors that a node, or a graph inside of it, reads from outside."""
+    names = set(node.input)
+    for graph in (g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)):
+        own = {i.name for i in graph.input} | {w.name for w in graph.initializer}
+        own |= {o for n in graph.node for o in n.output}
+        names |= {name for n in graph.node for name in _read(n)} - own
+    return names
+
+
+def _set_tensor(path: Path, node: Any) -> None:
+    """Give a Constant of numbers the attribute `value`, in place."""
+    held = node.attribute[0] if len(node.attribute) == 1 else None
+    if held is not None and held.name == "value":
+        return
+    if held is None or held.name not in _NUMBERS:
+        what = held.name if held is not None else "no value"
+        raise LoadError(path, f"operator {_named(node)} with {printable(what)} is not supported: give it a tensor")
+    field, dtype = _NUMBERS[held.name]
+    held = helper.make_attribute("value", numpy_helper.from_array(np.array(getattr(held, field), dtype)))
+    del node.attribute[:]
+    node.attribute.append(held)
+
+
+def _named(node: Any) -> str:
+    return printable(f"{node.op_type} {node.name}".strip())

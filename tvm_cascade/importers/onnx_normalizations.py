@@ -1,0 +1,104 @@
+"""Converters of ONNX normalizations that Relax's importer lacks, or computes wrongly in some form.
+
+It ignores that a BatchNormalization in training mode normalizes by the statistics of its input; returns 0 for the
+statistics that a LayerNormalization has as outputs; and takes neither a scale that is broadcast nor an RMSNormalization
+over every axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade.importers.values import Value, relax, shape_of
+
+Attributes = dict[str, Any]
+
+
+def batch_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """In training mode: by the mean and variance of the batch; running statistics are the second and third output. Before
+    opset 14 several outputs mean that mode."""
+    outputs = int(attrs["tvm_custom"]["num_outputs"])
+    if not attrs.get("training_mode") and outputs == 1:
+        return None
+    if outputs > 3:
+        raise NotImplementedError("saved_mean and saved_var, outputs of training")
+    x, scale, bias, *running = inputs[:5]
+    rank = len(shape_of(x))
+    places = [-1 if axis == 1 else 1 for axis in range(rank)]
+    axes = [axis for axis in range(rank) if axis != 1]
+    mean, variance, deviation = _statistics(bb, x, axes)
+    normal = _divided(bb, deviation, variance, attrs)
+    scale, bias = (bb.normalize(relax.op.reshape(v, places)) for v in (scale, bias))
+    result = bb.normalize(relax.op.add(bb.normalize(relax.op.multiply(normal, scale)), bias))
+    momentum = float(attrs.get("momentum", 0.9))
+    kept = []
+    for old, new in zip(running, (mean, variance), strict=True):
+        parts = _scaled(bb, old, momentum), _scaled(bb, bb.normalize(relax.op.reshape(new, (-1,))), 1 - momentum)
+        kept.append(bb.normalize(relax.op.add(*parts)))
+    return relax.Tuple([result, *kept])
+
+
+def layer_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """With the outputs Mean and InvStdDev, or where scale and bias are broadcast to what is normalized."""
+    x, scale, bias = inputs[0], inputs[1], inputs[2]
+    axes = _axes(x, attrs)
+    plain = all(v is None or len(shape_of(v)) == len(axes) for v in (scale, bias))
+    if plain and int(attrs["tvm_custom"]["num_outputs"]) == 1:
+        return None
+    mean, variance, deviation = _statistics(bb, x, axes)
+    result = relax.op.multiply(_divided(bb, deviation, variance, attrs), scale)
+    result = result if bias is None else relax.op.add(bb.normalize(result), bias)
+    return relax.Tuple([bb.normalize(result), mean, bb.normalize(relax.op.rsqrt(_biased(bb, variance, attrs)))])
+
+
+def rms_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Over every axis, or with a scale that is broadcast."""
+    x, scale = inputs[0], inputs[1]
+    axes = _axes(x, attrs)
+    if len(shape_of(scale)) == len(axes) < len(shape_of(x)):
+        return None
+    square = bb.normalize(relax.op.mean(bb.normalize(relax.op.square(x)), axes, keepdims=True))
+    return relax.op.multiply(_divided(bb, x, square, attrs), scale)
+
+
+def lp_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """x divided by its L1 or L2 norm along an axis; 0 where that is 0."""
+    x, axis, order = inputs[0], int(attrs.get("axis", -1)), int(attrs.get("p", 2))
+    sizes = relax.op.abs(x) if order == 1 else relax.op.square(x)
+    total = bb.normalize(relax.op.sum(bb.normalize(sizes), axis, keepdims=True))
+    norm = total if order == 1 else bb.normalize(relax.op.sqrt(total))
+    least = relax.const(np.array(np.finfo("float32").tiny, str(x.ty.dtype)))
+    return relax.op.divide(x, bb.normalize(relax.op.maximum(norm, least)))
+
+
+def _axes(x: Value, attrs: Attributes) -> list[int]:
+    """The axes that a layer is normalized over: from `axis` to the last one."""
+    rank = len(shape_of(x))
+    return list(range(int(attrs.get("axis", -1)) % rank, rank))
+
+
+def _statistics(bb: Any, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
+    """Mean and variance over `axes`, which are kept with extent 1, and the deviation from that mean."""
+    mean = bb.normalize(relax.op.mean(x, list(axes), keepdims=True))
+    deviation = bb.normalize(relax.op.subtract(x, mean))
+    return (
+        mean,
+        bb.normalize(relax.op.mean(bb.normalize(relax.op.square(deviation)), list(axes), keepdims=True)),
+        deviation,
+    )
+
+
+def _biased(bb: Any, square: Value, attrs: Attributes) -> Value:
+    return bb.normalize(relax.op.add(square, relax.const(np.float32(attrs.get("epsilon", 1e-5)))))
+
+
+def _divided(bb: Any, value: Value, square: Value, attrs: Attributes) -> Value:
+    """`value / sqrt(square + epsilon)`."""
+    return bb.normalize(relax.op.divide(value, bb.normalize(relax.op.sqrt(_biased(bb, square, attrs)))))
+
+
+def _scaled(bb: Any, value: Value, factor: float) -> Value:
+    return bb.normalize(relax.op.multiply(value, relax.const(np.float32(factor))))
