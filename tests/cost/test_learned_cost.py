@@ -8,12 +8,14 @@ from random import Random
 import pytest
 
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.cost.interface import features
-from tvm_cascade.cost.learned import LearnedCost, refine
+from tvm_cascade.cost.interface import OpFeatures, features
+from tvm_cascade.cost.learned import LearnedCost, refine, stage_vector
 from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions, confirm
 from tvm_cascade.cost.records import CONCURRENT, RecordStore, median_interval, stage_key
 from tvm_cascade.errors import LoadError
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
+from tvm_cascade.operators.record import Family
+from tvm_cascade.operators.table import OPERATORS
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.scheduler import priced_stages
 
@@ -75,6 +77,15 @@ def blocks(count: int, seed: int) -> Graph:
         x = op("concat", ends, sum(tensors[e].shape[1] for e in ends))
         x = op("conv2d", [x], 192, 289 * tensors[x].shape[1] * 192)
     return Graph(tuple(tensors), tuple(ops), (0,), (x,))
+
+
+def test_the_features_of_a_stage_tell_the_families_of_its_operators():
+    model = AnalyticCost(find_device("v100"))
+    for kind, operator in OPERATORS.items():
+        groups = [[OpFeatures(kind, output_elements=1), OpFeatures("of no table", output_elements=1)]]
+        shares = dict(zip(Family, stage_vector(CONCURRENT, groups, model)[-len(Family) :], strict=True))
+        assert sum(shares.values()) == 1 and shares[Family.OPAQUE] == (1 if operator.kind == "opaque" else 0.5)
+        assert shares[operator.family] >= 0.5
 
 
 def test_learned_is_as_good_as_fully_measured_for_a_fraction_of_the_measurements():

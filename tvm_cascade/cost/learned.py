@@ -19,14 +19,16 @@ from tvm_cascade.cost.interface import Groups
 from tvm_cascade.cost.measured import MeasuredCost, RecordedCost, Result, Stages, moving
 from tvm_cascade.cost.records import MERGE, Record, stage_key
 from tvm_cascade.errors import MissingToolError
+from tvm_cascade.operators.record import Family
+from tvm_cascade.operators.table import family
 
 BATCH = 4  # least number of promising stages measured between two searches, once the schedule's own are measured
-_KINDS = ("conv2d", "depthwise_conv2d", "dense", "max_pool2d", "avg_pool2d", "concat", "add")
 
 
 def stage_vector(strategy: str, groups: Groups, analytic: AnalyticCost) -> list[float]:
-    """Features of a stage for the trees: sizes, balance between groups, shares of operator kinds, analytic cost."""
+    """Features of a stage for the trees: sizes, balance between groups, shares of the families of operators, analytic cost."""
     ops = [op for group in groups for op in group]
+    families = [family(op.kind) for op in ops]
     lengths = sorted((sum(analytic.op_ms(op) for op in group) for group in groups), reverse=True)
     total = sum(lengths) or 1e-9
     works, sizes = [op.work for op in ops], [op.bytes for op in ops]
@@ -48,7 +50,7 @@ def stage_vector(strategy: str, groups: Groups, analytic: AnalyticCost) -> list[
         log(min(op.output_elements for op in ops) + 1),
         float(np.mean([log(op.reduction) for op in ops])),
         float(np.mean([log(op.parallel_rows) for op in ops])),
-        *(sum(op.kind == kind for op in ops) / len(ops) for kind in _KINDS),
+        *(families.count(one) / len(ops) for one in Family),
     ]
 
 

@@ -78,6 +78,11 @@ def evaluate(kind: str, attrs: Attributes, read: list[Array]) -> tuple[Array, ..
     return made if isinstance(made, tuple) else (made,)
 
 
+def family(kind: str) -> Family:
+    """The family of a kind; that of opaque operators for a kind that the table lacks."""
+    return OPERATORS[kind].family if kind in OPERATORS else Family.OPAQUE
+
+
 def efficiency(kind: str) -> float:
     """The share of a device's arithmetic peak that kernels of this kind reach."""
     operator = OPERATORS.get(kind)
