@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations, pairwise
 from random import Random
 
@@ -48,8 +49,8 @@ def test_lazy_searches_find_the_best_cuts(seed: int) -> None:
     def weight(i: int, j: int) -> tuple[int, int] | None:
         return None if cost[i, j] > 5 else (int(cost[i, j]) % 3, int(cost[i, j]))
 
-    def least(i: int, j: int) -> tuple[int, int] | None:
-        return None if floor[i, j] > 5 else (0, int(floor[i, j]))
+    def least(i: int) -> Iterator[tuple[int, tuple[int, int]]]:
+        return ((j, (0, int(floor[i, j]))) for j in range(i + 1, n + 1) if floor[i, j] <= 5)
 
     found = cuts_within(n, weight, least)
     within = [cuts for cuts in every if peak[cuts] <= 5]

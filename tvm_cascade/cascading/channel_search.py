@@ -117,7 +117,9 @@ class ChannelSearch:
             form = best(i, j)
             return None if form is None else (form[0], int(form[1]))
 
-        cuts = cuts_within(self.plain.size, weight, lambda i, j: (0, 0) if useful[i, j] else None)
+        cuts = cuts_within(
+            self.plain.size, weight, lambda i: ((j, (0, 0)) for j in range(i + 1, self.plain.size + 1) if useful[i, j])
+        )
         chosen: dict[Block, int] = {}
         for i, j in pairwise(cuts or ()):
             form = best(i, j)

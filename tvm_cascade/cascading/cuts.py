@@ -22,6 +22,7 @@ _OUT_OF_REACH = 1 << 60  # bytes
 T = TypeVar("T")
 Cost = Callable[[int, int], int]
 Weight = Callable[[int, int], tuple[int, int] | None]
+Floors = Callable[[int], Iterable[tuple[int, tuple[int, int]]]]
 
 
 def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
@@ -41,14 +42,15 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
         if end == n:
             return peak
         done[end] = True
-        needs = np.maximum(lower_bound[end, end + 1 :], peak).tolist()
-        for j, needed in enumerate(needs, end + 1):
-            if not done[j] and (needed < _OUT_OF_REACH or j == end + 1):
-                heappush(heap, (needed, -end, j, False))
+        needs = lower_bound[end, end + 1 :]
+        for k in [0, *np.flatnonzero(needs[1:] < _OUT_OF_REACH) + 1]:
+            j = end + 1 + int(k)
+            if not done[j]:
+                heappush(heap, (max(int(needs[k]), peak), -end, j, False))
     raise ValueError("positions without an end")
 
 
-def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None:
+def cuts_within(n: int, weight: Weight, least: Floors) -> tuple[int, ...] | None:
     """Cut positions `(0, ..., n)` of least total weight; None where no cuts fit.
 
     Parameters
@@ -57,7 +59,8 @@ def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None
         `weight(i, j)` is added to the total for segment [i, j); totals are compared by their first component, then by
         their second. None where the segment exceeds the cap. Ties go to the longest last segment.
     least : Callable
-        A lower bound of `weight` in both components. It may be None only where `weight` is.
+        `least(i)` are all ends j of segments [i, j) that may stay within the cap, each with a lower bound of `weight` in
+        both components.
     """
     came: list[int | None] = [None] * (n + 1)
     heap: list[tuple[int, int, int, int, int, int, bool]] = [(0, 0, 0, 0, 0, 0, True)]
@@ -73,8 +76,8 @@ def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None
         came[j] = i
         if j == n:
             break
-        for k in range(j + 1, n + 1):
-            if came[k] is None and (more := least(j, k)) is not None:
+        for k, more in least(j):
+            if came[k] is None:
                 heappush(heap, (first + more[0], second + more[1], j, k, first, second, False))
     if came[n] is None:
         return None

@@ -229,10 +229,10 @@ class Search:
 
     def _layout(self, limit: int, price: int) -> Layout | None:
         """The layout of least work, then least overhead plus `price` a segment, within `limit` bytes; None if none fits."""
-        useful, calls = self._useful(limit), self._calls
+        within = self._within(limit)
 
-        def least(i: int, j: int) -> tuple[int, int] | None:
-            return (0, calls[i][j] + price) if useful[i][j] else None
+        def least(i: int) -> Iterator[tuple[int, tuple[int, int]]]:
+            return ((j, (0, calls + price)) for j, calls in within[i])
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
             interleaving = self.coarsest(i, j, limit)
@@ -256,14 +256,13 @@ class Search:
         return self._short(self.lower_bounds.without_recompute if self.options.stripes else self.lower_bounds.tiles)
 
     @cached_method
-    def _useful(self, limit: int) -> list[list[bool]]:
-        """For each segment whether cuts within `limit` bytes may contain it, judged by lower bounds."""
-        return within_reach(self.least_bytes, limit + 1).tolist()
+    def _within(self, limit: int) -> list[list[tuple[int, int]]]:
+        """By position i the ends j of segments [i, j) that cuts within `limit` bytes may contain, judged by lower bounds.
 
-    @cached_property
-    def _calls(self) -> list[list[int]]:
-        """Lower bounds of the kernel calls of every segment."""
-        return self.lower_bounds.calls.tolist()
+        Each comes with a lower bound of its kernel calls.
+        """
+        useful, calls = within_reach(self.least_bytes, limit + 1), self.lower_bounds.calls
+        return [[(j, int(calls[i, j])) for j in np.flatnonzero(row).tolist() if j > i] for i, row in enumerate(useful)]
 
     def _sort_key(self, layout: Layout) -> tuple[object, ...]:
         """Extra multiply-accumulates of a layout, kernel calls inside its cascades, and tie breakers."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -124,34 +125,40 @@ class Overlaps:
         count = cascade.steps(maker).count
         if reader == maker:
             return np.arange(count, dtype=np.int64)
-        done = self._upstream(maker, cascade.tile).get(reader)
+        done = self._upstream(maker, reader, cascade.tile)
         if done is None or reader in cascade.accumulating or not self.tables.accumulators:
             return done
         beside = self.tables.accumulates(reader, (reader, *self.tables.makers[reader]))  # where all its makers run too
         full = self.tables.steps(reader, cascade.tile, beside).count
         return done if full == cascade.steps(reader).count else (done >= full).astype(np.int64)
 
-    @cached_method
-    def _upstream(self, maker: int, tile: Tile) -> dict[int, Units]:
-        """For every operator upstream of `maker` the steps that it has done, by step of `maker`.
+    def _upstream(self, maker: int, reader: int, tile: Tile) -> Units | None:
+        """The steps that `reader` has done, by step of `maker`; None if it is not upstream of it.
 
-        All are assumed to run in one cascade: in any other segment they have done at least as many steps.
+        Everything upstream is assumed to run in one cascade: in any other segment it has done at least as many steps.
+        Results are kept as far upstream as they were asked for, since few readers are far from `maker`.
         """
-        everything = Cascade(self.tables, _ancestors(self.tables, maker), tile)
-        done = {maker: np.arange(1, everything.steps(maker).count + 1, dtype=np.int64)}
-        for o in reversed(everything.members):
-            for upstream, waits in everything.waits(o).items():
-                asked = np.append(0, np.maximum.accumulate(waits))[done[o]]
-                done[upstream] = np.maximum(done[upstream], asked) if upstream in done else asked
-        return done
+        done, pending = self._walk(maker, tile)
+        while pending and -pending[0] >= reader:
+            o = -heappop(pending)
+            sums, made = self._accumulates(o), done[o]
+            for upstream in self.tables.makers[o] if o >= 0 else ():
+                waits = self.tables.waits(o, upstream, tile, sums, self._accumulates(upstream))
+                asked = np.append(0, np.maximum.accumulate(waits))[made]
+                if upstream in done:
+                    done[upstream] = np.maximum(done[upstream], asked)
+                else:
+                    done[upstream] = asked
+                    heappush(pending, -upstream)
+        return done.get(reader)
 
+    @cached_method
+    def _walk(self, maker: int, tile: Tile) -> tuple[dict[int, Units], list[int]]:
+        """The state of the walk upstream: done steps of the operators met, and a heap of those not left yet, negated."""
+        count = self.tables.steps(maker, tile, self._accumulates(maker)).count
+        return {maker: np.arange(1, count + 1, dtype=np.int64)}, [-maker]
 
-def _ancestors(tables: AccessTables, op: int) -> tuple[int, ...]:
-    """The operators and sources that `op` depends on, and `op` itself, ascending."""
-    seen, pending = {op}, [op]
-    while pending:
-        o = pending.pop()
-        fresh = [m for m in tables.makers[o] if m not in seen] if o >= 0 else []
-        seen.update(fresh)
-        pending.extend(fresh)
-    return tuple(sorted(seen))
+    @cached_method
+    def _accumulates(self, op: int) -> bool:
+        """Whether an operator sums up its input step by step where all of its producers run with it."""
+        return op >= 0 and self.tables.accumulates(op, self.tables.makers[op])

@@ -55,10 +55,11 @@ def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 def baseline_peak(graph: Graph) -> int:
     """Bytes live when operators run one by one in file order: activations alone, whole tensors, views sharing memory."""
     costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
-    whole = [
-        sum(graph.tensors[t].bytes for t, born in costs.born.items() if born <= k <= costs.last[t])
-        for k in range(len(graph.ops))
-    ]
+    change = [0] * (len(graph.ops) + 2)
+    for t, born in costs.born.items():
+        change[max(born, 0)] += graph.tensors[t].bytes
+        change[costs.last[t] + 1] -= graph.tensors[t].bytes
+    whole = list(accumulate(change))[: len(graph.ops)]
     return max(whole, default=sum(graph.tensors[t].bytes for t in graph.inputs))
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 import numpy as np
 
@@ -169,7 +168,7 @@ class SegmentCosts:
             return self.tables.graph.ops[in_place].kernels.in_place_workspace_bytes
         stripes = self.stripes(i, j, interleaving)
         by_columns = 0 if stripes is None else stripes.scratch
-        return max(by_columns, self._scratch_from(i, interleaving)[j - i])
+        return max(by_columns, self._largest_scratch(i, j, interleaving))
 
     def little_scratch(self, i: int, j: int, interleaving: Interleaving) -> bool:
         """Whether pixel steps need no more scratch than rows do, `SCRATCH_BYTES`, or 1 / `SCRATCH_SHARE` of the live bytes."""
@@ -207,7 +206,7 @@ class SegmentCosts:
         rows = self.held(i, j, BY_ROWS)
         plain = [b for t, n in rows.items() if t not in forms.widths for b in [n * tables.unit_bytes(t, ROW)]]
         plain += [*self._around(i, j), self.state_bytes(i, j)]
-        scratch = np.maximum(forms.scratch, self._scratch_from(i, _STRIPED)[j - i])
+        scratch = np.maximum(forms.scratch, self._largest_scratch(i, j, _STRIPED))
         sizes = [scratch]
         sizes += [forms.widths[t] * (rows[t] * tables.unit_bytes(t, PIXEL)) for t in forms.widths]
         sizes += [n * (tables.tensor_rows[t] * tables.unit_bytes(t, PIXEL)) for t, n in forms.halo_columns.items()]
@@ -226,7 +225,7 @@ class SegmentCosts:
 
     def _around(self, i: int, j: int) -> list[int]:
         """Bytes of each tensor that is live when [i, j) begins, and of each accumulator in it."""
-        across = [self.tables.tensor_bytes[t] for t in self._across(i)]
+        across = [self.tables.tensor_bytes[t] for t in self._across[i]]
         return [*across, *(self.tables.graph.ops[o].kernels.accumulator_bytes for o in self.accumulating(i, j))]
 
     def extra_macs(self, i: int, j: int, interleaving: Interleaving) -> int:
@@ -234,12 +233,15 @@ class SegmentCosts:
         stripes = self.stripes(i, j, interleaving)
         return 0 if stripes is None else stripes.extra_macs
 
-    @cached_method
-    def _scratch_from(self, i: int, interleaving: Interleaving) -> list[int]:
-        """The largest scratch of the first k operators from position `i` on, by k."""
-        return list(accumulate((self._scratch(o, interleaving) for o in self.order[i:]), max, initial=0))
+    def _largest_scratch(self, i: int, j: int, interleaving: Interleaving) -> int:
+        """The largest scratch of an operator of [i, j), that of channel tiling in stripes left out."""
+        return max(self._scratches(interleaving)[i:j], default=0)
 
     @cached_method
+    def _scratches(self, interleaving: Interleaving) -> list[int]:
+        """Bytes of each operator's scratch, by position."""
+        return [self._scratch(o, interleaving) for o in self.order]
+
     def _scratch(self, op: int, interleaving: Interleaving) -> int:
         """Bytes of one operator's scratch."""
         node = self.tables.graph.ops[op]
@@ -294,7 +296,7 @@ class SegmentCosts:
     @cached_method
     def _dying(self, i: int, j: int) -> list[int]:
         """Roots produced before [i, j) whose last reader is in it."""
-        return [t for t, b in self.born.items() if b < i <= self.last[t] < j]
+        return [t for t in self._across[i] if self.last[t] < j]
 
     def most_shared(self, i: int, j: int) -> int:
         """An upper bound on `shared` in any interleaving: the bytes of the dying inputs of [i, j)."""
@@ -358,7 +360,11 @@ class SegmentCosts:
         stripes = self.stripes(i, j, interleaving)
         return sum(cascade.steps(o).count for o in cascade.members) * (1 if stripes is None else len(stripes.ranges))
 
-    @cached_method
-    def _across(self, i: int) -> list[int]:
-        """The roots that are live across the cut before position i: produced before it, needed at i or later."""
-        return [t for t, b in self.born.items() if b < i and self.last[t] >= i]
+    @cached_property
+    def _across(self) -> list[list[int]]:
+        """By position i the roots that are live across the cut before it: produced before it, needed at i or later."""
+        across: list[list[int]] = [[] for _ in range(len(self.order) + 1)]
+        for t, born in self.born.items():
+            for i in range(born + 1, self.last[t] + 1):
+                across[i].append(t)
+        return across

@@ -23,9 +23,17 @@ def max_live(problem: Problem) -> int:
 def max_live_step(problem: Problem) -> tuple[int, int]:
     """The bound in bytes, and the first step whose live buffers need that many; (0, 0) without buffers."""
     best, step = 0, 0
-    for t in sorted({b.lower for b in problem.buffers if b.upper > b.lower}):
-        live = [b for b in problem.buffers if b.lower <= t < b.upper]
-        need = _need(live, problem.offset_constraints)
+    buffers = [b for b in problem.buffers if b.upper > b.lower]
+    starting, following = dict[int, list[int]](), dict[int, list[OffsetConstraint]]()
+    for k, b in enumerate(buffers):
+        starting.setdefault(b.lower, []).append(k)
+    for f in problem.offset_constraints:
+        following.setdefault(f.reader, []).append(f)
+    live: list[int] = []  # positions
+    for t in sorted(starting):
+        live = sorted([k for k in live if buffers[k].upper > t] + starting[t])
+        constraints = [f for k in live for f in following.get(buffers[k].id, ())]
+        need = _need([buffers[k] for k in live], constraints)
         if need > best:
             best, step = need, t
     return best, step

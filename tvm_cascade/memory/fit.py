@@ -6,9 +6,13 @@ minimalloc and TelaMalloc start from. No order is best for all problems, so `bes
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from enum import Enum
+from itertools import accumulate
 from random import Random
+
+import numpy as np
 
 from tvm_cascade.memory.problem import Buffer, Problem
 
@@ -22,15 +26,9 @@ class Fit(Enum):
 
 def overlapping(problem: Problem) -> list[list[int]]:
     """For each buffer the positions of the buffers whose lifetimes overlap with its own."""
-    buffers = problem.buffers
-    near: list[list[int]] = [[] for _ in buffers]
-    for i, a in enumerate(buffers):
-        for j in range(i + 1, len(buffers)):
-            b = buffers[j]
-            if a.lower < b.upper and b.lower < a.upper:
-                near[i].append(j)
-                near[j].append(i)
-    return near
+    lower, upper = (np.array([getattr(b, end) for b in problem.buffers], np.int64) for end in ("lower", "upper"))
+    meets = [np.flatnonzero((b.lower < upper) & (lower < b.upper)).tolist() for b in problem.buffers]
+    return [[j for j in near if j != i] for i, near in enumerate(meets)]
 
 
 def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, int]]]:
@@ -122,8 +120,13 @@ def orders(problem: Problem) -> tuple[tuple[int, ...], ...]:
 def _contention(buffers: Sequence[Buffer]) -> list[int]:
     """For each buffer the largest sum of live bytes at a step of its lifetime."""
     steps = sorted({b.lower for b in buffers})
-    load = {t: sum(b.size for b in buffers if b.lower <= t < b.upper) for t in steps}
-    return [max((load[t] for t in steps if b.lower <= t < b.upper), default=b.size) for b in buffers]
+    places = [(bisect_left(steps, b.lower), bisect_left(steps, b.upper)) for b in buffers]
+    change = [0] * (len(steps) + 1)
+    for b, (first, end) in zip(buffers, places, strict=True):
+        change[first] += b.size
+        change[end] -= b.size
+    load = list(accumulate(change))
+    return [max(load[first:end], default=b.size) for b, (first, end) in zip(buffers, places, strict=True)]
 
 
 def top(problem: Problem, offsets: Sequence[int]) -> int:

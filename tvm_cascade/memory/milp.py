@@ -30,15 +30,15 @@ class MilpResult:
 
 def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | None:
     """The layout of smallest peak, given one of `height` bytes; None for large problems, without scipy, or on failure."""
+    exact, problem = problem, _aligned(problem)
+    pairs = [(i, j) for i, near in enumerate(overlapping(problem)) for j in near if i < j]
+    if not problem.buffers or len(pairs) > MOST_PAIRS:
+        return None
     try:
         from scipy import optimize
     except ImportError:
         return None
     scipy: Any = optimize
-    exact, problem = problem, _aligned(problem)
-    pairs = [(i, j) for i, near in enumerate(overlapping(problem)) for j in near if i < j]
-    if not problem.buffers or len(pairs) > MOST_PAIRS:
-        return None
     unit = _unit(problem)
     matrix, low = _constraints(problem, pairs, unit, -(-height // unit))
     n, columns = len(problem.buffers), matrix.shape[1]
