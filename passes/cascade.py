@@ -27,6 +27,7 @@ from tvm_cascade.passes.planned_program import flash_image, with_program, worksp
 from tvm_cascade.passes.static_regions import Levels, Region, levels_of, unsupported
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tir import relax, tirx
+from tvm_cascade.search_monitor import SearchMonitor
 
 LOG = logging.getLogger("tvm_cascade")
 ARENA_ATTR = "cascade.arena_bytes"  # module attribute: total bytes of the arenas of all regions
@@ -76,7 +77,11 @@ class Cascade(CascadePass):
         if target is not None and target.kind.name not in _CPUS:
             LOG.info("everything is left to TVM: kernels are made for CPUs, not for %s", target.kind.name)
             return _unplanned(mod)
-        return _Rewriter(_regions_inlined(_to_plan(mod, self.request)), self.request, self.core).run(mod)
+        with SearchMonitor(self.request.time_limit) as limit:
+            done = _Rewriter(_regions_inlined(_to_plan(mod, self.request)), self.request, self.core).run(mod)
+        if limit.limited:
+            LOG.warning("the limit on time ended the search: more time may give smaller arenas")
+        return done
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from tvm_cascade.passes.lowered_source import source_of, without_source
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.tune import Database
+from tvm_cascade.search_monitor import SearchMonitor, monitor
 
 Progress = Callable[[str], None]
 
@@ -52,6 +53,9 @@ def plan_network(
 ) -> PlannedCandidate:
     """The best plan of a module for a core.
 
+    Where `request.time_limit`, or another limit (`search_monitor`), strikes, it is the best plan so far, and never larger
+    than one operator after the other.
+
     Parameters
     ----------
     mod : IRModule
@@ -71,7 +75,12 @@ def plan_network(
         No candidate fits the cap.
     """
     request = request or PlanRequest()
-    kernels = kernels or KernelSource(core or KernelTarget(), database)
+    with SearchMonitor(request.time_limit):
+        return _plan_network(mod, request, kernels or KernelSource(core or KernelTarget(), database), progress)
+
+
+def _plan_network(mod: IRModule, request: PlanRequest, kernels: KernelSource, progress: Progress) -> PlannedCandidate:
+    """`plan_network` inside of the monitor of the request's limit on time."""
     options = plan_options(request, kernels.core)
 
     def planned(mod: IRModule, kernels: KernelSource = kernels) -> PlannedCandidate:
@@ -85,7 +94,7 @@ def plan_network(
 
     def measured(chosen: PlannedCandidate, mod: IRModule) -> PlannedCandidate:
         """The network of the best plan, planned again with measured or tuned kernels if `kernels` has any."""
-        if kernels == kernels.untuned:
+        if kernels == kernels.untuned or monitor().over():
             return chosen
         found = planned(mod)
         return replace(found, kept={**found.kept, **{n: e for n, e in chosen.kept.items() if n == Substitutions.name}})
@@ -125,17 +134,38 @@ def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _l
 def plan_lowered(network: Network) -> PlannedCandidate:
     """The best plan of a network with kernels, over the candidates for its concats and channels.
 
+    Where a limit strikes, the best plan so far, or one operator after the other where that is smaller.
+
     Raises
     ------
     InfeasibleError
         No candidate fits the cap.
     """
+    options = network.options
+    with SearchMonitor() as own:
+        found = _best_of(network)
+    if own.limited and not (options.layerwise or options.stream_input):
+        with monitor().shield():
+            plain = _best_of(replace(network, options=replace(options, layerwise=True)))
+        fits = isinstance(plain, PlannedCandidate)
+        if fits and (isinstance(found, InfeasibleError) or plain.plan.peak < found.plan.peak):
+            found = plain
+    if isinstance(found, InfeasibleError):
+        raise found
+    return found
+
+
+def _best_of(network: Network) -> Best:
+    """The best of the network and its candidates, or why none fits the cap."""
+    kinds = (concats_in_place, concats_in_parts, channel_groups)
     try:
         start: Best = PlannedCandidate(network.prepared, plan_graph(network.prepared.graph, network.options))
     except InfeasibleError as error:
         start = error
-    kinds = (concats_in_place, concats_in_parts, channel_groups)
-    return best_candidate(start, [partial(kind, network) for kind in kinds])
+    try:
+        return best_candidate(start, [partial(kind, network) for kind in kinds])
+    except InfeasibleError as error:
+        return error
 
 
 def lower_integers(mod: IRModule) -> IRModule:

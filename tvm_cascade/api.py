@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,26 +40,15 @@ from tvm_cascade.request import (
 )
 from tvm_cascade.results import CompileResult, PlanResult
 from tvm_cascade.schedules.tuning.tune import with_shipped
+from tvm_cascade.search_monitor import SearchMonitor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
-    "BundleResult",
-    "CompileResult",
-    "PlanResult",
-    "RunReport",
-    "bundle",
-    "compile",
-    "doctor",
-    "export",
-    "load",
-    "optimize",
-    "order",
-    "plan",
-    "run",
-    "stages",
-]
+    "BundleResult", "CompileResult", "PlanResult", "RunReport", "bundle", "compile", "doctor", "export", "load", "optimize",
+    "order", "plan", "run", "stages",
+]  # fmt: skip
 
 Model = str | Path | IRModule
 Progress = Callable[[str], None]
@@ -100,6 +90,9 @@ def plan(
     rewrite : bool, optional
         Search for an equivalent network whose arena is smaller (substitutions for memory). None searches quantized networks,
         where every bit stays as it is; True float networks too, whose sums are then added in another order; False none.
+    time_limit : float, optional
+        Seconds after which searches end with the best plan so far, never one larger than that of `layerwise`; the result is
+        `limited` then. None: searches end by themselves, and results do not depend on the machine.
 
     Raises
     ------
@@ -114,10 +107,12 @@ def plan(
     request = request_of(target, options, PLAN_OPTIONS)
     core, counts = kernel_target(target, get_core(target).backend), with_shipped(request.kernels.database)
     loaded = pipeline.load(model, request.load, progress)
-    planned = pipeline.plan(loaded, request.plan, KernelSource(core, counts), progress)
-    made = planned.prepared
-    flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
-    return compilation.describe_plan(planned, loaded.name, started, progress, whole=True, flash=flash)
+    with SearchMonitor(request.plan.time_limit) as limit:
+        planned = pipeline.plan(loaded, request.plan, KernelSource(core, counts), progress)
+        made = planned.prepared
+        flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
+        told = compilation.describe_plan(planned, loaded.name, started, progress, whole=True, flash=flash)
+    return replace(told, limited=limit.limited)
 
 
 @takes(CompileKeywords, LoadRequest, PlanRequest, KernelRequest, EmitRequest)
@@ -170,10 +165,7 @@ def compile(
     compilation.require_free(folder)
     build = compilation.build_options(request)
     loaded = pipeline.load(model, request.load, progress)
-    planned = compilation.plan_for(loaded, request, build, progress)
-    progress(f"{loaded.name}: replaying the plan on simulated memory")
-    pipeline.replay(planned.plan, planned.options.alignment)
-    told = compilation.describe_plan(planned, loaded.name, started, progress, whole=request.emit.report is not None)
+    planned, told = compilation.plan_for(loaded, request, build, started, progress)
     progress(f"{loaded.name}: an arena of {planned.plan.peak} bytes; writing the project")
     written = compilation.write_project(folder, planned, loaded.name, request, build, progress)
     result = compilation.describe_project(told, folder, build, written, time.perf_counter() - started)
@@ -274,6 +266,7 @@ def order(
     *,
     rewrite: bool = False,
     on_chip: int | str | None = None,
+    time_limit: float | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress = _silent,
 ) -> dict[str, object]:
@@ -285,6 +278,8 @@ def order(
         Convolutions may read the parts of a concat in place, so that the concat is removed, where that lowers the peak.
     on_chip : int or str, optional
         Size of an on-chip memory in bytes or as "256KiB": also count the bytes that move between it and off-chip memory.
+    time_limit : float, optional
+        Seconds after which the search ends with the best order so far.
 
     Raises
     ------
@@ -293,12 +288,12 @@ def order(
     """
     from tvm_cascade.ordering.report import order_report
 
-    asked = OrderRequest(rewrite, on_chip)
+    asked = OrderRequest(rewrite, on_chip, time_limit)
     loaded = pipeline.load(model, LoadRequest(input_shapes))
     graph = pipeline.graph_of(loaded.mod)
     progress(f"{loaded.name}: ordering {len(graph.ops)} operators")
     assert not isinstance(asked.on_chip, str)
-    return order_report(graph, asked.rewrite, asked.on_chip)
+    return order_report(graph, asked.rewrite, asked.on_chip, asked.time_limit)
 
 
 @takes(StagesKeywords, StagesRequest)
@@ -328,8 +323,8 @@ def stages(
         "analytic", or "measured" or "learned" on this machine.
     load, output, picture : path, optional
         Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
-    database : path, optional
-        File that keeps measurements.
+    database, time_limit : path and float, optional
+        File that keeps measurements; seconds after which the search ends with the best schedule so far.
     metaschedule, trials : path, int
         Folder with MetaSchedule's records of tuned kernels; candidates that it measures for a kernel without a record.
 
@@ -344,7 +339,9 @@ def stages(
     request = StagesRequest.of_all(options)
     loaded = pipeline.load(model, LoadRequest(input_shapes))
     progress(f"{loaded.name}: scheduling")
-    return schedule(loaded.mod, request, progress)
+    with SearchMonitor(request.time_limit) as limit:
+        data, text = schedule(loaded.mod, request, progress)
+    return data | {"limited": limit.limited}, text
 
 
 @takes(OptimizeKeywords, OptimizeRequest)
@@ -372,8 +369,8 @@ def optimize(
         Limit on the graphs that are priced, for each part of a network that is split.
     output, picture : path, optional
         Files for the graph (.onnx, else a Relax module) and for a picture of it before and after.
-    database : path, optional
-        File that keeps measurements.
+    database, time_limit : path and float, optional
+        File that keeps measurements; seconds after which the search ends with the best graph so far, None is 50.
 
     Raises
     ------
@@ -387,11 +384,12 @@ def optimize(
     loaded = pipeline.load(model, LoadRequest(input_shapes))
     progress(f"{loaded.name}: searching")
     search = {"alpha": asked.alpha, "budget": asked.budget, "database": asked.database}
-    done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, **search)
+    with SearchMonitor(asked.time_limit) as limit:
+        done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, **search)
     if asked.output is not None:
         save_optimized(done, asked.output)
     if asked.picture is not None:
         from tvm_cascade.substitution.picture import draw
 
         draw(done.read.dag, done.found.dag, asked.picture)
-    return done.report, format_report(done.report)
+    return done.report | {"limited": limit.limited}, format_report(done.report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tvm_cascade.request import KernelRequest, Request
 from tvm_cascade.results import CompileResult, PlanResult
 from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.schedules.tuning.tune import shipped, with_shipped
+from tvm_cascade.search_monitor import SearchMonitor
 
 Progress = Callable[[str], None]
 
@@ -51,7 +53,19 @@ def build_options(request: Request) -> BuildOptions:
     return BuildOptions(target, made_for, request.emit.optimise, backend, cache)
 
 
-def plan_for(loaded: pipeline.Loaded, request: Request, build: BuildOptions, progress: Progress) -> pipeline.Planned:
+def plan_for(
+    loaded: pipeline.Loaded, request: Request, build: BuildOptions, started: float, progress: Progress
+) -> tuple[pipeline.Planned, PlanResult]:
+    """The best plan, replayed on simulated memory, and its description; with the whole frontier for a report."""
+    with SearchMonitor(request.plan.time_limit) as limit:
+        planned = _planned(loaded, request, build, progress)
+        progress(f"{loaded.name}: replaying the plan on simulated memory")
+        pipeline.replay(planned.plan, planned.options.alignment)
+        told = describe_plan(planned, loaded.name, started, progress, whole=request.emit.report is not None)
+    return planned, replace(told, limited=limit.limited)
+
+
+def _planned(loaded: pipeline.Loaded, request: Request, build: BuildOptions, progress: Progress) -> pipeline.Planned:
     """The best plan, its kernels counted and tuned as the request says; new counts are kept in its database."""
     asked = request.kernels
     counts = with_shipped(asked.database, must_exist=not asked.tune)

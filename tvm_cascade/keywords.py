@@ -28,6 +28,7 @@ class PlanKeywords(TypedDict, total=False):
     overlap: bool
     granularity: str
     rewrite: bool | None
+    time_limit: float | None
     input_shapes: Mapping[str, tuple[int, ...]] | None
     stored_io: bool
     database: PathOrText | None
@@ -58,6 +59,7 @@ class SearchKeywords(TypedDict, total=False):
     output: PathOrText | None
     picture: PathOrText | None
     database: PathOrText | None
+    time_limit: float | None
 
 
 class StagesKeywords(SearchKeywords, total=False):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 OptionalPath = Annotated[Path | None, checks.optional(checks.path)]
 OptionalBoard = Annotated[str | None, checks.optional(checks.name_or_path)]
 OptionalCount = Annotated[int | None, checks.optional(checks.whole(0))]
+TimeLimit = Annotated[float | None, checks.optional(checks.seconds)]  # seconds of searching; None: to its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class PlanRequest(Asked):
     overlap: Annotated[bool, checks.flag] = True  # outputs may be written into the space of dying inputs
     granularity: Annotated[str, checks.choice("row", "pixel", "auto")] = "auto"  # of rolling buffers
     rewrite: Annotated[bool | None, checks.optional(checks.flag)] = None  # None: quantized networks, bit for bit
+    time_limit: TimeLimit = None  # the best plan that is found in this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class SearchRequest(Asked):
     output: OptionalPath = None  # save what was found here
     picture: OptionalPath = None  # draw it here
     database: OptionalPath = None  # keeps measurements; None: in memory
+    time_limit: TimeLimit = None  # the best result that is found in this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,15 @@ class OrderRequest(Asked):
 
     rewrite: Annotated[bool, checks.flag] = False  # convolutions read the parts of concats where they lie
     on_chip: Annotated[int | str | None, checks.optional(checks.size)] = None  # bytes; also count what moves off chip
+    time_limit: TimeLimit = None  # the best order that is found in this time
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateRequest(Asked):
+    """Options of `allocate`, the search for offsets of buffers."""
+
+    capacity: Annotated[int | str | None, checks.optional(checks.size)] = None  # bytes; stop at the first layout within
+    time_limit: TimeLimit = None  # the best layout that is found in this time
 
 
 _PLANNING = (LoadRequest, PlanRequest)

@@ -32,6 +32,9 @@ class PlanResult:
     groups: Mapping[str, int] = field(default_factory=dict, kw_only=True)  # projection -> number of channel groups
     in_groups: tuple[bool, ...] = field(default=(), kw_only=True)  # whether points of the frontier use channel tiling
     flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
+    limited: bool = field(
+        default=False, kw_only=True
+    )  # whether a limit ended a search: more time may give a smaller arena
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade plan --json`."""
@@ -44,6 +47,7 @@ class PlanResult:
             "baseline_macs": plan.baseline_macs,
             "bound_bytes": plan.bound,
             "gap_percent": None if does_twice(plan) else round(above(plan.peak, plan.bound), 2),
+            "limited": self.limited,
             "bounds": self._bounds(),
             "frontier": [
                 {"peak_bytes": p, "mac_factor": f, "channel_groups": bool(g)} | (e.to_dict() if e else {})

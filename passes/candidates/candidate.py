@@ -23,6 +23,7 @@ from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.rewriting import Rewritten
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
+from tvm_cascade.search_monitor import SearchStopped, monitor
 
 
 class Exactness(Enum):
@@ -151,6 +152,8 @@ Kind = Callable[[Best], Proposals]
 def best_candidate(start: Best, kinds: Iterable[Kind]) -> PlannedCandidate:
     """The best of `start` and all proposed candidates; each kind starts from the best plan of the kinds before it.
 
+    Where a limit (`search_monitor`) strikes, the best of those tried so far.
+
     Raises
     ------
     InfeasibleError
@@ -162,10 +165,13 @@ def best_candidate(start: Best, kinds: Iterable[Kind]) -> PlannedCandidate:
         try:
             candidate = next(proposals)
             while True:
+                monitor().check()
                 best, outcome = _tried(candidate, best)
                 candidate = proposals.send(outcome)
         except StopIteration as end:
             best = best.told(end.value) if isinstance(best, PlannedCandidate) else best
+        except SearchStopped:
+            break
     if isinstance(best, InfeasibleError):
         raise best
     return best

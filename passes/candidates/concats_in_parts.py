@@ -27,6 +27,7 @@ from tvm_cascade.passes.join_concats import FEW_CONCATS, joinable, joined, liste
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.rewrite_for_memory import foldable, paying_concats, without_concats
 from tvm_cascade.schedules.rules.select import GENERIC
+from tvm_cascade.search_monitor import monitor
 
 _NONE_READ = "no parts are read where they lie"
 
@@ -105,6 +106,7 @@ def _smallest(graph: Graph, names: tuple[str, ...], options: PlanOptions) -> tup
 
     def peak(chosen: tuple[str, ...]) -> int:
         if chosen not in tried:
+            monitor().check()
             try:
                 tried[chosen] = plan_graph(fold_concats(graph, chosen), options).peak
             except InfeasibleError as error:

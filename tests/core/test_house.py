@@ -22,7 +22,7 @@ ALGORITHMS = {
     "substitution",
     "parallel",
 }
-BASE = {"cache", "checks", "errors", "messages", "publish", "request", "sizes"}
+BASE = {"cache", "checks", "errors", "messages", "publish", "request", "search_monitor", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "cache": set(),
     "checks": set(),
@@ -30,6 +30,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "messages": set(),
     "publish": set(),
     "request": set(),
+    "search_monitor": set(),
     "sizes": set(),
     "graph": set(),
     "tensor_spec": {"graph"},

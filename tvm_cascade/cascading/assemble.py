@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
@@ -12,6 +11,7 @@ from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.graph import ITEM_BYTES, PIXEL, ROW, Tile
 from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, OffsetConstraint, Problem, allocate
+from tvm_cascade.search_monitor import cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Layout:
         return tuple(zip(self.cuts[:-1], self.cuts[1:], self.interleavings, strict=True))
 
 
-_laid_out = lru_cache(maxsize=512)(allocate)  # a frontier, and then the plan chosen from it, allocate the same arenas
+_laid_out = cached(maxsize=512)(allocate)  # a frontier, and then the plan chosen from it, allocate the same arenas
 
 SHORT_SEARCH = AllocateOptions(nodes=6_000, first_limit=3_000)  # a third of the default nodes, most of the benefit
 

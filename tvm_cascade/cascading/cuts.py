@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tvm_cascade.search_monitor import monitor
+
 _OUT_OF_REACH = 1 << 60  # bytes
 
 T = TypeVar("T")
@@ -28,8 +30,10 @@ Floors = Callable[[int], Iterable[tuple[int, tuple[int, int]]]]
 def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
     """The smallest peak, in bytes, over all cuts of `n` operators into segments.
 
-    `cost(i, j)` are the bytes of segment [i, j), and `lower_bound[i, j] <= cost(i, j)`.
+    `cost(i, j)` are the bytes of segment [i, j), and `lower_bound[i, j] <= cost(i, j)`. Raises `SearchStopped` where a limit
+    strikes first.
     """
+    limit = monitor()
     done = [False] * (n + 1)
     heap: list[tuple[int, int, int, bool]] = [(0, 0, 0, True)]  # bytes, -start, end, whether the cost is in them
     while heap:
@@ -37,6 +41,7 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
         if done[end]:
             continue
         if not known:
+            limit.check()
             heappush(heap, (max(peak, cost(-start, end)), start, end, True))
             continue
         if end == n:
@@ -61,7 +66,10 @@ def cuts_within(n: int, weight: Weight, least: Floors) -> tuple[int, ...] | None
     least : Callable
         `least(i)` are all ends j of segments [i, j) that may stay within the cap, each with a lower bound of `weight` in
         both components.
+
+    Raises `SearchStopped` where a limit strikes first.
     """
+    limit = monitor()
     came: list[int | None] = [None] * (n + 1)
     heap: list[tuple[int, int, int, int, int, int, bool]] = [(0, 0, 0, 0, 0, 0, True)]
     while heap:
@@ -69,6 +77,7 @@ def cuts_within(n: int, weight: Weight, least: Floors) -> tuple[int, ...] | None
         if came[j] is not None:
             continue
         if not known:
+            limit.check()
             more = weight(i, j)
             if more is not None:
                 heappush(heap, (before + more[0], after + more[1], i, j, before, after, True))
@@ -85,6 +94,14 @@ def cuts_within(n: int, weight: Weight, least: Floors) -> tuple[int, ...] | None
     while cuts[-1]:
         cuts.append(came[cuts[-1]] or 0)
     return tuple(reversed(cuts))
+
+
+def least_peak(lower_bound: NDArray[np.int64]) -> int:
+    """The smallest peak, in bytes, over all cuts of segments that need no more than their lower bounds."""
+    peak = np.zeros(len(lower_bound), np.int64)
+    for j in range(1, len(peak)):
+        peak[j] = np.maximum(peak[:j], lower_bound[:j, j]).min()
+    return int(peak[-1])
 
 
 def within_reach(lower_bound: NDArray[np.int64], ceiling: int) -> NDArray[np.bool_]:
@@ -112,13 +129,17 @@ def pareto_cuts(
         Whether segment [i, j) is tried at all (`within_reach`).
     most : int
         Largest extra work of all segments together.
+
+    Raises `SearchStopped` where a limit strikes first.
     """
+    limit = monitor()
     best: list[list[tuple[int, int]]] = [[(0, 0)]]
     for j in range(1, n + 1):
         trades: set[tuple[int, int]] = set()
         for i in range(j):
             if not useful[i, j] or not best[i]:
                 continue
+            limit.check()
             trades.update(
                 (max(b, peak), extra + work)
                 for b, extra in undominated(forms(i, j))

@@ -12,15 +12,19 @@ from itertools import combinations, pairwise, permutations, product
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.search_monitor import monitor
 
 MOST_OPERATORS = 4
 
 
 def smallest_of_all(search: Search, figures: Figures, best: Plan) -> Plan:
-    """The plan of smallest arena without recompute over all orders, cuts and interleavings; `best` if none is smaller."""
+    """The plan of smallest arena without recompute over all orders, cuts and interleavings; `best` if none is smaller.
+
+    Where a limit strikes, that of the orders tried.
+    """
     graph = search.costs.tables.graph
     for order in permutations(range(search.size)):
-        if best.peak <= figures.bound:
+        if best.peak <= figures.bound or monitor().over():
             break
         if not graph.is_order(order):
             continue

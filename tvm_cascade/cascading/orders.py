@@ -19,6 +19,7 @@ from tvm_cascade.cascading.cuts import within_reach
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.masks import members
+from tvm_cascade.search_monitor import monitor
 
 Pair = Callable[[tuple[int, ...], int, int], int]  # bytes of positions [i, j) of an order
 
@@ -60,6 +61,8 @@ def best_order(
         The fewest bytes of each tensor where it is produced and read in one segment.
     most : int
         Limit on the number of down-closed sets; above it the file's order is returned and nothing is proven.
+
+    Raises `SearchStopped` where a limit strikes first.
     """
     graph = tables.graph
     n = len(graph.ops)
@@ -78,6 +81,7 @@ def best_order(
         for least, segments, s in tries:
             if least >= ceiling or (best_way is not None and (least, segments, s) > best_way):
                 break
+            monitor().check()
             order = (*members(sets[s]), *members(after & ~sets[s]), *members(full & ~after))
             needed = max(least, cost(order, sets[s].bit_count(), after.bit_count()))
             if needed < ceiling and (best_way is None or (needed, segments, s) < best_way):

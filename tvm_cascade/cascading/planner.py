@@ -6,17 +6,18 @@ Cut positions and interleavings come from dynamic programming (`cuts`), ring siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, islice, pairwise
+from itertools import islice
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble, simple_arena
-from tvm_cascade.cascading.cuts import undominated
+from tvm_cascade.cascading.cuts import least_peak, undominated
 from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
 from tvm_cascade.cascading.geometry import streamable
-from tvm_cascade.cascading.interleaving import Interleaving
+from tvm_cascade.cascading.layerwise import baseline_peak, layerwise, smaller, within_cap, without_search
 from tvm_cascade.cascading.layout_search import LARGE, Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions, Settings
@@ -31,8 +32,10 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.memory import AllocateOptions, Allocation
 from tvm_cascade.ordering import OrderOptions
 from tvm_cascade.ordering import order as order_by_memory
+from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, cached, monitor, until_stopped
 
 _DEFAULTS = PlanOptions()
+GRACE = 2.0  # seconds: after a limit has struck, for a plan of whole rows
 _MOST_LAYOUTS = 4  # arenas laid out for one point of a frontier
 Efforts = tuple[AllocateOptions, ...]  # limits of the arena searches of the best, second best, ... layout
 _TWO_SEARCHES: Efforts = (AllocateOptions(), AllocateOptions())
@@ -52,62 +55,77 @@ def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     return raise_tile_rows(plan, options)
 
 
-def baseline_peak(graph: Graph) -> int:
-    """Bytes live when operators run one by one in file order: activations alone, whole tensors, views sharing memory."""
-    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
-    change = [0] * (len(graph.ops) + 2)
-    for t, born in costs.born.items():
-        change[max(born, 0)] += graph.tensors[t].bytes
-        change[costs.last[t] + 1] -= graph.tensors[t].bytes
-    whole = list(accumulate(change))[: len(graph.ops)]
-    return max(whole, default=sum(graph.tensors[t].bytes for t in graph.inputs))
-
-
-def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """The plan in which every operator is a segment of its own, in file order.
-
-    Live tensors share memory only where an element-wise operator overwrites its input.
-
-    Raises
-    ------
-    InfeasibleError
-        The arena exceeds `options.sram`.
-    """
-    n = len(graph.ops)
-    costs = SegmentCosts(AccessTables(graph), range(n), replace(options.settings, overlap=False))
-    bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
-    alone, figures = Layout.one_by_one(n), Figures(baseline_peak(graph), bound)
-    plan = assemble(costs, alone, figures)
-    if plan.peak > bound:
-        plan = _smaller(plan, assemble(costs, alone, figures, optimise=True))
-    return _within(plan, costs, options, "plan without --layerwise")
-
-
-def _smaller(*plans: Plan) -> Plan:
-    """The plan of smallest arena, the first of equals."""
-    return min(plans, key=lambda plan: plan.peak)
-
-
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     """The plan of smallest peak; with a cap (`options.sram`) the plan of least overhead that fits.
 
     Without a cap `options.max_time` limits how few pixels a step writes: fewer pixels give smaller rings and more
     instructions. A plan under a cap may therefore be smaller than the smallest plan without one.
 
+    Where a limit (`search_monitor`) strikes, it is the best plan so far, and never larger than that of `layerwise`.
+
     Raises
     ------
     InfeasibleError
         No plan fits `options.sram`. The error carries the bytes needed and the operators at the peak.
     """
+    found: Plan | InfeasibleError | None = None
+    with SearchMonitor() as own:
+        try:
+            found = _searched(graph, options)
+        except SearchStopped:
+            pass
+        except InfeasibleError as error:
+            found = error
+    if own.limited:
+        found = _at_least(graph, options, found)
+    if not isinstance(found, Plan):
+        raise found or SearchStopped
+    return found
+
+
+def _searched(graph: Graph, options: PlanOptions) -> Plan:
+    """`cascade`; raises `SearchStopped` where a limit strikes before there is a plan within `options.max_time`."""
     again = options.stripes and options.max_macs > 1.0
     if options.sram is not None or options.granularity != "auto" or (again and options.steps is None):
         return _cascade(graph, options)
     return _smallest_traded(graph, options) if again else _in_time(graph, replace(options, max_macs=1.0))[0]
 
 
-@lru_cache(maxsize=8)
+def _at_least(graph: Graph, options: PlanOptions, found: Plan | InfeasibleError | None) -> Plan | InfeasibleError:
+    """What a search had found when a limit struck, or a simple plan where that is smaller.
+
+    The simple plans are one operator after the other, and steps of whole rows as far as `GRACE` seconds allow.
+    """
+    bound = found.bound if isinstance(found, Plan) else _known_bound(graph, options)
+    with monitor().shield():
+        plans = [without_search(graph, _plain_costs(graph, options), options)]
+        with SearchMonitor(GRACE), suppress(SearchStopped):
+            plans.append(_cascade(graph, replace(options, sram=None, max_macs=1.0, granularity="row", stripes=False)))
+    best = replace(smaller(*plans), bound=bound)
+    if isinstance(found, Plan):
+        return smaller(found, best)
+    if options.sram is None or best.peak <= options.sram:
+        return best
+    needed = best.peak if found is None else min(best.peak, found.needed)
+    culprits = () if found is None else found.culprits
+    return InfeasibleError(needed, options.sram, culprits, "the time limit ended the search: give more time or memory")
+
+
+def _known_bound(graph: Graph, options: PlanOptions) -> int:
+    """The lower bound of the search where that is known, else one of the file's order from the least of every segment."""
+    if not (options.stripes and options.max_macs > 1.0):
+        with suppress(SearchStopped):
+            return _searches(graph, options)[0].bound
+    costs = _plain_costs(graph, options)
+    return least_peak(Search(costs.tables, costs.order, options, known=costs).least_bytes)
+
+
+@cached(maxsize=8)
 def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
-    """The plan of smallest peak within `options.max_time`, and the options, with coarser steps where needed, that gave it."""
+    """The plan of smallest peak within `options.max_time`, and the options, with coarser steps where needed, that gave it.
+
+    Raises `SearchStopped` where a limit strikes before there is such a plan.
+    """
     plan, steps = _cascade(graph, options), options.steps
     if steps is None or options.granularity != "auto":
         return plan, options
@@ -116,15 +134,17 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
     for finest in (options.finest, *(c for c in (*coarser, 0) if c > options.finest or not c)):
         if instruction_factor(plan, steps) <= options.max_time:
             break
+        monitor().check()
         options = replace(options, finest=finest, stripes=False)
         plan = _cascade(graph, options)
     if options != first and any(segment.tile.by_pixels for segment in plan.segments):  # finer steps do not always win
-        plan = _smaller(_cascade(graph, replace(options, finest=0)), plan)
+        with suppress(SearchStopped):
+            plan = smaller(_cascade(graph, replace(options, finest=0)), plan)
     return replace(plan, bound=bound), options
 
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
-    """`cascade` for one set of tiles, without the limit of `options.max_time`."""
+    """`cascade` for one set of tiles, without the limit of `options.max_time`; may raise `SearchStopped`."""
     searches = _searches(graph, options)
     search, bound = searches[0], searches[0].bound
     least = search.smallest
@@ -133,19 +153,30 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     figures = Figures(baseline_peak(graph), bound)
     best = _best(search, figures, options, least)
     if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
-        best = _smaller(best, _best(search, figures, replace(options, sram=None, slack=0.0), least))
+        with suppress(SearchStopped):
+            best = smaller(best, _best(search, figures, replace(options, sram=None, slack=0.0), least))
     if not options.stream_input:
         best = _whole(search, figures, options, best)
-    others = [(other, options) for other in searches[1:]]
-    if options.granularity == "auto" and best.peak > max(bound, options.sram or 0):
-        by_rows = replace(options, granularity="row")
-        others.append((_searches(graph, by_rows)[0], by_rows))
-    for other, asked in others:  # the order and steps of fewest live bytes need not have the smallest arena
-        if not search.recompute and best.peak > max(other.bound, options.sram or 0):
-            best = _smaller(best, _best(other, figures, asked, other.smallest))
+    for plan in until_stopped(_of_others(graph, options, searches, figures, best)):
+        best = smaller(best, plan)
     if best.peak > max(bound, options.sram or 0) and search.size <= MOST_OPERATORS and not search.recompute:
         best = smallest_of_all(search, figures, best)
-    return _within(best, search.costs, options, _remedy(options))
+    return within_cap(best, search.costs, options, _remedy(options))
+
+
+def _of_others(
+    graph: Graph, options: PlanOptions, searches: Sequence[Search], figures: Figures, best: Plan
+) -> Iterator[Plan]:
+    """Plans of the orders and steps that do not have the fewest live bytes: their arenas may be smaller than `best`."""
+    others = [(other, options) for other in searches[1:]]
+    if options.granularity == "auto" and best.peak > max(figures.bound, options.sram or 0):
+        by_rows = replace(options, granularity="row")
+        others.append((_searches(graph, by_rows)[0], by_rows))
+    for other, asked in others:
+        if not searches[0].recompute and best.peak > max(other.bound, options.sram or 0):
+            plan = _best(other, figures, asked, other.smallest)
+            best = smaller(best, plan)
+            yield plan
 
 
 def frontier(
@@ -154,14 +185,15 @@ def frontier(
     """The plans that no other plan beats in both peak and work, by ascending peak.
 
     Work goes up to `options.max_macs`; `options.sram` is ignored. Without recompute (`options.stripes` off, or `max_macs` of
-    1.0) there is a single plan. `tell` is called with every plan that does recompute, dominated ones included.
+    1.0) there is a single plan. `tell` is called with every plan that does recompute, dominated ones included. A limit ends
+    the frontier with the plans so far; `SearchStopped` is raised where there is none yet.
     """
     options = replace(options, sram=None)
     at_once = _in_time(graph, replace(options, max_macs=1.0))[0]
     if not (options.stripes and options.max_macs > 1.0):
         return (at_once,)
     plans = [at_once]
-    for _, plan in _traded(graph, options, at_once):
+    for _, plan in until_stopped(_traded(graph, options, at_once)):
         tell(plan)
         plans.append(plan)
     return tuple(undominated(plans, lambda p: (p.peak, p.macs)))
@@ -173,7 +205,7 @@ def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
     It stops as soon as the next trade needs more live bytes than the smallest arena.
     """
     best = _in_time(graph, replace(options, max_macs=1.0))[0]
-    for least, plan in _traded(graph, options, best):
+    for least, plan in until_stopped(_traded(graph, options, best)):
         best = min(best, plan, key=lambda p: (p.peak, p.macs))
         if least > best.peak:
             break
@@ -192,6 +224,7 @@ def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple
     trades = [(b, next(e[0] for e in by_work if e[1] <= extra)) for b, extra in search.frontier() if extra]
     rest = (*(exact for _, exact in trades[1:]), INFEASIBLE)
     for (least, exact), after in zip(trades, rest, strict=False):
+        monitor().check()
         efforts = _ONE_AND_A_SHORT_SEARCH if exact <= smallest else _ONE_SHORT_SEARCH
         plan = _best(search, Figures(at_once.baseline_peak, exact), options, least, efforts)
         smallest = min(smallest, plan.peak)
@@ -221,7 +254,10 @@ class Bounds:
 
 
 def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
-    """Proven lower bounds of the search space; pixel kernels are assumed to exist (`options.pixels` is ignored)."""
+    """Proven lower bounds of the search space; pixel kernels are assumed to exist (`options.pixels` is ignored).
+
+    Raises `SearchStopped` where a limit strikes first.
+    """
     by_rows = replace(options, granularity="row", max_macs=1.0)
     by_pixels = replace(options, granularity="auto", pixels=True, max_macs=1.0)
     return Bounds(_searches(graph, by_rows)[0].bound, _searches(graph, by_pixels)[0].bound)
@@ -231,26 +267,27 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
     """The plan of the first layout whose arena meets the goal, else the plan of smallest arena.
 
     The goal is the cap; without one it is the bound with `options.slack`. Where the allocator's heuristics miss the
-    goal, the arenas of the best layouts are searched, the k-th with the limits `efforts[k]`.
+    goal, the arenas of the best layouts are searched, the k-th with the limits `efforts[k]`. A limit ends the search with
+    the best plan so far; `SearchStopped` is raised where there is none yet.
     """
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
     efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
     leaders = _Leaders(len(efforts))
-    for tried, layout in islice(
-        _layouts(search, options, goal, least, leaders), _MOST_LAYOUTS if search.recompute else None
-    ):
+    tries = islice(_layouts(search, options, goal, least, leaders), _MOST_LAYOUTS if search.recompute else None)
+    for count, (tried, layout) in enumerate(until_stopped(tries), 1):
         if leaders.beyond(max(tried.costs.exact_cost(*segment) for segment in layout.segments)):
             continue
         arena = simple_arena(tried.costs, layout)
         if arena.peak <= goal:
             return assemble(tried.costs, layout, figures)
         leaders.add(arena, tried, layout)
+        monitor().report("layouts", count, None, leaders.first[0][0].peak, figures.bound)
     # then smaller plans; empty where no layout stays within the goal
     best = [assemble(tried.costs, layout, figures) for _, tried, layout in leaders.first[:1]]
     if best and search.recompute and best[0].peak <= max(goal, least):
         return best[0]
     for (arena, tried, layout), effort in zip(leaders.first, efforts, strict=False):
-        if arena.bound >= _smaller(*best).peak:
+        if arena.bound >= smaller(*best).peak:
             continue  # no arena of this layout is smaller
         best.append(assemble(tried.costs, layout, figures, optimise=True, effort=effort))
         if best[-1].peak <= goal:
@@ -258,7 +295,9 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
     if not options.stream_input:
         # many offset constraints can make an arena far larger than its live bytes: never larger than layer by layer
         best.append(assemble(search.costs, Layout.one_by_one(search.size), figures))
-    return _smaller(*best)
+    if not best:
+        raise SearchStopped
+    return smaller(*best)
 
 
 class _Leaders:
@@ -291,7 +330,7 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
         costs = SegmentCosts(search.costs.tables, order, settings, search.costs)
         needed = max((costs.exact_cost(k, k + 1) for k in range(search.size)), default=0)
         if max(needed, options.sram or 0) < best.peak:
-            best = _smaller(best, assemble(costs, alone, figures, optimise=True))
+            best = smaller(best, assemble(costs, alone, figures, optimise=True))
     return best
 
 
@@ -315,6 +354,11 @@ def _searches(graph: Graph, options: PlanOptions) -> list[Search]:
     return _kept_searches(graph, replace(options, sram=None, slack=0.0, max_time=1.0, steps=None))
 
 
+def _plain_costs(graph: Graph, options: PlanOptions) -> SegmentCosts:
+    """Segment costs of the file's order."""
+    return _costs(graph, options.stream_input, options.accumulators, options.settings)
+
+
 @lru_cache(maxsize=16)
 def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
     """Segment costs of the file's order, shared by searches whose options differ in other fields."""
@@ -322,16 +366,16 @@ def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings)
     return SegmentCosts(AccessTables(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
 
 
-@lru_cache(maxsize=16)
+@cached(maxsize=16)
 def _order_by_memory(graph: Graph, in_place: bool) -> tuple[int, ...]:
     """The order in which whole tensors need the fewest bytes; `in_place`: element-wise operators overwrite their inputs."""
     return order_by_memory(graph, OrderOptions(in_place=in_place)).order
 
 
-@lru_cache(maxsize=16)
+@cached(maxsize=16)
 def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     """`_searches`, cached; fields of the options that do not affect it have been reset."""
-    known = _costs(graph, options.stream_input, options.accumulators, options.settings)
+    known = _plain_costs(graph, options)
     tables = known.tables
     filed = Search(tables, range(len(graph.ops)), options, known=known)
 
@@ -354,15 +398,3 @@ def _remedy(options: PlanOptions) -> str:
     if not options.stream_input:
         return "stream the input with --stream-input, or give more memory"
     return "give more memory, or change the network"
-
-
-def _within(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: str) -> Plan:
-    """`plan`, if it fits the cap; else raises `InfeasibleError` with the operators at the peak."""
-    graph = plan.graph
-    if options.sram is None or plan.peak <= options.sram:
-        return plan
-    costs = SegmentCosts(costs.tables, [o for s in plan.segments for o in s.ops], costs.settings, costs)
-    cuts = accumulate((len(s.ops) for s in plan.segments), initial=0)
-    live = [costs.cost(i, j, Interleaving(s.tile)) for (i, j), s in zip(pairwise(cuts), plan.segments, strict=True)]
-    culprits = [graph.ops[o].name for o in plan.segments[live.index(max(live))].ops if not graph.ops[o].view]
-    raise InfeasibleError(plan.peak, options.sram, culprits, remedy)

@@ -24,6 +24,7 @@ from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import ROW, Graph, Tile
+from tvm_cascade.search_monitor import monitor
 
 _TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried, in addition to the whole map in one step
 _TRIES, _TRIES_IN_LARGE = 100, 4  # limit on arenas that are allocated
@@ -34,7 +35,8 @@ def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
     """`plan` with multi-row tiles where they save instructions and the arena has room.
 
     The result is no larger than the cap or, without one, than `plan`. A plan in stripes is returned as it is, and so is
-    any plan for a target whose instruction costs are not known (`options.steps` is None).
+    any plan for a target whose instruction costs are not known (`options.steps` is None). A limit ends the search with the
+    best plan so far.
     """
     able = any(op.kernels.multi_row for op in plan.graph.ops)
     if options.steps is None or not able or any(s.stripes for s in plan.segments):
@@ -66,12 +68,14 @@ class _RaiseTileRows:
         self.searches = 0
         self.searches, self.plan = 0 if self._fits(self.segments) else _SEARCHES, plan
         for k, segment in reversed(list(enumerate(plan.segments))):
+            if monitor().over():
+                return
             self._take_apart(k, segment)
         self._raise_all()
 
     def _fits(self, segments: list[_TiledSegment]) -> bool:
         """Allocate an arena for these segments; if it is within the goal, replace `plan` and return True."""
-        if not self.tries:
+        if not self.tries or monitor().over():
             return False
         self.tries -= 1
         cuts = tuple(accumulate((len(s.ops) for s in segments), initial=0))

@@ -23,8 +23,19 @@ def say(text: str) -> None:
 
 
 def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
-    """A result on standard output: one JSON object, or `text`."""
-    click.echo(json.dumps(data, indent=2) if as_json else printable_lines(text))
+    """A result on standard output: one JSON object, or `text` with a last line where a limit ended the search."""
+    click.echo(json.dumps(data, indent=2) if as_json else printable_lines(text + _ended_early(data)))
+
+
+def _ended_early(data: Mapping[str, object]) -> str:
+    """The line for a result that is `limited`, with its gap to the bound where both are known."""
+    if not data.get("limited"):
+        return ""
+    best, bound = (data.get(f"{name}_bytes") for name in ("peak", "bound"))
+    gap = ""
+    if isinstance(best, (int, float)) and isinstance(bound, (int, float)) and bound > 0:
+        gap = f", at most {100 * (best / bound - 1):.1f} % above the smallest possible"
+    return f"\nlimited         the search was ended early: this is the best found so far{gap}"
 
 
 class _Terminated(KeyboardInterrupt):

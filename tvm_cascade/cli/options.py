@@ -94,6 +94,7 @@ INPUT_SHAPE = option(
     LoadRequest, "input_shapes", "Fix the sizes of an input that the file leaves open.", "--input-shape",
     multiple=True, metavar="NAME=1,3,224,224", callback=parse_shapes,
 )  # fmt: skip
+TIME_LIMIT = option(PlanRequest, "time_limit", "End searches after S seconds, with the best found so far.", metavar="S")
 _PLANNING = (
     option(PlanRequest, "sram", "Cap on the arena; the cheapest plan within it. [default: min, the smallest arena at no extra "
            "multiply-accumulates, within --max-time]", metavar="SIZE|min", callback=parse_cap),
@@ -110,6 +111,7 @@ _PLANNING = (
            "file has floats: a quarter of their bytes. The header gives scale and zero point."),
     option(PlanRequest, "rewrite", "Take an equivalent network (substitutions for memory) where its arena is smaller. "
            "[default: quantized networks, bit for bit; --rewrite: floats too]", "--rewrite/--no-rewrite"),
+    TIME_LIMIT,
     option(KernelRequest, "database", "Counts of kernels: read, and written by `compile --tune`. [default: only those of the "
            "package]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),
     option(EmitRequest, "report", "Write a self-contained HTML report to this .html file, or it, its pictures and data into "

@@ -14,6 +14,7 @@ from tvm_cascade.cli.options import (
     JSON,
     MODEL,
     PATH,
+    TIME_LIMIT,
     TRIALS,
     option,
     parse_bytes,
@@ -22,7 +23,7 @@ from tvm_cascade.cli.options import (
     require_picture,
     require_tvm_target,
 )
-from tvm_cascade.request import OptimizeRequest, OrderRequest, StagesRequest
+from tvm_cascade.request import AllocateRequest, OptimizeRequest, OrderRequest, StagesRequest
 
 _TARGET = click.option("--target", required=True, metavar="T", callback=require_tvm_target, help="cuda or llvm.")
 _DEVICE = option(StagesRequest, "device", "Device description. [default: the target's generic one]", metavar="D")
@@ -34,13 +35,14 @@ _MEASUREMENTS = option(StagesRequest, "database", "Keep measurements here, and u
 @click.option("--capacity", metavar="N", callback=parse_bytes,
               help="Stop at the first layout within N bytes; exit 1 if there is none.")  # fmt: skip
 @click.option("-o", "--output", type=PATH, callback=require_new_file, help="Write id,lower,upper,size,offset here.")
+@TIME_LIMIT
 @JSON
 @guarded
-def allocate(buffers: Path, capacity: int | None, output: Path | None, as_json: bool) -> None:
+def allocate(buffers: Path, output: Path | None, as_json: bool, **options: Any) -> None:
     """Give buffers with lifetimes offsets in the smallest arena (columns id,lower,upper,size; half-open lifetimes)."""
     from tvm_cascade.memory.minimalloc_csv import run as allocate_csv
 
-    data = allocate_csv(buffers, capacity, output)
+    data = allocate_csv(buffers, AllocateRequest.of_all(options), output)
     text = f"peak {data['peak_bytes']} bytes, bound {data['bound_bytes']}, optimal {data['optimal']}, {data['seconds']:.2f} s"
     show(as_json, data, text)
 
@@ -49,6 +51,7 @@ def allocate(buffers: Path, capacity: int | None, output: Path | None, as_json: 
 @MODEL
 @option(OrderRequest, "rewrite", "Let convolutions read the parts of concats where they lie, if that lowers the peak.")
 @option(OrderRequest, "on_chip", "Also count the bytes moved for SIZE bytes of on-chip memory.")
+@TIME_LIMIT
 @INPUT_SHAPE
 @JSON
 @guarded
@@ -87,6 +90,7 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @option(StagesRequest, "load", "Price a saved schedule instead of searching.")
 @option(StagesRequest, "output", "Save the schedule.", "--output", "-o", callback=require_new_file)
 @option(StagesRequest, "picture", "Draw the timeline (.png, .svg).", callback=require_picture)
+@TIME_LIMIT
 @INPUT_SHAPE
 @JSON
 @guarded
@@ -117,6 +121,7 @@ def stages(model: Path, as_json: bool, **options: Any) -> None:
     callback=require_new_file,
 )
 @option(OptimizeRequest, "picture", "Draw the graph before and after (.png, .svg).", callback=require_picture)
+@TIME_LIMIT
 @INPUT_SHAPE
 @JSON
 @guarded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -13,6 +13,7 @@ from tvm_cascade.memory.bounds import max_live_step
 from tvm_cascade.memory.fit import best_fit_of_orders, shuffle, top
 from tvm_cascade.memory.problem import Allocation, Problem
 from tvm_cascade.memory.validate import validate
+from tvm_cascade.search_monitor import monitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +26,15 @@ class AllocateOptions:
     shuffles: int = 200  # reorderings tried before the search, on problems with offset constraints
 
 
-def allocate(
-    problem: Problem, *, seconds: float | None = None, optimise: bool = True, options: AllocateOptions | None = None
-) -> Allocation:
+def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOptions | None = None) -> Allocation:
     """Compute an offset for every buffer, so that the arena is small or fits the capacity.
+
+    Where a limit (`search_monitor`) strikes, it is the best layout so far.
 
     Parameters
     ----------
     problem : Problem
         With a `capacity`, the first layout that fits is returned; without, the one of smallest peak that is found.
-    seconds : float, optional
-        Time limit of the search. With one, results depend on the machine; without, they are deterministic.
     optimise : bool
         False runs the heuristics only.
 
@@ -54,8 +53,7 @@ def allocate(
     if problem.capacity is not None and bound > problem.capacity:
         raise _infeasible(problem, bound, step, proven=True)
     goal = bound if problem.capacity is None else problem.capacity
-    deadline = None if seconds is None else began + seconds
-    best = _Best(problem, tuple(best_fit_of_orders(problem, goal)), bound, deadline)
+    best = _Best(problem, tuple(best_fit_of_orders(problem, goal)), bound)
     if optimise and best.peak > goal and problem.offset_constraints:
         best.take(shuffle(problem, best.offsets, goal, options.shuffles))
         _integer_program(best, goal)
@@ -74,15 +72,11 @@ def allocate(
 class _Best:
     """The layout of smallest peak and the highest lower bound that are known so far."""
 
-    def __init__(self, problem: Problem, offsets: tuple[int, ...], bound: int, deadline: float | None) -> None:
-        self.problem, self.deadline = problem, deadline
+    def __init__(self, problem: Problem, offsets: tuple[int, ...], bound: int) -> None:
+        self.problem = problem
         self.offsets = offsets
         self.peak = top(problem, offsets)
         self.bound = bound
-
-    def expired(self) -> bool:
-        """Whether the time to search is over."""
-        return self.deadline is not None and perf_counter() > self.deadline
 
     def take(self, offsets: tuple[int, ...]) -> bool:
         """Keep a layout if it is valid and has a smaller peak; returns whether it is valid.
@@ -101,7 +95,7 @@ class _Best:
 
 def _integer_program(best: _Best, goal: int) -> None:
     """Solve small problems with offset constraints exactly, as a mixed-integer program."""
-    solved = milp.solve(best.problem, best.peak) if best.peak > goal else None
+    solved = milp.solve(best.problem, best.peak) if best.peak > goal and not monitor().over() else None
     if solved is not None and best.take(solved.offsets):
         best.bound = max(best.bound, min(solved.bound, best.peak))
 
@@ -116,7 +110,7 @@ def _take_disjoint(best: _Best, options: AllocateOptions) -> None:
     bound, _ = max_live_step(problem)
     if bound >= best.peak or any(b.offset is not None for b in problem.buffers):
         return  # two buffers with an offset constraint may be pinned onto one another
-    disjoint = _Best(problem, tuple(best_fit_of_orders(problem, bound)), bound, best.deadline)
+    disjoint = _Best(problem, tuple(best_fit_of_orders(problem, bound)), bound)
     if disjoint.peak > bound:
         _search(disjoint, bound, options)
     best.take(disjoint.offsets)
@@ -127,11 +121,12 @@ def _search(best: _Best, goal: int, options: AllocateOptions) -> None:
 
     `low` is the smallest capacity still worth a trial: the bound, or one more than a capacity at which the search gave up.
     """
-    t = tables(best.problem)
+    t, limit = tables(best.problem), monitor()
     left, low, capacity = options.nodes, best.bound, goal
-    while best.peak > goal and left > 0 and low < best.peak:
+    while best.peak > goal and left > 0 and low < best.peak and not limit.over():
+        limit.report("arena", options.nodes - left, options.nodes, best.peak, best.bound)
         share = left if best.problem.capacity is not None else max(options.first_limit, left // 3)
-        result, spent = _rounds(t, capacity, min(left, share), options, best.expired)
+        result, spent = _rounds(t, capacity, min(left, share), options)
         left -= spent
         if result.offsets is not None:
             best.take(result.offsets)
@@ -142,20 +137,16 @@ def _search(best: _Best, goal: int, options: AllocateOptions) -> None:
         if result.offsets is None:
             low = max(best.bound, capacity + 1)
         capacity = (low + best.peak - 1) // 2
-        if best.expired():
-            return
 
 
-def _rounds(
-    t: Tables, capacity: int, nodes: int, options: AllocateOptions, expired: Callable[[], bool]
-) -> tuple[SearchResult, int]:
+def _rounds(t: Tables, capacity: int, nodes: int, options: AllocateOptions) -> tuple[SearchResult, int]:
     """Search with each ranking of the buffers in turn, with growing limits, until a run is complete or nodes are used up."""
-    ranks, spent, limit = rankings(t), 0, options.first_limit
+    ranks, spent, limit, over = rankings(t), 0, options.first_limit, monitor().over
     while True:
         for rank in ranks:
-            result = search(t, capacity, rank, min(limit, nodes - spent), expired)
+            result = search(t, capacity, rank, min(limit, nodes - spent), over)
             spent += result.nodes
-            if result.complete or spent >= nodes or expired():
+            if result.complete or spent >= nodes or over():
                 return result, spent
         limit *= options.growth
 

@@ -15,6 +15,7 @@ from random import Random
 import numpy as np
 
 from tvm_cascade.memory.problem import Buffer, Problem
+from tvm_cascade.search_monitor import monitor
 
 
 class Fit(Enum):
@@ -150,13 +151,16 @@ def best_fit_of_orders(problem: Problem, bound: int) -> list[int]:
 
 
 def shuffle(problem: Problem, offsets: Sequence[int], goal: int, tries: int) -> tuple[int, ...]:
-    """Improve a layout by local search over first-fit orders, mostly moving buffers at the peak forward; never worse."""
+    """Improve a layout by local search over first-fit orders, mostly moving buffers at the peak forward; never worse.
+
+    A limit ends it early.
+    """
     around = surroundings(problem)
     best, peak = list(offsets), top(problem, offsets)
     order = sorted(range(len(offsets)), key=lambda i: (offsets[i], i))
     random = Random(0)
     for _ in range(tries):
-        if peak <= goal:
+        if peak <= goal or monitor().over():
             break
         at = [k for k, i in enumerate(order) if best[i] + problem.buffers[i].size == peak]
         k = random.choice(at) if random.random() < 0.7 else random.randrange(len(order))

@@ -9,13 +9,14 @@ rounded, and the caller validates it. Without scipy `solve` returns None.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, gcd
+from math import ceil, gcd, inf
 from typing import Any
 
 import numpy as np
 
 from tvm_cascade.memory.fit import follows_between, overlapping
 from tvm_cascade.memory.problem import Problem
+from tvm_cascade.search_monitor import monitor
 
 MOST_PAIRS = 60  # most pairs of buffers live together; larger problems are not solved here
 
@@ -51,20 +52,22 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
     for i, b in enumerate(problem.buffers):
         if b.offset is not None:
             lower[i] = upper[i] = b.offset // unit
-    cost = np.zeros(columns)
+    cost, left = np.zeros(columns), monitor().left()
     cost[n] = 1
     solution = scipy.milp(
         cost,
         constraints=scipy.LinearConstraint(matrix, low),
         integrality=np.ones(columns),
         bounds=scipy.Bounds(lower, upper),
-        options={"node_limit": nodes},
+        options={"node_limit": nodes} | ({} if left == inf else {"time_limit": left}),
     )
     if solution.x is None:
         return None
     offsets = tuple(round(v) * unit for v in solution.x[:n])
     padding = max((a.size - b.size for a, b in zip(problem.buffers, exact.buffers, strict=True)), default=0)
-    return MilpResult(offsets, ceil(float(solution.mip_dual_bound) - 1e-6) * unit - padding)  # the topmost needs none
+    return MilpResult(
+        offsets, ceil(max(0.0, float(solution.mip_dual_bound)) - 1e-6) * unit - padding
+    )  # the topmost needs none
 
 
 def _aligned(problem: Problem) -> Problem:

@@ -9,6 +9,8 @@ from tvm_cascade.errors import LoadError
 from tvm_cascade.memory.allocate import AllocateOptions, allocate
 from tvm_cascade.memory.problem import Allocation, Buffer, Problem
 from tvm_cascade.publish import whole_file
+from tvm_cascade.request import AllocateRequest
+from tvm_cascade.search_monitor import SearchMonitor
 
 _COLUMNS = ("id", "lower", "upper", "size")
 
@@ -67,18 +69,23 @@ def write(path: str | Path, problem: Problem, allocation: Allocation) -> None:
             out.writerow((b.name, b.lower, b.upper, b.size, offset))
 
 
-def run(path: str | Path, capacity: int | None = None, out: str | Path | None = None) -> dict[str, object]:
-    """The command `tvm-cascade allocate`: a dictionary of `peak_bytes`, `bound_bytes`, `optimal` and `seconds`.
+def run(path: str | Path, request: AllocateRequest | None = None, out: str | Path | None = None) -> dict[str, object]:
+    """The command `tvm-cascade allocate`: a dictionary of `peak_bytes`, `bound_bytes`, `optimal`, `limited` and `seconds`.
 
     With a capacity the search may take far longer; it stops at the first layout that fits.
     """
-    problem = read(path, capacity)
-    allocation = allocate(problem, options=AllocateOptions(nodes=400_000 if capacity is None else 4_000_000))
+    asked = request or AllocateRequest()
+    assert not isinstance(asked.capacity, str)
+    problem = read(path, asked.capacity)
+    effort = AllocateOptions(nodes=400_000 if asked.capacity is None else 4_000_000)
+    with SearchMonitor(asked.time_limit) as limit:
+        allocation = allocate(problem, options=effort)
     if out is not None:
         write(out, problem, allocation)
     return {
         "peak_bytes": allocation.peak,
         "bound_bytes": allocation.bound,
         "optimal": allocation.optimal,
+        "limited": limit.limited,
         "seconds": round(allocation.seconds, 3),
     }

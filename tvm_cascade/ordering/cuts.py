@@ -25,6 +25,7 @@ from tvm_cascade.ordering.bounds import ancestors, descendants
 from tvm_cascade.ordering.dp import Region
 from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
+from tvm_cascade.search_monitor import monitor
 
 _MOST_SETS = 500  # downsets enumerated for one condition of rule 2
 
@@ -45,11 +46,13 @@ def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
 
 
 def _refine(m: Model, chain: Sequence[int], above: Sequence[int], below: Sequence[int]) -> list[int]:
-    """Add the cuts of rule 2 inside every region, in order of size."""
+    """Add the cuts of rule 2 inside every region, in order of size; where a limit strikes, those found so far."""
     cuts = [chain[0]]
     for low, high in pairwise(chain):
         candidates = {low | above[v] & high | 1 << v for v in members(high & ~low)}
         for p in sorted(candidates, key=lambda mask: (mask.bit_count(), mask)):
+            if monitor().over():
+                break
             if p != high and not cuts[-1] & ~p and p != cuts[-1] and _is_cut(m, p, cuts[-1], high, above, below):
                 cuts.append(p)
         cuts.append(high)

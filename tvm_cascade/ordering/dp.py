@@ -2,7 +2,8 @@
 
 A run has a budget: steps that need more are not taken (soft budgeting, section 3.2). Its work is bounded too: a layer
 with more states than the rest of the work allows keeps only the best, and the run becomes a beam search, whose result
-is no proof. The limit is on steps tried and not on seconds, so that results do not depend on the machine.
+is no proof. The limit is on steps tried, so that results do not depend on the machine; a limit on time
+(`search_monitor`), where there is one, ends the run without an order.
 
 Dominance, not in the paper: an operator that is ready, leaves no more memory behind than there was, and needs no more
 than the peak so far (or than a known lower bound of the final peak) is run at once and its alternatives are dropped.
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 
 from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
+from tvm_cascade.search_monitor import monitor
 
+_POLLED = 64  # states of a layer after which the time is looked at
 _NARROWEST = 8  # least beam width: states of a layer that are kept whatever the limit on work
 
 
@@ -71,10 +74,12 @@ def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance:
     inside = region.after & ~region.before
     ready = sum(1 << i for i in members(inside) if not m.predecessors[i] & ~region.before)
     layer = {region.before: _State(max(floor, region.live), region.live, ready, None, -1)}
-    states, steps, complete, exceeded = 1, 0, True, 1 << 62
+    states, steps, complete, exceeded, limit = 1, 0, True, 1 << 62, monitor()
     for depth in range(region.length):
         following: dict[int, _State] = {}
-        for done, state in layer.items():
+        for k, (done, state) in enumerate(layer.items()):
+            if k % _POLLED == 0 and limit.over():
+                return Run(None, False, exceeded, states, steps)
             blocked, tried = _expand(m, done, state, inside, budget, dominance, following)
             exceeded = min(exceeded, blocked)
             steps += tried

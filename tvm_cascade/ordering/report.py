@@ -10,24 +10,29 @@ from tvm_cascade.memory.traffic import traffic
 from tvm_cascade.ordering.rewriting import fold_concats, nodes
 from tvm_cascade.ordering.solve import OrderOptions, order
 from tvm_cascade.ordering.validate import footprint, peak_of, validate
+from tvm_cascade.search_monitor import SearchMonitor
 
 
-def order_report(graph: Graph, rewrite: bool = False, on_chip: int | None = None) -> dict[str, object]:
+def order_report(
+    graph: Graph, rewrite: bool = False, on_chip: int | None = None, time_limit: float | None = None
+) -> dict[str, object]:
     """The order of least memory as a JSON object; sizes in bytes, `order` as operator names.
 
     `rewrite` removes concats, whose consumers then read the parts, if that lowers the peak (`rewritten` says so). Sizes are
     those of whole tensors, without scratch or overwriting, as in the literature. `traffic_bytes` is null without `on_chip`.
+    `limited` says that `time_limit` seconds ended the search.
     """
     began = perf_counter()
     options = OrderOptions(in_place=False)
     plain = without_scratch(graph)
-    solution, chosen = order(plain, options), plain
-    rewritten = False
-    if rewrite:
-        folded = fold_concats(plain)
-        other = order(folded, options)
-        if other.peak < solution.peak:
-            solution, chosen, rewritten = other, folded, True
+    chosen, rewritten = plain, False
+    with SearchMonitor(time_limit) as limit:
+        solution = order(plain, options)
+        if rewrite:
+            folded = fold_concats(plain)
+            other = order(folded, options)
+            if other.peak < solution.peak:
+                solution, chosen, rewritten = other, folded, True
     validate(chosen, solution.order, solution.peak, solution.bound, solution.optimal, in_place=False)
     moved = None if on_chip is None else traffic(chosen, solution.order, on_chip)
     return {
@@ -37,6 +42,7 @@ def order_report(graph: Graph, rewrite: bool = False, on_chip: int | None = None
         "peak_bytes": solution.peak,
         "bound_bytes": solution.bound,
         "optimal": solution.optimal,
+        "limited": limit.limited,
         "rewritten": rewritten,
         "order": [chosen.ops[i].name for i in solution.order],
         "file_order_step_bytes": list(footprint(plain, range(len(plain.ops)), in_place=False)),

@@ -21,6 +21,7 @@ from tvm_cascade.ordering.bounds import step_bounds
 from tvm_cascade.ordering.cuts import regions
 from tvm_cascade.ordering.dp import Region, run
 from tvm_cascade.ordering.model import Model, model
+from tvm_cascade.search_monitor import monitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ class Ordering:
 def order(graph: Graph, options: OrderOptions | None = None) -> Ordering:
     """The order of `graph` with the lowest peak memory.
 
-    It is optimal if the limit on work allows that; else the best order found, with `optimal` false. The result is never
-    worse than file order, Kahn's, reverse post-order or greedy.
+    It is optimal if the limit on work, and that on time (`search_monitor`), allow that; else the best order found, with
+    `optimal` false. The result is never worse than file order, Kahn's, reverse post-order or greedy.
     """
     began = perf_counter()
     options = options or OrderOptions()
@@ -84,7 +85,10 @@ def _solve(
         best = rows[peaks.index(peak)]
         left = sum(p.length for p in parts[k:])
         share = (options.work - spent) * region.length // max(1, left)
-        if peak > floor:
+        monitor().report(
+            "order", sum(p.length for p in parts[:k]), sum(p.length for p in parts), max(floor, peak), bound
+        )
+        if peak > floor and not monitor().over():
             best, peak, low, used = _region(m, region, best, peak, floor, share, options)
             bound, states, spent = max(bound, low), states + used[0], spent + used[1]
         floor = max(floor, peak)
@@ -103,7 +107,7 @@ def _region(
     low = failed = floor
     states = steps = 0
     budget = low if options.budgeting else peak - 1
-    while low < peak and steps < work and budget < peak:
+    while low < peak and steps < work and budget < peak and not monitor().over():
         # it is easier to decide whether an order within the budget exists than to find the best: peaks up to it are equal
         alike = budget if options.dominance else floor
         result = run(m, region, budget, alike, (work - steps) // 2, options.dominance)

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from tvm_cascade.parallel.problem import Block
+from tvm_cascade.search_monitor import monitor
 
 _TABLE = 24  # up to so many nodes `distinct` uses a table of all sets, above it sorts
 
@@ -60,6 +61,8 @@ class Pairs:
 def pairs(block: Block, r: int | None = None, s: int | None = None, limit: int | None = None) -> Pairs:
     """Every state with every non-empty ending of at most `s` groups of at most `r` nodes each (None: no limit).
 
+    Raises `TooManyStatesError` above `limit` states, and `SearchStopped` where a limit on time strikes first.
+
     The results for the last two structures are cached, since networks repeat cells with other tensor sizes.
     """
     return _pairs(block.preds, r, s, limit)
@@ -74,6 +77,7 @@ def _pairs(preds: tuple[int, ...], r: int | None, s: int | None, limit: int | No
     most = block.size if r is None or s is None else min(block.size, r * s)
     before, masks, start = [], [], np.zeros(len(sets) + 1, dtype=np.int64)
     for k, state in enumerate(sets):
+        monitor().check()
         low, high = first_of_size[max(0, size[k] - most)], first_of_size[size[k]]
         smaller = sets[low:high]
         inside = np.flatnonzero((smaller & ~state) == 0)

@@ -19,6 +19,7 @@ from tvm_cascade.parallel.merging import merge_classes, merged_features
 from tvm_cascade.parallel.problem import MERGE, Block, Options, Schedule, Stage
 from tvm_cascade.parallel.stage_search import search
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
+from tvm_cascade.search_monitor import SearchStopped
 
 Features = Sequence[tuple[OpFeatures, ...]]  # per unit, one entry per kernel
 Solved = dict[object, tuple[Schedule, Schedule, Schedule]]  # by structure: the schedule, the sequential, the greedy one
@@ -115,7 +116,8 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
 
     `graph` has the batch size to schedule for, `model` prices stages in milliseconds, `options` limit the search space.
     `Schedule.optimal` says that no schedule of that space is cheaper for `model`; it is False for variants that do not
-    search, and if a block was too large and had to be cut.
+    search, if a block was too large and had to be cut, and where a limit (`search_monitor`) struck; blocks that it left
+    unsearched have the better of their sequential and greedy schedules.
     """
     start = perf_counter()
     units = unit_graph(graph, options.unit)
@@ -129,8 +131,8 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
         totals = [t + s.cost_ms for t, s in zip(totals, known, strict=True)]
         stages += [_operators(units, nodes, stage) for stage in known[0].stages]
     transitions, priced = (sum(getattr(s[0], name) for s in solved.values()) for name in ("transitions", "priced"))
-    searched = options.variant not in ("sequential", "greedy")
-    found = Schedule(tuple(stages), totals[0], transitions, priced, searched and whole, perf_counter() - start)
+    proven = whole and all(best.optimal for best, _, _ in solved.values())
+    found = Schedule(tuple(stages), totals[0], transitions, priced, proven, perf_counter() - start)
     return NetworkSchedule(found, totals[1], totals[2], units, tuple(len(r) for r in ranges))
 
 
@@ -182,7 +184,10 @@ def _solve(block: Block, cost: BlockCost, options: Options) -> tuple[Schedule, S
     wide = options.s is None or max(len(s.groups) for s in all_ready.stages) <= options.s
     if wide and options.variant != "merge":
         known.append(all_ready)
-    return search(block, cost, options, known), one, all_ready
+    try:
+        return search(block, cost, options, known), one, all_ready
+    except SearchStopped:
+        return min(known, key=lambda schedule: schedule.cost_ms), one, all_ready
 
 
 def _operators(units: UnitGraph, nodes: range, stage: Stage) -> Stage:

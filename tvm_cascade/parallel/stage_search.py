@@ -18,6 +18,7 @@ Ties go to stages priced before, then to the smaller bound, then to the state me
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -26,6 +27,7 @@ from tvm_cascade.parallel.bounds import Bounds
 from tvm_cascade.parallel.classes import stage_classes
 from tvm_cascade.parallel.lattice import Pairs, admitted, mergeable, pairs
 from tvm_cascade.parallel.problem import CONCURRENT, MERGE, Block, Options, Schedule, Stage, StageCost, members
+from tvm_cascade.search_monitor import SearchStopped, monitor
 
 _LARGE = 12  # nodes; a larger block is first searched with groups of _QUICK[0] nodes, _QUICK[1] groups
 _QUICK = (2, 4)
@@ -71,7 +73,7 @@ def search(block: Block, cost: StageCost, options: Options, known: Sequence[Sche
 
     `known` schedules give branch and bound its first upper bound; they must lie in the search space. Costs may be
     arbitrary as long as `cost.bounds()` are bounds of them. Raises `TooManyStatesError` (internal) above
-    `options.max_states`.
+    `options.max_states`, and `SearchStopped` where a limit strikes before anything better than `known` is found.
     """
     if block.size == 0:
         return Schedule((), 0.0, optimal=True)
@@ -80,9 +82,15 @@ def search(block: Block, cost: StageCost, options: Options, known: Sequence[Sche
     solver = _Solver(space, pricer, Bounds.of(block, space, cost.bounds(), cost.fork_ms))
     allowed = _allowed(block, space.endings, options.variant)
     best = min((s.cost_ms for s in known), default=float("inf"))
+    solved: np.ndarray | None = None
+    optimal = False
     if block.size > _LARGE:
-        best = min(best, solver.solve(best, allowed & admitted(block, space.endings, *_QUICK))[0])
-    solved = solver.solve(best, allowed)[1]
+        quick, choice = solver.solve(best, allowed & admitted(block, space.endings, *_QUICK))
+        best, solved = (quick, choice) if quick < best else (best, None)
+    with suppress(SearchStopped):
+        solved, optimal = solver.solve(best, allowed)[1], True
+    if solved is None:
+        raise SearchStopped
     stages, at = [], len(space.states) - 1
     while at:
         pair = int(solved[at])
@@ -90,7 +98,7 @@ def search(block: Block, cost: StageCost, options: Options, known: Sequence[Sche
         at = int(space.before[pair])
     stages.reverse()
     total = sum(pricer(sum(1 << v for v in stage.members))[0] for stage in stages)
-    return Schedule(tuple(stages), total, space.count, len(pricer.known), optimal=True)
+    return Schedule(tuple(stages), total, space.count, len(pricer.known), optimal)
 
 
 class _Solver:
@@ -111,6 +119,7 @@ class _Solver:
         upper *= 1.0 + _SLACK
         levels = np.searchsorted(np.bitwise_count(space.states), np.arange(1, len(self._pricer.block.preds) + 2))
         for first, last in pairwise(levels.tolist()):
+            monitor().report("stages", first, len(space.states), upper, None, "ms")
             best = self._level(first, last, upper, allowed, cost, choice)
             cost[first:last] = np.where(best * (1.0 - _SLACK) + self._limits.rest[first:last] <= upper, best, np.inf)
         return float(cost[-1]), choice
@@ -138,12 +147,14 @@ class _Solver:
         tried = np.flatnonzero(good & fresh & (least * (1.0 - _SLACK) < best[row]))
         tried = tried[np.lexsort((least[tried], row[tried]))]
         columns = (row[tried], least[tried], self._class[ending[tried]], cost[before[tried]], tried)
+        limit = monitor()
         found, made = best.tolist(), dict[int, float]()  # plain numbers: the loop sees every pair that bounds leave
         for r, bound, c, led, i in zip(*(column.tolist() for column in columns), strict=True):
             if bound * (1.0 - _SLACK) >= found[r]:
                 continue
             price = made.get(c)
             if price is None:
+                limit.check()
                 price = made[c] = self._pricer(int(space.endings[ending[i]]))[0]
             if led + price < found[r]:
                 found[r], choice[r + first] = led + price, place[i]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier
@@ -10,6 +11,7 @@ from tvm_cascade.cascading.channel_search import frontier_in_groups
 from tvm_cascade.cascading.cuts import undominated
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import Estimate, estimate
+from tvm_cascade.search_monitor import SearchStopped
 
 FRONTIER_MACS = 2.0  # largest work on a frontier, as a factor of the network's multiply-accumulates
 
@@ -20,7 +22,7 @@ class FrontierReport:
 
     points: tuple[tuple[int, float], ...]  # peak bytes and factor of work of plans that no other beats, ascending bytes
     estimates: tuple[Estimate, ...]  # of these plans
-    bounds: Bounds  # of the search space at 1.00x
+    bounds: Bounds | None  # of the search space at 1.00x; None where a limit struck before
     in_groups: tuple[bool, ...]  # whether these plans use channel tiling
 
 
@@ -32,6 +34,8 @@ def frontier_report(
     progress: Callable[[str], None] = lambda _line: None,
 ) -> FrontierReport:
     """The frontier with an estimate of each plan's traffic and instructions, and the bounds at 1.00x.
+
+    Where a limit (`search_monitor`) strikes, it has the plans found so far, and `chosen` in any case.
 
     Parameters
     ----------
@@ -49,11 +53,16 @@ def frontier_report(
     def tell(plan: Plan) -> None:
         progress(f"frontier: {plan.peak} bytes at {plan.macs / max(plan.baseline_macs, 1):.3f}x work")
 
-    plans: tuple[Plan, ...] = (chosen,)
-    if whole and not options.layerwise:
-        more_work = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
-        plans = (*frontier(graph, more_work, tell), *frontier_in_groups(graph, options, tell), chosen)
+    plans: list[Plan] = []
+    known: Bounds | None = None
+    with suppress(SearchStopped):
+        if whole and not options.layerwise:
+            more_work = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
+            plans += frontier(graph, more_work, tell)
+            plans += frontier_in_groups(graph, options, tell)
+        known = bounds(graph, options)
+    plans.append(chosen)
     best = undominated(plans, lambda p: (p.peak, p.macs))
     points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
     marks = tuple(any(op.kernels.channel_tiling is not None for op in p.graph.ops) for p in best)
-    return FrontierReport(points, tuple(estimate(p, options.steps) for p in best), bounds(graph, options), marks)
+    return FrontierReport(points, tuple(estimate(p, options.steps) for p in best), known, marks)

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, isinf
 
+from tvm_cascade.search_monitor import SearchMonitor, monitor
 from tvm_cascade.substitution.costs import Cost, limit_broken
 from tvm_cascade.substitution.dag import Dag, Node, Ref, replace, replaced
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
@@ -36,8 +37,8 @@ class SearchOptions:
     alpha: float = 1.05  # relaxation; 1 is greedy, infinity visits everything reachable
     max_graphs: int = 2000  # graphs whose cost is computed, per subgraph
     patience: int = 400  # graphs without a better one after which a search gives up; 0: never
-    max_seconds: float = 30.0  # per subgraph; the result then depends on the machine's speed
-    total_seconds: float = 60.0  # for the whole graph
+    max_seconds: float = 30.0  # per subgraph; where it strikes, the result depends on the machine's speed
+    total_seconds: float = 60.0  # for the whole graph; likewise
     threshold: int = 30  # operators above which a graph is split (section 4.3)
     eager: tuple[Rule, ...] = EAGER_RULES  # applied wherever they fit after every step, not searched
     isolated: bool = True  # apply a gain at a site that shares no operator with another at once, without search
@@ -90,7 +91,12 @@ def search(
     every graph found exceed a limit of the cost.
     """
     options = options or SearchOptions()
-    matcher = matcher or Matcher(tuple(rules))
+    with SearchMonitor(options.max_seconds):
+        return _search(dag, cost, options, matcher or Matcher(tuple(rules)))
+
+
+def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> Found:
+    """`search` inside of the monitor of its own limit on time."""
     eager = Matcher(tuple(r for r in options.eager if r in matcher.rules))
     begin = time.monotonic()
     given = _State(dag, cost.total(dag))
@@ -108,7 +114,7 @@ def search(
             outputs = replaced(state.dag, site.target)
             if outputs in visited:
                 continue
-            if _spent(options, graphs, best_at, begin):
+            if _spent(options, graphs, best_at):
                 complete = False
                 break
             visited.add(outputs)
@@ -121,6 +127,7 @@ def search(
             better = child.cost < best.cost * (1 - _GAIN) or (isinf(best.cost) and child.cost < inf)
             if better:
                 best, best_at = child, graphs
+            monitor().report("substitutions", graphs, options.max_graphs, best.cost, None, "")
             if better or child.cost < options.alpha * best.cost > best.cost or isinf(best.cost):
                 heapq.heappush(queue, (child.cost, graphs, child))
     if isinf(best.cost):
@@ -131,11 +138,11 @@ def search(
     return Found(best.dag, given.cost, best.cost, _sequence(best, cost), graphs, seconds, complete)
 
 
-def _spent(options: SearchOptions, graphs: int, best_at: int, begin: float) -> bool:
-    """Whether the budget of graphs, seconds or patience is used up."""
+def _spent(options: SearchOptions, graphs: int, best_at: int) -> bool:
+    """Whether the budget of graphs or patience is used up, or the time over."""
     if graphs >= options.max_graphs or (options.patience and graphs - best_at >= options.patience):
         return True
-    return time.monotonic() - begin > options.max_seconds
+    return monitor().over()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +183,8 @@ class _GreedySimplifier:
         for site in found:
             if site in self.useless or any(touched[n] > 1 for n in site.nodes):
                 continue
+            if monitor().over():
+                return None
             made = replace(dag, site.target)
             cost = self.cost.total(made)
             if cost < value * (1 - _GAIN):

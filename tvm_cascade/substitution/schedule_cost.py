@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from tvm_cascade.cost import CostModel
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.scheduler import Solved, latency_of
+from tvm_cascade.search_monitor import monitor
 from tvm_cascade.substitution.costs import TVM, Engine, Latency, op_features
 from tvm_cascade.substitution.dag import Dag
 from tvm_cascade.substitution.metaflow import Found, SearchOptions
@@ -46,7 +47,8 @@ class ScheduleLatency:
                 known[node.signature] = op_features(node, self.engine)
             features.append((known[node.signature],))
             predecessors.append(tuple(sorted({place[r.node] for r in node.inputs if r.node in place})))
-        return latency_of(predecessors, features, self.model, self.options, self._solved)
+        with monitor().shield():  # a price that a limit cut short would be that of another schedule
+            return latency_of(predecessors, features, self.model, self.options, self._solved)
 
 
 def optimize_schedule(

@@ -23,6 +23,7 @@ from math import isinf
 import numpy as np
 
 from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.search_monitor import SearchMonitor, monitor
 from tvm_cascade.substitution.costs import Cost, limit_broken
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replace
 from tvm_cascade.substitution.metaflow import Found, SearchOptions, Step, search
@@ -166,7 +167,6 @@ class _Worker:
 
     cost: Cost
     options: SearchOptions
-    deadline: float
     running: float  # current cost of the whole graph, if the cost is additive
     matcher: Matcher
     pool: Pool = field(default_factory=Pool)
@@ -180,10 +180,8 @@ class _Worker:
         piece = lift(self.pool, dag, part)
         found = self.known.get(piece.dag.outputs)
         if found is None:
-            left = max(0.0, self.deadline - time.monotonic())
-            options = changed(self.options, max_seconds=min(self.options.max_seconds, left))
             try:
-                found = search(piece.dag, self.cost, self.matcher.rules, options, self.matcher)
+                found = search(piece.dag, self.cost, self.matcher.rules, self.options, self.matcher)
             except InfeasibleError:  # the subgraph alone exceeds a limit: `optimize` checks the whole graph
                 found = Found(piece.dag, 0.0, 0.0, (), 1, 0.0, False)
             self.known[piece.dag.outputs] = found
@@ -207,12 +205,17 @@ def optimize(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions
     Raises `InfeasibleError` if the result exceeds a limit of the cost.
     """
     options = options or SearchOptions()
+    with SearchMonitor(options.total_seconds):
+        if len(dag.nodes) <= (options.window or options.threshold):
+            return search(dag, cost, rules, options)
+        return _in_parts(dag, cost, rules, options)
+
+
+def _in_parts(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions) -> Found:
+    """`optimize` for a graph that is split, inside of the monitor of its limit on time."""
     begin = time.monotonic()
     before = cost.total(dag)
-    if len(dag.nodes) <= (options.window or options.threshold):
-        budget = changed(options, max_seconds=min(options.max_seconds, options.total_seconds))
-        return search(dag, cost, rules, budget)
-    worker = _Worker(cost, options, begin + options.total_seconds, before, Matcher(tuple(rules)))
+    worker = _Worker(cost, options, before, Matcher(tuple(rules)))
     start = _apply_global_rules(worker, dag, cost)
     parts = pieces(start, rules, options.threshold)
     stitched, cuts = _pass(worker, start, parts)
@@ -239,6 +242,8 @@ def _apply_global_rules(worker: _Worker, dag: Dag, cost: Cost) -> Dag:
         for site in (*eager.sites(dag), *matcher.sites(dag)):
             if site.nodes[0] in refused:
                 continue
+            if monitor().over():
+                return dag
             made = replace(dag, site.target)
             after = cost.total(made)
             if not after < worker.running:
@@ -269,7 +274,7 @@ def _around_cuts(worker: _Worker, dag: Dag, cuts: Sequence[tuple[Ref, ...]], thr
     for nodes in reversed(marks):
         places = {n: i for i, n in enumerate(dag.nodes)}
         at = [places[n] for n in nodes if n in places]
-        if not at or time.monotonic() > worker.deadline:
+        if not at or monitor().over():
             continue
         middle = max(at)
         low = max(0, middle - threshold // 2)
@@ -286,7 +291,7 @@ def _sweep(worker: _Worker, dag: Dag, size: int, rounds: int = 3) -> Dag:
     for _ in range(rounds):
         before = dag
         low = 0
-        while low < len(dag.nodes) and time.monotonic() < worker.deadline:
+        while low < len(dag.nodes) and not monitor().over():
             dag = worker.rewritten(dag, dag.nodes[low : low + size])
             low += size // 2
         if dag is before:

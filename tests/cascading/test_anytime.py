@@ -1,0 +1,128 @@
+"""Plans under a limit that strikes after every number of looks at the clock: valid, and never worse with more time."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from tvm_cascade.cascading import (
+    Plan,
+    PlanOptions,
+    assemble,
+    bounds,
+    frontier,
+    layerwise,
+    plan_graph,
+    planner,
+    validate,
+)
+from tvm_cascade.cores import get_core
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.graph import Graph
+from tvm_cascade.search_monitor import SearchMonitor, SearchStopped
+from tvm_cascade.testing.graphs import Builder
+
+
+def network() -> Graph:
+    """An inverted bottleneck with a skip, and a branch that joins."""
+    b = Builder()
+    x = b.conv(b.input(20, 20, 3), 8, 3, 2)
+    wide = b.depthwise(b.conv(x, 24))
+    x = b.add(b.conv(wide, 8), x)
+    return b.finish(b.concat((b.conv(x, 8), b.max_pool(x, 3, 1))))
+
+
+GRAPH = network()
+
+
+def forget() -> None:
+    """Empty the planner's caches, so that every run does all of its work."""
+    for kept in (
+        planner._in_time,
+        planner._order_by_memory,
+        planner._kept_searches,
+        planner._costs,
+        assemble._laid_out,
+    ):
+        kept.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def enough_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan of whole rows is always ready in the time after a limit has struck, which is counted in looks here too."""
+    monkeypatch.setattr(planner, "GRACE", 1e9)
+
+
+def after(looks: int, options: PlanOptions) -> tuple[Plan, bool]:
+    """The plan when the limit strikes after so many looks at the clock, and whether it changed anything."""
+    forget()
+    ticks = count()
+    with SearchMonitor(looks, clock=lambda: float(next(ticks))) as own:
+        plan = plan_graph(GRAPH, options)
+    return plan, own.limited
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        PlanOptions(steps=get_core("cortex-m4").steps),
+        PlanOptions(steps=get_core("cortex-m4").steps, max_macs=1.5),
+        PlanOptions(granularity="row", overlap=False),
+        PlanOptions(stream_input=True, steps=get_core("cortex-m4").steps),
+    ],
+)
+def test_more_time_never_gives_a_larger_arena(options: PlanOptions) -> None:
+    forget()
+    whole, flat = plan_graph(GRAPH, options), layerwise(GRAPH, options)
+    peaks, looks = [], 1
+    while True:
+        plan, limited = after(looks, options)
+        validate(plan, options.alignment)
+        assert plan.bound <= plan.peak
+        assert options.stream_input or plan.peak <= flat.peak
+        peaks.append(plan.peak)
+        if not limited:
+            break
+        looks += 1 + looks // 8
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(peaks) > 10 and peaks[0] > peaks[-1]
+    assert (plan.peak, plan.bound, plan.segments) == (whole.peak, whole.bound, whole.segments)
+
+
+def test_a_limited_plan_is_not_remembered() -> None:
+    options = PlanOptions(steps=get_core("cortex-m4").steps)
+    forget()
+    whole = plan_graph(GRAPH, options)
+    forget()
+    ticks = count()
+    with SearchMonitor(40, clock=lambda: float(next(ticks))) as own:
+        early = plan_graph(GRAPH, options)
+    assert own.limited and early.peak > whole.peak
+    again = plan_graph(GRAPH, options)
+    assert (again.peak, again.segments, again.storages) == (whole.peak, whole.segments, whole.storages)
+
+
+def test_a_cap_that_was_not_met_in_time_says_so() -> None:
+    options = PlanOptions(sram=plan_graph(GRAPH).peak)
+    assert plan_graph(GRAPH, options).peak <= (options.sram or 0)
+    forget()
+    with (
+        SearchMonitor() as own,
+        pytest.raises(InfeasibleError, match="the time limit ended the search: give more time"),
+    ):
+        own.interrupt()
+        plan_graph(GRAPH, options)
+
+
+def test_a_frontier_has_the_points_found_in_time_and_bounds_are_proven_or_not_given() -> None:
+    options = PlanOptions(steps=get_core("cortex-m4").steps, max_macs=1.5)
+    forget()
+    whole = frontier(GRAPH, options)
+    with SearchMonitor() as own:
+        own.interrupt()
+        forget()
+        for search in (frontier, bounds):
+            with pytest.raises(SearchStopped):
+                search(GRAPH, options)
+    assert [(p.peak, p.macs) for p in frontier(GRAPH, options)] == [(p.peak, p.macs) for p in whole]

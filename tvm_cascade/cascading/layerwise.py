@@ -1,0 +1,73 @@
+"""The plan of one operator after the other: what every search improves on, and what is left where a limit ends it at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.assemble import Figures, Layout, assemble
+from tvm_cascade.cascading.interleaving import Interleaving
+from tvm_cascade.cascading.options import PlanOptions, Settings
+from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.graph import Graph
+
+_DEFAULTS = PlanOptions()
+
+
+def baseline_peak(graph: Graph) -> int:
+    """Bytes live when operators run one by one in file order: activations alone, whole tensors, views sharing memory."""
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
+    change = [0] * (len(graph.ops) + 2)
+    for t, born in costs.born.items():
+        change[max(born, 0)] += graph.tensors[t].bytes
+        change[costs.last[t] + 1] -= graph.tensors[t].bytes
+    whole = list(accumulate(change))[: len(graph.ops)]
+    return max(whole, default=sum(graph.tensors[t].bytes for t in graph.inputs))
+
+
+def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
+    """The plan in which every operator is a segment of its own, in file order.
+
+    Live tensors share memory only where an element-wise operator overwrites its input.
+
+    Raises
+    ------
+    InfeasibleError
+        The arena exceeds `options.sram`.
+    """
+    n = len(graph.ops)
+    costs = SegmentCosts(AccessTables(graph), range(n), replace(options.settings, overlap=False))
+    bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
+    alone, figures = Layout.one_by_one(n), Figures(baseline_peak(graph), bound)
+    plan = assemble(costs, alone, figures)
+    if plan.peak > bound:
+        plan = smaller(plan, assemble(costs, alone, figures, optimise=True))
+    return within_cap(plan, costs, options, "plan without --layerwise")
+
+
+def without_search(graph: Graph, costs: SegmentCosts, options: PlanOptions) -> Plan:
+    """The plan of one operator after the other: of whole tensors, or with `costs` where inputs arrive row by row."""
+    if not options.stream_input:
+        return layerwise(graph, replace(options, sram=None))
+    figures = Figures(baseline_peak(graph), 0)
+    return assemble(costs, Layout.one_by_one(len(graph.ops)), figures, optimise=True)
+
+
+def smaller(*plans: Plan) -> Plan:
+    """The plan of smallest arena, the first of equals."""
+    return min(plans, key=lambda plan: plan.peak)
+
+
+def within_cap(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: str) -> Plan:
+    """`plan`, if it fits the cap; else raises `InfeasibleError` with the operators at the peak."""
+    graph = plan.graph
+    if options.sram is None or plan.peak <= options.sram:
+        return plan
+    costs = SegmentCosts(costs.tables, [o for s in plan.segments for o in s.ops], costs.settings, costs)
+    cuts = accumulate((len(s.ops) for s in plan.segments), initial=0)
+    live = [costs.cost(i, j, Interleaving(s.tile)) for (i, j), s in zip(pairwise(cuts), plan.segments, strict=True)]
+    culprits = [graph.ops[o].name for o in plan.segments[live.index(max(live))].ops if not graph.ops[o].view]
+    raise InfeasibleError(plan.peak, options.sram, culprits, remedy)
