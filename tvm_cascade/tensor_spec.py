@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
 
-__all__ = ["IoSpec", "TensorSpec", "graph_io"]
+__all__ = ["IoSpec", "TensorSpec", "graph_io", "named_apart", "unique_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class TensorSpec:
     Importers fill in the first five fields, `micro.placement` the others.
     """
 
-    name: str  # in the model's file, any text
+    name: str  # in the model's file, any text; made unique among the inputs or the outputs (`named_apart`)
     shape: tuple[int, ...]
     dtype: str  # numpy's name of the element type
     scale: float | None = None  # real = scale * (stored - zero_point); None where the tensor is not quantized
@@ -29,6 +30,7 @@ class TensorSpec:
     offset: int | None = None  # bytes from the start of the arena; None if streamed, or before placement
     stream_axis: int | None = None  # of an input that the network asks for row by row: the axis of its rows
     passes: int = 1  # of such an input: how often the network asks for it from the first row to the last
+    file_name: str = ""  # in the model's file, where `name` had to be made unique
 
     @property
     def bytes(self) -> int:
@@ -61,6 +63,23 @@ class IoSpec:
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+
+def unique_names(names: Iterable[str]) -> list[str]:
+    """Names in the same order, in which each that came before has its position behind it: `y, y` become `y, y_1`."""
+    made: list[str] = []
+    for position, name in enumerate(names):
+        unique = name if name not in made else f"{name}_{position}"
+        while unique in made:
+            unique += "_"
+        made.append(unique)
+    return made
+
+
+def named_apart(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Inputs or outputs with unique names."""
+    pairs = zip(specs, unique_names(s.name for s in specs), strict=True)
+    return tuple(s if s.name == name else replace(s, name=name, file_name=s.name) for s, name in pairs)
 
 
 def graph_io(graph: Graph) -> IoSpec:

@@ -67,7 +67,7 @@ def test_batch_normalization_in_training_mode(tmp_path: Path, opset: int, output
 
 
 @pytest.mark.parametrize("signs", [{}, {"detect_negative": 0}, {"detect_positive": 0}])
-def test_infinities_of_either_sign(tmp_path: Path, signs: dict[str, int]) -> None:
+def test_infinities_of_either_sign(tmp_path: Path, signs: dict[str, Any]) -> None:
     x = _x(3, 4)
     x[0, 1], x[1, 2], x[2, 3] = np.inf, -np.inf, np.nan
     _check(tmp_path, [helper.make_node("IsInf", ["x0"], ["y0"], **signs)], [x], {})
@@ -120,7 +120,13 @@ def test_one_hot_by_a_depth_of_one_dimension(tmp_path: Path, axis: int) -> None:
     x = np.array([[0, 1, 4], [-1, -5, 7]])
     want = np.moveaxis(np.where((np.arange(5) == x[..., None]) | (np.arange(5) - 5 == x[..., None]), 2, -1), -1, axis)
     node = helper.make_node("OneHot", ["x0", "depth", "values"], ["y0"], axis=axis)
-    _check(tmp_path, [node], [x], {"depth": np.array([5]), "values": np.float32([-1, 2])}, [want.astype("float32")])
+    _check(
+        tmp_path,
+        [node],
+        [x],
+        {"depth": np.array([5]), "values": np.array([-1, 2], "float32")},
+        [want.astype("float32")],
+    )
 
 
 def test_operators_of_a_functions_body(tmp_path: Path) -> None:

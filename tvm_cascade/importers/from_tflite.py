@@ -19,7 +19,7 @@ from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupport
 from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model, original_name
 from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
-from tvm_cascade.tensor_spec import IoSpec, TensorSpec
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
 
 
 def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
@@ -68,9 +68,7 @@ def _interface(path: Path, model: Model) -> IoSpec:
     outputs = [int(i) for i in np.atleast_1d(graph.OutputsAsNumpy())] if graph.OutputsLength() else []
     if not outputs:
         raise LoadError(path, "the model has no output")
-    return IoSpec(
-        tuple(_tensor_spec(path, model, i) for i in inputs), tuple(_tensor_spec(path, model, i) for i in outputs)
-    )
+    return IoSpec(*(named_apart([_tensor_spec(path, model, i) for i in side]) for side in (inputs, outputs)))
 
 
 def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:

@@ -17,7 +17,7 @@ import tvm
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.values import bindings_of
 from tvm_cascade.messages import printable
-from tvm_cascade.tensor_spec import IoSpec, TensorSpec
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
 
 INTERFACE_ATTR = "cascade_interface"
 MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
@@ -90,7 +90,8 @@ def with_interface(
     main: Any = mod["main"]
     types = list(main.ret_ty.fields) if hasattr(main.ret_ty, "fields") else [main.ret_ty]
     read = [(name, p.ty) for name, p in zip(inputs, main.params, strict=True)], zip(outputs, types, strict=True)
-    return attach(mod, IoSpec(*(tuple(tensor_spec(path, name, kind, remedy) for name, kind in side) for side in read)))
+    sides = ([tensor_spec(path, name, kind, remedy) for name, kind in side] for side in read)
+    return attach(mod, IoSpec(*(named_apart(side) for side in sides)))
 
 
 def check_inputs(wanted: Iterable[str], inputs: Collection[str]) -> None:

@@ -55,7 +55,7 @@ def _body(node: Any, opset: int, types: Mapping[str, Any]) -> Any | None:
     """The function that computes `node` at an opset, with the attributes' defaults; None where ONNX has none."""
     if not defs.has(node.op_type, ""):
         return None
-    schema = defs.get_schema(node.op_type, opset, "")
+    schema: Any = defs.get_schema(node.op_type, opset, "")
     made: bytes = b""
     if schema.has_context_dependent_function and all(i in types for i in node.input if i):
         versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]

@@ -1,4 +1,4 @@
-"""Compare the outputs of a run with those of the host run and of a reference, within tolerances."""
+"""Compare the outputs of a run with those of the host run and of a reference, by position, within tolerances."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ def same_outputs(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray])
 def compare_with_reference(
     expected: Expected, made: Mapping[str, np.ndarray], outputs: Sequence[TensorSpec]
 ) -> tuple[bool, float]:
-    """Whether outputs match a reference, and the largest difference (infinite where names or sizes differ).
+    """Whether outputs match a reference, and the largest difference (infinite where number or sizes differ).
 
     Stored integers are dequantized where the reference's outputs are floats.
     """
-    floats = {name for name, value in expected.outputs.items() if value.dtype.kind == "f"}
-    scales = {s.name: (s.scale, s.zero_point) for s in outputs}
-    have = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in made.items()}
+    have = dict(made)
+    for want, spec in zip(expected.outputs.values(), outputs, strict=False):
+        if want.dtype.kind == "f":
+            have[spec.name] = real(have[spec.name], spec.scale, spec.zero_point)
     return _matches(expected.outputs, have, reference_tolerance(expected) or 0.0)
 
 
@@ -42,17 +43,12 @@ def reference_tolerance(expected: Expected) -> float | None:
 
 
 def _difference(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> float:
-    """Largest absolute difference over all outputs; infinite where names or sizes differ."""
-    pairs = (
-        [(want[k], have.get(k)) for k in want]
-        if set(want) == set(have)
-        else list(zip(want.values(), have.values(), strict=False))
-    )
+    """Largest absolute difference over all outputs, by position; infinite where their number or sizes differ."""
     if len(want) != len(have):
         return float("inf")
     worst = 0.0
-    for a, b in pairs:
-        if b is None or a.size != b.size:
+    for a, b in zip(want.values(), have.values(), strict=True):
+        if a.size != b.size:
             return float("inf")
         if a.size:
             gap = np.abs(a.reshape(-1).astype(np.float64) - b.reshape(-1).astype(np.float64)).max()

@@ -15,6 +15,7 @@ import numpy as np
 from tvm_cascade.errors import LoadError, MissingToolError
 from tvm_cascade.messages import last_line
 from tvm_cascade.micro.sensitivity import onnx_evaluator
+from tvm_cascade.tensor_spec import unique_names
 
 Arrays = Mapping[str, np.ndarray]
 _INSTALL = "pip install onnxruntime, which --check then uses"
@@ -88,7 +89,7 @@ def _runtime(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
 
 
 def _by_name(names: Iterable[object], values: Iterable[object]) -> dict[str, np.ndarray]:
-    return {str(n): np.asarray(v) for n, v in zip(names, values, strict=True)}
+    return {n: np.asarray(v) for n, v in zip(unique_names(map(str, names)), values, strict=True)}
 
 
 def untrusted(model: Any) -> Iterator[str]:

@@ -7,7 +7,7 @@ integers: results agree to within the network's sensitivity to single roundings 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.messages import last_line
 from tvm_cascade.micro.onnx_reference import onnx_outputs, read_onnx
 from tvm_cascade.micro.sensitivity import float_reach, run_exported
+from tvm_cascade.tensor_spec import unique_names
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,16 @@ def _litert(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> Exp
     if data[4:8] != b"TFL3":
         raise LoadError(path, "not a TFLite model" if data else "is empty")
     interpreter, note = _interpreter(data, path, inputs)
-    details = interpreter.get_input_details()
-    floats = {d["name"] for d in details if np.dtype(d["dtype"]).kind == "f"}
+    details = _named_details(interpreter.get_input_details())
+    floats = {name for name, d in details.items() if np.dtype(d["dtype"]).kind == "f"}
     inputs = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in inputs.items()}
-    _require_same(path, {_name(d): (str(np.dtype(d["dtype"])), tuple(d["shape"])) for d in details}, inputs)
-    for detail in details:
-        interpreter.set_tensor(detail["index"], inputs[_name(detail)])
+    forms = {name: (str(np.dtype(d["dtype"])), tuple(d["shape"])) for name, d in details.items()}
+    _require_same(path, forms, inputs)
+    for name, detail in details.items():
+        interpreter.set_tensor(detail["index"], inputs[name])
     interpreter.invoke()
-    made = {_name(d): interpreter.get_tensor(d["index"]).copy() for d in interpreter.get_output_details()}
+    results = _named_details(interpreter.get_output_details())
+    made = {name: interpreter.get_tensor(d["index"]).copy() for name, d in results.items()}
     if _sums_signed(interpreter):
         note = "; ".join(filter(None, [note, "LiteRT's reference SUM reads signed integers as unsigned bytes"]))
     return Expected(made, note)
@@ -133,9 +136,10 @@ def _sums_signed(interpreter: Any) -> bool:
     return any(kinds.get(d["inputs"][0]) in (np.dtype("int8"), np.dtype("int16")) for d in sums)
 
 
-def _name(detail: Mapping[str, Any]) -> str:
-    """Name of a tensor, as `importers.tflite_model.original_name` gives it."""
-    return str(detail["name"]) or f"tensor_{detail['index']}"
+def _named_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """LiteRT's records of inputs or outputs, by the names that the importer gives them, in order."""
+    names = unique_names(str(d["name"]) or f"tensor_{d['index']}" for d in details)
+    return dict(zip(names, details, strict=True))
 
 
 def _require_same(
@@ -181,8 +185,8 @@ def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> t
 
 
 def _resize(interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
-    for detail in interpreter.get_input_details():
-        given = inputs.get(detail["name"])
+    for name, detail in _named_details(interpreter.get_input_details()).items():
+        given = inputs.get(name)
         if given is not None and tuple(detail["shape"]) != given.shape and -1 in detail["shape_signature"]:
             with suppress(ValueError):  # of another rank: refused where inputs are compared
                 interpreter.resize_tensor_input(detail["index"], given.shape, strict=True)

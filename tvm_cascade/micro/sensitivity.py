@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.importers.torch_package import torch_package
+from tvm_cascade.tensor_spec import unique_names
 
 RATE = 0.01  # share of stored elements that are moved; more than fixed-point kernels round differently
 _DRAWS = 2
@@ -62,7 +63,7 @@ def onnx_evaluator(path: Path, rng: np.random.Generator | None = None) -> Any:
 def _onnx(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
     session = onnx_evaluator(path, rng)
     values = session.run(None, dict(inputs))
-    return {str(name): np.asarray(value) for name, value in zip(session.output_names, values, strict=True)}
+    return {n: np.asarray(v) for n, v in zip(unique_names(map(str, session.output_names)), values, strict=True)}
 
 
 def _dequantize_linear() -> Any:
@@ -112,7 +113,8 @@ def run_exported(
     with torch.no_grad():
         made = runner(exported.module())(*(torch.from_numpy(np.array(inputs[str(n)])) for n in signature.user_inputs))
     values = list(made) if isinstance(made, (list, tuple)) else [made]
-    return {str(n): v.detach().numpy() for n, v in zip(signature.user_outputs, values, strict=True)}
+    names = unique_names(map(str, signature.user_outputs))
+    return {n: v.detach().numpy() for n, v in zip(names, values, strict=True)}
 
 
 def turned(stored: np.ndarray, rng: np.random.Generator) -> np.ndarray:
