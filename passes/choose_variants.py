@@ -9,10 +9,10 @@ from functools import partial
 import tvm_ffi
 
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import Graph, Op, Tensor
 from tvm_cascade.passes.extract_graph import Extracted
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.rules.select import GENERIC, serves, variants_of
+from tvm_cascade.schedules.rules.select import GENERIC, variants_of
 from tvm_cascade.schedules.rules.variants import shape_key
 from tvm_cascade.schedules.tuning.counting import Counter, task_of
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
@@ -40,20 +40,25 @@ def shapes_of(extracted: Extracted, core: KernelTarget) -> list[Shape]:
     users: dict[str, list[int]] = {}
     for op in extracted.graph.ops:
         made = extracted.operators[op.index]
-        if made is not None and serves(made.access, made.kernel):
+        if made is not None and made.has_plain_rows(tensors_of(extracted.graph, op)):
             users.setdefault(shape_key(made.spec), []).append(op.index)
     return [Shape(key, len(ops), partial(_candidates, extracted, ops[0], core)) for key, ops in users.items()]
+
+
+def tensors_of(graph: Graph, op: Op) -> list[Tensor]:
+    """The activations that an operator reads, then those that it writes."""
+    return [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
 
 
 def _candidates(extracted: Extracted, index: int, core: KernelTarget) -> list[Candidate]:
     """The structurally distinct kernels of an operator, the default variant first, the generic one last."""
     operator = extracted.operators[index]
     assert operator is not None
-    access, generic = operator.access, operator.kernel
+    access = operator.access
     listed = [(v.name, v.make()) for v in variants_of(operator.spec, core)]
     made: list[Candidate] = []
-    for name, kernel in [*listed, (GENERIC, generic)]:
-        kernel = None if kernel is None else replace(kernel, whole=generic.whole)
+    for name, kernel in [*listed, (GENERIC, operator.kernel)]:
+        kernel = None if kernel is None else replace(kernel, whole=access.whole)
         task = None if kernel is None else task_of(extracted.graph, extracted.graph.ops[index], access, kernel)
         if task is None or any(tvm_ffi.structural_equal(c.task.kernel.func, task.kernel.func) for c in made):
             continue
@@ -66,13 +71,17 @@ def flash_of(
 ) -> tuple[int, int]:
     """Flash estimate: bytes of the kernels' constants, and bytes of code (measured where `database` has counts).
 
-    Equal kernels count once; driver and start-up code are the fixed allowances `PER_CALL` and `RUNTIME`.
+    Equal kernels count once. Driver and start-up code are the fixed allowances `PER_CALL` and `RUNTIME`.
     """
+    chosen = [(o, k) for o, k in zip(extracted.operators, kernels, strict=True) if o is not None and k is not None]
+    signatures = [(k.params, tuple(c.shape for c in k.constants)) for _, k in chosen]
     code, seen = 0.0, set()
-    for made, kernel in zip(extracted.operators, kernels, strict=True):
-        if made is None or kernel is None or (digest := tvm_ffi.structural_hash(kernel.func)) in seen:
-            continue
-        seen.add(digest)
+    for (made, kernel), signature in zip(chosen, signatures, strict=True):
+        if signatures.count(signature) > 1:  # only these can be equal: others need not be written
+            digest = tvm_ffi.structural_hash(kernel.func)
+            if digest in seen:
+                continue
+            seen.add(digest)
         count = database.options(core, shape_key(made.spec)).get(kernel.rule)
         code += count.bytes if count is not None else kernel_cost(kernel.func).bytes
     operators = sum(not op.view for op in graph.ops)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -26,36 +25,18 @@ from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
 from tvm_cascade.passes.views import in_place_inputs, view_offsets
 from tvm_cascade.passes.windows import AccessPattern, row_windows
-from tvm_cascade.schedules.driver.instrument import macs_of
 from tvm_cascade.schedules.kernels.access import RowAccess
-from tvm_cascade.schedules.kernels.channel_groups import grouped_row_kernel, groups_of, windows_of
+from tvm_cascade.schedules.kernels.channel_groups import groups_of, windows_of
+from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.kernels.pixel_kernel import pixel_kernel
-from tvm_cascade.schedules.kernels.row_kernel import row_kernel
-from tvm_cascade.schedules.kernels.spec import OperatorSpec, read_spec
+from tvm_cascade.schedules.kernels.pixel_kernel import writes_pixels
+from tvm_cascade.schedules.kernels.stages import Stage, computes_parts, macs_of_stages, stages_of
 from tvm_cascade.schedules.tir import PrimFunc
+from tvm_cascade.schedules.tir.macs import macs_of
 
 _INTERNAL_ATTRS = frozenset(
     ("global_symbol", "tirx.noalias", "s_tir", "layout_free_buffers", "op_kind", "num_activations", "op_pattern")
 )
-
-
-@dataclass(frozen=True)
-class Computation:
-    """An operator's PrimFunc with its row windows and generic kernels."""
-
-    func: PrimFunc  # parameters: activations, constants, outputs
-    constants: tuple[np.ndarray, ...]
-    access: RowAccess
-    kernel: RowKernel  # generic kernel of whole rows
-    pixel_kernel: RowKernel | None  # generic kernel of parts of rows
-    macs: int
-    in_place: tuple[int, ...]  # positions of the inputs that the output may overwrite
-
-    @property
-    def spec(self) -> OperatorSpec:
-        """The operator description by which performance schedules are selected."""
-        return read_spec(self.func, self.constants)
 
 
 @dataclass(frozen=True)
@@ -69,13 +50,16 @@ class Extracted:
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
     """The graph of `function`, which may hold Relax operators and calls of PrimFuncs; `mod` is not modified.
 
-    Raises `GraphError` if the function has symbolic shapes, control flow or calls out of TVM.
+    Scratch and weights are those of the generic kernels. Raises `GraphError` if the function has symbolic shapes, control
+    flow or calls out of TVM.
     """
-    return analyse(read_function(mod, function), function)
+    made = analyse(read_function(mod, function), function)
+    kernels = [None if o is None else o.kernel for o in made.operators]
+    return Extracted(with_kernels(made.graph, kernels), made.operators)
 
 
 def analyse(source: Source, function: str = "main") -> Extracted:
-    """The graph of a function's calls, in which operator k is `source.calls[k]`."""
+    """The graph of a function's calls, in which operator k is `source.calls[k]`; kernels and their bytes are not known yet."""
     patterns = [_pattern(c) for c in source.calls]
     views = [None if c.constants or c.must_copy else view_offsets(c.func, len(c.inputs)) for c in source.calls]
     uses = [Use(c.inputs, c.outputs, p) for c, p, v in zip(source.calls, patterns, views, strict=True) if v is None]
@@ -129,48 +113,54 @@ def _computation(
 
     axes = tuple((t.row_axis, t.col_axis) for t in (*inputs, *outputs))
     made = make() if pattern.uses_tables else known[axes].get(plain, make)
-    pixels = None if made.pixel_kernel is None else replace(made.pixel_kernel, constants=call.constants)
-    kernel = replace(made.kernel, constants=call.constants)
-    return replace(made, constants=call.constants, kernel=kernel, pixel_kernel=pixels)
+    return replace(made, constants=call.constants)
 
 
 def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Computation:
     input_axes, output_axes = tuple(t.row_axis for t in inputs), tuple(t.row_axis for t in outputs)
     windows, reason = row_windows(pattern, output_axes, input_axes)
     columns, _ = row_windows(pattern, [t.col_axis for t in outputs], [t.col_axis for t in inputs])
-    if groups_of(call.func) and (*input_axes, *output_axes) == (1, 1):  # small maps do not show the whole window
+    grouped = groups_of(call.func) > 0
+    if grouped and (*input_axes, *output_axes) == (1, 1):  # small maps do not show the whole window
         windows, columns, reason = *((w,) for w in windows_of(call.func)), None
     access = RowAccess(windows, input_axes, output_axes, reason, columns)
-    try:
-        make = grouped_row_kernel if groups_of(call.func) else row_kernel
-        kernel = make(call.func, call.constants, access, call.name)
-    except tvm.error.InternalError as error:  # TVM cannot narrow 64-bit indices where tensors are 64-bit as well
-        raise GraphError(
-            f"operator {call.name} computes with 64-bit integers, which kernels do not mix with indices: let the model "
-            f"compute them as int32 or float32, or end before ({last_line(error)})"
-        ) from error
-    rows, pixels = outputs[0].rows if outputs else 1, None
-    if kernel.whole:
-        single = all(t.rows == 1 for t in outputs) and kernel.reason is None
+    stages = None if grouped else stages_of(call.func)
+    made = Computation(call.name, call.func, call.constants, access, 0, in_place_inputs(call.func, len(call.inputs)))
+    if stages is None or not (access.whole or computes_parts(stages, call.func.params, output_axes[:1])):
+        access = _as_built(made)
+    if access.whole:
+        single = all(t.rows == 1 for t in outputs) and access.opaque is None
         whole = tuple(Window.whole(t.rows) if single else None for t in inputs)
         across = tuple(Window.whole(t.columns) if single else None for t in inputs)
-        access = replace(access, windows=whole, opaque=kernel.reason, columns=across)
-        rows = 1
-    elif not groups_of(call.func):
-        access, pixels = _pixels(call, access, outputs)
-    in_place = in_place_inputs(call.func, len(call.inputs))
-    return Computation(call.func, call.constants, access, kernel, pixels, macs_of(kernel.func, rows), in_place)
+        access = replace(access, windows=whole, columns=across)
+    elif not grouped and not _has_parts(replace(made, access=access), stages):
+        access = access.without_columns
+    made = replace(made, access=access)
+    rows = 1 if access.whole or not outputs else outputs[0].rows
+    macs = macs_of(made.kernel.func, rows) if stages is None else macs_of_stages(stages, call.func.params)
+    return replace(made, macs=macs)
 
 
-def _pixels(call: Call, access: RowAccess, outputs: Sequence[Tensor]) -> tuple[RowAccess, RowKernel | None]:
-    """A generic pixel kernel or None, and `access`: columns unknown without one or if contiguous outputs need whole rows."""
-    unknown = replace(access, columns=(None,) * len(access.columns))
-    contiguous = all(t.row_axis is not None and prod(t.shape[: t.row_axis]) == 1 for t in outputs)
-    for tried in (access, unknown) if contiguous else (unknown,):
-        made = pixel_kernel(call.func, call.constants, tried, f"{call.name}_pixels")
-        if isinstance(made, RowKernel):
-            return (tried if contiguous else access), made
-    return unknown, None
+def _as_built(made: Computation) -> RowAccess:
+    """The access of an operator; opaque where its row kernel cannot be built."""
+    try:
+        kernel = made.kernel
+    except tvm.error.InternalError as error:  # TVM cannot narrow 64-bit indices where tensors are 64-bit as well
+        raise GraphError(
+            f"operator {made.name} computes with 64-bit integers, which kernels do not mix with indices: let the model "
+            f"compute them as int32 or float32, or end before ({last_line(error)})"
+        ) from error
+    return replace(made.access, opaque=kernel.reason) if kernel.whole else made.access
+
+
+def _has_parts(made: Computation, stages: Sequence[Stage] | None) -> bool:
+    """Whether kernels of parts of rows exist, as far as the columns are known."""
+    access = made.access
+    if not any(access.columns) or not writes_pixels(made.func, access):
+        return True
+    row = access.output_axes[0]
+    certain = stages is not None and row is not None and computes_parts(stages, made.func.params, (row, row + 1))
+    return certain or isinstance(made.pixel_kernel, RowKernel)
 
 
 def _op(index: int, call: Call, made: Computation | None, **view: Any) -> Op:
@@ -178,7 +168,7 @@ def _op(index: int, call: Call, made: Computation | None, **view: Any) -> Op:
     if made is not None:
         access, weights = made.access, _bytes_of(made.constants)
         view = {"windows": access.windows, "columns": access.columns, "opaque": access.opaque, "macs": made.macs}
-        view |= {"weight_bytes": weights, "scratch_bytes": made.kernel.scratch_bytes, "in_place": made.in_place}
+        view |= {"weight_bytes": weights, "in_place": made.in_place}
     return Op(index, call.name, call.kind, call.inputs, call.outputs, attrs=_attributes(call.func), **view)
 
 

@@ -13,8 +13,8 @@ import tvm
 
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.views import grid_of
-from tvm_cascade.schedules.driver.instrument import evaluate
 from tvm_cascade.schedules.tir import PrimFunc, dtype_of, ir, leaf_blocks, outputs_of, shape_of, stores
+from tvm_cascade.schedules.tir.macs import evaluate
 
 
 class Folder:

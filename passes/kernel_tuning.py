@@ -47,6 +47,6 @@ def tune_kernels(
     slow = [None if k is None else plain(k) for k in found.kernels]
     fast = found.kernels if vectors else slow
     kernels = tuple(new or old for old, new in zip(prepared.kernels, fast, strict=True))
-    generic = tuple(o and replace(o, kernel=new or o.kernel) for o, new in zip(made.operators, slow, strict=True))
+    generic = tuple(o and replace(o, tuned=new) for o, new in zip(made.operators, slow, strict=True))
     graph, extracted = with_kernels(prepared.graph, kernels), replace(made, operators=generic)
     return replace(prepared, graph=graph, extracted=extracted, kernels=kernels), found

@@ -9,8 +9,9 @@ from tvm.ir import IRModule
 from tvm_cascade.cascading import Plan
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph
-from tvm_cascade.passes.choose_variants import choose_variants
-from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
+from tvm_cascade.passes.choose_variants import choose_variants, tensors_of
+from tvm_cascade.passes.extract_graph import Extracted, analyse, with_kernels
+from tvm_cascade.passes.relax_ops import read_function
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.choose import footprints_of, kernels_of_plan
 from tvm_cascade.schedules.forms.form import Site
@@ -41,8 +42,7 @@ class PreparedGraph:
         if made is None or row is None:
             return None
         row, core = (made.kernel, None) if generic else (row, self.core)
-        op, graph = self.graph.ops[index], self.extracted.graph
-        return Site(graph, op, made.func, made.constants, made.access, row, made.pixel_kernel, core)
+        return Site(self.extracted.graph, self.graph.ops[index], made, core, row)
 
     def row_and_pixel_kernels(self, index: int) -> list[RowKernel]:
         """Every kernel that a plan may call for rows or single pixels of operator `index`, generic ones included."""
@@ -51,7 +51,7 @@ class PreparedGraph:
             return []
         fast = pixel_tile_kernel(site, 1)
         found = (site.row, made.kernel, made.pixel_kernel, *(() if isinstance(fast, str) else fast.variants))
-        return [k for k in found if k is not None]
+        return [k for k in found if not isinstance(k, str)]
 
 
 def prepare_graph(
@@ -62,10 +62,12 @@ def prepare_graph(
     Kernels are selected by the instruction counts in `database`; None takes those shipped with the package. With a
     `counter`, shapes that the database lacks are counted and added to it.
     """
-    extracted = extract_graph(mod)
+    extracted = analyse(read_function(mod, "main"))
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
-    kernels = tuple(None if o is None else select(o.spec, o.access, core, o.kernel) for o in extracted.operators)
-    made = PreparedGraph(with_kernels(extracted.graph, kernels), extracted, kernels, core)
+    graph = extracted.graph
+    operators = zip(graph.ops, extracted.operators, strict=True)
+    kernels = tuple(None if o is None else select(o, tensors_of(graph, op), core) for op, o in operators)
+    made = PreparedGraph(with_kernels(graph, kernels), extracted, kernels, core)
     ops = tuple(
         op if (site := made.site(op.index)) is None else replace(op, kernels=footprints_of(site))
         for op in made.graph.ops

@@ -9,8 +9,8 @@ import tvm_ffi
 
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules import tir
-from tvm_cascade.schedules.driver.instrument import evaluate
 from tvm_cascade.schedules.tir import PrimFunc, ir
+from tvm_cascade.schedules.tir.macs import evaluate
 
 
 def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:

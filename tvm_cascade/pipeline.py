@@ -33,9 +33,9 @@ from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.request import LoadRequest, PlanRequest
-from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
+from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.tensor_spec import IoSpec, graph_io

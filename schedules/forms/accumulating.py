@@ -46,7 +46,10 @@ def accumulating(site: Site) -> Accumulating | str:
     op, graph = site.op, site.graph
     if len(op.inputs) != 1:
         return "it has several inputs"
-    made = accumulate_kernel(site.func, site.constants)
+    window = op.windows[0] if op.windows else None
+    if window is not None and window.stride and graph.tensors[op.inputs[0]].rows > 1:
+        return "its input is read in sliding windows"
+    made = accumulate_kernel(site.computed.func, site.computed.constants)
     if isinstance(made, str):
         return made
     owner, offset = graph.tensors[op.inputs[0]], 0

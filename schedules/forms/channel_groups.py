@@ -24,20 +24,26 @@ class ChannelGroups(KernelForm):
     way = Way.STRIPES
 
     def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
-        groups, down, across = groups_of(site.func), site.access.windows[:1], site.access.columns[:1]
+        groups, down, across = (
+            groups_of(site.computed.func),
+            site.computed.access.windows[:1],
+            site.computed.access.columns[:1],
+        )
         if not groups:
             return _NO_GROUPS
         if not down or not across or down[0] is None or across[0] is None:
             return "its windows are not known"
-        wide = site.constants[0].shape[-1]
+        wide = site.computed.constants[0].shape[-1]
         tiling = channel_tiling(site.tensors[0], wide, site.tensors[-1], (down[0], across[0]), groups)
         return replace(known, channel_tiling=tiling)
 
     def build(self, site: Site, use: Use) -> BuiltKernel | str:
-        if not groups_of(site.func):
+        if not groups_of(site.computed.func):
             return _NO_GROUPS
         width = max(x1 - x0 for x0, x1 in use.columns)
-        return GenericStripeKernel((grouped_stripe_kernel(site.func, site.constants, site.access, width),))
+        return GenericStripeKernel(
+            (grouped_stripe_kernel(site.computed.func, site.computed.constants, site.computed.access, width),)
+        )
 
 
 FORM = ChannelGroups()

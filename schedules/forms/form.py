@@ -15,17 +15,14 @@ from enum import Enum
 from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
-
 from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph, KernelFootprints, Op, Tensor
 from tvm_cascade.schedules.driver.calls import BuiltKernel
-from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.kernels.spec import OperatorSpec, read_spec
-from tvm_cascade.schedules.tir import PrimFunc
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 
 
 class Way(Enum):
@@ -44,17 +41,14 @@ class Site:
 
     graph: Graph  # as it was extracted, before planning
     op: Op
-    func: PrimFunc  # parameters: activations, constants, outputs
-    constants: tuple[np.ndarray, ...]
-    access: RowAccess
-    row: RowKernel  # the kernel of one row, or of the whole operator
-    pixels: RowKernel | None  # the generic kernel of some pixels of a row, where there is one
+    computed: Computation
     core: KernelTarget | None  # the core to write fast kernels for; None: generic kernels, which run on every machine
+    row: RowKernel  # the kernel of one row, or of the whole operator
 
-    @cached_property
+    @property
     def spec(self) -> OperatorSpec:
         """The operator's kind, tensors, constants and attributes."""
-        return read_spec(self.func, self.constants)
+        return self.computed.spec
 
     @property
     def scheduled(self) -> bool:

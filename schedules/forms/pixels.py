@@ -38,7 +38,8 @@ class PixelTiles(KernelForm):
         made = pixel_tile_kernel(site, use.segment.tile.columns)
         if not isinstance(made, str) and made.scratch_bytes <= use.segment.scratch_bytes:
             return made.used(use)
-        return "its rows cannot be made in parts" if site.pixels is None else GenericPixelKernel((site.pixels,))
+        generic = site.computed.pixel_kernel
+        return generic if isinstance(generic, str) else GenericPixelKernel((generic,))
 
 
 FORM = PixelTiles()
@@ -89,7 +90,7 @@ class PixelTileKernel(BuiltKernel):
 
     @property
     def helpers(self) -> tuple[PrimFunc, ...]:
-        return tuple(t.fill for t in self.tables if t is not None)
+        return tuple(t.fill.func for t in self.tables if t is not None)
 
     @property
     def scratch_bytes(self) -> int:

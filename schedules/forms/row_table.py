@@ -15,6 +15,7 @@ from typing import Any
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import ITEM_BYTES, Tensor, Window
+from tvm_cascade.schedules.kernels.kernel import Deferred
 from tvm_cascade.schedules.rules.emit import best_step
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, for_range, i32, ir, pointer_var, sequence, tirx
 
@@ -23,7 +24,7 @@ from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, for_range, i32,
 class RowTable:
     """The row table of one input, for steps that compute pixel tiles."""
 
-    fill: PrimFunc  # (x, slot, pixels, to, away, valid, y): writes the table, and copies the run that wraps behind it
+    fill: Deferred  # (x, slot, pixels, to, away, valid, y): writes the table, and copies the run that wraps behind it
     table_bytes: int  # of the table alone; the copied run lies behind it
     fixed_bytes: int  # a step of n pixels needs fixed_bytes + n * pixel_bytes bytes of scratch
     pixel_bytes: int
@@ -36,7 +37,7 @@ def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: Kern
     """The row table of an input, read through windows `row` and `column` by an output of `rows` rows."""
     pixel = tensor.shape[3] * ITEM_BYTES[tensor.dtype]
     table = -(-row.span // 4) * 16  # rows are copied up to sixteen bytes at a time
-    fill = _fill(tensor, rows, row, table, core)
+    fill = Deferred(lambda: _fill(tensor, rows, row, table, core))
     return RowTable(fill, table, table + (column.span - column.stride) * pixel, column.stride * pixel)
 
 

@@ -35,7 +35,7 @@ class Stripes(KernelForm):
         fast = narrow_stripe_kernel(site, use.columns)
         if not isinstance(fast, str) and fast.scratch_bytes <= use.segment.scratch_bytes:
             return fast
-        made = stripe_kernel(site.func, site.constants, site.access)
+        made = stripe_kernel(site.computed.func, site.computed.constants, site.computed.access)
         return made if isinstance(made, str) else GenericStripeKernel((made,))
 
 

@@ -66,8 +66,11 @@ FORM = TransposeInPlace()
 
 def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
     """The planes of the tensor, if an operator is a transpose with these `axes` (`TO_NHWC` or `TO_NCHW`); else None."""
-    func, outputs, blocks = site.func, outputs_of(site.func), leaf_blocks(site.func)
-    if site.constants or len(func.params) != 2 or len(outputs) != 1 or len(blocks) != 1:
+    func = site.computed.func
+    if site.computed.constants or len(func.params) != 2:
+        return None
+    outputs, blocks = outputs_of(func), leaf_blocks(func)
+    if len(outputs) != 1 or len(blocks) != 1:
         return None
     shape, made = shape_of(func.params[0]), stores(blocks[0].block.body)[0]
     if not isinstance(made.value, ir.TensorLoad) or not made.value.source.same_as(func.params[0]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm_cascade.graph import Window
 
@@ -27,3 +27,13 @@ class RowAccess:
         """Whether the operator can produce one output row at a time."""
         known = self.opaque is None and all(w is not None for w in self.windows)
         return known and bool(self.output_axes) and all(a is not None for a in self.output_axes)
+
+    @property
+    def whole(self) -> bool:
+        """Whether one call of its kernels computes everything; so do operators that read only constants."""
+        return not (self.rowwise and self.windows)
+
+    @property
+    def without_columns(self) -> RowAccess:
+        """The same with windows along the columns unknown: for kernels of whole rows."""
+        return replace(self, columns=(None,) * len(self.columns))

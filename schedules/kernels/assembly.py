@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -124,7 +126,7 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
     activations = len(made.access.windows)
     for i, source in enumerate(lowered.params[:activations]):
         made.input(i, source)
-    for i, source in enumerate(lowered.params[activations : activations + len(constants)]):
+    for i, source in enumerate(lowered.params[activations : len(lowered.params) - len(outputs)]):
         handle, flat = made.tensor(f"c{i}", Role.CONSTANT, i, source)
         made.pointers[source] = Pointer(handle, flat, row_major(tir.shape_of(source)))
     body = to_pointers(body, made.pointers, made.analyzer)
@@ -144,12 +146,26 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
     return RowKernel(kernel, tuple(constants), scratch_bytes, roles, not made.rowwise, reason)
 
 
-def build_if_possible(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name: str) -> RowKernel | str:
-    """`build`, or the reason why the operator cannot be computed in these parts."""
+def build_if_possible(
+    func: PrimFunc, constants: Sequence[np.ndarray], form: type[Assembly], access: RowAccess, name: str
+) -> RowKernel | str:
+    """`build_kernel`, or the reason why the operator cannot be computed in these parts."""
     try:
-        return build(func, constants, made, name)
+        return build_kernel(func, constants, form, access, name)
     except NotRowwiseError as why:
         return str(why)
+
+
+def build_kernel(
+    func: PrimFunc, constants: Sequence[np.ndarray], form: type[Assembly], access: RowAccess, name: str
+) -> RowKernel:
+    """The kernel that `form(access)` builds. Raises `NotRowwiseError` where it cannot compute the operator in its parts."""
+    return replace(_built(func, form, access, name), constants=tuple(constants))
+
+
+@lru_cache(maxsize=512)  # operators of one shape share a function, and equivalent networks most operators
+def _built(func: PrimFunc, form: type[Assembly], access: RowAccess, name: str) -> RowKernel:
+    return build(func, (), form(access), name)
 
 
 def _lazy(body: Stmt) -> Stmt:

@@ -22,7 +22,7 @@ import numpy as np
 from tvm_cascade.graph import MIN_SCRATCH_ELEMENTS, Window
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
-from tvm_cascade.schedules.kernels.assembly import Assembly, build
+from tvm_cascade.schedules.kernels.assembly import Assembly, build, build_kernel
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import read_attributes
 from tvm_cascade.schedules.kernels.stripe_kernel import StripeAssembly
@@ -43,7 +43,7 @@ def groups_of(func: PrimFunc) -> int:
 
 def grouped_row_kernel(func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str) -> RowKernel:
     """The channel-tiled kernel of one output row, with the parameters of a row kernel."""
-    return build(func, constants, _GroupedRow(access), name)
+    return build_kernel(func, constants, _GroupedRow, access, name)
 
 
 def grouped_stripe_kernel(func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, width: int) -> RowKernel:

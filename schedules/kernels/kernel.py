@@ -29,9 +29,10 @@ storage at which the row's first column lies. An accumulating kernel adds elemen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 
@@ -77,11 +78,22 @@ class Param:
         return self.role in _POINTERS
 
 
+@dataclass(frozen=True, eq=False)
+class Deferred:
+    """A function that is written when it is first used: planning looks at many kernels of which it emits few."""
+
+    write: Callable[[], PrimFunc]
+
+    @cached_property
+    def func(self) -> PrimFunc:
+        return self.write()
+
+
 @dataclass(frozen=True)
 class RowKernel:
     """A row kernel (or, with `whole`, a kernel of the whole operator), its constants and its parameters."""
 
-    func: PrimFunc
+    code: PrimFunc | Deferred
     constants: tuple[np.ndarray, ...]  # in parameter order, possibly repacked for the kernel
     scratch_bytes: int = 0
     params: tuple[Param, ...] = ()  # the meaning of each parameter of `func`
@@ -89,6 +101,11 @@ class RowKernel:
     reason: str | None = None  # why it is `whole`, where a row kernel was asked for
     rule: str = "generic"  # the performance schedule that made it
     rows: int = 1  # one call computes rows [y, y + rows): the output's storage is contiguous there
+
+    @property
+    def func(self) -> PrimFunc:
+        """The kernel as a function."""
+        return self.code.func if isinstance(self.code, Deferred) else self.code
 
 
 def contract_params(

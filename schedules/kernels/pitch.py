@@ -46,7 +46,7 @@ def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
     def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
         return (buffer, [spread.index(buffer, indices[0])]) if buffer in views else None
 
-    return replace(kernel, func=kernel.func.with_body(tir.relocated(body, place)))
+    return replace(kernel, code=kernel.func.with_body(tir.relocated(body, place)))
 
 
 def _addresses(body: Any) -> list[Any]:

@@ -28,12 +28,20 @@ def pixel_kernel(
 ) -> RowKernel | str:
     """The kernel that computes columns `[x0, x1)` of a row of `func`, or the reason why there is none.
 
-    Where all of `access.columns` are None the kernel computes whole rows, still from and to rings of pixels. Parameters
-    are those of `row_kernel`; `schedules.kernels.kernel` specifies the parameters of the kernel itself.
+    Where all of `access.columns` are None, or rows of an output are not contiguous, the kernel computes whole rows, still
+    from and to rings of pixels. Parameters are those of `row_kernel`; `schedules.kernels.kernel` specifies the parameters
+    of the kernel itself.
     """
     if not access.rowwise or len(access.columns) != len(access.windows):
         return access.opaque or "the operator's rows are not known"
-    return build_if_possible(func, constants, PixelAssembly(access), name)
+    access = access if writes_pixels(func, access) else access.without_columns
+    return build_if_possible(func, constants, PixelAssembly, access, name)
+
+
+def writes_pixels(func: PrimFunc, access: RowAccess) -> bool:
+    """Whether the rows of all outputs are contiguous, so that parts of them can lie in rings of pixels."""
+    axes = zip(tir.outputs_of(func), access.output_axes, strict=True)
+    return all(axis is not None and prod(tir.shape_of(output)[:axis]) == 1 for output, axis in axes)
 
 
 class PixelAssembly(Assembly):

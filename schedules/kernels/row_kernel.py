@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tvm_cascade.schedules.kernels.access import RowAccess
-from tvm_cascade.schedules.kernels.assembly import Assembly, build, build_if_possible
+from tvm_cascade.schedules.kernels.assembly import Assembly, build_if_possible, build_kernel
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.tir import PrimFunc, outputs_of
 
@@ -31,8 +31,8 @@ def row_kernel(
         Values of the constant parameters, in order.
     """
     reason = access.opaque
-    if access.rowwise and access.windows:  # an operator that reads only constants runs once, whole
-        made = build_if_possible(func, constants, Assembly(access), name)
+    if not access.whole:
+        made = build_if_possible(func, constants, Assembly, access.without_columns, name)
         if not isinstance(made, str):
             return made
         reason = made
@@ -44,4 +44,4 @@ def whole_kernel(
 ) -> RowKernel:
     """The kernel of a whole operator, called like a row kernel: slots are 0, pointers are to whole tensors, y is ignored."""
     unknown = RowAccess((None,) * activations, (None,) * activations, (None,) * len(outputs_of(func)), reason)
-    return build(func, constants, Assembly(unknown), name)
+    return build_kernel(func, constants, Assembly, unknown, name)

@@ -30,7 +30,7 @@ def stripe_kernel(
     """
     if not access.rowwise or not access.columns or any(c is None for c in access.columns):
         return access.opaque or "the operator's columns are not known"
-    return build_if_possible(func, constants, StripeAssembly(access), name)
+    return build_if_possible(func, constants, StripeAssembly, access, name)
 
 
 class StripeAssembly(PixelAssembly):

@@ -109,9 +109,13 @@ class ConvRow(ABC):
         return [self.depth if self.conv.non_contiguous else (c.k1 - c.k0) * self.depth for c in self.g.column_groups()]
 
     def build(self) -> RowKernel:
+        """The kernel of one row, or of the window's `tile_rows`."""
+        if self.g.tile_rows:
+            return self.k.kernel(self._several_rows, self.g.tile_rows)
+        return self.k.kernel(self._one_row)
+
+    def _one_row(self) -> None:
         k, g = self.k, self.g
-        if g.tile_rows:
-            return self._several_rows()
         if self.gather is not None:
             self.rows = self.gather.rows()
         else:
@@ -123,9 +127,8 @@ class ConvRow(ABC):
         self.bias = geometry.bias_index(k, g, k.y)
         for index, group in enumerate(g.column_groups()):
             self._columns(index, group)
-        return k.kernel()
 
-    def _several_rows(self) -> RowKernel:
+    def _several_rows(self) -> None:
         """The multi-row kernel: the loop over blocks of channels is outermost. For one input and ungrouped channels."""
         k, g, outputs = self.k, self.g, self.conv.outputs
         table = None if self.written_out else k.local(g.kernel[0], "rows")
@@ -135,7 +138,6 @@ class ConvRow(ABC):
             self._span(k.let(ob * size, "channel"), size, table)
         if outputs % size:
             self._span(i32(outputs - outputs % size), outputs % size, table)
-        return k.kernel(g.tile_rows)
 
     def _span(self, channel: Value, count: int, table: Value) -> None:
         k, g = self.k, self.g
@@ -301,6 +303,9 @@ class DepthwiseRow(ABC):
         """The records; `biases` is [row variants, channels]."""
 
     def build(self) -> RowKernel:
+        return self.k.kernel(self._emit)
+
+    def _emit(self) -> None:
         k, g = self.k, self.g
         rows = [geometry.row_offsets(k, s.window, s.index) for s in self.sources]
         self.r0, self.r1 = g.bounds(k, k.y)
@@ -310,7 +315,6 @@ class DepthwiseRow(ABC):
             with k.loop(run.count, "xb") as xb:
                 for source, starts in zip(self.sources, rows, strict=True):
                     self.channels(run, xb * self.pixels + run.start, source, starts)
-        return k.kernel()
 
     @abstractmethod
     def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:

@@ -133,12 +133,13 @@ class _Elements:
 
     def run(self, element: Any) -> RowKernel:
         """`element(values)` is the output for one value of every input, as int32."""
-        k = self.k
-        for i in k.unrolled(max(self.count // 4, 1), min(4, self.count)):
+        return self.k.kernel(lambda: self._emit(element))
+
+    def _emit(self, element: Any) -> None:
+        for i in self.k.unrolled(max(self.count // 4, 1), min(4, self.count)):
             self._one(element, i)
         for rest in range(max(self.count // 4, 1) * 4, self.count):
             self._one(element, i32(rest))
-        return k.kernel()
 
     def _one(self, element: Any, index: Value) -> None:
         k = self.k

@@ -26,19 +26,22 @@ def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel | None:
     k = KernelBuilder(["int8"], (table,), ["int8"])
     x, out = k.view(k.inputs[0][0], "int8", "xs"), k.view(k.outputs[0], "int8", "outs")
     looked = k.view(k.constants[0], "int8", "table")
-    row = k.let(k.row_offset(0, 0, count), "row")
-    with k.loop(count // 16, "i") as i:
-        gathered = tirx.call_llvm_pure_intrin(
-            "int8x16",
-            "llvm.arm.mve.vldr.gather.offset",
-            tirx.address_of(looked[i32(0)]),
-            vector(x, row + i * 16, 16),
-            8,  # bits of an element in memory
-            0,  # shift of the offsets
-            1,  # unsigned
-        )
-        put(k, out, i * 16, gathered, 16)
-    return k.kernel()
+
+    def emit() -> None:
+        row = k.let(k.row_offset(0, 0, count), "row")
+        with k.loop(count // 16, "i") as i:
+            gathered = tirx.call_llvm_pure_intrin(
+                "int8x16",
+                "llvm.arm.mve.vldr.gather.offset",
+                tirx.address_of(looked[i32(0)]),
+                vector(x, row + i * 16, 16),
+                8,  # bits of an element in memory
+                0,  # shift of the offsets
+                1,  # unsigned
+            )
+            put(k, out, i * 16, gathered, 16)
+
+    return k.kernel(emit)
 
 
 def binary_kernel(op: Binary) -> RowKernel | None:
@@ -64,6 +67,10 @@ class _Binary:
         return self.table[i32(len(self.parameters) - 1)]
 
     def build(self) -> RowKernel:
+        self._emit()  # now, because it finds the parameters
+        return replace(self.k.kernel(lambda: None), constants=(np.array(self.parameters, np.int32),))
+
+    def _emit(self) -> None:
         op, k = self.op, self.k
         m, _, e = (int(v) for v in self.q.table[0])
         multiplier, shift, zero = (k.let(self.parameter(v), "p") for v in (m, -e, self.q.zero_point))
@@ -79,7 +86,6 @@ class _Binary:
             acc = k.let(combine(values), "acc", "int32x4")
             made = requantize_lanes(k, self.q, acc, splat(multiplier), splat(shift), zero)
             put(k, out, i * LANES, made.astype("int8x4"), LANES)
-        return replace(k.kernel(), constants=(np.array(self.parameters, np.int32),))
 
     def _product(self) -> Callable[[list[Value]], Value]:
         zeros = [self.k.let(self.parameter(z), "z") for z in self.op.zero_points]

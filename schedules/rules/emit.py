@@ -6,14 +6,14 @@ binds a value once (a C local, an SSA value in LLVM), `local` allocates a few re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel, contract_params
-from tvm_cascade.schedules.tir import Stmt, Value, Var, i32, kernel_function, pointer_var, tirx
+from tvm_cascade.schedules.kernels.kernel import Deferred, Param, Role, RowKernel, contract_params
+from tvm_cascade.schedules.tir import PrimFunc, Stmt, Value, Var, i32, kernel_function, pointer_var, tirx
 
 _VIEW_ITEMS = 1 << 30  # declared extent of pointer views: larger than any tensor; the real size does not matter
 
@@ -148,7 +148,14 @@ class KernelBuilder(Builder):
         place = self.let(slot + tap, "place")
         return (place - tirx.Select(place >= height, height, i32(0))) * row_elements
 
-    def kernel(self, rows: int = 1) -> RowKernel:
-        """The finished kernel, which computes `rows` rows a call and returns 0; its pointers do not alias."""
-        func = kernel_function("row_kernel", self.params, self.statements())
-        return RowKernel(func, self.arrays, self.scratch_bytes, self.roles, rows=rows)
+    def kernel(self, emit: Callable[[], object], rows: int = 1) -> RowKernel:
+        """The kernel whose statements `emit` adds when its function is first used.
+
+        It computes `rows` rows a call and returns 0; its pointers do not alias.
+        """
+
+        def write() -> PrimFunc:
+            emit()
+            return kernel_function("row_kernel", self.params, self.statements())
+
+        return RowKernel(Deferred(write), self.arrays, self.scratch_bytes, self.roles, rows=rows)

@@ -48,6 +48,9 @@ class _FewTaps:
         self.out = k.view(k.outputs[0], conv.dtype, "outs")
 
     def build(self) -> RowKernel:
+        return self.k.kernel(self._emit)
+
+    def _emit(self) -> None:
         k, g = self.k, self.g
         self.rows = geometry.row_offsets(k, g)
         self.r0, self.r1 = g.bounds(k, k.y)
@@ -55,7 +58,6 @@ class _FewTaps:
             with k.loop(group.stop - group.start, "xb") as xb:
                 x = xb + group.start
                 self._channels(self._gather(group, x), x)
-        return k.kernel()
 
     def _gather(self, group: Columns, x: Value) -> list[Value]:
         """The window's values, two per register; rows and columns of padding as the zero point."""

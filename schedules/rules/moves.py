@@ -121,6 +121,9 @@ class _Mover:
         self.out = k.view(k.outputs[0], self.item, "outs")
 
     def build(self) -> RowKernel:
+        return self.k.kernel(self._emit)
+
+    def _emit(self) -> None:
         k, move = self.k, self.move
         width = sum(r.bytes for r in move.runs)
         if move.rows:
@@ -132,7 +135,6 @@ class _Mover:
                 self._blocks(width)
         else:
             self._blocks(width)
-        return k.kernel()
 
     def _blocks(self, width: int) -> None:
         with self.k.loop(self.move.blocks, "b") as b:

@@ -110,9 +110,10 @@ class _Pooling(ABC):
             self.numbers = [k.let(table[i32(i)], "number") for i in range(4)]
 
     def build(self) -> RowKernel | None:
+        return None if self.g.channels % self.lanes else self.k.kernel(self._emit)
+
+    def _emit(self) -> None:
         k, g = self.k, self.g
-        if g.channels % self.lanes:
-            return None
         self.written_out = g.kernel[0] <= 3
         self.rows = row_offsets(k, g) if self.written_out else row_bases(k, g)
         self.r0, self.r1 = g.bounds(k, k.y)
@@ -124,7 +125,6 @@ class _Pooling(ABC):
                     column = (x * g.strides[1] - g.padding[1] + group.k0) * g.channels + cb * self.lanes
                     self._window(acc, group, column)
                     self.finish(acc, x * g.channels + cb * self.lanes)
-        return k.kernel()
 
     def _window(self, acc: Value, group: Columns, column: Value) -> None:
         k, g = self.k, self.g

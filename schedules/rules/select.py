@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.schedules.kernels.access import RowAccess
-from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
+from tvm_cascade.graph import Tensor
+from tvm_cascade.schedules.kernels.computation import Computation
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, moves, pooling, softmax
 from tvm_cascade.schedules.rules.variants import Variant, first, shape_key
@@ -55,24 +56,12 @@ def first_rule(spec: OperatorSpec, target: KernelTarget, small: bool = False) ->
     return None
 
 
-def select(spec: OperatorSpec, access: RowAccess, target: KernelTarget, generic: RowKernel) -> RowKernel:
-    """The kernel of an operator for a core: from a performance schedule, or `generic` where none applies.
+def select(computed: Computation, tensors: Sequence[Tensor], target: KernelTarget) -> RowKernel:
+    """The row kernel of an operator for a core: from a performance schedule, or the generic one where none applies.
 
-    Performance schedules are tried only on operators that `serves` accepts.
+    `tensors` are its inputs and outputs.
     """
-    chosen = target.choice(shape_key(spec)) if target.choices else None
-    if not serves(access, generic) or chosen == GENERIC:
-        return generic
-    kernel = first_rule(spec, target)
-    return generic if kernel is None else replace(kernel, whole=generic.whole)
-
-
-def serves(access: RowAccess, generic: RowKernel) -> bool:
-    """Whether performance schedules may be tried on an operator: it runs by rows of NHWC tensors, or is a single row.
-
-    They assume that axis 1 is the row axis. Rows along axis 2 of `[1, 1, H, W]` are contiguous, too, but W elements long.
-    """
-    planes = (Role.PLANE, Role.OUTPUT_PLANE)
-    single = generic.whole and generic.reason is None
-    by_rows = access.rowwise and not generic.whole and {*access.input_axes, *access.output_axes} <= {1, None}
-    return (single or by_rows) and not any(p.role in planes for p in generic.params)
+    chosen = target.choice(shape_key(computed.spec)) if target.choices else None
+    served = computed.has_plain_rows(tensors) and chosen != GENERIC
+    kernel = first_rule(computed.spec, target) if served else None
+    return computed.kernel if kernel is None else replace(kernel, whole=computed.access.whole)

@@ -70,6 +70,9 @@ class _Scalar:
         self.first = k.let(k.row_offset(0, 0, op.rows * op.classes), "first")
 
     def build(self) -> RowKernel:
+        return self.k.kernel(self._emit)
+
+    def _emit(self) -> None:
         k, op = self.k, self.op
         with k.loop(op.rows, "r") as r:
             to = k.let(r * op.classes, "to") if op.rows > 1 else i32(0)
@@ -81,7 +84,6 @@ class _Scalar:
             # a value of at most 2^31, shifted right by 32 or more, is rounded to zero
             shift = k.let(tirx.min(i32(_SUM_BITS + 31 - 8) - zeros, i32(32)), "e")
             self.finish(at, to, top, scale, shift)
-        return k.kernel()
 
     def top(self, at: Value) -> Value:
         """The largest value of the row of classes that begins at element `at`."""

@@ -11,6 +11,7 @@ a guard of the whole update; where padding changes the accumulator, the conditio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
@@ -20,17 +21,23 @@ from tvm_cascade.schedules.tir import Expr, PrimFunc, Var, i32, ir, sym, tirx, t
 
 def conditions_to_bounds(func: PrimFunc) -> PrimFunc:
     """Apply the rewrite to every update of a lowered function; loops keep their annotations."""
-    rewriter = _Rewriter(func)
+    rewriter = _Rewriter(_initial_values(func))
     body = tvm_ffi.structural_mutate(func.body, [(tirx.For, rewriter.on_for), (tirx.BufferStore, rewriter.on_store)])
     return func if body is func.body else func.with_body(body)
 
 
+def skipped_conditions(sum_update: Any) -> list[Expr]:
+    """The conditions of padding that the rewrite takes out of the update of a sum; without them it always runs."""
+    choice = _Rewriter({}).skipped(sum_update)
+    return [] if choice is None else tir.conjuncts(choice.args[0])
+
+
 class _Rewriter:
-    def __init__(self, func: PrimFunc) -> None:
+    def __init__(self, initial: Mapping[Var, Any]) -> None:
         self._analyzer = sym.Analyzer()
         self._loops: list[Any] = []
         self._bounds: dict[Var, tuple[list[Expr], list[Expr]]] = {}  # loop -> lower, upper bounds
-        self._initial = _initial_values(func)
+        self._initial = initial
 
     def on_for(self, loop: Any, mutator: Any) -> Any:
         self._loops.append(loop)
@@ -54,15 +61,17 @@ class _Rewriter:
 
     def on_store(self, store: Any, _mutator: Any) -> Any:
         """An update without its padding; conditions that cannot become loop bounds guard it."""
-        choices = [c for c in tir.collect(store.value, ir.Call) if tir.is_if_then_else(c)]
-        if len(choices) != 1:
-            return store
-        choice = choices[0]
-        if not self._contributes_nothing(store, choice):
+        choice = self.skipped(store)
+        if choice is None:
             return store
         kept = [c for c in tir.conjuncts(choice.args[0]) if not self._to_bound(c)]
         update = tirx.BufferStore(store.buffer, _exchange(store.value, choice, choice.args[1]), store.indices)
         return tirx.IfThenElse(reduce(tirx.And, kept), update, None) if kept else update
+
+    def skipped(self, store: Any) -> Any | None:
+        """The only choice in an update's value, if what it adds in place of padding leaves the accumulator as it is."""
+        choices = [c for c in tir.collect(store.value, ir.Call) if tir.is_if_then_else(c)]
+        return choices[0] if len(choices) == 1 and self._contributes_nothing(store, choices[0]) else None
 
     def _contributes_nothing(self, store: Any, choice: Any) -> bool:
         value = store.value

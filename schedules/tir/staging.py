@@ -107,18 +107,17 @@ def moves_data(sch: Any, block: Any) -> bool:
     """Whether a block only moves elements (padding, slices, casts, constants added), so that inlining costs nothing."""
     node = sch.get(block)
     found = tir.stores(node.body)
-    return (
-        node.init is None and len(found) == 1 and len(tir.loads(found[0].value)) <= 1 and _is_movement(found[0].value)
-    )
+    return node.init is None and len(found) == 1 and len(tir.loads(found[0].value)) <= 1 and is_movement(found[0].value)
 
 
-def _is_movement(value: Expr) -> bool:
+def is_movement(value: Expr) -> bool:
+    """Whether a value is an element, or a choice of elements, with nothing but casts and constants added."""
     if tir.is_if_then_else(value):
-        return _is_movement(value.args[1]) and _is_movement(value.args[2])
+        return is_movement(value.args[1]) and is_movement(value.args[2])
     if isinstance(value, tirx.Cast):
-        return _is_movement(value.value)
+        return is_movement(value.value)
     if isinstance(value, (tirx.Add, tirx.Sub)):
-        return any(_is_constant(e) for e in (value.a, value.b)) and all(_is_movement(e) for e in (value.a, value.b))
+        return any(_is_constant(e) for e in (value.a, value.b)) and all(is_movement(e) for e in (value.a, value.b))
     return _is_constant(value) or isinstance(value, tvm.ir.TensorLoad)
 
 

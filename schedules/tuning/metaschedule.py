@@ -130,7 +130,7 @@ def tune(
 
 def plain(kernel: RowKernel) -> RowKernel:
     """A tuned kernel without vector loops, with the same results: for C compilers, and to count its operations."""
-    return replace(kernel, func=serial(kernel.func))
+    return replace(kernel, code=serial(kernel.func))
 
 
 def _kernel(operator: Operator, form: RowForm, scheduled: Mapping[int, PrimFunc | None]) -> RowKernel:

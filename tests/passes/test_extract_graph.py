@@ -16,7 +16,7 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, Window
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.driver.instrument import count_macs
+from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_call import run_rows
 from tvm_cascade.testing.quick_build import virtual_machine

@@ -210,7 +210,7 @@ def test_intervals_hold_every_value() -> None:
         "max": lambda p, q, k: tirx.max(p, q),
         "select": lambda p, q, k: tirx.Select(q > k, p, q),
     }
-    from tvm_cascade.schedules.driver.instrument import evaluate
+    from tvm_cascade.schedules.tir.macs import evaluate
 
     for _ in range(300):
         pool = [a, b, tirx.const(int(rng.integers(-4, 5)), "int32")]

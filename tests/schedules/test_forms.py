@@ -65,7 +65,7 @@ def test_rows_serve_what_no_other_form_takes(prepared: pipeline.Prepared, plan: 
     ("field", "reason"),
     [
         ("in_place", "planned over its input and has no such kernel: .*NHWC to NCHW; .*NCHW to NHWC"),
-        ("accumulating", "planned to sum up its input and has no such kernel: the input is read at several places"),
+        ("accumulating", "planned to sum up its input and has no such kernel: its input is read in sliding windows"),
     ],
 )
 def test_what_no_form_serves_is_refused(prepared: pipeline.Prepared, plan: Plan, field: str, reason: str) -> None:

@@ -15,9 +15,9 @@ from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.micro.host import host_program, run_host
 from tvm_cascade.micro.placement import place_io
 from tvm_cascade.passes.kernel_tuning import tune_kernels
-from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.tir import PrimFunc, outputs_of, s_tir, shape_of, tirx
+from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.schedules.tuning import metaschedule
 from tvm_cascade.schedules.tuning.metaschedule import Search, plain
 from tvm_cascade.schedules.tuning.row_form import NotTunableError, row_form, splice

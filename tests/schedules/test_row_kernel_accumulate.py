@@ -10,9 +10,9 @@ import pytest
 import tvm
 from tvm import te, tirx, topi
 
-from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.kernels.accumulate import Accumulating, accumulate_kernel
 from tvm_cascade.schedules.kernels.kernel import Param, Role
+from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.testing.host_call import HostKernel
 from tvm_cascade.testing.quick_build import quick_build
 

@@ -6,7 +6,8 @@ turned into loop bounds (`schedules.tir.padding`), both methods count only the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,24 @@ def macs_of(func: PrimFunc, rows: int = 1) -> int:
     """Multiply-accumulates of calling a kernel for `y` in `range(rows)`, by evaluating its loop bounds."""
     y = func.params[-1]
     return sum(_iterations([(y, tirx.const(0, "int32"), tirx.const(rows, "int32")), *path]) for path in _paths(func))
+
+
+def iterations_where(extents: Mapping[Var, int], conditions: Sequence[Any]) -> int:
+    """How many iterations of a loop nest meet all conditions; `extents` are those of its loops, which start at 0."""
+    groups: list[tuple[list[Var], list[Any]]] = []  # conditions that share loops, and these loops
+    for condition in conditions:
+        used = [v for v in extents if tir.uses(condition, v)]
+        linked = [g for g in groups if any(v in g[0] for v in used)]
+        groups = [g for g in groups if all(g is not other for other in linked)]
+        own = list(dict.fromkeys([*used, *(v for g in linked for v in g[0])]))
+        groups.append((own, [condition, *(c for g in linked for c in g[1])]))
+    total = prod(extent for v, extent in extents.items() if all(v not in own for own, _ in groups))
+    for own, needed in groups:
+        shape = [extents[v] for v in own]
+        env = dict(zip(own, np.ogrid[tuple(slice(0, n) for n in shape)], strict=True))
+        met = [np.broadcast_to(evaluate(c, env), shape) for c in needed]
+        total *= int(np.logical_and.reduce(met).sum())
+    return total
 
 
 def _paths(func: PrimFunc) -> list[list[Loop]]:
