@@ -44,7 +44,7 @@ setup(
     ext_modules=[
         Extension(
             "tvm_cascade.native._native",
-            ["tvm_cascade/native/arena_search.c"],
+            ["tvm_cascade/native/arena_search.c", "tvm_cascade/native/placement.c"],
             extra_compile_args=["/std:c11"] if os.name == "nt" else ["-std=c11", "-O3"],
             py_limited_api=True,
             optional=True,

@@ -1,4 +1,4 @@
-"""The compiled arena search against the Python that it follows: the same answer from the same nodes."""
+"""The compiled searches against the Python that they follow: the same answers, of the arena search from the same nodes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from tvm_cascade import native
 from tvm_cascade.memory import Buffer, OffsetConstraint, Problem
 from tvm_cascade.memory.arena_search import rankings, search, search_in_python, tables
+from tvm_cascade.memory.fit import Fit, Placer, place_in_order, top
 
 
 def problem(random_: random.Random, constrained: bool, pinned: bool) -> Problem:
@@ -48,6 +49,24 @@ def test_the_same_answer_from_the_same_nodes(seed: int) -> None:
         capacity = int(load * random_.choice((0.8, 1, 1, 1.02, 1.05, 1.1, 1.3)))
         for rank in rankings(t)[:2]:
             assert search(t, capacity, rank, 300, never) == search_in_python(t, capacity, rank, 300, never)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_buffers_are_placed_in_the_same_gaps(seed: int) -> None:
+    random_ = random.Random(seed)
+    refused = 0
+    for _ in range(12):
+        asked = problem(random_, constrained=seed % 2 == 1, pinned=seed % 4 > 1)
+        placer, order = Placer(asked), random_.sample(range(len(asked.buffers)), len(asked.buffers))
+        assert placer.library is not None
+        for fit in Fit:
+            placed = place_in_order(asked, order, fit, placer.around)
+            assert placed is not None and placer.place(order, fit) == placed
+            limit = random_.randint(0, top(asked, placed))
+            within = place_in_order(asked, order, fit, placer.around, limit)
+            assert placer.place(order, fit, limit) == within
+            refused += within is None
+    assert refused
 
 
 def hard() -> Problem:

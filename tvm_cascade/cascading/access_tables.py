@@ -121,9 +121,21 @@ class AccessTables:
 
         Such a join is stored whole: it cannot be a ring.
         """
-        root = self.roots[tensor].tensor
-        parts = [t for m in self.writers(root) if m >= 0 for t in self.graph.ops[m].outputs if t in self.parts]
-        return any(self.graph.tensors[t].row_bytes == self.graph.tensors[root].row_bytes for t in parts)
+        return self.roots[tensor].tensor in self._stacks
+
+    @cached_property
+    def _stacks(self) -> frozenset[int]:
+        """The joins along the rows."""
+        tensors, ops = self.graph.tensors, self.graph.ops
+        joins = {
+            t: [p for m in self.writers(t) if m >= 0 for p in ops[m].outputs if p in self.parts] for t in self._owners
+        }
+        return frozenset(t for t, ps in joins.items() if any(tensors[p].row_bytes == tensors[t].row_bytes for p in ps))
+
+    @cached_property
+    def _owners(self) -> tuple[int, ...]:
+        """The roots: tensors that own their memory."""
+        return tuple(t for t, root in enumerate(self.roots) if root.tensor == t)
 
     def _start(self, tensor: int, tile: Tile) -> int:
         """Units of the root that lie before `tensor`, a part of a join along the rows; 0 for any other tensor."""

@@ -20,11 +20,13 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.access_tables import AccessTables, Read
 from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import Units, end_bytes, front_bytes, outermost
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.graph import Tile
+
+Reads = Sequence[tuple[int, Read]]  # who reads a tensor, and how, once for each input that does
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,14 @@ class Overlaps:
         cascade = Cascade(self.tables, members, tile)
         pairs: list[Pair | None] = []
         for x in dying:
-            readers = tuple((o, o in cascade.accumulating) for o, _ in cascade.readers(x))
+            reads = cascade.readers(x)
+            readers = tuple((o, o in cascade.accumulating) for o, _ in reads)
             known = self._distances.setdefault((x, tile, readers), {})
             for y, units in made.items():
                 makers = tuple(m for m in self.tables.writers(y) if m in cascade.inside)  # of a join maybe some only
                 key = (y, units, makers)
                 if key not in known:
-                    distance = max(self._behind(cascade, x, y, units, m) for m in makers)
+                    distance = max(self._behind(cascade, x, reads, y, units, m) for m in makers)
                     size = units * self.tables.unit_bytes(y, tile)
                     known[key] = Pair(x, y, distance, size) if distance < size else None
                 pairs.append(known[key])
@@ -90,7 +93,7 @@ class Overlaps:
             return False
         return any(r.in_place and r.tensor == pair.reader for r in self.tables.steps(makers[0]).reads)
 
-    def _behind(self, cascade: Cascade, x: int, y: int, units: int, maker: int) -> int:
+    def _behind(self, cascade: Cascade, x: int, reads: Reads, y: int, units: int, maker: int) -> int:
         """The least `offset(x) - offset(y)` in bytes while `maker` writes y; the size of y where they may share nothing."""
         tables, tile = self.tables, cascade.tile
         taken, given = tables.graph.tensors[x], tables.graph.tensors[y]
@@ -98,7 +101,7 @@ class Overlaps:
         steps = cascade.steps(maker)
         front = np.full(steps.count, taken.bytes, np.int64)
         least = -taken.bytes
-        for reader, read in cascade.readers(x):
+        for reader, read in reads:
             done = self._done(cascade, maker, reader)
             if done is None:
                 return size

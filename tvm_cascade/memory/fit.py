@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from ctypes import c_int, c_int64, c_void_p
 from enum import Enum
+from functools import cached_property
 from itertools import accumulate
 from random import Random
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tvm_cascade import native
 from tvm_cascade.memory.problem import Buffer, Problem
 from tvm_cascade.search_monitor import monitor
 
@@ -83,6 +87,39 @@ def place_in_order(
     return [0 if o is None else o for o in offsets]
 
 
+class Placer:
+    """Places the buffers of one problem in many orders, in the compiled library where it is installed."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.around = surroundings(problem)
+        self.library = native.library()
+
+    @cached_property
+    def _tables(self) -> tuple[NDArray[np.int64], ...]:
+        """The problem as the library reads it: starts and entries of `around`, sizes, alignments, pinned offsets or -1."""
+        buffers = self.problem.buffers
+        start = np.cumsum([0, *map(len, self.around)], dtype=np.int64)
+        spans = np.array([span for spans in self.around for span in spans], np.int64).reshape(-1, 3)
+        figures = [(b.size, b.alignment, -1 if b.offset is None else b.offset) for b in buffers]
+        return start, spans, *np.array(figures, np.int64).reshape(-1, 3).T.copy()
+
+    def place(self, order: Sequence[int], fit: Fit, limit: int | None = None) -> list[int] | None:
+        """The offsets of `place_in_order`."""
+        if self.library is None:
+            return place_in_order(self.problem, order, fit, self.around, limit)
+        start, spans, size, alignment, pinned = self._tables
+        offsets, order = pinned.copy(), np.array(order, np.int64)
+        pointers = [c_void_p(a.ctypes.data) for a in (order, start, spans, size, alignment, offsets)]
+        answer = self.library.tvm_cascade_place_in_order(
+            c_int64(len(order)), pointers[0], c_int(fit is Fit.BEST), *pointers[1:5], c_int64(-1 if limit is None else limit),
+            pointers[5],
+        )  # fmt: skip
+        if answer < 0:
+            raise MemoryError("placing buffers ran out of memory")
+        return offsets.tolist() if answer else None
+
+
 def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
     """The offset for a buffer, a multiple of `unit`, outside of the ascending ranges `taken` of forbidden offsets."""
     at, best, slack = 0, None, None
@@ -137,12 +174,12 @@ def top(problem: Problem, offsets: Sequence[int]) -> int:
 
 def best_fit_of_orders(problem: Problem, bound: int) -> list[int]:
     """The layout of smallest peak by first fit and best fit over all `orders`; stops at a peak of `bound` bytes."""
-    around = surroundings(problem)
+    placer = Placer(problem)
     best: list[int] = []
     peak: int | None = None
     for fit in Fit:
         for order in orders(problem):
-            offsets = place_in_order(problem, order, fit, around, None if peak is None else peak - 1)
+            offsets = placer.place(order, fit, None if peak is None else peak - 1)
             if offsets is not None and (peak is None or top(problem, offsets) < peak):
                 best, peak = offsets, top(problem, offsets)
             if peak is not None and peak <= bound:
@@ -155,7 +192,7 @@ def shuffle(problem: Problem, offsets: Sequence[int], goal: int, tries: int) -> 
 
     A limit ends it early.
     """
-    around = surroundings(problem)
+    placer = Placer(problem)
     best, peak = list(offsets), top(problem, offsets)
     order = sorted(range(len(offsets)), key=lambda i: (offsets[i], i))
     random = Random(0)
@@ -166,7 +203,7 @@ def shuffle(problem: Problem, offsets: Sequence[int], goal: int, tries: int) -> 
         k = random.choice(at) if random.random() < 0.7 else random.randrange(len(order))
         trial = [*order[:k], *order[k + 1 :]]
         trial.insert(random.randrange(k + 1), order[k])
-        placed = place_in_order(problem, trial, Fit.FIRST, around, peak)
+        placed = placer.place(trial, Fit.FIRST, peak)
         if placed is not None and top(problem, placed) <= peak:
             order, best, peak = trial, placed, top(problem, placed)
     return tuple(best) if peak < top(problem, offsets) else tuple(offsets)

@@ -1,4 +1,5 @@
-"""What is searched millions of times, in C: `arena_search.c` is `tvm_cascade.memory.arena_search` once more, step for step.
+"""What is searched millions of times, in C: `arena_search.c` is `tvm_cascade.memory.arena_search` once more, step for step,
+`placement.c` is `place_in_order` of `tvm_cascade.memory.fit`.
 
 The C knows neither Python nor numpy and is called through ctypes, so that one library serves every Python version. It is
 compiled when the package is built; where it is missing (no compiler at hand) or the environment variable
@@ -12,6 +13,8 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+EXPORTED = ("tvm_cascade_arena_search", "tvm_cascade_place_in_order")
+
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
@@ -20,7 +23,9 @@ def library() -> ctypes.CDLL | None:
         return None
     for path in sorted(Path(__file__).parent.glob("_native.*"), reverse=True):
         try:
-            return ctypes.CDLL(str(path))
+            found = ctypes.CDLL(str(path))
         except OSError:  # built for another machine
             continue
+        if all(hasattr(found, name) for name in EXPORTED):  # else built from older sources
+            return found
     return None
