@@ -256,7 +256,7 @@ def cpu(names: list[str], runs: int, kernels: str) -> list[dict]:
         row["ratio"] = choice.ratios[1]
         row["kept"] = ("original", "rewritten")[choice.best]
         row["speedup"] = choice.ratios[choice.best]
-        rows.append({**row, "search_seconds": done.found["main"].seconds, "load_average": os.getloadavg()[0]})
+        rows.append({**row, "search_seconds": done.results["main"].seconds, "load_average": os.getloadavg()[0]})
         print(
             f"{name:19} least {before:8.2f} -> {after:8.2f} ms, median ratio {row['ratio']:.3f}x  {row['kept']}",
             flush=True,

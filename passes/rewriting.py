@@ -71,9 +71,9 @@ def rewrite_for_latency(
     if MAIN not in {gv.name_hint for gv in mod.get_global_vars()}:
         return unchanged(mod, 0.0, "ms", "the module has no function main")
     done = search_main(mod, serial, SECONDS)
-    if MAIN not in done.found:
+    if MAIN not in done.results:
         return unchanged(mod, 0.0, "ms", done.skipped[MAIN])
-    found = done.found[MAIN]
+    found = done.results[MAIN]
     if not found.cost_after < found.cost_before * (1 - GAIN):
         return unchanged(mod, found.cost_before, "ms", "no substitution promises a gain")
     if arena is not None and arena(done.mod) > arena(mod):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.graph import Op
-from tvm_cascade.parallel.merging import place
+from tvm_cascade.parallel.merging import merged_window
 from tvm_cascade.passes.read.relax_names import oihw_axes
 from tvm_cascade.passes.stage_graph import StageGraph
 
@@ -52,8 +52,8 @@ def merge_units(net: StageGraph, units: Sequence[Sequence[int]]) -> Merge | None
 def _convolution(
     net: StageGraph, heads: Sequence[Op], weights: Sequence[np.ndarray], calls: tuple, constants: tuple, layout: str
 ) -> Merge | None:
-    rows = place([w for op in heads if (w := op.windows[0]) is not None])
-    columns = place([w for op in heads if (w := op.columns[0]) is not None])
+    rows = merged_window([w for op in heads if (w := op.windows[0]) is not None])
+    columns = merged_window([w for op in heads if (w := op.columns[0]) is not None])
     if rows is None or columns is None:
         return None
     stacked = []

@@ -19,7 +19,7 @@ from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import write_function
 from tvm_cascade.substitution.costs import Cost, Latency
-from tvm_cascade.substitution.metaflow import Found, SearchOptions
+from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import ALL_RULES
 from tvm_cascade.substitution.schedule_cost import ScheduleLatency, optimize_schedule
@@ -31,7 +31,7 @@ class Substituted:
     """A rewritten module and, by function name, the outcome of the search."""
 
     mod: tvm.IRModule
-    found: Mapping[str, Found] = field(default_factory=dict)
+    results: Mapping[str, SearchResult] = field(default_factory=dict)
     read: Mapping[str, Read] = field(default_factory=dict)  # the graphs before the search
     skipped: Mapping[str, str] = field(default_factory=dict)  # reasons why functions were not searched
 
@@ -48,7 +48,7 @@ def substitute(
     Only functions whose name satisfies the predicate `functions` are searched.
     """
     made = mod.clone()
-    found: dict[str, Found] = {}
+    results: dict[str, SearchResult] = {}
     reads: dict[str, Read] = {}
     skipped: dict[str, str] = {}
     for gv, func in list(mod.functions_items()):
@@ -61,11 +61,11 @@ def substitute(
             skipped[name] = str(error)
             continue
         search: Any = optimize_schedule if isinstance(cost, ScheduleLatency) else optimize
-        result: Found = search(read.dag, cost, rules, options)
-        found[name], reads[name] = result, read
+        result: SearchResult = search(read.dag, cost, rules, options)
+        results[name], reads[name] = result, read
         if result.steps:
             made.update_func(gv, write_function(result.dag, read, func.attrs))
-    return Substituted(made, found, reads, skipped)
+    return Substituted(made, results, reads, skipped)
 
 
 @dataclass(frozen=True)
@@ -100,4 +100,4 @@ class SubstituteGraph(CascadePass):
         cost = self.cost or Latency("latency", model=AnalyticCost(find_device(None, self.target)))
         options = replace(self.options or SearchOptions(), total_seconds=self.total_seconds)
         done = substitute(mod, cost, tuple(self.rules), options)
-        return PassResult(done.mod, any(f.steps for f in done.found.values()))
+        return PassResult(done.mod, any(f.steps for f in done.results.values()))

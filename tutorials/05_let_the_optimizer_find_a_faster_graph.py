@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def _picture(done, out: Path) -> Path:
-    return draw(done.read.dag, done.found.dag, out / "squeezenet.svg")
+    return draw(done.read.dag, done.result.dag, out / "squeezenet.svg")
 
 
 if __name__ == "__main__":

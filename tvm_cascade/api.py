@@ -391,5 +391,5 @@ def optimize(
     if asked.picture is not None:
         from tvm_cascade.substitution.picture import draw
 
-        draw(done.read.dag, done.found.dag, asked.picture)
+        draw(done.read.dag, done.result.dag, asked.picture)
     return done.report | {"limited": limit.limited}, format_report(done.report)

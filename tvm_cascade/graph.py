@@ -228,11 +228,11 @@ class Graph:
     @cached_property
     def producer(self) -> tuple[int | None, ...]:
         """For each tensor the operator that writes it; None for graph inputs."""
-        made: list[int | None] = [None] * len(self.tensors)
+        producers: list[int | None] = [None] * len(self.tensors)
         for op in self.ops:
             for t in op.outputs:
-                made[t] = op.index
-        return tuple(made)
+                producers[t] = op.index
+        return tuple(producers)
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
@@ -300,12 +300,12 @@ def rebuilt(
     """
     order = (*inputs, *(t for op in ops for t in op.outputs))
     number = {t: k for k, t in enumerate(order)}
-    kept = tuple(replace(tensors[t], index=k) for k, t in enumerate(order))
+    used = tuple(replace(tensors[t], index=k) for k, t in enumerate(order))
     renamed = tuple(
         replace(op, index=i, inputs=tuple(number[t] for t in op.inputs), outputs=tuple(number[t] for t in op.outputs))
         for i, op in enumerate(ops)
     )
-    return Graph(kept, renamed, tuple(number[t] for t in inputs), tuple(number[t] for t in outputs), name)
+    return Graph(used, renamed, tuple(number[t] for t in inputs), tuple(number[t] for t in outputs), name)
 
 
 def _check(graph: Graph) -> None:
@@ -329,8 +329,8 @@ def _check(graph: Graph) -> None:
                 raise GraphError(f"operator {op.name} writes tensor {t}, which is written already or does not exist")
             known.add(t)
         if (op.view and len(op.inputs) != 1 and not op.part_offsets) or len(op.part_offsets) not in (0, len(op.inputs)):
-            places = f"{len(op.inputs)} inputs and part_offsets for {len(op.part_offsets)}"
-            raise GraphError(f"operator {op.name} has {places}: a view has one input, a join a place for each")
+            counts = f"{len(op.inputs)} inputs and part_offsets for {len(op.part_offsets)}"
+            raise GraphError(f"operator {op.name} has {counts}: a view has one input, a join a place for each")
         for per_input in (op.windows, op.columns):
             if per_input and len(per_input) != len(op.inputs):
                 raise GraphError(f"operator {op.name} has {len(op.inputs)} inputs and {len(per_input)} windows")

@@ -82,9 +82,9 @@ def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) 
     if not floats and not is_quantized(mod):
         return unchanged(mod, 0, "B", "the network is not quantized: substitutions would reassociate its sums")
     done = search_main(mod, PeakMemory(), inf)
-    if MAIN not in done.found:
+    if MAIN not in done.results:
         return unchanged(mod, 0, "B", done.skipped.get(MAIN, "the module has no function main"))
-    found, plain = done.found[MAIN], _without_clips(done.read[MAIN].dag)
+    found, plain = done.results[MAIN], _without_clips(done.read[MAIN].dag)
     before, after = peak_bytes(plain), peak_bytes(found.dag)
     if after >= before:
         return unchanged(mod, before, "B", "no substitution lowers the activations alive at once")

@@ -25,7 +25,7 @@ from tvm_cascade.parallel import (
 )
 from tvm_cascade.parallel.authors_file import load_authors_file
 from tvm_cascade.parallel.blocks import cut_points, split
-from tvm_cascade.parallel.merging import merge_classes, place
+from tvm_cascade.parallel.merging import merge_classes, merged_window
 from tvm_cascade.parallel.stage_search import search
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
@@ -214,7 +214,7 @@ def test_wide_blocks_are_cut_and_say_so():
     ],
 )
 def test_placement(windows, expected):
-    found = place(windows)
+    found = merged_window(windows)
     assert (None if found is None else (found.extent, found.padding, found.offsets)) == expected
 
 
@@ -222,7 +222,7 @@ def test_placement_reads_what_the_single_windows_read():
     for k in range(1, 6):
         for p in range(k):
             single, other = Window(k, 2, 1, p), Window(3, 2, 1, 1)
-            merged = place([single, other])
+            merged = merged_window([single, other])
             assert merged is not None
             for y in range(4):
                 for offset, w in zip(merged.offsets, (single, other), strict=True):

@@ -97,7 +97,7 @@ def test_rewritten_network_computes_the_same_for_less(name: str) -> None:
     mod = NETWORKS[name]()
     text = mod.script()
     done = substitute(mod, v100(), options=SMALL)
-    found = done.found["main"]
+    found = done.results["main"]
     assert found.cost_after < found.cost_before and found.steps
     assert mod.script() == text
     check_equal(mod, done.mod)
@@ -123,7 +123,7 @@ def test_opaque_operators_stay_and_their_surroundings_change() -> None:
     mod = net.finish(type(y)(net._emit(relax.TupleGetItem(parts, 0)), (1, 3)))
     done = substitute(mod, v100())
     assert "R.sin" in done.mod.script() and "R.topk" in done.mod.script()
-    assert done.found["main"].steps
+    assert done.results["main"].steps
     check_equal(mod, done.mod)
 
 
@@ -134,8 +134,8 @@ def test_silu_runs_in_the_kernel_of_its_convolution_and_never_crosses_a_maximum(
     y = type(y)(net._emit(relax.op.nn.silu(y.expr)), y.shape)
     mod = net.finish(net.max_pool(y, 2, 2))
     done = substitute(mod, v100())
-    assert [n.kind for n in done.found["main"].dag.nodes] == ["conv2d", "max_pool2d"]
-    assert done.found["main"].dag.nodes[0]["act"] == "silu"
+    assert [n.kind for n in done.results["main"].dag.nodes] == ["conv2d", "max_pool2d"]
+    assert done.results["main"].dag.nodes[0]["act"] == "silu"
     check_equal(mod, done.mod)
 
 
@@ -153,7 +153,7 @@ def test_training_graph_keeps_its_gradients() -> None:
     mod = training_module()
     trained = relax.transform.Gradient("main", require_grads=list(mod["main"].params)[1:])(mod)
     done = substitute(trained, v100(), options=SMALL, functions=lambda name: name == "main_adjoint")
-    found = done.found["main_adjoint"]
+    found = done.results["main_adjoint"]
     folding = {r.name for r in ALL_RULES if r.folds_weights}
     assert found.steps and not folding & {s.rule for s in found.steps}
     inputs = inputs_of(mod, 3)
@@ -201,7 +201,7 @@ def test_integer_convolutions_are_rewritten_bit_for_bit() -> None:
         builder.emit_func_output(out)
     mod = builder.finalize()
     done = substitute(mod, v100(), integer_rules())
-    assert "fuse_convs_enlarged" in {s.rule for s in done.found["main"].steps}
+    assert "fuse_convs_enlarged" in {s.rule for s in done.results["main"].steps}
     inputs = inputs_of(mod)
     np.testing.assert_array_equal(run(mod, inputs)[0], run(done.mod, inputs)[0])
 

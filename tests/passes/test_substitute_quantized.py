@@ -163,14 +163,14 @@ def test_no_island_stays_opaque(make):
 def test_merged_islands_keep_every_bit(make, rule):
     mod = make()
     done = substitute(mod, LAUNCHES, integer_rules())
-    found = done.found["main"]
+    found = done.results["main"]
     assert rule in {s.rule for s in found.steps} and found.cost_after < found.cost_before
     check(mod, done.mod)
 
 
 def test_a_concatenation_of_what_was_split_vanishes():
     done = substitute(fire(), LAUNCHES, integer_rules())
-    assert not [n for n in done.found["main"].dag.nodes if n.kind in ("concat", "split")]
+    assert not [n for n in done.results["main"].dag.nodes if n.kind in ("concat", "split")]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_equal_sums_are_one_whatever_the_order_of_their_operands():
 
 def test_unequal_quantizations_stay_apart():
     done = substitute(fire("varied"), LAUNCHES, integer_rules())
-    assert not [s for s in done.found["main"].steps if "convs" in s.rule]
+    assert not [s for s in done.results["main"].steps if "convs" in s.rule]
     check(fire("varied"), done.mod)
 
 
@@ -216,5 +216,5 @@ def test_public_networks_keep_every_bit(test_data, name):
 
     mod = frontend.load(test_data / "models" / f"{name}.tflite")
     done = substitute(mod, LAUNCHES, integer_rules(), SearchOptions(total_seconds=10))
-    assert done.found["main"].steps
+    assert done.results["main"].steps
     check(mod, done.mod)

@@ -111,7 +111,7 @@ def test_the_fastest_program_is_kept(monkeypatch):
     ):
         monkeypatch.setattr(finalists, "in_turn", lambda *a, s=seconds: (s,) * 5)
         made, run = finalists.keep_fastest(net, found, model, Options(variant="parallel"))
-        assert run.names == ("searched", "sequential", "greedy") and run.kept == kept
+        assert run.names == ("searched", "sequential", "greedy") and run.chosen == kept
         assert (made.schedule.stages == base.schedule.stages) == (kept == "sequential")
     monkeypatch.setattr(finalists, "in_turn", lambda *a: ((1.0,),) * 5)
     assert finalists.keep_fastest(net, found, model, Options(variant="merge"))[1].names == ("searched",)

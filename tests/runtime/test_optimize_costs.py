@@ -86,8 +86,8 @@ def test_the_original_stays_where_nothing_runs_faster():
     ticks = iter(range(10**6))
     effort = Effort(rules=rules("fuse_activation"), seconds=2, clock=lambda: float(next(ticks)), runs=1)
     done = optimize_measured(resnet_module(8, 8), effort=effort)
-    assert done.kept == "original" and done.choice.ratios == (1.0, 1.0, 1.0)
-    assert not done.found.steps and done.found.cost_after == done.found.cost_before
+    assert done.chosen == "original" and done.choice.ratios == (1.0, 1.0, 1.0)
+    assert not done.result.steps and done.result.cost_after == done.result.cost_before
 
 
 def test_operators_that_no_rule_knows_are_measured_too():

@@ -15,7 +15,7 @@ from tvm_cascade.substitution.evaluate import run
 from tvm_cascade.substitution.metaflow import SearchOptions, search
 from tvm_cascade.substitution.pattern import Matcher
 from tvm_cascade.substitution.rules import ALL_RULES, PAPER_RULES, rules
-from tvm_cascade.substitution.split import bisect, capacities, first_side, optimize, pieces
+from tvm_cascade.substitution.split import bisect, capacities, first_side, optimize, subgraphs
 
 
 def random_dag(seed: int, count: int = 14) -> Dag:
@@ -81,7 +81,7 @@ def test_cut_is_minimum_by_brute_force(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_pieces_partition_the_graph_in_an_order_that_can_run(seed: int) -> None:
     dag = random_dag(seed, 60)
-    parts = pieces(dag, ALL_RULES, 7)
+    parts = subgraphs(dag, ALL_RULES, 7)
     assert all(0 < len(p) <= 7 for p in parts)
     flat = [n for p in parts for n in p]
     assert sorted(n.index for n in flat) == sorted(n.index for n in dag.nodes)

@@ -83,11 +83,11 @@ class AnalyticCost:
 
     def _resources(self, op: OpFeatures) -> tuple[float, float, float]:
         """C, M in milliseconds of the whole device, and u."""
-        found = self._phases.get(op)
-        if found is None:
+        resources = self._phases.get(op)
+        if resources is None:
             compute = op.work / (self.device.macs_per_s * efficiency(op.kind)) * 1e3
-            found = self._phases[op] = compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
-        return found
+            resources = self._phases[op] = compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
+        return resources
 
     def _memory_ms(self, moved: int, footprint: int) -> float:
         device = self.device
@@ -174,10 +174,10 @@ class AnalyticCost:
 
     def _kernel(self, op: OpFeatures) -> tuple[float, float, float] | None:
         """Milliseconds alone without launch, and shares of arithmetic and bandwidth used meanwhile; None for a view."""
-        made = None
+        kernel = None
         if op.kind not in VIEWS:
             compute, memory, used = self._resources(op)
             alone = max(compute, memory) / used
-            made = (alone, compute / alone, memory / alone) if alone > 0.0 else (0.0, 0.0, 0.0)
-        self._kernels[id(op)] = op, made
-        return made
+            kernel = (alone, compute / alone, memory / alone) if alone > 0.0 else (0.0, 0.0, 0.0)
+        self._kernels[id(op)] = op, kernel
+        return kernel

@@ -112,17 +112,17 @@ def features(
     `shape` holds other integers that distinguish the kernel: kernel size, strides, padding, groups.
     """
     item = ITEM_BYTES[dtype]
-    made = sum(prod(s) for s in outputs)
+    elements = sum(prod(s) for s in outputs)
     read = sum(prod(s) for s in inputs)
-    taps = macs // made if macs and made else max(1, -(-read // made) if made else 1)
+    taps = macs // elements if macs and elements else max(1, -(-read // elements) if elements else 1)
     first = tuple(outputs[0]) if outputs else ()
     return OpFeatures(
         kind=kind,
         macs=macs,
         bytes_in=read * item,
-        bytes_out=made * item,
+        bytes_out=elements * item,
         weight_bytes=weight_bytes,
-        output_elements=made,
+        output_elements=elements,
         reduction=max(1, taps),
         parallel_rows=max(1, prod(first[:-2])) if len(first) > 2 else max(1, prod(first[:-1])),
         shape=tuple(x for s in (*inputs, *outputs) for x in (*s, -1)) + tuple(shape),

@@ -75,13 +75,13 @@ class LearnedCost(RecordedCost):
         if len(records) < 4:
             return
         rows = np.array([stage_vector(r.strategy, r.groups, self.analytic) for r in records])
-        wanted = np.array([log(r.median / self._analytic(r.strategy, r.groups)) for r in records])
+        targets = np.array([log(r.median / self._analytic(r.strategy, r.groups)) for r in records])
         settings = {"max_depth": 4, "eta": 0.12, "subsample": 0.9, "seed": self.seed, "nthread": 1}
-        self._trees = xgboost.train(settings, xgboost.DMatrix(rows, label=wanted), num_boost_round=120)
+        self._trees = xgboost.train(settings, xgboost.DMatrix(rows, label=targets), num_boost_round=120)
 
-    def predict(self, wanted: Sequence[tuple[str, Groups]]) -> None:
+    def predict(self, stages: Sequence[tuple[str, Groups]]) -> None:
         """Predict many stages at once: one at a time is slow."""
-        missing = [(stage_key(s, g), s, g) for s, g in wanted]
+        missing = [(stage_key(s, g), s, g) for s, g in stages]
         missing = [m for m in missing if m[0] not in self._guesses]
         if not missing:
             return
@@ -101,16 +101,16 @@ class LearnedCost(RecordedCost):
         return [self.asked[key] for _, key in sorted(gains)[:count]]
 
     def price(self, strategy: str, groups: Groups) -> float:
-        kept = moving(groups)
-        if not kept:
+        computing = moving(groups)
+        if not computing:
             return 0.0
-        key = stage_key(strategy, kept)
+        key = stage_key(strategy, computing)
         known: Record | None = self.measured.store.get(key)
         if known is not None:
             return known.median
         if key not in self._guesses:
-            self.asked[key] = strategy, kept
-            self.predict([(strategy, kept)])
+            self.asked[key] = strategy, computing
+            self.predict([(strategy, computing)])
         return self._guesses[key]
 
     def _analytic(self, strategy: str, groups: Groups) -> float:

@@ -66,23 +66,23 @@ class MeasuredCost(RecordedCost):
 
     def record(self, strategy: str, groups: Groups) -> Record:
         """The stage's record, measured now where it is new."""
-        kept = moving(groups)
-        known = self.store.get(stage_key(strategy, kept))
+        computing = moving(groups)
+        known = self.store.get(stage_key(strategy, computing))
         if known is not None:
             return known
-        if not kept:
+        if not computing:
             return Record("", strategy, (), (0.0,))
         self.measurements += 1
-        found = self.store.add(strategy, kept, self._run(strategy, kept, self.options.first))
-        while len(found.samples) < self.options.most and not self._precise(found):
-            found = self.store.add(strategy, kept, self._run(strategy, kept, len(found.samples)))
-        return found
+        measured = self.store.add(strategy, computing, self._run(strategy, computing, self.options.first))
+        while len(measured.samples) < self.options.most and not self._precise(measured):
+            measured = self.store.add(strategy, computing, self._run(strategy, computing, len(measured.samples)))
+        return measured
 
     def again(self, strategy: str, groups: Groups) -> None:
         """Add a fresh set of samples to a stage's record."""
-        kept = moving(groups)
-        if kept:
-            self.store.add(strategy, kept, self._run(strategy, kept, self.options.first))
+        computing = moving(groups)
+        if computing:
+            self.store.add(strategy, computing, self._run(strategy, computing, self.options.first))
 
     def _run(self, strategy: str, groups: Groups, repeats: int) -> list[float]:
         return self.runner.run_merged(groups[0], repeats) if strategy == MERGE else self.runner.run(groups, repeats)
@@ -94,8 +94,8 @@ class MeasuredCost(RecordedCost):
 
 def moving(groups: Groups) -> list[list[OpFeatures]]:
     """Groups without their views, which cost nothing; groups of views alone are left out."""
-    found = [[op for op in group if op.kind != "view"] for group in groups]
-    return [group for group in found if group]
+    computing = [[op for op in group if op.kind != "view"] for group in groups]
+    return [group for group in computing if group]
 
 
 Stages = tuple[tuple[str, Groups], ...]

@@ -82,9 +82,9 @@ class RecordStore:
         key = stage_key(strategy, groups)
         known = self._held.get(key)
         every = (*(known.samples if known else ()), *samples)
-        made = Record(key, strategy, tuple(tuple(g) for g in groups), tuple(every))
-        self._held[key] = made
-        text = json.dumps([[astuple(op) for op in group] for group in made.groups])
+        record = Record(key, strategy, tuple(tuple(g) for g in groups), tuple(every))
+        self._held[key] = record
+        text = json.dumps([[astuple(op) for op in group] for group in record.groups])
         try:
             self._base.execute(
                 "INSERT OR REPLACE INTO stages VALUES (?, ?, ?, ?, ?)",
@@ -93,7 +93,7 @@ class RecordStore:
             self._base.commit()
         except sqlite3.Error as error:
             raise UsageError(f"cannot write the database of measurements: {error}") from None
-        return made
+        return record
 
     def __len__(self) -> int:
         return len(self._held)

@@ -97,20 +97,20 @@ def model(graph: Graph, in_place: bool = True) -> Model:
             readers[root[t]] |= 1 << op.index
         for t in () if op.view else op.outputs:
             writers[root[t]] |= 1 << op.index
-    kept = {root[t] for t in graph.outputs}
+    outputs = {root[t] for t in graph.outputs}
     storages = tuple(
-        Storage(graph.tensors[t].bytes, writers[k], readers[k], k in kept or not (writers[k] or readers[k]))
+        Storage(graph.tensors[t].bytes, writers[k], readers[k], k in outputs or not (writers[k] or readers[k]))
         for k, t in enumerate(owners)
     )
-    made = [() if op.view else tuple(root[t] for t in op.outputs) for op in graph.ops]
-    parts = [next((k for k in m if storages[k].writers.bit_count() > 1), -1) for m in made]
+    written = [() if op.view else tuple(root[t] for t in op.outputs) for op in graph.ops]
+    parts = [next((k for k in m if storages[k].writers.bit_count() > 1), -1) for m in written]
     return Model(
         storages,
         tuple(sum(1 << p for p in ps) for ps in graph.predecessors),
         graph.successors,
         tuple(tuple(dict.fromkeys(root[t] for t in op.inputs)) for op in graph.ops),
-        tuple(sum(storages[k].size for k in m) + op.scratch_bytes for m, op in zip(made, graph.ops, strict=True)),
-        tuple(sum(storages[k].size for k in m if storages[k].live_to_end or storages[k].readers) for m in made),
+        tuple(sum(storages[k].size for k in m) + op.scratch_bytes for m, op in zip(written, graph.ops, strict=True)),
+        tuple(sum(storages[k].size for k in m if storages[k].live_to_end or storages[k].readers) for m in written),
         tuple((k, bool(op.attrs.get("beside"))) for k, op in zip(parts, graph.ops, strict=True)),
         tuple(
             _overwrites(graph, op, root, storages) if in_place and k < 0 else ()

@@ -24,26 +24,26 @@ def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bo
     ops = []
     for op in graph.ops:
         inputs = tuple(p for t in op.inputs for p in parts.get(t, (t,)))
-        wanted = op.kind == "concat" and (names is None or op.name in names)
-        if wanted and (outputs or not set(op.outputs) & set(graph.outputs)):
+        folds = op.kind == "concat" and (names is None or op.name in names)
+        if folds and (outputs or not set(op.outputs) & set(graph.outputs)):
             parts[op.outputs[0]] = inputs
             by_rows = bool(op.windows) and all(w == IDENTITY for w in (*op.windows, *op.columns))
             if by_rows and all(t in across for t in op.inputs if t in parts):
                 across.add(op.outputs[0])
         else:
             ops.append(_reading(op, inputs, parts, across))
-    kept = tuple(dict.fromkeys(p for t in graph.outputs for p in parts.get(t, (t,))))
-    return rebuilt(graph.tensors, ops, graph.inputs, kept, graph.name)
+    results = tuple(dict.fromkeys(p for t in graph.outputs for p in parts.get(t, (t,))))
+    return rebuilt(graph.tensors, ops, graph.inputs, results, graph.name)
 
 
 def _reading(op: Op, inputs: tuple[int, ...], parts: Mapping[int, tuple[int, ...]], across: Collection[int]) -> Op:
     """`op` on other inputs; in-place positions, and windows on concats along other axes, are reset."""
     if inputs == op.inputs:
         return op
-    made = replace(op, inputs=inputs, in_place=())
+    rewired = replace(op, inputs=inputs, in_place=())
     if all(t in across for t in op.inputs if t in parts):
-        return replace(made, windows=_spread(op, op.windows, parts), columns=_spread(op, op.columns, parts))
-    return replace(made, windows=(), columns=(), opaque=op.opaque or "reads parts of a concat")
+        return replace(rewired, windows=_spread(op, op.windows, parts), columns=_spread(op, op.columns, parts))
+    return replace(rewired, windows=(), columns=(), opaque=op.opaque or "reads parts of a concat")
 
 
 def _spread(

@@ -20,8 +20,10 @@ def footprint(graph: Graph, order: Sequence[int], in_place: bool = True) -> tupl
         raise ValidationError("the operators do not stand in a topological order")
     time = {op: t for t, op in enumerate(order)}
     owner = _owners(graph)
-    made = {t: time[op.index] for op in graph.ops if not op.view for t in op.outputs}
-    first = {o: 0 if o in graph.inputs else min(made[t] for t in made if owner[t] == o) for o in owner.values()}
+    written_at = {t: time[op.index] for op in graph.ops if not op.view for t in op.outputs}
+    first = {
+        o: 0 if o in graph.inputs else min(written_at[t] for t in written_at if owner[t] == o) for o in owner.values()
+    }
     last = dict.fromkeys(first, -1)
     for op in graph.ops:
         for t in op.inputs:

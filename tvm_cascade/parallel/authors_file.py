@@ -40,13 +40,13 @@ class _Reader:
         )
         return len(self.tensors) - 1
 
-    def read(self, place: list) -> list[int]:
+    def read(self, term: list) -> list[int]:
         """The tensors of one term of a node's input; slices of channels are views."""
-        found = []
-        for name, first, last in place:
+        tensors = []
+        for name, first, last in term:
             whole = self.tensors[self.tensor_of[name]]
             if (first, last) in ((0, whole.shape[1]), (0, prod(whole.shape))):
-                found.append(whole.index)
+                tensors.append(whole.index)
                 continue
             t = self.tensor(f"{name}[{first}:{last}]", [last - first, *whole.shape[2:]])
             offset = first * whole.bytes // whole.shape[1]
@@ -55,12 +55,12 @@ class _Reader:
                 view=True, view_offsets=(offset,),
             )  # fmt: skip
             self.ops.append(op)
-            found.append(t)
-        return found
+            tensors.append(t)
+        return tensors
 
     def node(self, node: dict) -> None:
         name = node["name"]
-        inputs = [t for place in node["inputs"] for t in self.read(place)]
+        inputs = [t for term in node["inputs"] for t in self.read(term)]
         out = self.tensor(name, node["output_shape"])
         self.tensor_of[name] = out
         windows, columns = [IDENTITY] * len(inputs), [IDENTITY] * len(inputs)

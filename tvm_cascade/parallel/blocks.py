@@ -34,17 +34,17 @@ def cut_points(predecessors: Sequence[Sequence[int]]) -> list[int]:
 
 def split(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[list[range], bool]:
     """Blocks as ranges of nodes in topological order, and whether the cuts lose no schedule."""
-    found: list[range] = []
+    blocks: list[range] = []
     first = 0
     for v in cut_points(predecessors):
-        found.append(range(first, v + 1))
+        blocks.append(range(first, v + 1))
         first = v + 1
     if first < len(predecessors):
-        found.append(range(first, len(predecessors)))
+        blocks.append(range(first, len(predecessors)))
     small: list[range] = []
-    for nodes in found:
+    for nodes in blocks:
         small += _narrow(predecessors, nodes, options)
-    return small, len(small) == len(found)
+    return small, len(small) == len(blocks)
 
 
 def _narrow(predecessors: Sequence[Sequence[int]], nodes: range, options: Options) -> list[range]:
@@ -67,9 +67,11 @@ def _narrowest(predecessors: Sequence[Sequence[int]], nodes: range) -> int:
             if u in last_read:
                 last_read[u] = v
     quarter = len(nodes) // 4
-    places = range(nodes.start + max(1, quarter), nodes.stop - quarter + (quarter == 0))
+    positions = range(nodes.start + max(1, quarter), nodes.stop - quarter + (quarter == 0))
     middle = nodes.start + len(nodes) / 2
-    return min(places, key=lambda c: (sum(1 for v in range(nodes.start, c) if last_read[v] >= c), abs(c - middle), c))
+    return min(
+        positions, key=lambda c: (sum(1 for v in range(nodes.start, c) if last_read[v] >= c), abs(c - middle), c)
+    )
 
 
 def block_of(

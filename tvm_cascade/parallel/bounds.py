@@ -25,11 +25,11 @@ class Bounds:
 
     @classmethod
     def of(cls, block: Block, space: Pairs, bounds: Sequence[OpBound] | None, fork_ms: float) -> Bounds:
-        found = bounds if bounds is not None else [OpBound()] * block.size
-        works = np.zeros((max([len(b.works) for b in found] + [1]), len(space.states)))
+        by_node = bounds if bounds is not None else [OpBound()] * block.size
+        works = np.zeros((max([len(b.works) for b in by_node] + [1]), len(space.states)))
         alone, rest = np.zeros(len(space.states)), np.zeros(len(space.states))
-        tails = _tails(block, found)
-        for v, bound in enumerate(found):
+        tails = _tails(block, by_node)
+        for v, bound in enumerate(by_node):
             inside = (space.states >> v & 1).astype(np.float64)
             for k, work in enumerate(bound.works):
                 works[k] += inside * work
@@ -38,7 +38,7 @@ class Bounds:
         np.maximum(rest, (works[:, -1:] - works).max(axis=0), out=rest)
         single = admitted(block, space.endings, None, 1)
         forks = np.where(single | mergeable(block, space.endings), 0.0, fork_ms)
-        return cls(works, alone, rest, _spans(block, space.endings, found), forks, single)
+        return cls(works, alone, rest, _spans(block, space.endings, by_node), forks, single)
 
     def stage(self, state: np.ndarray, before: np.ndarray, ending: np.ndarray) -> np.ndarray:
         """Lower bounds of stages from the states `before` to the states `state`, whose nodes are `ending` (all indices)."""

@@ -33,7 +33,7 @@ def stage_classes(block: Block, endings: np.ndarray) -> np.ndarray:
 
 def _groups(block: Block, endings: np.ndarray) -> list[np.ndarray]:
     """Connected components of the sets: an array of the first of each set, one of the second, and so on; 0 for none."""
-    near, rest, found = Neighbours(block), endings, []
+    near, rest, groups = Neighbours(block), endings, []
     while rest.any():
         group = rest & np.negative(rest)
         while True:
@@ -41,20 +41,20 @@ def _groups(block: Block, endings: np.ndarray) -> list[np.ndarray]:
             if np.array_equal(grown, group):
                 break
             group = grown
-        found.append(group)
+        groups.append(group)
         rest = rest & ~group
-    return found
+    return groups
 
 
 def _numbered(rows: np.ndarray, values: int) -> np.ndarray:
     """Number the columns of `rows`, whose entries are below `values`: equal columns, and only those, get one number."""
     width = max(1, (values - 1).bit_length())
-    found = np.zeros(rows.shape[1], dtype=np.int64)
+    numbers = np.zeros(rows.shape[1], dtype=np.int64)
     used = 0
     for row in rows:
         if used + width > _BITS:
-            found = np.unique(found, return_inverse=True)[1].astype(np.int64)
-            used = int(found.max()).bit_length()
-        found = found << width | row
+            numbers = np.unique(numbers, return_inverse=True)[1].astype(np.int64)
+            used = int(numbers.max()).bit_length()
+        numbers = numbers << width | row
         used += width
-    return found
+    return numbers

@@ -28,7 +28,7 @@ def states(block: Block, limit: int | None = None) -> np.ndarray:
     Raises `TooManyStatesError` above `limit`.
     """
     level = np.zeros(1, dtype=np.int64)
-    found = [level]
+    levels = [level]
     total = 1
     for _ in range(block.size):
         grown = []
@@ -39,8 +39,8 @@ def states(block: Block, limit: int | None = None) -> np.ndarray:
         total += len(level)
         if limit is not None and total > limit:
             raise TooManyStatesError(total)
-        found.append(level)
-    return np.concatenate(found)
+        levels.append(level)
+    return np.concatenate(levels)
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,17 @@ def distinct(masks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     seen = np.zeros(1 << size, dtype=bool)
     seen[masks] = True
     values = np.flatnonzero(seen)
-    place = np.empty(1 << size, dtype=np.int32)  # only entries at `values` are ever touched
-    place[values] = np.arange(len(values), dtype=np.int32)
-    return values, place[masks]
+    position = np.empty(1 << size, dtype=np.int32)  # only entries at `values` are ever touched
+    position[values] = np.arange(len(values), dtype=np.int32)
+    return values, position[masks]
 
 
 def _prune(block, sets, start, before, endings, index, r, s) -> Pairs:
-    kept = admitted(block, endings, r, s)
-    keep = kept[index]
+    allowed = admitted(block, endings, r, s)
+    keep = allowed[index]
     running = np.concatenate(([0], np.cumsum(keep)))
-    number = np.cumsum(kept) - 1
-    return Pairs(sets, running[start], before[keep], number[index[keep]].astype(np.int32), endings[kept])
+    number = np.cumsum(allowed) - 1
+    return Pairs(sets, running[start], before[keep], number[index[keep]].astype(np.int32), endings[allowed])
 
 
 def admitted(block: Block, endings: np.ndarray, r: int | None, s: int | None) -> np.ndarray:
@@ -159,7 +159,7 @@ class Neighbours:
 
     def __call__(self, sets: np.ndarray) -> np.ndarray:
         parts = np.ascontiguousarray(sets).view(np.uint16).reshape(-1, 4)
-        found = self._tables[0][parts[:, 0]]
+        union = self._tables[0][parts[:, 0]]
         for k, table in enumerate(self._tables[1:], 1):
-            found |= table[parts[:, k]]
-        return found
+            union |= table[parts[:, k]]
+        return union

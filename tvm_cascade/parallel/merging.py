@@ -31,7 +31,7 @@ class BuildOptions:
     offsets: tuple[int, ...]  # in taps
 
 
-def place(windows: Sequence[Window]) -> BuildOptions | None:
+def merged_window(windows: Sequence[Window]) -> BuildOptions | None:
     """The merged window of one axis; None where no merged kernel computes what the single ones do."""
     first = windows[0]
     if any((w.stride, w.dilation, w.denominator) != (first.stride, first.dilation, 1) for w in windows):
@@ -77,8 +77,8 @@ def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
         key = merge_key(graph.graph, op)
         if key is not None:
             classes.setdefault((*key, _tail(graph, unit.ops[1:])), []).append(unit.index)
-    found = (tuple(c) for c in classes.values() if len(c) > 1)
-    return tuple(c for c in found if _placeable(graph, c))
+    several = (tuple(c) for c in classes.values() if len(c) > 1)
+    return tuple(c for c in several if _placeable(graph, c))
 
 
 def _tail(graph: UnitGraph, ops: Sequence[int]) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def _placeable(graph: UnitGraph, members: Sequence[int]) -> bool:
     ops = [graph.graph.ops[graph.units[m].anchor] for m in members]
     if ops[0].kind != "conv2d":
         return True
-    return place(_axis(ops, "windows")) is not None and place(_axis(ops, "columns")) is not None
+    return merged_window(_axis(ops, "windows")) is not None and merged_window(_axis(ops, "columns")) is not None
 
 
 def _axis(ops: Sequence[Op], field: str) -> list[Window]:
@@ -104,12 +104,12 @@ def merged_features(graph: UnitGraph, members: Sequence[int]) -> OpFeatures:
     grown = [1.0] * len(ops)
     extent = (1, 1)
     if ops[0].kind == "conv2d":
-        rows, columns = place(_axis(ops, "windows")), place(_axis(ops, "columns"))
+        rows, columns = merged_window(_axis(ops, "windows")), merged_window(_axis(ops, "columns"))
         assert rows is not None and columns is not None
         extent = rows.extent, columns.extent
         taps = [op.windows[0].extent * op.columns[0].extent for op in ops]  # type: ignore[union-attr]
         grown = [prod(extent) / t for t in taps]
-    made = sum(f.output_elements for f in single)
+    elements = sum(f.output_elements for f in single)
     macs = int(sum(f.macs * g for f, g in zip(single, grown, strict=True)))
     return OpFeatures(
         kind=single[0].kind,
@@ -117,8 +117,8 @@ def merged_features(graph: UnitGraph, members: Sequence[int]) -> OpFeatures:
         bytes_in=single[0].bytes_in,
         bytes_out=sum(f.bytes_out for f in single),
         weight_bytes=int(sum(f.weight_bytes * g for f, g in zip(single, grown, strict=True))),
-        output_elements=made,
-        reduction=max(1, macs // max(made, 1)),
+        output_elements=elements,
+        reduction=max(1, macs // max(elements, 1)),
         parallel_rows=sum(f.parallel_rows for f in single),
         shape=(-4, *extent, *(x for f in single for x in f.shape)),
     )

@@ -148,18 +148,18 @@ class Block:
 
     def groups(self, mask: int) -> tuple[tuple[int, ...], ...]:
         """The connected components of the nodes in `mask`, each ascending, by lowest node; results are cached."""
-        found = self._groups.get(mask)
-        if found is None:
+        components = self._groups.get(mask)
+        if components is None:
             first = self._first(mask)
-            found = self._groups[mask] = (members(first), *self.groups(mask & ~first))
-        return found
+            components = self._groups[mask] = (members(first), *self.groups(mask & ~first))
+        return components
 
 
 def members(mask: int) -> tuple[int, ...]:
     """Indices of the set bits, ascending."""
-    found = []
+    indices = []
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        indices.append(low.bit_length() - 1)
         mask ^= low
-    return tuple(found)
+    return tuple(indices)

@@ -19,30 +19,30 @@ def stages_report(graph: Graph, options: Options, model: CostModel) -> dict[str,
     return describe(schedule(graph, model, options), model)
 
 
-def describe(found: NetworkSchedule, model: CostModel) -> dict[str, object]:
+def describe(network_schedule: NetworkSchedule, model: CostModel) -> dict[str, object]:
     """The JSON object of a network's schedule.
 
     Keys: `stages` (list of `{strategy, groups}` with groups of operator names), `cost_ms`, `sequential_ms`,
     `greedy_ms`, `transitions` (pairs of state and ending, identical blocks once), `priced` (stages priced), `optimal`,
     `blocks`, `operators`, `units`, `cost_model`, `seconds`.
     """
-    ops = found.units.graph.ops
+    ops = network_schedule.units.graph.ops
     return {
         "stages": [
             {"strategy": s.strategy, "groups": [[ops[i].name for i in g] for g in s.groups]}
-            for s in found.schedule.stages
+            for s in network_schedule.schedule.stages
         ],
-        "cost_ms": found.schedule.cost_ms,
-        "sequential_ms": found.sequential_ms,
-        "greedy_ms": found.greedy_ms,
-        "transitions": found.schedule.transitions,
-        "priced": found.schedule.priced,
-        "optimal": found.schedule.optimal,
-        "blocks": len(found.sizes),
-        "units": len(found.units.units),
+        "cost_ms": network_schedule.schedule.cost_ms,
+        "sequential_ms": network_schedule.sequential_ms,
+        "greedy_ms": network_schedule.greedy_ms,
+        "transitions": network_schedule.schedule.transitions,
+        "priced": network_schedule.schedule.priced,
+        "optimal": network_schedule.schedule.optimal,
+        "blocks": len(network_schedule.sizes),
+        "units": len(network_schedule.units.units),
         "operators": len(ops),
         "cost_model": model.name,
-        "seconds": found.schedule.seconds,
+        "seconds": network_schedule.schedule.seconds,
     }
 
 
@@ -73,21 +73,21 @@ def run_stages(
     options = options or Options()
     model = model if model is not None else AnalyticCost(find_device(device, target))
     if load is not None:
-        found = _loaded(graph, load, options, model)
+        network_schedule = _loaded(graph, load, options, model)
     else:
-        found = schedule(graph, model, options)
-    return finish_report(found, model, output, picture)
+        network_schedule = schedule(graph, model, options)
+    return finish_report(network_schedule, model, output, picture)
 
 
 def finish_report(
-    found: NetworkSchedule, model: CostModel, output: str | Path | None, picture: str | Path | None
+    network_schedule: NetworkSchedule, model: CostModel, output: str | Path | None, picture: str | Path | None
 ) -> tuple[dict[str, object], str]:
     """Save the schedule and draw its timeline, where a path is given; returns the JSON object and the text."""
     if output is not None:
-        save_schedule(output, found.units.graph, found.schedule, model.name)
+        save_schedule(output, network_schedule.units.graph, network_schedule.schedule, model.name)
     if picture is not None:
-        draw_timeline(found.units, found.schedule, model, picture)
-    return describe(found, model), _text(found, model)
+        draw_timeline(network_schedule.units, network_schedule.schedule, model, picture)
+    return describe(network_schedule, model), _text(network_schedule, model)
 
 
 def _loaded(graph: Graph, path: str | Path, options: Options, model: CostModel) -> NetworkSchedule:
@@ -97,17 +97,17 @@ def _loaded(graph: Graph, path: str | Path, options: Options, model: CostModel) 
     return replace(base, schedule=Schedule(saved.stages, cost))
 
 
-def _text(found: NetworkSchedule, model: CostModel) -> str:
-    made = found.schedule
-    proof = ", proven optimal for this cost" if made.optimal else ""
+def _text(network: NetworkSchedule, model: CostModel) -> str:
+    schedule = network.schedule
+    proof = ", proven optimal for this cost" if schedule.optimal else ""
     head = (
-        f"{len(found.units.graph.ops)} operators, {len(found.units.units)} units, {len(found.sizes)} blocks, "
-        f"{len(made.stages)} stages; cost model {model.name}\n"
-        f"sequential {found.sequential_ms:.4f} ms, greedy {found.greedy_ms:.4f} ms, "
-        f"schedule {made.cost_ms:.4f} ms{proof}\n"
-        f"{made.transitions} transitions, {made.priced} stages priced, {made.seconds:.2f} s\n"
+        f"{len(network.units.graph.ops)} operators, {len(network.units.units)} units, {len(network.sizes)} blocks, "
+        f"{len(schedule.stages)} stages; cost model {model.name}\n"
+        f"sequential {network.sequential_ms:.4f} ms, greedy {network.greedy_ms:.4f} ms, "
+        f"schedule {schedule.cost_ms:.4f} ms{proof}\n"
+        f"{schedule.transitions} transitions, {schedule.priced} stages priced, {schedule.seconds:.2f} s\n"
     )
-    return head + text_timeline(found.units, made, model)
+    return head + text_timeline(network.units, schedule, model)
 
 
 def with_batch(graph: Graph, batch: int) -> Graph:

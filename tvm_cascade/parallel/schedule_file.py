@@ -22,13 +22,13 @@ def structure(graph: Graph) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def save_schedule(path: str | Path, graph: Graph, schedule: Schedule, made_for: str = "") -> None:
-    """Write `schedule` (stages of operator indices) as JSON; `made_for` names the cost model."""
+def save_schedule(path: str | Path, graph: Graph, schedule: Schedule, cost_model: str = "") -> None:
+    """Write `schedule` (stages of operator indices) as JSON; `cost_model` names the cost model."""
     text = {
         "format": FORMAT,
         "graph": structure(graph),
         "operators": [op.name for op in graph.ops],
-        "made_for": made_for,
+        "made_for": cost_model,
         "cost_ms": schedule.cost_ms,
         "stages": [{"strategy": s.strategy, "groups": [list(g) for g in s.groups]} for s in schedule.stages],
     }
@@ -56,8 +56,8 @@ def load_schedule(path: str | Path, graph: Graph) -> Schedule:
         stages = tuple(
             Stage(s["strategy"], tuple(tuple(int(i) for i in g) for g in s["groups"])) for s in text["stages"]
         )
-        found = Schedule(stages, float(text["cost_ms"]))
-        validate_schedule(graph, found)
+        schedule = Schedule(stages, float(text["cost_ms"]))
+        validate_schedule(graph, schedule)
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise LoadError(path, f"the schedule is damaged: {error}") from None
-    return found
+    return schedule

@@ -40,19 +40,19 @@ class Prices:
 
     def kind(self, kernels: tuple[OpFeatures, ...]) -> int:
         """The number of a unit's kind: units with equal kernels have the same number."""
-        found = self._kinds.setdefault(kernels, len(self._kernels))
-        if found == len(self._kernels):
+        number = self._kinds.setdefault(kernels, len(self._kernels))
+        if number == len(self._kernels):
             self._kernels.append(kernels)
-        return found
+        return number
 
     def stage_ms(self, groups: Iterable[tuple[int, ...]]) -> float:
         """Milliseconds of concurrent groups, each a sequence of kinds; the order of the groups does not matter."""
         key = tuple(sorted(groups))
-        found = self._known.get(key)
-        if found is None:
-            made = [[k for kind in group for k in self._kernels[kind]] for group in key]
-            found = self._known[key] = self.model.stage_ms(made)
-        return found
+        cost = self._known.get(key)
+        if cost is None:
+            stage = [[k for kind in group for k in self._kernels[kind]] for group in key]
+            cost = self._known[key] = self.model.stage_ms(stage)
+        return cost
 
 
 class BlockCost:
@@ -131,9 +131,9 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
         totals = [t + s.cost_ms for t, s in zip(totals, known, strict=True)]
         stages += [_operators(units, nodes, stage) for stage in known[0].stages]
     transitions, priced = (sum(getattr(s[0], name) for s in solved.values()) for name in ("transitions", "priced"))
-    proven = whole and all(best.optimal for best, _, _ in solved.values())
-    found = Schedule(tuple(stages), totals[0], transitions, priced, proven, perf_counter() - start)
-    return NetworkSchedule(found, totals[1], totals[2], units, tuple(len(r) for r in ranges))
+    proven = whole and all(only.optimal for only, _, _ in solved.values())
+    best = Schedule(tuple(stages), totals[0], transitions, priced, proven, perf_counter() - start)
+    return NetworkSchedule(best, totals[1], totals[2], units, tuple(len(r) for r in ranges))
 
 
 def latency_of(
@@ -195,10 +195,10 @@ def _operators(units: UnitGraph, nodes: range, stage: Stage) -> Stage:
     return Stage(stage.strategy, groups)
 
 
-def priced_stages(found: NetworkSchedule) -> tuple[tuple[str, list[list[OpFeatures]]], ...]:
+def priced_stages(network_schedule: NetworkSchedule) -> tuple[tuple[str, list[list[OpFeatures]]], ...]:
     """The stages in the form of `cost.records`: strategy, and the kernels of each group (for a merge: its parts)."""
-    units, stages = found.units, []
-    for stage in found.schedule.stages:
+    units, stages = network_schedule.units, []
+    for stage in network_schedule.schedule.stages:
         if stage.strategy == MERGE:
             stages.append((records.MERGE, [[units.features[v][0] for v in _units_of(units, stage.members)]]))
         else:

@@ -44,10 +44,10 @@ class Pricer:
         self.known: dict[int, tuple[float, str]] = {}
 
     def __call__(self, mask: int) -> tuple[float, str]:
-        found = self.known.get(mask)
-        if found is None:
-            found = self.known[mask] = self._price(mask)
-        return found
+        price = self.known.get(mask)
+        if price is None:
+            price = self.known[mask] = self._price(mask)
+        return price
 
     def _price(self, mask: int) -> tuple[float, str]:
         best = float("inf"), CONCURRENT
@@ -130,10 +130,10 @@ class _Solver:
         """Least costs of the states [first, last), which have equally many nodes; `choice` is filled in."""
         space, limits, prices = self._space, self._limits, self._prices
         low, high = int(space.start[first]), int(space.start[last])
-        kept = np.flatnonzero(allowed[space.ending[low:high]] & (cost[space.before[low:high]] < np.inf))
-        row = np.repeat(np.arange(last - first), np.diff(space.start[first : last + 1]))[kept]
-        place = kept + low
-        before, ending = space.before[place], space.ending[place]
+        allowed_pairs = np.flatnonzero(allowed[space.ending[low:high]] & (cost[space.before[low:high]] < np.inf))
+        row = np.repeat(np.arange(last - first), np.diff(space.start[first : last + 1]))[allowed_pairs]
+        pair = allowed_pairs + low
+        before, ending = space.before[pair], space.ending[pair]
         price = prices[self._class[ending]]
         fresh = np.isnan(price)
         least = np.where(fresh, limits.stage(row + first, before, ending), price) + cost[before]
@@ -143,23 +143,23 @@ class _Solver:
         np.minimum.at(best, row[known], least[known])
         known = known[least[known] == best[row[known]]]
         known = known[np.diff(row[known], prepend=-1) > 0]  # of every state the first; rows ascend
-        choice[row[known] + first] = place[known]
+        choice[row[known] + first] = pair[known]
         tried = np.flatnonzero(good & fresh & (least * (1.0 - _SLACK) < best[row]))
         tried = tried[np.lexsort((least[tried], row[tried]))]
         columns = (row[tried], least[tried], self._class[ending[tried]], cost[before[tried]], tried)
         limit = monitor()
-        found, made = best.tolist(), dict[int, float]()  # plain numbers: the loop sees every pair that bounds leave
+        costs, priced = best.tolist(), dict[int, float]()  # plain numbers: the loop sees every pair that bounds leave
         for r, bound, c, led, i in zip(*(column.tolist() for column in columns), strict=True):
-            if bound * (1.0 - _SLACK) >= found[r]:
+            if bound * (1.0 - _SLACK) >= costs[r]:
                 continue
-            price = made.get(c)
+            price = priced.get(c)
             if price is None:
                 limit.check()
-                price = made[c] = self._pricer(int(space.endings[ending[i]]))[0]
-            if led + price < found[r]:
-                found[r], choice[r + first] = led + price, place[i]
-        prices[list(made)] = list(made.values())
-        return np.array(found)
+                price = priced[c] = self._pricer(int(space.endings[ending[i]]))[0]
+            if led + price < costs[r]:
+                costs[r], choice[r + first] = led + price, pair[i]
+        prices[list(priced)] = list(priced.values())
+        return np.array(costs)
 
 
 def _allowed(block: Block, endings: np.ndarray, variant: str) -> np.ndarray:

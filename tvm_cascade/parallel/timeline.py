@@ -28,7 +28,7 @@ class Bar:
 def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, ...]:
     """A bar for each group: its time alone by the model, scaled so that the longest group of a stage fills the stage."""
     ops = units.graph.ops
-    found: list[Bar] = []
+    drawn: list[Bar] = []
     now = 0.0
     for number, stage in enumerate(schedule.stages):
         kernels = features_of(units, stage)
@@ -37,9 +37,9 @@ def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, .
         stretch = cost / max(max(alone), 1e-12)
         for stream, (length, group) in enumerate(zip(alone, stage.groups, strict=True)):
             names = tuple(ops[i].name for i in group if not ops[i].view)
-            found.append(Bar(number, stream, now, now + min(length * stretch, cost), names, stage.strategy == MERGE))
+            drawn.append(Bar(number, stream, now, now + min(length * stretch, cost), names, stage.strategy == MERGE))
         now += cost
-    return tuple(found)
+    return tuple(drawn)
 
 
 def text_timeline(units: UnitGraph, schedule: Schedule, model: CostModel) -> str:
@@ -58,12 +58,12 @@ def draw_timeline(units: UnitGraph, schedule: Schedule, model: CostModel, path: 
         from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise MissingToolError("matplotlib", "pip install 'tvm_cascade[plot]'") from None
-    found = bars(units, schedule, model)
-    streams = 1 + max((b.stream for b in found), default=0)
+    drawn = bars(units, schedule, model)
+    streams = 1 + max((b.stream for b in drawn), default=0)
     figure = Figure(figsize=(14, 1.2 + 0.5 * streams), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for bar in found:
+    for bar in drawn:
         color = "tab:orange" if bar.merged else f"C{(bar.stage % 2) * 9}"
         axes.barh(bar.stream, bar.stop - bar.start, left=bar.start, height=0.7, color=color, edgecolor="white")
     axes.set_yticks(range(streams), [f"stream {i}" for i in range(streams)])

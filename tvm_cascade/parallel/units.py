@@ -153,14 +153,14 @@ def _build(graph: Graph, owner: list[int]) -> UnitGraph:
     order = _topological(members, reads)
     number = {root: k for k, root in enumerate(order)}
     single = graph_features(graph)
-    units, made, kernels = [], [], []
+    units, unit_features, kernels = [], [], []
     for k, root in enumerate(order):
         ops = tuple(members[root])
         units.append(Unit(k, ops, max(ops, key=lambda i: (single[i].macs, single[i].work, -i))))
         kernels.append(_kernels(graph, ops))
-        made.append(tuple(_fuse(graph, k, single) for k in kernels[-1]))
+        unit_features.append(tuple(_fuse(graph, k, single) for k in kernels[-1]))
     predecessors = tuple(tuple(sorted(number[p] for p in reads[root])) for root in order)
-    return UnitGraph(graph, tuple(units), predecessors, tuple(made), tuple(kernels))
+    return UnitGraph(graph, tuple(units), predecessors, tuple(unit_features), tuple(kernels))
 
 
 def _topological(members: dict[int, list[int]], reads: dict[int, set[int]]) -> list[int]:
@@ -178,14 +178,14 @@ def _topological(members: dict[int, list[int]], reads: dict[int, set[int]]) -> l
 
 def _kernels(graph: Graph, ops: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """The kernels of a unit: one per anchor, with the element-wise operators after it; a view is a kernel of its own."""
-    made: list[list[int]] = []
+    groups: list[list[int]] = []
     for i in ops:
         op = graph.ops[i]
-        fresh = not made or op.view or graph.ops[made[-1][0]].view
-        if fresh or (_anchors(op) and any(_anchors(graph.ops[j]) for j in made[-1])):
-            made.append([])
-        made[-1].append(i)
-    return tuple(tuple(kernel) for kernel in made)
+        fresh = not groups or op.view or graph.ops[groups[-1][0]].view
+        if fresh or (_anchors(op) and any(_anchors(graph.ops[j]) for j in groups[-1])):
+            groups.append([])
+        groups[-1].append(i)
+    return tuple(tuple(kernel) for kernel in groups)
 
 
 def _anchors(op: Op) -> bool:
@@ -198,9 +198,9 @@ def _fuse(graph: Graph, ops: tuple[int, ...], single: tuple[OpFeatures, ...]) ->
     if len(ops) == 1:
         return single[ops[0]]
     inside = set(ops)
-    made = {t for i in ops for t in graph.ops[i].outputs}
-    reads = {t for i in ops for t in graph.ops[i].inputs} - made
-    writes = [t for t in made if t in graph.outputs or set(graph.consumers[t]) - inside]
+    written = {t for i in ops for t in graph.ops[i].outputs}
+    reads = {t for i in ops for t in graph.ops[i].inputs} - written
+    writes = [t for t in written if t in graph.outputs or set(graph.consumers[t]) - inside]
     anchor = single[max(ops, key=lambda i: (single[i].macs, single[i].work, -i))]
     outs = writes or graph.ops[ops[-1]].outputs
     return OpFeatures(

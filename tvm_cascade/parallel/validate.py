@@ -47,15 +47,15 @@ def _check_coverage(graph: Graph, schedule: Schedule) -> None:
 
 def _needs(graph: Graph, op: int) -> set[int]:
     """Operators that must have run before `op`, seen through views that the schedule may have left out."""
-    found: set[int] = set()
+    needed: set[int] = set()
     todo = list(graph.predecessors[op])
     while todo:
         p = todo.pop()
         if graph.ops[p].view:
             todo += graph.predecessors[p]
         else:
-            found.add(p)
-    return found
+            needed.add(p)
+    return needed
 
 
 def _check_merge(graph: Graph, number: int, members: list[int]) -> None:

@@ -61,25 +61,25 @@ def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
         for o in segment.trace:
             if o >= 0:
                 count[o] += 1
-        for place, o in enumerate(segment.ops):
+        for position, o in enumerate(segment.ops):
             op = plan.graph.ops[o]
             if op.view or not count[o]:
                 continue
-            columns = [s[place] for s in segment.stripes] if segment.stripes else None
-            made = _calls(plan.graph, op, segment, count[o]) * (len(columns) if columns else 1)
+            columns = [s[position] for s in segment.stripes] if segment.stripes else None
+            op_calls = _calls(plan.graph, op, segment, count[o]) * (len(columns) if columns else 1)
             grid = _grid(plan.graph, op, segment, columns)
             sums = o in segment.accumulating
             part = _part(plan.graph, op, columns)
             out = sum(plan.graph.tensors[t].bytes for t in op.outputs) * (1.0 if sums else part)
-            calls += made
+            calls += op_calls
             taken = _input_bytes(plan.graph, op, grid, sums)
             read += taken
             written += round(out)
-            weights += op.weight_bytes * (1 if sums else made)
+            weights += op.weight_bytes * (1 if sums else op_calls)
             instructions += model.whole(op) * part if op.macs else model.moved * (taken + out)
             if segment.tile.by_pixels and not sums and len(grid.runs) > 1 and goes_by_pixels(plan.graph, o):
-                made_of = plan.graph.tensors[op.outputs[0]]
-                instructions += model.extra(op, made_of.rows, made_of.columns, segment.tile.columns)
+                output = plan.graph.tensors[op.outputs[0]]
+                instructions += model.extra(op, output.rows, output.columns, segment.tile.columns)
     return Estimate(calls, round(instructions), read, written, weights)
 
 

@@ -34,24 +34,24 @@ def _pyplot():
 def draw_arena(plan: Plan, path: Path) -> None:
     """Draw arena addresses against steps: the bytes of every block that are in use (`timeline`); dashed lines are cuts."""
     plt = _pyplot()
-    found = timeline(plan)
+    drawn = timeline(plan)
     figure, (axes, below) = plt.subplots(
         2, 1, figsize=(10, 6.5), sharex=True, gridspec_kw={"height_ratios": (4, 1)}, constrained_layout=True
     )
-    for band in found.bands:
+    for band in drawn.bands:
         colour = _COLOURS[band.kind]
         axes.fill_between(band.times, band.low, band.high, fc=colour, ec="white", lw=0.4, alpha=0.85)
     for kind, colour in _COLOURS.items():
         axes.plot([], [], color=colour, lw=6, label=_KINDS.get(kind, kind))
-    for cut in found.cuts[1:-1]:
+    for cut in drawn.cuts[1:-1]:
         for each in (axes, below):
             each.axvline(cut, color="#b05050", lw=0.6, ls="--")
-    axes.set_xlim(0, max(found.cuts[-1], 1))
+    axes.set_xlim(0, max(drawn.cuts[-1], 1))
     axes.set_ylim(0, max(plan.peak, 1))
     axes.set_ylabel("arena address, bytes")
     axes.set_title(f"{plan.peak} bytes (layer by layer {plan.baseline_peak}, bound {plan.bound})")
     axes.legend(loc="upper right", fontsize=8)
-    below.fill_between(found.times, found.used, step="post", fc="#4878a8", alpha=0.5)
+    below.fill_between(drawn.times, drawn.used, step="post", fc="#4878a8", alpha=0.5)
     below.axhline(plan.peak, color="#202020", lw=0.8)
     below.set_ylim(0, max(plan.peak, 1) * 1.05)
     below.set_xlabel("step (kernel call)")

@@ -75,9 +75,9 @@ def _layout(plan: Plan) -> tuple[list[_Line], list[tuple[int, int]], int]:
 
 
 def _cuts(plan: Plan, boxes: list[tuple[int, int]]) -> list[str]:
-    kept = [k for k, s in enumerate(plan.segments) if any(not plan.graph.ops[o].view for o in s.ops)]
+    computing = [k for k, s in enumerate(plan.segments) if any(not plan.graph.ops[o].view for o in s.ops)]
     parts = []
-    for (_, bottom), after in zip(boxes, kept[1:], strict=False):
+    for (_, bottom), after in zip(boxes, computing[1:], strict=False):
         whole = {s.tensor: s.size for s in plan.storages if s.root is None and s.lower < after < s.upper}
         y = bottom + _GAP // 2
         parts.append(

@@ -74,12 +74,12 @@ def _outputs(plan: Plan, outputs: Sequence[int]) -> dict[str, Any]:
     """Storage of an operator's outputs: as text, and a record for each that lies in a ring."""
     tensors = [(plan.graph.tensors[t], plan.storages[t]) for t in outputs]
     return {
-        "output": ", ".join(_place(t, s) for t, s in tensors),
+        "output": ", ".join(_storage_text(t, s) for t, s in tensors),
         "rings": [_ring(t, s) for t, s in tensors if s.is_ring(t.rows)],
     }
 
 
-def _place(tensor: Tensor, storage: Storage) -> str:
+def _storage_text(tensor: Tensor, storage: Storage) -> str:
     if not storage.is_ring(tensor.rows):
         return f"{'view of ' if storage.root is not None else ''}{storage.size} bytes"
     if storage.pixels:

@@ -107,8 +107,8 @@ def summary(plan: Plan, bounds: Bounds | None = None) -> str:
         else f"lower bound     {plan.bound} bytes ({gap})",
     ]
     if bounds is not None:
-        found = {"rows": bounds.rows, "pixels": bounds.pixels}
-        gaps = [f"{n} {b} bytes" + ("" if twice else f" ({above(plan.peak, b):+.1f} %)") for n, b in found.items()]
+        by_name = {"rows": bounds.rows, "pixels": bounds.pixels}
+        gaps = [f"{n} {b} bytes" + ("" if twice else f" ({above(plan.peak, b):+.1f} %)") for n, b in by_name.items()]
         what = "no bounds of this plan, which does work twice" if twice else "the arena against the search space"
         lines.append(f"bounds at 1.00x {gaps[0]}, {gaps[1]}: {what}")
     lines.append(f"work            {plan.macs} multiply-accumulates ({factor:.2f}x)")

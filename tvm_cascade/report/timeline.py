@@ -62,16 +62,18 @@ class _Progress:
         makers = [m for m in tables.writers(tensor) if m in self.done and not segment.stripes]
         ends: list[int] = []
         for m in makers:
-            made = tables.steps(m, segment.tile, m in segment.accumulating).made[tables.written(m).index(tensor)]
+            written = tables.steps(m, segment.tile, m in segment.accumulating).made[tables.written(m).index(tensor)]
             done = -1 if self.done[m] and m in segment.in_place else self.done[m]
-            ends.append(int(end_bytes(node, made[done], columns)))
+            ends.append(int(end_bytes(node, written[done], columns)))
         high = max(ends, default=node.bytes)
         low = 0
         if storage.upper == self.index + 1 and tensor not in tables.leaves and not segment.stripes:
-            low = min((self._kept(o, tensor, columns) for o in tables.readers[tensor] if o in self.done), default=high)
+            low = min(
+                (self._oldest_byte(o, tensor, columns) for o in tables.readers[tensor] if o in self.done), default=high
+            )
         return min(low, high), high
 
-    def _kept(self, op: int, tensor: int, columns: int) -> int:
+    def _oldest_byte(self, op: int, tensor: int, columns: int) -> int:
         steps = self.tables.steps(op, self.segment.tile, op in self.segment.accumulating)
         done = -1 if self.done[op] and op in self.segment.in_place else self.done[op]
         keeps = [int(r.keep[done]) for r in steps.reads if r.tensor == tensor]
@@ -97,11 +99,11 @@ def timeline(plan: Plan) -> Timeline:
         for at, trace in _samples(segment, length):
             for o in trace:
                 progress.done[o] += 1
-            found = [(n, *_addresses(plan, blocks[n], plan.buffers[n], progress)) for n in live]
-            for n, low, high in found:
+            extents = [(n, *_addresses(plan, blocks[n], plan.buffers[n], progress)) for n in live]
+            for n, low, high in extents:
                 spans[n].append((cuts[-1] + at, low, high))
             times.append(cuts[-1] + at)
-            used.append(covered((low, high) for _, low, high in found))
+            used.append(covered((low, high) for _, low, high in extents))
         cuts.append(cuts[-1] + length)
     bands = [
         Band(b["name"], "ring" if b["ring"] else b["kind"], *(tuple(v) for v in zip(*s, strict=True)))

@@ -106,10 +106,10 @@ def _seconds(machine: Any, given: Sequence[Any], clock: Callable[[], float]) -> 
 
 def _inputs(mod: tvm.IRModule, seed: int) -> list[np.ndarray]:
     random = np.random.default_rng(seed)
-    made = []
+    arrays = []
     for param in mod["main"].params:
         shape, dtype = [int(d) for d in param.ty.shape.values], str(param.ty.dtype)
         integer = np.dtype(dtype).kind in "iu"
         value = random.integers(-100, 100, shape) if integer else random.random(shape)
-        made.append(value.astype(dtype))
-    return made
+        arrays.append(value.astype(dtype))
+    return arrays

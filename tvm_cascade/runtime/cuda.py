@@ -31,9 +31,9 @@ def cuda_compiler() -> str | None:
 
 def choose_compiler() -> None:
     """Set TVM's compile mode to the compiler that is installed, unless the user has set it; TVM's default is nvrtc."""
-    found = cuda_compiler()
-    if found is not None:
-        os.environ.setdefault(_MODE, found)
+    compiler = cuda_compiler()
+    if compiler is not None:
+        os.environ.setdefault(_MODE, compiler)
 
 
 def has_cuda() -> bool:

@@ -75,13 +75,13 @@ class Session:
         for _ in range(warm_up):
             self._function(*held)
         self.device.sync()
-        found = []
+        times = []
         for _ in range(repeats):
             start = perf_counter()
             self._function(*held)
             self.device.sync()
-            found.append((perf_counter() - start) * 1e3)
-        return found
+            times.append((perf_counter() - start) * 1e3)
+        return times
 
 
 def _is_sequence(value: Any) -> bool:

@@ -37,13 +37,13 @@ class Finalists:
     choice: Choice
 
     @property
-    def kept(self) -> str:
+    def chosen(self) -> str:
         return self.names[self.choice.best]
 
     def to_dict(self) -> Mapping[str, object]:
         """The JSON object `measured` of a schedule."""
         return {
-            "kept": self.kept,
+            "kept": self.chosen,
             "milliseconds": dict(zip(self.names, self.choice.milliseconds, strict=True)),
             "speedup": dict(zip(self.names, self.choice.ratios, strict=True)),
         }
@@ -51,25 +51,25 @@ class Finalists:
 
 def keep_fastest(
     net: StageGraph,
-    found: NetworkSchedule,
+    network_schedule: NetworkSchedule,
     model: CostModel,
     options: Options,
     metaschedule: str | Path | None = None,
 ) -> tuple[NetworkSchedule, Finalists]:
-    """`found`, or the sequential or greedy schedule where that runs faster; and the measurements. Equal ones run once.
+    """`network_schedule`, or the sequential or greedy schedule where that runs faster; and the measurements. Equal ones run once.
 
     `metaschedule`: folder with records of tuned kernels that all of them run.
     """
-    candidates = {"searched": found.schedule}
+    candidates = {"searched": network_schedule.schedule}
     for name in _BASELINES if options.variant in ("both", "parallel") else ():
         other = schedule(net.graph, model, replace(options, variant=name)).schedule
         if all(other.stages != s.stages for s in candidates.values()):
             candidates[name] = other
-    sessions = sessions_of(net, found.units, tuple(candidates.values()), metaschedule)
+    sessions = sessions_of(net, network_schedule.units, tuple(candidates.values()), metaschedule)
     rng = np.random.default_rng(0)
     tensors = [net.graph.tensors[t] for t in net.graph.inputs]
-    made = Finalists(tuple(candidates), judge(sessions, [rng.random(t.shape).astype(t.dtype) for t in tensors]))
-    return replace(found, schedule=candidates[made.kept]), made
+    finalists = Finalists(tuple(candidates), judge(sessions, [rng.random(t.shape).astype(t.dtype) for t in tensors]))
+    return replace(network_schedule, schedule=candidates[finalists.chosen]), finalists
 
 
 def sessions_of(
@@ -98,6 +98,6 @@ def in_turn(sessions: Sequence[Session], data: Sequence[np.ndarray], runs: int) 
     rounds = []
     for k in range(runs):
         order = range(len(sessions)) if k % 2 == 0 else range(len(sessions) - 1, -1, -1)
-        found = {s: sessions[s].times_ms(data, 1, 1)[0] / 1e3 for s in order}
-        rounds.append(tuple(found[s] for s in range(len(sessions))))
+        seconds = {s: sessions[s].times_ms(data, 1, 1)[0] / 1e3 for s in order}
+        rounds.append(tuple(seconds[s] for s in range(len(sessions))))
     return tuple(rounds)

@@ -39,8 +39,8 @@ class NetworkRunner(ABC):
         self.net, self._cpu = net, cpu
         self._specs: dict[OpFeatures, Spec] = {}
         for unit in units.units:
-            for spec, found in zip(units.kernels[unit.index], units.features[unit.index], strict=True):
-                self._specs.setdefault(found, Spec(spec))
+            for spec, features in zip(units.kernels[unit.index], units.features[unit.index], strict=True):
+                self._specs.setdefault(features, Spec(spec))
         self._kernels: dict[OpFeatures, Kernel] = {}
         self._timers: dict[Any, Timer | None] = {}
 
@@ -77,10 +77,10 @@ class NetworkRunner(ABC):
 
     def _spec(self, op: OpFeatures) -> Spec:
         """The specification of an operator's kernel; raises `UsageError` for an operator of another network."""
-        found = self._specs.get(op)
-        if found is None:
+        spec = self._specs.get(op)
+        if spec is None:
             raise UsageError(f"the runner does not know this {op.kind}: make one for the network that is measured")
-        return found
+        return spec
 
     def kernel(self, op: OpFeatures) -> Kernel:
         """The operator's kernel, unscheduled."""

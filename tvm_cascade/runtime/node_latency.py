@@ -42,11 +42,11 @@ class NodeRunner:
 
     def know(self, node: Node) -> OpFeatures:
         """Register an operator; returns its features, by which it can be run."""
-        found = op_features(node, self.engine)
+        features = op_features(node, self.engine)
         if node.kind == "opaque":  # no attribute of the graph tells two of them apart
-            found = replace(found, shape=(*found.shape, int(node["key"])))  # type: ignore[call-overload]
-        self._nodes.setdefault(found, node)
-        return found
+            features = replace(features, shape=(*features.shape, int(node["key"])))  # type: ignore[call-overload]
+        self._nodes.setdefault(features, node)
+        return features
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
         """Milliseconds of the operators in sequence."""
@@ -99,11 +99,11 @@ class KernelLatency(Latency):
 
     def node(self, node: Node) -> float:
         assert self.model is not None and self.runner is not None
-        found = self.runner.know(node)
-        if found.kind == "view":
+        features = self.runner.know(node)
+        if features.kind == "view":
             return 0.0
         try:
-            return self.model.op_ms(found)
+            return self.model.op_ms(features)
         except GraphError as error:
             self.refused[node.kind] = str(error)
             return 0.0

@@ -27,7 +27,7 @@ from tvm_cascade.runtime.choose_module import Choice, fastest, staged
 from tvm_cascade.runtime.node_latency import KernelLatency, NodeRunner
 from tvm_cascade.substitution.costs import STAGES, Latency, Limited
 from tvm_cascade.substitution.dag import Dag
-from tvm_cascade.substitution.metaflow import Found, SearchOptions
+from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import ALL_RULES
 from tvm_cascade.substitution.split import optimize
@@ -43,14 +43,14 @@ class Measured:
 
     mod: tvm.IRModule
     read: Read
-    found: Found  # of the module kept, costs in milliseconds of the model that found it
+    result: SearchResult  # of the chosen module; costs in milliseconds of the model that guided its search
     choice: Choice  # over `candidates`
     candidates: tuple[str, ...]
     measurements: int  # number of kernels measured
     refused: dict[str, str]  # kinds of operators that could not be measured, with the reason
 
     @property
-    def kept(self) -> str:
+    def chosen(self) -> str:
         return self.candidates[self.choice.best]
 
 
@@ -96,21 +96,21 @@ def optimize_measured(
     if learned:
         model = LearnedCost(measured, analytic)
         cost = KernelLatency("latency", runner.engine, model=model, runner=runner)
-        found = _refined(model, cost, within, (read.dag, guess.dag), effort)
+        result = _refined(model, cost, within, (read.dag, guess.dag), effort)
     else:
         cost = KernelLatency("latency", runner.engine, model=measured, runner=runner)
-        found = optimize(read.dag, within(cost), effort.rules, effort.within(effort.seconds))
-    results = [Found(read.dag, found.cost_before, found.cost_before, (), 1, 0.0, True), guess, found]
+        result = optimize(read.dag, within(cost), effort.rules, effort.within(effort.seconds))
+    results = [SearchResult(read.dag, result.cost_before, result.cost_before, (), 1, 0.0, True), guess, result]
     modules = [mod, *(_written(mod, read, f.dag) for f in results[1:])]
     choice = fastest(modules, runs=effort.runs, clock=effort.clock, build=staged)
-    kept = results[choice.best]
-    return Measured(modules[choice.best], read, kept, choice, _CANDIDATES, measured.measurements, cost.refused)
+    best = results[choice.best]
+    return Measured(modules[choice.best], read, best, choice, _CANDIDATES, measured.measurements, cost.refused)
 
 
 def _written(mod: tvm.IRModule, read: Read, dag: Dag) -> tvm.IRModule:
-    made = mod.clone()
-    made.update_func(mod.get_global_var("main"), write_function(dag, read, mod["main"].attrs))
-    return made
+    written = mod.clone()
+    written.update_func(mod.get_global_var("main"), write_function(dag, read, mod["main"].attrs))
+    return written
 
 
 def _refined(
@@ -119,7 +119,7 @@ def _refined(
     within: Callable[[Latency], Latency | Limited],
     known: Sequence[Dag],
     effort: Effort,
-) -> Found:
+) -> SearchResult:
     """Repeat: search, measure operators of the graph that the search returns, and fit the model to the measurements."""
     end = time.monotonic() + effort.seconds
 
@@ -129,8 +129,8 @@ def _refined(
 
     def search():
         left = max(0.0, end - time.monotonic())
-        found = optimize(known[0], within(replace(cost)), effort.rules, effort.within(left))
-        return found, stages(found.dag)
+        result = optimize(known[0], within(replace(cost)), effort.rules, effort.within(left))
+        return result, stages(result.dag)
 
     first = dict.fromkeys(op[0][0] for dag in known for _, op in stages(dag))
     budget = len(first) + max(8, int(SHARE * len(first)))

@@ -25,7 +25,7 @@ from tvm_cascade.publish import whole_file
 from tvm_cascade.runtime.optimize_measured import Effort, optimize_measured
 from tvm_cascade.substitution.costs import STAGES, TVM, Latency, Limited, parse_cost
 from tvm_cascade.substitution.export_onnx import export_onnx
-from tvm_cascade.substitution.metaflow import Found, SearchOptions
+from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.report import optimize_report
 from tvm_cascade.substitution.schedule_cost import ScheduleLatency
 
@@ -47,7 +47,7 @@ class Optimized:
 
     mod: tvm.IRModule
     report: dict[str, object]
-    found: Found
+    result: SearchResult
     read: Read
 
 
@@ -97,11 +97,11 @@ def optimize_module(
     model = AnalyticCost(find_device(device, target))
     priced = parse_cost(cost, model, TVM, {"ios": ScheduleLatency(model, TVM)})
     done = substitute(mod, priced, options=options, functions=lambda name: name == "main")
-    if "main" not in done.found:
+    if "main" not in done.results:
         raise GraphError(done.skipped.get("main", "the module has no function main"))
-    found, read = done.found["main"], done.read["main"]
+    result, read = done.results["main"], done.read["main"]
     unit = _UNITS.get(cost.partition(",")[0].strip(), "")
-    return Optimized(done.mod, optimize_report(read.dag, found, unit, TVM), found, read)
+    return Optimized(done.mod, optimize_report(read.dag, result, unit, TVM), result, read)
 
 
 def _measured(
@@ -121,15 +121,15 @@ def _measured(
     priced = parse_cost(cost, AnalyticCost(find_device("cpu")), named={name: Latency(name)})
     limit = priced.limit if isinstance(priced, Limited) else None
     done = optimize_measured(mod, name == "learned", limit, Effort(options, seconds=seconds), database)
-    report = optimize_report(done.read.dag, done.found, "ms", STAGES)
+    report = optimize_report(done.read.dag, done.result, "ms", STAGES)
     report["measured"] = {
-        "kept": done.kept,
+        "kept": done.chosen,
         "milliseconds": dict(zip(done.candidates, done.choice.milliseconds, strict=True)),
         "speedup": dict(zip(done.candidates, done.choice.ratios, strict=True)),
         "measurements": done.measurements,
         "not_measured": done.refused,
     }
-    return Optimized(done.mod, report, done.found, done.read)
+    return Optimized(done.mod, report, done.result, done.read)
 
 
 def save_optimized(done: Optimized, path: str | Path, outputs: tuple[str, ...] | None = None) -> Path:
@@ -139,10 +139,10 @@ def save_optimized(done: Optimized, path: str | Path, outputs: tuple[str, ...] |
     """
     target = Path(path)
     if target.suffix == ".onnx":
-        dag = done.found.dag
+        dag = done.result.dag
         return export_onnx(dag, fold(dag, done.read.constants), target, outputs, lambda n: _kind(done.read, n))
     mod = done.mod.clone()
-    func, constants = write_with_parameters(done.found.dag, done.read, mod["main"].attrs)
+    func, constants = write_with_parameters(done.result.dag, done.read, mod["main"].attrs)
     mod.update_func(mod.get_global_var("main"), func)
     values = io.BytesIO()
     np.savez(values, **constants)  # type: ignore[arg-type]

@@ -83,16 +83,16 @@ def _measured(
         data, text = _run(net.graph, asked, options, model)
         return data | tuning, text
     if asked.cost == "measured":
-        found = search_measured(net, model, options)
+        best = search_measured(net, model, options)
     else:
-        found, pricing = search_learned(net, units, model, options)
+        best, pricing = search_learned(net, units, model, options)
     if asked.target.startswith("cuda"):
-        data, text = finish_report(found, pricing, asked.output, asked.picture)
+        data, text = finish_report(best, pricing, asked.output, asked.picture)
         return data | tuning, text
-    found, run = keep_fastest(net, found, pricing, options, metaschedule=asked.metaschedule)
-    data, text = finish_report(found, pricing, asked.output, asked.picture)
+    best, run = keep_fastest(net, best, pricing, options, metaschedule=asked.metaschedule)
+    data, text = finish_report(best, pricing, asked.output, asked.picture)
     times = ", ".join(f"{n} {t:.3f} ms" for n, t in zip(run.names, run.choice.milliseconds, strict=True))
-    return data | tuning | {"measured": run.to_dict()}, f"run in turn, least: {times}; kept: {run.kept}\n{text}"
+    return data | tuning | {"measured": run.to_dict()}, f"run in turn, least: {times}; kept: {run.chosen}\n{text}"
 
 
 def measured_model(
@@ -138,5 +138,5 @@ def search_learned(
 
 def _priced(net: StageGraph, model: CostModel, options: Options) -> tuple[NetworkSchedule, Stages]:
     """The best schedule by a model, and the stages that the model priced."""
-    found = schedule(net.graph, model, options)
-    return found, priced_stages(found)
+    best = schedule(net.graph, model, options)
+    return best, priced_stages(best)

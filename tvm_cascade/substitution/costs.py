@@ -140,11 +140,11 @@ def _geometry(node: Node) -> tuple[int, ...]:
     if node.kind == "fused":
         return (program_steps(node["program"]),)
     names = ("strides", "padding", "dilation", "groups", "kernel", "axis", "sizes")
-    found: list[int] = []
+    numbers: list[int] = []
     for name, value in node.attrs:
         if name in names:
-            found += value if isinstance(value, tuple) else [int(value)]
-    return (*found, *(node.inputs[1].shape if OPERATORS[node.kind].family is Family.CONVOLUTION else ()))
+            numbers += value if isinstance(value, tuple) else [int(value)]
+    return (*numbers, *(node.inputs[1].shape if OPERATORS[node.kind].family is Family.CONVOLUTION else ()))
 
 
 def peak_bytes(dag: Dag) -> int:
@@ -286,10 +286,10 @@ def _term(text: str, model: CostModel, engine: Engine, named: Mapping[str, Cost]
         return factor, Latency("latency", engine, model=model)
     if name in ("flops", "traffic", "launches"):
         return factor, Figure(name, engine)
-    found = named.get(name)
-    if isinstance(found, Additive):
-        return factor, found
-    if found is not None or name == "peak":
+    cost = named.get(name)
+    if isinstance(cost, Additive):
+        return factor, cost
+    if cost is not None or name == "peak":
         raise UsageError(f"{name} is a cost of the whole graph: it stands alone or with a limit, not in a sum")
     raise UsageError(
         f"unknown cost {name}: choose latency, flops, traffic, launches, peak{''.join(', ' + n for n in named)}"

@@ -117,26 +117,26 @@ class Pool:
         types: tuple[TensorType, ...] | None = None,
     ) -> Node:
         """The operator of these fields, created unless it exists. Commutative operands are sorted, so a + b is b + a."""
-        if kind in COMMUTATIVE and len(inputs) == 2 and _place(inputs[1]) < _place(inputs[0]):
+        if kind in COMMUTATIVE and len(inputs) == 2 and _position(inputs[1]) < _position(inputs[0]):
             inputs = (inputs[1], inputs[0])
         if kind == "concat" and len(attrs) > 1 and any(r.node.kind not in WRITERS for r in inputs):
             attrs = tuple(a for a in attrs if a[0] != "in_place")
         key = (kind, attrs, inputs, types if kind in _NAMED else None)
-        found = self._nodes.get(key)
-        if found is not None:
-            return found
+        known = self._nodes.get(key)
+        if known is not None:
+            return known
         if types is None:
             types = infer(kind, tuple(r.node.types[r.port] for r in inputs), dict(attrs))
         flags = tuple([r.node.constant for r in inputs])
         constant = kind not in ("input", "opaque") and all(flags)
         read = tuple([r.node.types[r.port] for r in inputs])
         signature = self._signatures.setdefault((kind, attrs, read, flags, types), len(self._signatures))
-        made = Node(len(self._nodes), kind, attrs, inputs, types, constant, signature)
-        self._nodes[key] = made
-        return made
+        new = Node(len(self._nodes), kind, attrs, inputs, types, constant, signature)
+        self._nodes[key] = new
+        return new
 
 
-def _place(ref: Ref) -> tuple[int, int]:
+def _position(ref: Ref) -> tuple[int, int]:
     return ref.node.index, ref.port
 
 
@@ -238,6 +238,6 @@ def rebuild(outputs: Iterable[Ref], pool: Pool, leaf: Callable[[Ref], Ref | None
         given = [leaf(r) for r in node.outputs]
         if None in given:
             copy = pool.node(node.kind, tuple(moved[r] for r in node.inputs), node.attrs, node.types)
-            given = [r or made for r, made in zip(given, copy.outputs, strict=True)]
+            given = [r or copied for r, copied in zip(given, copy.outputs, strict=True)]
         moved.update((old, new) for old, new in zip(node.outputs, given, strict=True) if new is not None)
     return tuple(moved[r] for r in outputs)

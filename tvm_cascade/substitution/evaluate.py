@@ -20,18 +20,18 @@ def evaluate(refs: Iterable[Ref], values: Mapping[str, Array]) -> dict[Ref, Arra
         An operator without numpy semantics is reached, such as an opaque one.
     """
     refs = tuple(refs)
-    made: dict[Ref, Array] = {}
+    arrays: dict[Ref, Array] = {}
     for node in postorder(refs):
-        outputs = apply(node, [made[r] for r in node.inputs], values)
+        outputs = apply(node, [arrays[r] for r in node.inputs], values)
         for port, value in enumerate(outputs):
-            made[Ref(node, port)] = value
-    return {r: made[r] for r in refs}
+            arrays[Ref(node, port)] = value
+    return {r: arrays[r] for r in refs}
 
 
 def run(dag: Dag, values: Mapping[str, Array]) -> tuple[Array, ...]:
     """The arrays of the graph's outputs, given those of inputs and weights by name."""
-    made = evaluate(dag.outputs, values)
-    return tuple(made[r] for r in dag.outputs)
+    arrays = evaluate(dag.outputs, values)
+    return tuple(arrays[r] for r in dag.outputs)
 
 
 def apply(node: Node, read: list[Array], values: Mapping[str, Array]) -> tuple[Array, ...]:

@@ -40,10 +40,10 @@ def export_onnx(
     bad = sorted({kinds(n) for n in dag.nodes if not _writable(n)})
     if bad:
         raise UnsupportedOperatorError(target, bad, sorted({*_PLAIN, *_WRITERS, "conv2d", "matmul", "fused"}))
-    made = _Exporter(dag, folded, outputs).model()
-    onnx.checker.check_model(made)
+    model = _Exporter(dag, folded, outputs).model()
+    onnx.checker.check_model(model)
     with whole_file(target) as partial:
-        onnx.save(made, str(partial))
+        onnx.save(model, str(partial))
     return target
 
 
@@ -93,24 +93,26 @@ class _Exporter:
 
     def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:
         """Add an ONNX node; returns the names of its outputs."""
-        made = [f"{kind.lower()}{len(self.nodes)}_{i}" for i in range(outputs)]
-        self.nodes.append(self.helper.make_node(kind, inputs, made, **attrs))
-        return made
+        names = [f"{kind.lower()}{len(self.nodes)}_{i}" for i in range(outputs)]
+        self.nodes.append(self.helper.make_node(kind, inputs, names, **attrs))
+        return names
 
     def _node(self, node: Node) -> None:
         args = [self._name(r) for r in node.inputs]
         if node.kind == "fused":
-            made = [self._program(node["program"], args, {})]
+            results = [self._program(node["program"], args, {})]
         elif node.kind == "conv2d":
             attrs = {"kernel_shape": node.inputs[1].shape[2:], "strides": node["strides"], "pads": node["padding"]}
-            made = self.emit("Conv", args, dilations=node["dilation"], group=node["groups"], **attrs)
-            made = self._activated(made, str(node["act"]))
+            results = self.emit("Conv", args, dilations=node["dilation"], group=node["groups"], **attrs)
+            results = self._activated(results, str(node["act"]))
         elif node.kind == "matmul":
-            made = self.emit("MatMul", args[:2])
-            made = self._activated(self.emit("Add", [made[0], args[2]]) if args[2:] else made, str(node["act"]))
+            results = self.emit("MatMul", args[:2])
+            results = self._activated(
+                self.emit("Add", [results[0], args[2]]) if args[2:] else results, str(node["act"])
+            )
         else:
-            made = self._step(node.kind, dict(node.attrs), args)
-        for port, name in enumerate(made):
+            results = self._step(node.kind, dict(node.attrs), args)
+        for port, name in enumerate(results):
             self.names[Ref(node, port)] = name
 
     def _step(self, kind: str, attrs: Mapping[str, Any], args: list[str]) -> list[str]:

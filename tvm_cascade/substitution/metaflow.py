@@ -55,7 +55,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Result of a search. `complete`: no budget ended it, so that every graph within alpha was expanded."""
 
     dag: Dag = field(repr=False)
@@ -84,7 +84,7 @@ def search(
     rules: Sequence[Rule],
     options: SearchOptions | None = None,
     matcher: Matcher | None = None,
-) -> Found:
+) -> SearchResult:
     """The cheapest graph found by Algorithm 1, without splitting.
 
     `matcher` may be shared by searches with the same pool and rules. Raises `InfeasibleError` if the input graph and
@@ -95,7 +95,7 @@ def search(
         return _search(dag, cost, options, matcher or Matcher(tuple(rules)))
 
 
-def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> Found:
+def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> SearchResult:
     """`search` inside of the monitor of its own limit on time."""
     eager = Matcher(tuple(r for r in options.eager if r in matcher.rules))
     begin = time.monotonic()
@@ -135,7 +135,7 @@ def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> F
     if best is first and not first.cost < given.cost:
         best = given
     seconds = time.monotonic() - begin
-    return Found(best.dag, given.cost, best.cost, _sequence(best, cost), graphs, seconds, complete)
+    return SearchResult(best.dag, given.cost, best.cost, _sequence(best, cost), graphs, seconds, complete)
 
 
 def _spent(options: SearchOptions, graphs: int, best_at: int) -> bool:
@@ -175,20 +175,20 @@ class _GreedySimplifier:
             chosen, dag, value = gain
             sites = (*sites, chosen)
 
-    def _isolated(self, dag: Dag, value: float, found: list[Site]) -> tuple[Site, Dag, float] | None:
+    def _isolated(self, dag: Dag, value: float, sites: list[Site]) -> tuple[Site, Dag, float] | None:
         touched: dict[Node, int] = {}
-        for site in found:
+        for site in sites:
             for node in site.nodes:
                 touched[node] = touched.get(node, 0) + 1
-        for site in found:
+        for site in sites:
             if site in self.useless or any(touched[n] > 1 for n in site.nodes):
                 continue
             if monitor().over():
                 return None
-            made = replace(dag, site.target)
-            cost = self.cost.total(made)
+            rewritten = replace(dag, site.target)
+            cost = self.cost.total(rewritten)
             if cost < value * (1 - _GAIN):
-                return site, made, cost
+                return site, rewritten, cost
             self.useless[site] = None
         return None
 
@@ -199,10 +199,10 @@ def _sequence(state: _State, cost: Cost) -> tuple[Step, ...]:
     at: _State | None = state
     while at is not None and at.parent is not None:
         dag = at.parent.dag
-        made: list[Step] = []
+        taken: list[Step] = []
         for site in at.sites:
             dag = replace(dag, site.target)
-            made.append(Step(site.rule.name, tuple(n.kind for n in site.nodes), cost.total(dag)))
-        steps = made + steps
+            taken.append(Step(site.rule.name, tuple(n.kind for n in site.nodes), cost.total(dag)))
+        steps = taken + steps
         at = at.parent
     return tuple(steps)

@@ -88,8 +88,8 @@ def matches(term: Term, node: Node) -> Iterator[dict[str, Node]]:
     if node.kind in COMMUTATIVE and len(term.operands) == 2:
         orders = [tuple(p) for p in permutations(node.inputs)]
     for order in orders:
-        for found in _operands(term.operands, order):
-            yield {term.name: node, **found}
+        for operands in _operands(term.operands, order):
+            yield {term.name: node, **operands}
 
 
 def _operands(terms: Sequence[Term | None], refs: Sequence[Ref]) -> Iterator[dict[str, Node]]:
@@ -124,13 +124,13 @@ class Matcher:
 
     def sites(self, dag: Dag) -> list[Site]:
         """All sites in the graph: rules of one root operator by operator, then the others rule by rule."""
-        found: list[Site] = []
+        all_sites: list[Site] = []
         by_kind: dict[str, list[Node]] = {}
         for node in dag.nodes:
             known = self._single.get(node)
             if known is None:
                 known = self._single[node] = tuple(self._at(dag.pool, node))
-            found += known
+            all_sites += known
             by_kind.setdefault(node.kind, []).append(node)
         readers: dict[Ref, list[Node]] | None = None
         for rule in self.rules:
@@ -139,12 +139,14 @@ class Matcher:
                 continue
             nodes = [n for kind, alike in by_kind.items() if kind in first.kinds for n in alike]
             if others:
-                found += self._joint(rule, dag.pool, nodes)
+                all_sites += self._joint(rule, dag.pool, nodes)
             elif nodes:
                 readers = dag.users() if readers is None else readers
-                made = (_site(rule, m, rule.target(dag, readers, **m)) for n in nodes for m in self._root(rule, 0, n))
-                found += [site for site in made if site is not None]
-        return found
+                candidates = (
+                    _site(rule, m, rule.target(dag, readers, **m)) for n in nodes for m in self._root(rule, 0, n)
+                )
+                all_sites += [site for site in candidates if site is not None]
+        return all_sites
 
     def _at(self, pool: Pool, node: Node) -> Iterator[Site]:
         """Sites of rules of one root at `node`."""
@@ -159,11 +161,11 @@ class Matcher:
                     seen.add(key)
                     yield site
 
-    def _root(self, rule: Rule, place: int, node: Node) -> tuple[Operators, ...]:
+    def _root(self, rule: Rule, root: int, node: Node) -> tuple[Operators, ...]:
         """Matches of one of a rule's roots at `node`."""
-        key = (rule.name, place, node)
+        key = (rule.name, root, node)
         if key not in self._roots:
-            self._roots[key] = tuple(matches(rule.roots[place], node))
+            self._roots[key] = tuple(matches(rule.roots[root], node))
         return self._roots[key]
 
     def _joint(self, rule: Rule, pool: Pool, nodes: Sequence[Node]) -> Iterator[Site]:
@@ -181,12 +183,12 @@ class Matcher:
                     yield site
 
     def _pair(self, rule: Rule, pool: Pool, a: Node, b: Node) -> Site | None:
-        found = None
+        site = None
         for left in self._root(rule, 0, a):
             for right in self._root(rule, 1, b):
                 operators = {**left, **right}
-                found = _site(rule, operators, rule.target(pool, **operators)) or found
-        return found
+                site = _site(rule, operators, rule.target(pool, **operators)) or site
+        return site
 
 
 def reaches(start: Ref, goal: Node) -> bool:

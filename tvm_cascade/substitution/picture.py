@@ -40,11 +40,11 @@ def levels(dag: Dag) -> Mapping[Node, tuple[int, int]]:
     for node in dag.nodes:
         rows[node] = 1 + max((rows[r.node] for r in node.inputs if r.node in rows), default=-1)
     used: dict[int, int] = {}
-    places = {}
+    positions = {}
     for node in dag.nodes:
-        places[node] = (used.get(rows[node], 0), rows[node])
+        positions[node] = (used.get(rows[node], 0), rows[node])
         used[rows[node]] = used.get(rows[node], 0) + 1
-    return places
+    return positions
 
 
 def draw(before: Dag, after: Dag, path: str | Path, titles: tuple[str, str] = ("before", "after")) -> Path:
@@ -53,27 +53,27 @@ def draw(before: Dag, after: Dag, path: str | Path, titles: tuple[str, str] = ("
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingToolError("matplotlib", "pip install 'tvm_cascade[plot]'") from None
-    places = [levels(dag) for dag in (before, after)]
-    rows = max(row for p in places for _, row in p.values()) + 1
-    widths = [max((column for column, _ in p.values()), default=0) + 1 for p in places]
+    positions = [levels(dag) for dag in (before, after)]
+    rows = max(row for p in positions for _, row in p.values()) + 1
+    widths = [max((column for column, _ in p.values()), default=0) + 1 for p in positions]
     figure = Figure(figsize=(2.0 * sum(widths) + 1, 0.45 * min(rows, MAX_DRAWN) + 1))
-    for k, (dag, place) in enumerate(zip((before, after), places, strict=True)):
+    for k, (dag, position) in enumerate(zip((before, after), positions, strict=True)):
         axes = figure.add_subplot(1, 2, k + 1)
         axes.set_title(f"{titles[k]}: {len(dag.nodes)} operators", fontsize=9)
         axes.set_axis_off()
         axes.set_xlim(-0.6, widths[k] - 0.4)
         axes.set_ylim(rows - 0.3, -0.7)
-        _boxes(axes, dag, place)
+        _boxes(axes, dag, position)
     with whole_file(path) as partial:
         figure.savefig(partial, bbox_inches="tight")
     return Path(path)
 
 
-def _boxes(axes, dag: Dag, place: Mapping[Node, tuple[int, int]]) -> None:
+def _boxes(axes, dag: Dag, position: Mapping[Node, tuple[int, int]]) -> None:
     for node in dag.nodes[:MAX_DRAWN]:
-        x, y = place[node]
-        for ref in dict.fromkeys(r.node for r in node.inputs if r.node in place):
-            a, b = place[ref]
+        x, y = position[node]
+        for ref in dict.fromkeys(r.node for r in node.inputs if r.node in position):
+            a, b = position[ref]
             axes.annotate("", (x, y - 0.3), (a, b + 0.3), arrowprops=_ARROW)
         box = {"boxstyle": "round,pad=0.25", "fc": _COLOURS.get(node.kind, "#f3f3f3"), "ec": "#888888", "lw": 0.5}
         axes.text(x, y, describe(node), ha="center", va="center", fontsize=6, bbox=box)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tvm_cascade.substitution.costs import TVM, Engine, figures, peak_bytes
 from tvm_cascade.substitution.dag import Dag
-from tvm_cascade.substitution.metaflow import Found, Step
+from tvm_cascade.substitution.metaflow import SearchResult, Step
 
 
 def columns(dag: Dag, engine: Engine = TVM) -> dict[str, int]:
@@ -22,7 +22,7 @@ def columns(dag: Dag, engine: Engine = TVM) -> dict[str, int]:
     }
 
 
-def optimize_report(before: Dag, found: Found, unit: str = "ms", engine: Engine = TVM) -> dict[str, object]:
+def optimize_report(before: Dag, result: SearchResult, unit: str = "ms", engine: Engine = TVM) -> dict[str, object]:
     """The `optimize` command's JSON object.
 
     `cost_before`, `cost_after` in `unit`, `steps` (list of {rule, operators, cost}), `graphs_explored`, `seconds`;
@@ -30,17 +30,17 @@ def optimize_report(before: Dag, found: Found, unit: str = "ms", engine: Engine 
     `hash_after`, the canonical structural hashes.
     """
     return {
-        "cost_before": found.cost_before,
-        "cost_after": found.cost_after,
+        "cost_before": result.cost_before,
+        "cost_after": result.cost_after,
         "cost_unit": unit,
-        "steps": [{"rule": s.rule, "operators": list(s.operators), "cost": s.cost} for s in found.steps],
-        "graphs_explored": found.graphs,
-        "seconds": round(found.seconds, 3),
-        "complete": found.complete,
+        "steps": [{"rule": s.rule, "operators": list(s.operators), "cost": s.cost} for s in result.steps],
+        "graphs_explored": result.graphs,
+        "seconds": round(result.seconds, 3),
+        "complete": result.complete,
         "before": columns(before, engine),
-        "after": columns(found.dag, engine),
+        "after": columns(result.dag, engine),
         "hash_before": before.digest(),
-        "hash_after": found.dag.digest(),
+        "hash_after": result.dag.digest(),
     }
 
 

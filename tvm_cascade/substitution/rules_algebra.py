@@ -39,17 +39,17 @@ def _distribute(pool: Pool, product: Node, total: Node) -> Target:
     factor = other_operand(product, total.result)
     if factor == total.result or factor.type.dtype != product.type.dtype or product.constant:
         return None
-    made = pool.make(total.kind, *[pool.make("mul", factor, r) for r in total.inputs])
-    return made if made.type == product.type else None
+    distributed = pool.make(total.kind, *[pool.make("mul", factor, r) for r in total.inputs])
+    return distributed if distributed.type == product.type else None
 
 
 def _factor(pool: Pool, total: Node, a: Node, b: Node) -> Target:
     for common in a.inputs:
         if common not in b.inputs:
             continue
-        made = pool.make("mul", common, pool.make(total.kind, other_operand(a, common), other_operand(b, common)))
-        if made.type == total.type:
-            return made
+        factored = pool.make("mul", common, pool.make(total.kind, other_operand(a, common), other_operand(b, common)))
+        if factored.type == total.type:
+            return factored
     return None
 
 
@@ -121,18 +121,18 @@ def program_of(node: Node) -> Any:
     return node["program"] if node.kind == "fused" else (node.kind, node.attrs, tuple(range(len(node.inputs))))
 
 
-def _substitute(term: Any, places: Mapping[int, Any]) -> Any:
+def _substitute(term: Any, values: Mapping[int, Any]) -> Any:
     if isinstance(term, int):
-        return places[term]
-    return (term[0], term[1], tuple(_substitute(t, places) for t in term[2]))
+        return values[term]
+    return (term[0], term[1], tuple(_substitute(t, values) for t in term[2]))
 
 
 def inline(pool: Pool, consumer: Node, producer: Node) -> Ref | None:
     """`consumer` and its `producer` fused into one operator; None if its program exceeds `MAX_PROGRAM` steps."""
     operands = list(dict.fromkeys([*producer.inputs, *(r for r in consumer.inputs if r.node is not producer)]))
-    place = {r: i for i, r in enumerate(operands)}
-    inner = _substitute(program_of(producer), {i: place[r] for i, r in enumerate(producer.inputs)})
-    outer = {i: inner if r.node is producer else place[r] for i, r in enumerate(consumer.inputs)}
+    position = {r: i for i, r in enumerate(operands)}
+    inner = _substitute(program_of(producer), {i: position[r] for i, r in enumerate(producer.inputs)})
+    outer = {i: inner if r.node is producer else position[r] for i, r in enumerate(consumer.inputs)}
     program = _substitute(program_of(consumer), outer)
     if program_steps(program) > MAX_PROGRAM:
         return None
@@ -148,13 +148,13 @@ def _fuse_elementwise(dag: Dag, readers: Mapping[Ref, list[Node]], p: Node) -> T
         return None
     target: dict[Ref, Ref] = {}
     for reader in reading:  # topological, so that a reader of another reader sees the new one
-        made = inline(dag.pool, reader, p)
-        if made is None:
+        fused = inline(dag.pool, reader, p)
+        if fused is None:
             return None
-        made = dag.pool.like(made.node, *(target.get(r, r) for r in made.node.inputs))
-        if made.type != reader.type:
+        fused = dag.pool.like(fused.node, *(target.get(r, r) for r in fused.node.inputs))
+        if fused.type != reader.type:
             return None
-        target[reader.result] = made
+        target[reader.result] = fused
     # A path from one reader to another through an operator that is no reader would keep the old reader alive.
     if any(_indirect(b, a, reading) for a in reading for b in reading if a is not b):
         return None

@@ -26,9 +26,9 @@ def _concat_of_split(pool: Pool, joined: Node) -> Target:
     while i < len(joined.inputs):
         ref, whole = joined.inputs[i], joined.inputs[i].node.outputs
         along = ref.node.kind == "split" and ref.node["axis"] == joined["axis"]
-        found = along and joined.inputs[i : i + len(whole)] == whole
-        parts.append(ref.node.inputs[0] if found else ref)
-        i += len(whole) if found else 1
+        whole_split = along and joined.inputs[i : i + len(whole)] == whole
+        parts.append(ref.node.inputs[0] if whole_split else ref)
+        i += len(whole) if whole_split else 1
     return _concat(pool, parts, joined["axis"]) if len(parts) < len(joined.inputs) else None
 
 

@@ -18,7 +18,7 @@ from tvm_cascade.parallel.scheduler import Solved, latency_of
 from tvm_cascade.search_monitor import monitor
 from tvm_cascade.substitution.costs import TVM, Engine, Latency, op_features
 from tvm_cascade.substitution.dag import Dag
-from tvm_cascade.substitution.metaflow import Found, SearchOptions
+from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import EAGER_RULES
 from tvm_cascade.substitution.split import optimize
@@ -40,20 +40,20 @@ class ScheduleLatency:
     def total(self, dag: Dag) -> float:
         """The latency of `dag`; views cost nothing."""
         known = dag.pool.memory(self)
-        place = {node: i for i, node in enumerate(dag.nodes)}
+        position = {node: i for i, node in enumerate(dag.nodes)}
         predecessors, features = [], []
         for node in dag.nodes:
             if node.signature not in known:
                 known[node.signature] = op_features(node, self.engine)
             features.append((known[node.signature],))
-            predecessors.append(tuple(sorted({place[r.node] for r in node.inputs if r.node in place})))
+            predecessors.append(tuple(sorted({position[r.node] for r in node.inputs if r.node in position})))
         with monitor().shield():  # a price that a limit cut short would be that of another schedule
             return latency_of(predecessors, features, self.model, self.options, self._solved)
 
 
 def optimize_schedule(
     dag: Dag, cost: ScheduleLatency, rules: Sequence[Rule], options: SearchOptions | None = None
-) -> Found:
+) -> SearchResult:
     """The graph of least schedule latency, searched from two starting points.
 
     Scheduling is slow, above all for the many small operators of an unoptimized network. So the search starts from the
@@ -72,7 +72,7 @@ def optimize_schedule(
     graphs = sum(f.graphs for f in (*starts, *ends))
     seconds = time.monotonic() - begin
     if not ends[best].cost_after < before:
-        return Found(dag, before, before, (), graphs, seconds, all(f.complete for f in ends))
+        return SearchResult(dag, before, before, (), graphs, seconds, all(f.complete for f in ends))
     steps = starts[best].steps + ends[best].steps
     complete = all(f.complete for f in (*starts, *ends))
-    return Found(ends[best].dag, before, ends[best].cost_after, steps, graphs, seconds, complete)
+    return SearchResult(ends[best].dag, before, ends[best].cost_after, steps, graphs, seconds, complete)

@@ -26,7 +26,7 @@ from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.search_monitor import SearchMonitor, monitor
 from tvm_cascade.substitution.costs import Cost, limit_broken
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replace
-from tvm_cascade.substitution.metaflow import Found, SearchOptions, Step, search
+from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult, Step, search
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 
 _INFINITE = 1 << 28
@@ -37,7 +37,7 @@ _AROUND = 12  # least number of operators around a cut that are searched again
 
 def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
     """Capacity of each operator: 1, plus `_SITE` for every site that a cut through its output may disable."""
-    found = {node: 1 for node in dag.nodes}
+    capacity = {node: 1 for node in dag.nodes}
     for site in sites:
         if len(site.nodes) < 2:
             continue
@@ -45,9 +45,9 @@ def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
         read = {r.node for n in site.nodes for r in n.inputs}
         joint = len(site.rule.roots) > 1
         for node in site.nodes:
-            if node in found and (joint or node in read & inside):
-                found[node] += _SITE
-    return found
+            if node in capacity and (joint or node in read & inside):
+                capacity[node] += _SITE
+    return capacity
 
 
 def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]:
@@ -56,7 +56,7 @@ def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
     n = len(nodes)
-    place = {node: i for i, node in enumerate(nodes)}
+    position = {node: i for i, node in enumerate(nodes)}
     margin = max(1, int(n * _MARGIN))
     source, sink = 2 * n, 2 * n + 1
     rows, columns, values = [], [], []
@@ -68,7 +68,7 @@ def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]
 
     for i, node in enumerate(nodes):
         edge(2 * i, 2 * i + 1, capacity[node])  # in -> out
-        for p in dict.fromkeys(place[r.node] for r in node.inputs if r.node in place):
+        for p in dict.fromkeys(position[r.node] for r in node.inputs if r.node in position):
             edge(2 * p + 1, 2 * i, _INFINITE)  # readers of an uncut output of the first side are in the first side
             edge(2 * i, 2 * p, _INFINITE)  # so are producers of operands of the first side
         if i < margin:
@@ -95,7 +95,7 @@ def bisect(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> tuple[list[No
     return first, second
 
 
-def pieces(dag: Dag, rules: Sequence[Rule], threshold: int) -> list[list[Node]]:
+def subgraphs(dag: Dag, rules: Sequence[Rule], threshold: int) -> list[list[Node]]:
     """Split the graph's operators into lists of at most `threshold`, in an order in which these can run."""
     sites = Matcher(tuple(rules)).sites(dag)
     capacity = capacities(dag, sites)
@@ -112,7 +112,7 @@ def pieces(dag: Dag, rules: Sequence[Rule], threshold: int) -> list[list[Node]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Subgraph:
     """A subgraph as a graph of its own, whose leaves are named by number, so that equal subgraphs are the same graph."""
 
     dag: Dag
@@ -124,10 +124,10 @@ class Piece:
 
         `moved` maps references of the whole graph to their replacements so far, which are also applied to the leaves.
         """
-        places = {f"#{i}": moved.get(r, r) for i, r in enumerate(self.leaves)}
+        references = {f"#{i}": moved.get(r, r) for i, r in enumerate(self.leaves)}
 
         def leaf(ref: Ref) -> Ref | None:
-            return places[ref.node["name"]] if ref.node.kind in ("input", "weight") else None
+            return references[ref.node["name"]] if ref.node.kind in ("input", "weight") else None
 
         moved.update(zip(self.outputs, rebuild(rewritten.outputs, pool, leaf), strict=True))
 
@@ -139,7 +139,7 @@ def outputs_of(dag: Dag, part: Sequence[Node]) -> tuple[Ref, ...]:
     return tuple(r for n in part for r in n.outputs if r in outside)
 
 
-def lift(pool: Pool, dag: Dag, part: Sequence[Node]) -> Piece:
+def lift(pool: Pool, dag: Dag, part: Sequence[Node]) -> Subgraph:
     """`part` as a graph in `pool`: its inputs and constants become numbered leaves; `full` and `eye_kernel` are copied."""
     inside = set(part)
     read = dict.fromkeys(r for n in part for r in n.inputs if r.node not in inside and not r.node.constant)
@@ -157,8 +157,8 @@ def lift(pool: Pool, dag: Dag, part: Sequence[Node]) -> Piece:
             named[ref] = make(f"#{len(named)}", *ref.type)
         return named[ref]
 
-    made = rebuild(outputs, pool, leaf)
-    return Piece(Dag(pool, tuple(named[r] for r in read if r in named), made), tuple(named), outputs)
+    lifted = rebuild(outputs, pool, leaf)
+    return Subgraph(Dag(pool, tuple(named[r] for r in read if r in named), lifted), tuple(named), outputs)
 
 
 @dataclass(slots=True)
@@ -170,28 +170,28 @@ class _Worker:
     running: float  # current cost of the whole graph, if the cost is additive
     matcher: Matcher
     pool: Pool = field(default_factory=Pool)
-    known: dict[tuple[Ref, ...], Found] = field(default_factory=dict)
+    known: dict[tuple[Ref, ...], SearchResult] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     graphs: int = 0
     complete: bool = True
 
     def improve(self, dag: Dag, part: Sequence[Node], moved: dict[Ref, Ref]) -> bool:
         """Search `part` and record in `moved` the replacements of its outputs; returns whether anything changed."""
-        piece = lift(self.pool, dag, part)
-        found = self.known.get(piece.dag.outputs)
-        if found is None:
+        subgraph = lift(self.pool, dag, part)
+        result = self.known.get(subgraph.dag.outputs)
+        if result is None:
             try:
-                found = search(piece.dag, self.cost, self.matcher.rules, self.options, self.matcher)
+                result = search(subgraph.dag, self.cost, self.matcher.rules, self.options, self.matcher)
             except InfeasibleError:  # the subgraph alone exceeds a limit: `optimize` checks the whole graph
-                found = Found(piece.dag, 0.0, 0.0, (), 1, 0.0, False)
-            self.known[piece.dag.outputs] = found
-            self.graphs += found.graphs
-            self.complete &= found.complete
-        for step in found.steps:
-            self.steps.append(changed(step, cost=self.running - (found.cost_before - step.cost)))
-        self.running -= found.cost_before - found.cost_after
-        piece.put_back(found.dag, dag.pool, moved)
-        return bool(found.steps)
+                result = SearchResult(subgraph.dag, 0.0, 0.0, (), 1, 0.0, False)
+            self.known[subgraph.dag.outputs] = result
+            self.graphs += result.graphs
+            self.complete &= result.complete
+        for step in result.steps:
+            self.steps.append(changed(step, cost=self.running - (result.cost_before - step.cost)))
+        self.running -= result.cost_before - result.cost_after
+        subgraph.put_back(result.dag, dag.pool, moved)
+        return bool(result.steps)
 
     def rewritten(self, dag: Dag, window: Sequence[Node]) -> Dag:
         """The graph after a search in a window, consecutive operators of the order, which are a convex subgraph."""
@@ -199,7 +199,7 @@ class _Worker:
         return replace(dag, moved) if self.improve(dag, window, moved) else dag
 
 
-def optimize(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions | None = None) -> Found:
+def optimize(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions | None = None) -> SearchResult:
     """The cheapest graph found by MetaFlow's section 4: split, search every subgraph, join, search around every cut.
 
     Raises `InfeasibleError` if the result exceeds a limit of the cost.
@@ -211,13 +211,13 @@ def optimize(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions
         return _in_parts(dag, cost, rules, options)
 
 
-def _in_parts(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions) -> Found:
+def _in_parts(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions) -> SearchResult:
     """`optimize` for a graph that is split, inside of the monitor of its limit on time."""
     begin = time.monotonic()
     before = cost.total(dag)
     worker = _Worker(cost, options, before, Matcher(tuple(rules)))
     start = _apply_global_rules(worker, dag, cost)
-    parts = pieces(start, rules, options.threshold)
+    parts = subgraphs(start, rules, options.threshold)
     stitched, cuts = _pass(worker, start, parts)
     stitched = _around_cuts(worker, stitched, cuts, max(options.threshold, _AROUND))
     if options.window:
@@ -227,8 +227,8 @@ def _in_parts(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOption
         raise limit_broken(cost, stitched)
     seconds = time.monotonic() - begin
     if not after < before:
-        return Found(dag, before, before, (), worker.graphs, seconds, worker.complete)
-    return Found(stitched, before, after, tuple(worker.steps), worker.graphs, seconds, worker.complete)
+        return SearchResult(dag, before, before, (), worker.graphs, seconds, worker.complete)
+    return SearchResult(stitched, before, after, tuple(worker.steps), worker.graphs, seconds, worker.complete)
 
 
 def _apply_global_rules(worker: _Worker, dag: Dag, cost: Cost) -> Dag:
@@ -244,14 +244,14 @@ def _apply_global_rules(worker: _Worker, dag: Dag, cost: Cost) -> Dag:
                 continue
             if monitor().over():
                 return dag
-            made = replace(dag, site.target)
-            after = cost.total(made)
+            rewritten = replace(dag, site.target)
+            after = cost.total(rewritten)
             if not after < worker.running:
                 refused.add(site.nodes[0])
                 continue
             worker.steps.append(Step(site.rule.name, tuple(n.kind for n in site.nodes), after))
             worker.graphs += 1
-            worker.running, dag = after, made
+            worker.running, dag = after, rewritten
             break
         else:
             return dag
@@ -272,8 +272,8 @@ def _around_cuts(worker: _Worker, dag: Dag, cuts: Sequence[tuple[Ref, ...]], thr
     """Search a window of the topological order around each cut, from the last cut to the first."""
     marks = [tuple(r.node for r in cut) for cut in cuts]
     for nodes in reversed(marks):
-        places = {n: i for i, n in enumerate(dag.nodes)}
-        at = [places[n] for n in nodes if n in places]
+        positions = {n: i for i, n in enumerate(dag.nodes)}
+        at = [positions[n] for n in nodes if n in positions]
         if not at or monitor().over():
             continue
         middle = max(at)

@@ -20,7 +20,7 @@ import numpy as np
 from tvm_cascade.errors import GraphError
 from tvm_cascade.substitution.costs import Additive, Cost
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replace
-from tvm_cascade.substitution.metaflow import Found
+from tvm_cascade.substitution.metaflow import SearchResult
 from tvm_cascade.substitution.pattern import Matcher, Rule
 from tvm_cascade.substitution.split import lift
 
@@ -37,10 +37,10 @@ def exhaustive(
     rules: Sequence[Rule],
     max_graphs: int = 10**9,
     visit: Callable[[float], None] = lambda cost: None,
-) -> Found:
+) -> SearchResult:
     """The cheapest of all graphs that the rules reach: breadth first, no pruning. `visit` is told every cost.
 
-    No order of the steps is reported. `Found.complete` is False where `max_graphs` ended the search.
+    No order of the steps is reported. `SearchResult.complete` is False where `max_graphs` ended the search.
     """
     begin = time.monotonic()
     matcher = Matcher(tuple(rules))
@@ -64,12 +64,12 @@ def exhaustive(
                 complete = False
                 break
         layer = following
-    return Found(best, before, least, (), len(visited), time.monotonic() - begin, complete)
+    return SearchResult(best, before, least, (), len(visited), time.monotonic() - begin, complete)
 
 
 def exhaustive_by_parts(
     dag: Dag, cost: Additive, rules: Sequence[Rule], max_graphs: int = 100_000, reach: int = REACH
-) -> Found:
+) -> SearchResult:
     """The cheapest of all graphs that the rules reach, and their number; no order of the steps is reported.
 
     `cost` must be a sum over operators. `max_graphs` limits each joint search; raises `GraphError` where one is larger.
@@ -86,7 +86,7 @@ def exhaustive_by_parts(
         search.replace(part, moved)
     best = Dag(dag.pool, dag.inputs, tuple(moved.get(r, r) for r in dag.outputs))
     seconds = time.monotonic() - begin
-    return Found(best, cost.total(dag), cost.total(best), (), graphs, seconds, True)
+    return SearchResult(best, cost.total(dag), cost.total(best), (), graphs, seconds, True)
 
 
 def _finest(dag: Dag) -> list[tuple[Node, ...]]:
@@ -115,7 +115,7 @@ class _Parts:
     def __init__(self, dag: Dag, cost: Additive, rules: tuple[Rule, ...], max_graphs: int) -> None:
         self.dag, self.cost, self.rules, self.max_graphs = dag, cost, rules, max_graphs
         self._pool = Pool()
-        self._known: dict[tuple[Ref, ...], tuple[Found, _Costs]] = {}
+        self._known: dict[tuple[Ref, ...], tuple[SearchResult, _Costs]] = {}
 
     def independent(self, parts: list[tuple[Node, ...]]) -> list[tuple[Node, ...]]:
         """Neighbours joined until every two of them are independent."""
@@ -154,7 +154,7 @@ class _Parts:
             sums = np.add.outer(sums, costs).ravel()
         return len(sums) == len(joint) and bool(np.allclose(np.sort(sums), joint, rtol=_TOLERANCE, atol=0))
 
-    def _searched(self, part: Sequence[Node]) -> tuple[Found, _Costs]:
+    def _searched(self, part: Sequence[Node]) -> tuple[SearchResult, _Costs]:
         piece = lift(self._pool, self.dag, part)
         known = self._known.get(piece.dag.outputs)
         if known is None:
