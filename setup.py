@@ -78,6 +78,7 @@ setup(
         "tflite",
         "flatbuffers",
         "click>=8.1",
+        "tqdm",  # draws the progress of searches on terminals
     ],
     extras_require={
         "onnx": ["onnx"],

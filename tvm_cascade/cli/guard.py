@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, NoReturn
 
 import click
 
+from tvm_cascade.cli.progress_bar import lifted, progress_bar
+from tvm_cascade.cli.signals import Terminated, stoppable
 from tvm_cascade.errors import CascadeError, MissingToolError, UsageError
 from tvm_cascade.messages import printable, printable_lines
+from tvm_cascade.search_monitor import SearchMonitor
 
 
 def say(text: str) -> None:
     """A line of progress, or a message, on standard error."""
-    click.echo(printable_lines(text), err=True)
+    with lifted():
+        click.echo(printable_lines(text), err=True)
 
 
 def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
     """A result on standard output: one JSON object, or `text` with a last line where a limit ended the search."""
-    click.echo(json.dumps(data, indent=2) if as_json else printable_lines(text + _ended_early(data)))
+    with lifted():
+        click.echo(json.dumps(data, indent=2) if as_json else printable_lines(text + _ended_early(data)))
 
 
 def _ended_early(data: Mapping[str, object]) -> str:
@@ -38,33 +41,6 @@ def _ended_early(data: Mapping[str, object]) -> str:
     return f"\nlimited         the search was ended early: this is the best found so far{gap}"
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM as an exception, so that unfinished files are removed and the emulator is ended."""
-
-
-_stopping: list[type[BaseException]] = []  # exceptions of the signals to stop, in order of arrival
-
-
-def _stop(number: int, _frame: object) -> NoReturn:
-    _stopping.append(KeyboardInterrupt if number == signal.SIGINT else _Terminated)
-    raise _stopping[0]
-
-
-def _stoppable(command: Callable[[], None]) -> None:
-    """Run a command; SIGINT and SIGTERM end it even if TVM swallows the exception that they raise inside of a callback."""
-    _stopping.clear()
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _stop)
-    try:
-        command()
-    except BaseException:
-        if not _stopping:
-            raise
-    if _stopping:
-        raise _stopping[0]
-
-
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
     """Turn the project's errors into one line on standard error, with `--json` one JSON object on standard output too,
     and an exit status."""
@@ -72,16 +48,22 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         as_json = bool(kwargs.get("as_json"))
+        terminated = told("terminated", "terminated")
+        more: dict[str, object] = {}  # beside the record of an error
         try:
-            _stoppable(lambda: command(*args, **kwargs))
-        except _Terminated:
-            _end(as_json, told("terminated", "terminated"), 143)
+            with progress_bar() as bar, SearchMonitor(show=bar) as limit:
+                try:
+                    stoppable(lambda: command(*args, **kwargs), json.dumps({"error": terminated}) if as_json else "")
+                finally:
+                    more = {"limited": limit.limited} if "time_limit" in kwargs else {}
+        except Terminated:
+            _end(as_json, terminated, 143, more)
         except KeyboardInterrupt:
-            _end(as_json, told("interrupted", "interrupted"), 130)
+            _end(as_json, told("interrupted", "interrupted"), 130, more)
         except Exception as error:
             if os.environ.get("TVM_CASCADE_DEBUG"):
                 raise
-            _end(as_json, *_described(error))
+            _end(as_json, *_described(error), more)
 
     return run
 
@@ -91,10 +73,10 @@ def told(kind: str, message: str) -> dict[str, object]:
     return {"kind": kind, "message": message, "remedy": "", "operators": []}
 
 
-def _end(as_json: bool, error: Mapping[str, object], status: int) -> NoReturn:
+def _end(as_json: bool, error: Mapping[str, object], status: int, more: Mapping[str, object]) -> NoReturn:
     say(f"tvm-cascade: {error['message']}")
     if as_json:
-        show(True, {"error": error}, "")
+        show(True, {"error": error, **more}, "")
     sys.exit(status)
 
 

@@ -9,6 +9,7 @@ import click
 
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.options import JSON, MODEL, TARGETS, TRIALS, option, planning, refuse_idle_trials
+from tvm_cascade.cli.signals import first_interrupt_ends_searches
 from tvm_cascade.request import EmitRequest, KernelRequest, Request
 
 
@@ -22,12 +23,13 @@ from tvm_cascade.request import EmitRequest, KernelRequest, Request
 def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **options: Any) -> None:
     """Show how little memory MODEL (.tflite, .onnx, .pt2) needs, and where the bytes are.
 
-    Nothing is written unless --report asks for it. All memory is counted: input, output, intermediates, rolling
-    buffers, row counters and scratch.
+    Nothing is written unless --report asks for it. Ctrl-C ends the search with the best plan so far. All memory is
+    counted: input, output, intermediates, rolling buffers, row counters and scratch.
     """
     from tvm_cascade import api
 
-    result = api.plan(model, progress=say, **options)
+    with first_interrupt_ends_searches():
+        result = api.plan(model, progress=say, **options)
     if report is not None:
         result.write_report(report)
         say(f"report in {report}")

@@ -1,0 +1,202 @@
+"""Limits on time, Ctrl-C, SIGTERM, and the line of progress on a terminal, from outside."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.cli.progress_bar import values
+from tvm_cascade.search_monitor import Progress
+
+MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
+BUFFERS = "id,lower,upper,size\n" + "".join(
+    f"{i},{i * 7 % 19},{i * 7 % 19 + 1 + i * 5 % 11},{1 + i * 37 % 53}\n" for i in range(60)
+)
+COMMANDS = {
+    "plan": [MODEL],
+    "compile": [MODEL, "--target", "host", "-o", "never"],
+    "order": [MODEL],
+    "allocate": ["buffers.csv"],
+    "stages": [MODEL, "--target", "cuda"],
+    "optimize": [MODEL, "--target", "cuda"],
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "buffers.csv").write_text(BUFFERS)
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*args: str) -> Result:
+    return CliRunner().invoke(main, list(args))
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own; one that does not end is an error."""
+    return subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_limit_that_is_no_time_is_refused(name: str) -> None:
+    for value in ("0", "-1", "nan", "inf", "soon"):
+        done = call(name, *COMMANDS[name], f"--time-limit={value}")
+        assert done.exit_code == 2 and "time-limit" in done.stderr.splitlines()[-1], value
+    assert not Path("never").exists()
+
+
+@pytest.mark.parametrize("name", [n for n in COMMANDS if n != "compile"])
+def test_every_search_says_whether_it_was_limited(name: str) -> None:
+    done = call(name, *COMMANDS[name], "--json")
+    assert json.loads(done.stdout)["limited"] is False, done.stderr
+    if name != "allocate":
+        done = call(name, *COMMANDS[name], "--json", "--time-limit", "1e-9")
+        assert done.exit_code == 0 and isinstance(json.loads(done.stdout)["limited"], bool)
+
+
+def test_an_early_end_is_told_with_its_gap() -> None:
+    early = json.loads(call("allocate", "buffers.csv", "--time-limit", "1e-9", "--json", "-o", "early.csv").stdout)
+    whole = json.loads(call("allocate", "buffers.csv", "--json").stdout)
+    assert early["limited"] and not early["optimal"] and not whole["limited"]
+    assert early["bound_bytes"] <= whole["peak_bytes"] <= early["peak_bytes"]
+    rows = [line.split(",") for line in Path("early.csv").read_text().splitlines()[1:]]
+    assert max(int(size) + int(offset) for *_, size, offset in rows) == early["peak_bytes"]
+    gap = 100 * (early["peak_bytes"] / early["bound_bytes"] - 1)
+    text = call("allocate", "buffers.csv", "--time-limit", "1e-9").stdout
+    assert text.splitlines()[-1].startswith("limited ") and f"at most {gap:.1f} % above" in text
+    assert "limited" not in call("allocate", "buffers.csv").stdout
+
+
+def test_a_capacity_that_was_not_met_is_refused_with_the_mark() -> None:
+    bound = json.loads(call("allocate", "buffers.csv", "--json").stdout)["bound_bytes"]
+    for capacity, limited in ((bound - 1, False), (bound, True)):
+        done = call("allocate", "buffers.csv", "--capacity", str(capacity), "--time-limit", "1e-9", "--json")
+        told = json.loads(done.stdout)
+        assert done.exit_code == 1 and told["limited"] is limited and told["error"]["kind"] == "infeasible"
+
+
+INTERRUPTED = """
+import os, signal
+from tvm_cascade.cascading import planner
+from tvm_cascade.cli import main
+real, left = planner._searches, [signal.SIGINT] * {times}
+def searches(*args):
+    while left:
+        os.kill(os.getpid(), left.pop())
+    return real(*args)
+planner._searches = searches
+main(["plan", {model!r}, "--json"])
+"""
+
+
+def test_the_first_interrupt_of_plan_gives_the_best_so_far() -> None:
+    done = python(INTERRUPTED.format(times=1, model=MODEL))
+    assert done.returncode == 0, done.stderr
+    early = json.loads(done.stdout)
+    flat = json.loads(call("plan", MODEL, "--layerwise", "--json").stdout)
+    assert early["limited"] is True and 0 < early["bound_bytes"] <= early["peak_bytes"] <= flat["peak_bytes"]
+    assert "interrupted; ending with the best so far" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_second_interrupt_ends_the_command() -> None:
+    done = python(INTERRUPTED.format(times=2, model=MODEL))
+    assert done.returncode == 130 and done.stderr.splitlines()[-1] == "tvm-cascade: interrupted"
+    assert json.loads(done.stdout)["error"]["kind"] == "interrupted"
+
+
+@pytest.mark.parametrize("asked", ["", "--json"])
+def test_sigterm_ends_a_command_inside_of_a_long_call(asked: str) -> None:
+    """The call, minutes of a hash, returns to Python only at its end, where alone handlers of signals run."""
+    done = python(f"""
+import hashlib, os, signal, threading
+import tvm_cascade.api
+from tvm_cascade.cli import main
+def plan(*args, **kwargs):
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
+tvm_cascade.api.plan = plan
+main(["plan", {MODEL!r}, *{asked.split()!r}])
+""")
+    assert (done.returncode, done.stderr) == (143, "tvm-cascade: terminated\n")
+    assert (json.loads(done.stdout)["error"]["kind"] == "terminated") if asked else not done.stdout
+
+
+SEARCHING = """
+import sys, time
+import click
+from tvm_cascade.cli import progress_bar
+from tvm_cascade.cli.guard import guarded, say
+from tvm_cascade.search_monitor import monitor
+progress_bar.EVERY, progress_bar.QUICK = 0.01, {quick}
+@click.command()
+@guarded
+def search():
+    time.sleep(0.3)
+    monitor().report("arena", 3, 10, best=6400, bound=32)
+    time.sleep(0.3)
+    say("a line")
+    monitor().report("layouts", 7)
+    time.sleep(0.3)
+    print(sorted({{"tqdm"}} & set(sys.modules)))
+search()
+"""
+
+
+def on_terminal(code: str) -> tuple[str, str]:
+    """What a program writes to standard error, a terminal of 100 columns, and to standard output."""
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    with subprocess.Popen((sys.executable, "-c", code), stdout=subprocess.PIPE, stderr=its, text=True) as process:
+        os.close(its)
+        said = b""
+        while True:
+            try:
+                part = os.read(mine, 1 << 16)
+            except OSError:  # the other side is closed
+                break
+            if not part:
+                break
+            said += part
+        assert process.stdout is not None
+        out = process.stdout.read()
+    os.close(mine)
+    return said.decode(), out
+
+
+def test_a_terminal_shows_phase_best_value_and_bound() -> None:
+    said, out = on_terminal(SEARCHING.format(quick=0.0))
+    lines = said.replace("\n", "\r").split("\r")
+    assert out == "['tqdm']\n"
+    assert any(line.startswith("working [00:0") for line in lines)  # a sign of life before anything is counted
+    assert any(
+        line.startswith("arena:  30%|") and "3/10" in line and "best 6,400 B, bound 32 B]" in line for line in lines
+    )
+    assert any(line.startswith("layouts: 7 [00:0") for line in lines)
+    assert "a line" in lines
+    assert len([line for line in lines if line.strip()]) > 30  # it is drawn again and again
+    assert not lines[-1].strip()  # and removed at the end
+
+
+def test_short_commands_and_other_files_get_no_bar() -> None:
+    said, out = on_terminal(SEARCHING.format(quick=60.0))
+    assert (said, out) == ("a line\r\n", "[]\n")
+    done = python(SEARCHING.format(quick=0.0))
+    assert (done.stdout, done.stderr) == ("[]\n", "a line\n")
+
+
+def test_values_are_told_as_far_as_they_are_known() -> None:
+    assert values(Progress("order", 1)) == ""
+    assert values(Progress("arena", 1, 2, best=1234567)) == "best 1,234,567 B"
+    assert values(Progress("stages", 1, 2, 0.5, 0.25, "ms")) == "best 0.5 ms, bound 0.25 ms"

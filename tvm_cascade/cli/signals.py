@@ -1,0 +1,103 @@
+"""What signals do to a command: Ctrl-C and SIGTERM end it; in a search that asks for it, the first Ctrl-C ends the search."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tvm_cascade.search_monitor import SearchMonitor, monitor
+
+PATIENCE = 1.5  # seconds that a command has after SIGTERM to remove its unfinished files
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM as an exception, so that unfinished files are removed and the emulator is ended."""
+
+
+_stopping: list[type[BaseException]] = []  # exceptions of the signals to stop, in order of arrival
+_searching: list[SearchMonitor] = []  # of a search that the next Ctrl-C ends, in place of the command
+
+
+def _stop(number: int, _frame: object) -> None:
+    if number == signal.SIGINT and _searching:
+        _searching.pop().interrupt()
+        _write(2, "tvm-cascade: interrupted; ending with the best so far (Ctrl-C again: without it)")
+        return
+    _stopping.append(KeyboardInterrupt if number == signal.SIGINT else Terminated)
+    raise _stopping[0]
+
+
+def _write(file: int, text: str) -> None:
+    """Write a line past Python's buffers, whose locks the interrupted code may hold."""
+    os.write(file, f"{text}\n".encode())
+
+
+@contextmanager
+def first_interrupt_ends_searches() -> Iterator[None]:
+    """A block in which the first Ctrl-C ends its searches with what they have found; the second ends the command."""
+    _searching.append(monitor())
+    try:
+        yield
+    finally:
+        _searching.clear()
+
+
+def stoppable(command: Callable[[], None], last_words: str) -> None:
+    """Run a command; SIGINT and SIGTERM end it even if TVM swallows the exception that they raise inside of a callback.
+
+    A command that SIGTERM has not ended after `PATIENCE` seconds, as in a long call of a library, ends with exit status 143
+    and `last_words` on standard output.
+    """
+    _stopping.clear()
+    if threading.current_thread() is not threading.main_thread():
+        command()
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    with _ended_by_force(last_words):
+        try:
+            command()
+        except BaseException:
+            if not _stopping:
+                raise
+        if _stopping:
+            raise _stopping[0]
+
+
+@contextmanager
+def _ended_by_force(last_words: str) -> Iterator[None]:
+    """A block that ends the process if it goes on for `PATIENCE` seconds after SIGTERM.
+
+    Python runs handlers between two steps of its own, so not during a call of a library. But it writes the number of a
+    signal to the wake-up file at once, and a thread that waits for it there can end the process.
+    """
+    if os.name == "nt":  # where a program is terminated without a signal
+        yield
+        return
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    done = threading.Event()
+
+    def watch() -> None:
+        while (number := os.read(reads, 1)) != b"\0":
+            if number == bytes([signal.SIGTERM]) and not done.wait(PATIENCE):
+                _write(2, "tvm-cascade: terminated")
+                if last_words:
+                    _write(1, last_words)
+                os._exit(143)
+
+    thread = threading.Thread(target=watch, name="signals", daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        done.set()
+        signal.set_wakeup_fd(before)
+        os.write(writes, b"\0")
+        thread.join()
+        os.close(reads)
+        os.close(writes)
