@@ -15,12 +15,12 @@ whole subgraph: there, gains at other operators lower the threshold of Algorithm
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from itertools import pairwise
 from math import isinf
-
-import numpy as np
 
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.search_monitor import SearchMonitor, monitor
@@ -52,19 +52,15 @@ def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
 
 def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]:
     """One side of a minimum vertex cut of at least two operators; the last of them are never in it."""
-    from scipy.sparse import csr_matrix  # takes longer to import than most networks take to plan, and few are split
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
     n = len(nodes)
     position = {node: i for i, node in enumerate(nodes)}
     margin = max(1, int(n * _MARGIN))
     source, sink = 2 * n, 2 * n + 1
-    rows, columns, values = [], [], []
+    residual: list[dict[int, int]] = [{} for _ in range(2 * n + 2)]  # capacity that is left, by vertex and next vertex
 
     def edge(a: int, b: int, c: int) -> None:
-        rows.append(a)
-        columns.append(b)
-        values.append(c)
+        residual[a][b] = residual[a].get(b, 0) + c
+        residual[b].setdefault(a, 0)
 
     for i, node in enumerate(nodes):
         edge(2 * i, 2 * i + 1, capacity[node])  # in -> out
@@ -75,13 +71,35 @@ def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]
             edge(source, 2 * i, _INFINITE)
         if i >= n - margin:
             edge(2 * i, sink, _INFINITE)
-    graph = csr_matrix((np.array(values, np.int32), (rows, columns)), shape=(2 * n + 2, 2 * n + 2))
-    flow = maximum_flow(graph, source, sink).flow
-    residual = graph - flow
-    residual.data[residual.data < 0] = 0
-    residual.eliminate_zeros()
-    reached = set(breadth_first_order(residual, source, return_predecessors=False).tolist())
+    reached = _source_side(residual, source, sink)
     return {node for i, node in enumerate(nodes) if 2 * i in reached}
+
+
+def _source_side(residual: list[dict[int, int]], source: int, sink: int) -> set[int]:
+    """The vertices that the source reaches once the flow is maximal: its side of the minimum cut that is nearest to it.
+
+    Augments along shortest paths (Edmonds and Karp 1972). Cuts are narrow, so that there are few; `scipy.sparse` takes longer
+    to import than this takes on most networks.
+    """
+    while True:
+        before = {source: source}
+        waiting = deque([source])
+        while waiting and sink not in before:
+            vertex = waiting.popleft()
+            for following, left in residual[vertex].items():
+                if left and following not in before:
+                    before[following] = vertex
+                    waiting.append(following)
+        if sink not in before:
+            return set(before)
+        path = [sink]
+        while path[-1] != source:
+            path.append(before[path[-1]])
+        edges = [(a, b) for b, a in pairwise(path)]
+        most = min(residual[a][b] for a, b in edges)
+        for a, b in edges:
+            residual[a][b] -= most
+            residual[b][a] += most
 
 
 def bisect(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> tuple[list[Node], list[Node]]:
