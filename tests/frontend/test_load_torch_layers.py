@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import load
 from tvm_cascade.importers.torch_package import torch_package
+from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled
@@ -80,3 +81,70 @@ def test_an_average_keeps_its_divisor(tmp_path: Path) -> None:
 def test_a_blend_by_scales_that_give_no_whole_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="which gives no whole size: export it with interpolate"):
         _check(tmp_path / "n.pt2", lambda x: _F.interpolate(x, scale_factor=1.7, mode="bilinear"), (1, 4, 9, 8), 0)
+
+
+def _held(**constants: Any) -> dict[str, Any]:
+    return {name: torch.nn.Buffer(torch.tensor(value)) for name, value in constants.items()}
+
+
+_PAIR = [[0, -1], [-2, 1]]
+_GATHERS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[int, ...]]] = {
+    "last of an axis": (lambda net, x: x[:, -1], {}, (2, 5, 6)),
+    "first axis from the end": (lambda net, x: x[-2], {}, (2, 5, 6)),
+    "by a tensor": (lambda net, x: x[:, net.i], _held(i=[0, -1, 2]), (2, 5, 6)),
+    "by a matrix": (lambda net, x: x[net.i], _held(i=_PAIR), (3, 5)),
+    "pairs": (lambda net, x: x[net.i, net.i], _held(i=[0, -1, 1]), (3, 5)),
+    "pairs of neighbours": (lambda net, x: x[:, net.i, net.j], _held(i=_PAIR, j=_PAIR), (2, 4, 5, 3)),
+    "pairs that are apart": (lambda net, x: x[:, net.i, :, net.i], _held(i=[0, -1, 1]), (2, 4, 3, 5)),
+    "by computed constants": (lambda net, x: torch.index_select(x, 1, net.i.abs()), _held(i=[0, -1, 2]), (2, 5)),
+    "along an axis": (lambda net, x: torch.gather(x, 1, net.i), _held(i=[[0, 1], [4, 2]]), (2, 5)),
+    "flattened": (lambda net, x: torch.take(x, net.i), _held(i=[[0, -1], [4, 2]]), (2, 5)),
+    "last step of an LSTM": (lambda net, x: net.r(x)[0][-1], {"r": torch.nn.LSTM(8, 16)}, (5, 1, 8)),
+    "all of an LSTM": (lambda net, x: net.r(x), {"r": torch.nn.LSTM(8, 16, bidirectional=True)}, (5, 1, 8)),
+    "last step of a GRU": (lambda net, x: net.r(x)[0][-1], {"r": torch.nn.GRU(8, 16)}, (5, 1, 8)),
+}
+
+
+@pytest.mark.parametrize("name", _GATHERS)
+def test_gathers_and_recurrent_layers_equal_torch(tmp_path: Path, name: str) -> None:
+    compute, parts, shape = _GATHERS[name]
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for key, part in parts.items():
+                setattr(self, key, part)
+
+        def forward(self, x: Any) -> Any:
+            return compute(self, torch.relu(x))
+
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    path = tmp_path / "n.pt2"
+    torch.export.save(torch.export.export(Network().eval(), (x,)), path)
+    with torch.no_grad():
+        theirs = [v.numpy() for v in torch.utils._pytree.tree_leaves(Network()(x))]
+    for ours, want in zip(Compiled(load(path))(x.numpy()), theirs, strict=True):
+        np.testing.assert_allclose(ours, want, rtol=1e-5, atol=1e-6)
+    expected = reference_outputs(path, {"x": x.numpy()}).outputs.values()
+    assert [v.shape for v in expected] == [v.shape for v in theirs]
+
+
+def test_computed_indices_count_from_the_end(tmp_path: Path) -> None:
+    class Network(torch.nn.Module):
+        def forward(self, x: Any, i: Any) -> Any:
+            return x[:, i]
+
+    x, i = torch.rand(2, 5), torch.tensor([-1, 0, -5], dtype=torch.int32)
+    torch.export.save(torch.export.export(Network(), (x, i)), tmp_path / "n.pt2")
+    (ours,) = Compiled(load(tmp_path / "n.pt2"))(x.numpy(), i.numpy())
+    np.testing.assert_array_equal(ours, x.numpy()[:, i.numpy()])
+
+
+def test_an_index_by_booleans_is_refused(tmp_path: Path) -> None:
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x[x > 0]
+
+    torch.export.save(torch.export.export(Network(), (torch.rand(3, 4),)), tmp_path / "n.pt2")
+    with pytest.raises(LoadError, match="booleans"):
+        load(tmp_path / "n.pt2")

@@ -22,6 +22,7 @@ import tvm
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
+from tvm_cascade.importers.constant_indices import wrap_indices
 from tvm_cascade.importers.interface import check_inputs, check_sizes, fits, with_interface
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
@@ -111,6 +112,7 @@ def _finished(path: Path, exported: Any, mod: Any, wanted: Mapping[str, tuple[in
     mod = relax.transform.CanonicalizeBindings()(mod)
     mod = relax.transform.DeadCodeElimination()(mod)
     check_sizes(path, mod)
+    mod = wrap_indices(mod)
     if is_quantized(mod):
         mod = to_channels_last(store_biases(mod))
     else:

@@ -7,6 +7,7 @@ PT2E (`torch.ops.quantized_decomposed`) gives scales and zero points as numbers,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -212,6 +213,35 @@ def _extreme(operator: Any) -> Converter:
     return convert
 
 
+def _index(node: Node, importer: Importer) -> Value:
+    """`x[i, :, j]`: a gather along the indexed axes, flattened into one. The importer takes indices that are broadcast
+    together one after the other, and reads out of bounds by negative ones.
+
+    As in numpy, the gathered axes stand where the indexed ones are if these are neighbours, else first.
+    """
+    x, bb, given = importer.env[node.args[0]], importer.block_builder, node.args[1]
+    places = {axis: importer.env[i] for axis, i in enumerate(given) if i is not None}
+    if any(str(i.ty.dtype) == "bool" for i in places.values()):
+        raise NotImplementedError("an index by booleans, whose result has no static shape")
+    shape, axes = shape_of(x), list(places)
+    neighbours = axes[-1] - axes[0] == len(axes) - 1
+    rest = [a for a in range(len(shape)) if a not in places]
+    at = axes[0] if neighbours else 0
+    if not neighbours:
+        x = bb.emit(relax.op.permute_dims(x, [*axes, *rest]))
+    extents = [shape[a] for a in axes]
+    if len(axes) > 1:
+        outer = [shape[a] for a in rest]
+        x = bb.emit(relax.op.reshape(x, [*outer[:at], prod(extents), *outer[at:]]))
+    flat = None
+    for extent, index in zip(extents, places.values(), strict=True):
+        number = bb.emit(relax.op.astype(index, "int32"))
+        inside = bb.emit(relax.op.floor_mod(number, relax.const(extent, "int32")))
+        before = None if flat is None else bb.emit(relax.op.multiply(flat, relax.const(extent, "int32")))
+        flat = inside if before is None else bb.emit(relax.op.add(before, inside))
+    return relax.op.take(x, flat, at)
+
+
 def _addmm(node: Node, importer: Importer) -> Value:
     """`alpha * a @ b + beta * bias`, with the product as first operand."""
     bias, a, b = (importer.env[n] for n in node.args[:3])
@@ -233,6 +263,7 @@ _CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(("elu.default", "elu_.default"), _elu),
     **dict.fromkeys(("hardswish.default", "hardswish_.default"), _hardswish),
     "addmm.default": _addmm,
+    "index.Tensor": _index,
     "amax.default": _extreme(relax.op.max),
     "amin.default": _extreme(relax.op.min),
     "upsample_nearest2d.vec": _upsample_nearest,

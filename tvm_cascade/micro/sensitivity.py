@@ -112,7 +112,7 @@ def run_exported(
     torch, signature = torch_package(), exported.graph_signature
     with torch.no_grad():
         made = runner(exported.module())(*(torch.from_numpy(np.array(inputs[str(n)])) for n in signature.user_inputs))
-    values = list(made) if isinstance(made, (list, tuple)) else [made]
+    values = torch.utils._pytree.tree_leaves(made)
     names = unique_names(map(str, signature.user_outputs))
     return {n: v.detach().numpy() for n, v in zip(names, values, strict=True)}
 
