@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 FOUND, NONE, LIMIT = 1, 0, -1  # return values of the library: layout found, none exists, limit reached
 ARRAYS = (
-    "size", "alignment", "lower", "upper", "meets", "sections", "span_first", "span_last", "twin",
+    "size", "alignment", "lower", "upper", "meets", "span_first", "span_last", "twin",
     "pinned_start", "pinned", "free", "partner_start", "partners", "stacked", "lift",
 )  # fmt: skip
 
@@ -27,15 +27,13 @@ class CTables(ctypes.Structure):
     def __init__(self, t: Tables) -> None:
         pinned_start, pinned = _ragged(t.pinned, 2)
         partner_start, partners = _ragged(t.partners, 3)
-        flags = {"meets": t.meets, "sections": t.sections}
         numbers = {
             "size": t.size, "alignment": t.alignment, "lower": t.lower, "upper": t.upper, "twin": t.twin, "free": t.free,
             "span_first": t.span[0], "span_last": t.span[1], "stacked": t.stacked, "lift": t.lift,
             "pinned_start": pinned_start, "pinned": pinned, "partner_start": partner_start, "partners": partners,
         }  # fmt: skip
-        self.arrays = {k: np.ascontiguousarray(v, np.uint8) for k, v in flags.items()} | {
-            k: np.ascontiguousarray(v, np.int64) for k, v in numbers.items() if v is not None
-        }
+        self.arrays = {k: np.ascontiguousarray(v, np.int64) for k, v in numbers.items() if v is not None}
+        self.arrays["meets"] = np.ascontiguousarray(t.meets, np.uint8)
         super().__init__(len(t.size), len(t.free), t.slack, **{k: v.ctypes.data for k, v in self.arrays.items()})
 
 
@@ -60,7 +58,7 @@ def run(
 
     offsets, rank = t.fixed.copy(), np.ascontiguousarray(rank, np.int64)
     exceeded, expanded = c_int64(), c_int64()
-    answer = library.tvm_cascade_arena_search(
+    answer = library.tvm_cascade_search_arena(
         ctypes.byref(CTables(t)), c_int64(capacity), c_void_p(rank.ctypes.data), c_int64(nodes), ctypes.CFUNCTYPE(c_int)(stop),
         c_void_p(offsets.ctypes.data), ctypes.byref(exceeded), ctypes.byref(expanded),
     )  # fmt: skip

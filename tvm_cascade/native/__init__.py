@@ -13,7 +13,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-EXPORTED = ("tvm_cascade_arena_search", "tvm_cascade_place_in_order")
+EXPORTED = ("tvm_cascade_search_arena", "tvm_cascade_place_in_order")
 
 
 @lru_cache(maxsize=1)

@@ -22,7 +22,6 @@ typedef struct {
     int64_t n, free_count, slack;
     const int64_t *size, *alignment, *lower, *upper;
     const uint8_t *meets;    /* n x n */
-    const uint8_t *sections; /* sections x n */
     const int64_t *span_first, *span_last;
     const int64_t *twin;
     const int64_t *pinned_start, *pinned; /* pairs [low, high) */
@@ -167,9 +166,11 @@ typedef struct {
     Frame *frames;
     int64_t depth_of_stack;
     /* scratch, n entries each */
-    int64_t *low, *raised;
-    int32_t *order, *spare, *near;
+    int64_t *low, *raised, *stack;
+    int32_t *order, *spare, *near, *place_of;
     uint8_t *inside;
+    int64_t *beside_start; /* for each buffer those that are live with it: n + 1 starts, and positions */
+    int32_t *beside;
 } Search;
 
 static int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -216,14 +217,14 @@ static void clear_of_partners(Search *s, int64_t i, int64_t *support) {
 static const Part *parts(Search *s, const int32_t *members, int64_t count, const int64_t *support,
                          const uint8_t *skipped, int64_t parent, const Part *rest) {
     const Tables *t = s->t;
-    int64_t end = count, latest;
-    while (end > 0) { /* from the last piece to the first */
-        int64_t start = 0;
-        latest = t->upper[members[0]];
-        for (int64_t k = 1; k < end; k++) {
-            if (t->lower[members[k]] >= latest) start = k;
-            latest = larger(latest, t->upper[members[k]]);
-        }
+    int64_t end = count, latest = -FAR, pieces = 0;
+    int32_t *starts = s->spare;
+    for (int64_t k = 0; k < count; k++) {
+        if (t->lower[members[k]] >= latest) starts[pieces++] = (int32_t)k;
+        latest = larger(latest, t->upper[members[k]]);
+    }
+    while (pieces) { /* from the last piece to the first */
+        int64_t start = starts[--pieces];
         Part *part = take(&s->memory, sizeof *part);
         if (!part) return NULL;
         *part = (Part){end - start, members + start, support, skipped, parent, rest};
@@ -239,6 +240,7 @@ static int low_of(Search *s, const Part *part) {
     int64_t m = part->count, n = t->n, any = 0;
     for (int64_t k = 0; k < m; k++) {
         s->low[k] = part->support[part->members[k]];
+        s->place_of[part->members[k]] = (int32_t)k;
         any |= part->skipped[part->members[k]];
     }
     if (!any) return 1;
@@ -250,11 +252,11 @@ static int low_of(Search *s, const Part *part) {
             if (!part->skipped[i]) continue;
             int64_t least = FAR;
             int met = 0;
-            for (int64_t l = 0; l < m; l++) {
-                int64_t j = part->members[l];
-                if (!t->meets[i * n + j]) continue;
+            for (int64_t l = s->beside_start[i]; l < s->beside_start[i + 1]; l++) {
+                int64_t j = s->beside[l], at = s->place_of[j];
+                if (at >= m || part->members[at] != j) continue; /* not in this part */
                 met = 1;
-                least = smaller(least, s->low[l] + (t->lift ? t->lift[i * n + j] : t->size[j]));
+                least = smaller(least, s->low[at] + (t->lift ? t->lift[i * n + j] : t->size[j]));
             }
             if (!met) return 0;
             s->raised[k] = larger(s->low[k], least);
@@ -288,7 +290,7 @@ static void sort_by_low(Search *s, int64_t m) {
 
 static int exceeds(Search *s, const Part *part) {
     const Tables *t = s->t;
-    int64_t m = part->count, n = t->n, first = FAR, last = 0, top = 0, simple = 0;
+    int64_t m = part->count, first = FAR, last = 0, top = 0, simple = 0;
     sort_by_low(s, m);
     for (int64_t k = 0; k < m; k++) {
         int64_t i = part->members[k];
@@ -296,16 +298,13 @@ static int exceeds(Search *s, const Part *part) {
         last = larger(last, t->span_last[i]);
         simple = larger(simple, s->low[k] + t->size[i]);
     }
-    for (int64_t step = first; step < last; step++) {
-        const uint8_t *live = t->sections + step * n;
-        int64_t stack = 0;
-        for (int64_t k = m - 1; k >= 0; k--) {
-            int64_t place = s->order[k], i = part->members[place];
-            if (!live[i]) continue;
-            stack += t->stacked[i];
-            top = larger(top, s->low[place] + stack);
-        }
-        if (top - t->slack > s->capacity && top - t->slack >= s->exceeded) return 1; /* changes nothing any more */
+    /* the stack of every section at once: a life is a run of sections, and most lives are short */
+    for (int64_t step = first; step < last; step++) s->stack[step] = 0;
+    for (int64_t k = m - 1; k >= 0; k--) {
+        int64_t place = s->order[k], i = part->members[place], highest = 0;
+        for (int64_t step = t->span_first[i]; step < t->span_last[i]; step++)
+            highest = larger(highest, s->stack[step] += t->stacked[i]);
+        top = larger(top, s->low[place] + highest);
     }
     top = larger(top - t->slack, simple);
     if (top > s->capacity) s->exceeded = smaller(s->exceeded, top);
@@ -439,25 +438,45 @@ static int run(Search *s, int64_t nodes, int (*expired)(void)) {
     return FOUND;
 }
 
+/* List the buffers that are live together, from the matrix that says so; 0 where the memory fails. */
+static int list_beside(Search *s) {
+    int64_t n = s->t->n, count = 0;
+    for (int64_t k = 0; k < n * n; k++) count += s->t->meets[k] != 0;
+    s->beside_start = malloc((size_t)(n + 1) * sizeof *s->beside_start);
+    s->beside = malloc((size_t)(count + 1) * sizeof *s->beside);
+    if (!s->beside_start || !s->beside) return 0;
+    count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        s->beside_start[i] = count;
+        for (int64_t j = 0; j < n; j++)
+            if (s->t->meets[i * n + j]) s->beside[count++] = (int32_t)j;
+    }
+    s->beside_start[n] = count;
+    return 1;
+}
+
 /* Only so that linkers that look for a module's entry find one: the library is loaded by ctypes. */
 EXPORTED void *PyInit__native(void) { return NULL; }
 
 /* FOUND: `offsets` (n entries, those of pinned buffers set by the caller) hold a layout; NONE: there is none, and no layout
  * is lower than `exceeded`; LIMIT: `nodes` or `expired()`, which is asked now and then, ended the search. */
-EXPORTED int tvm_cascade_arena_search(const Tables *t, int64_t capacity, const int64_t *rank, int64_t nodes,
+EXPORTED int tvm_cascade_search_arena(const Tables *t, int64_t capacity, const int64_t *rank, int64_t nodes,
                                       int (*expired)(void), int64_t *offsets, int64_t *exceeded, int64_t *expanded) {
     size_t n = (size_t)t->n;
     Search s = {.t = t, .capacity = capacity, .rank = rank, .exceeded = FAR, .offsets = offsets};
     s.frames = malloc((n + 1) * sizeof *s.frames);
-    int64_t *scratch = malloc((n + 1) * (2 * sizeof(int64_t) + 3 * sizeof(int32_t) + 1));
+    int64_t *scratch = malloc((n + 1) * (3 * sizeof(int64_t) + 4 * sizeof(int32_t) + 1));
     int result = NO_MEMORY;
-    if (s.frames && scratch) {
+    if (s.frames && scratch && list_beside(&s)) {
         s.low = scratch;
         s.raised = scratch + n;
-        s.order = (int32_t *)(scratch + 2 * n);
+        s.stack = scratch + 2 * n;
+        s.order = (int32_t *)(scratch + 3 * n);
         s.spare = s.order + n;
         s.near = s.spare + n;
-        s.inside = (uint8_t *)(s.near + n);
+        s.place_of = s.near + n;
+        s.inside = (uint8_t *)(s.place_of + n);
+        memset(s.place_of, 0, n * sizeof *s.place_of);
         memset(s.inside, 0, n);
         result = run(&s, nodes, expired);
     }
@@ -465,6 +484,8 @@ EXPORTED int tvm_cascade_arena_search(const Tables *t, int64_t capacity, const i
     *expanded = s.nodes;
     free(scratch);
     free(s.frames);
+    free(s.beside_start);
+    free(s.beside);
     free(s.failed.slots);
     give_back(&s.failed.memory, (Mark){NULL, 0});
     give_back(&s.memory, (Mark){NULL, 0});
