@@ -69,10 +69,20 @@ def emulator() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is compiled is kept in a folder of this run, not in the user's."""
+def _cache_of_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What fixtures of several tests compile is kept in a folder of this run, not in the user's."""
+    folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("TVM_CASCADE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patched.setenv("TVM_CASCADE_CACHE_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_test(_cache_of_run: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test begins with an empty cache."""
+    own = hashlib.sha256(request.node.nodeid.encode()).hexdigest()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TVM_CASCADE_CACHE_DIR", str(_cache_of_run / own))
         yield
 
 
@@ -86,22 +96,26 @@ def _sources_are_compiled_once() -> Iterator[None]:
     if toolchain is None:  # none of the files of this run compiles anything
         yield
         return
-    run, kept = toolchain.run_tool, dict[bytes, bytes]()
+    run, kept = toolchain.run_tool, dict[bytes, tuple[bytes, bytes]]()
 
     def run_once(command: Sequence[str]) -> str:
         if "-c" not in command:
             return run(command)
         source, made = (Path(command[list(command).index(option) + 1]) for option in ("-c", "-o"))
         folders = [Path(word[2:]) for word in command if word.startswith("-I")]
-        options = [word for word in command if not word.startswith("-I") and word not in (str(source), str(made))]
+        rule = Path(f"{made}.d")  # the headers, where they are asked for
+        options = [word for word in command if not word.startswith("-I") and word not in map(str, (source, made, rule))]
         key = hashlib.sha256(repr((options, source.name)).encode() + source.read_bytes())
         for header in (one for folder in folders for one in sorted(folder.glob("*.h"))):
             key.update(f"{header.name} {header.stat().st_size}\n".encode() + header.read_bytes())
         if key.digest() in kept:
-            made.write_bytes(kept[key.digest()])
+            made.write_bytes(kept[key.digest()][0])
+            rule.write_bytes(kept[key.digest()][1])
         else:
             run(command)
-            kept[key.digest()] = made.read_bytes()
+            kept[key.digest()] = made.read_bytes(), rule.read_bytes() if rule.exists() else b""
+        if "-MD" not in options:
+            rule.unlink(missing_ok=True)
         return ""
 
     with pytest.MonkeyPatch.context() as patched:

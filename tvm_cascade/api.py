@@ -15,6 +15,7 @@ import numpy as np
 from tvm.ir import IRModule
 
 from tvm_cascade import checks, compilation, pipeline
+from tvm_cascade.compiled import keep, key_of
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.keywords import CompileKeywords, OptimizeKeywords, PlanKeywords, StagesKeywords, takes
@@ -149,7 +150,7 @@ def compile(
     report : path, optional
         An .html file, or a folder, for a report of the plan with its whole frontier.
     cache : bool
-        Compiled kernels are kept in `cache.cache_folder()` and taken from there.
+        What was compiled before is taken from `cache.cache_folder()`, what is compiled is kept there.
     options
         Those of `plan` beside.
 
@@ -164,11 +165,12 @@ def compile(
     request = request_of(target, options, COMPILE_OPTIONS)
     compilation.require_free(folder)
     build = compilation.build_options(request)
-    loaded = pipeline.load(model, request.load, progress)
-    planned, told = compilation.plan_for(loaded, request, build, started, progress)
-    progress(f"{loaded.name}: an arena of {planned.plan.peak} bytes; writing the project")
-    written = compilation.write_project(folder, planned, loaded.name, request, build, progress)
-    result = compilation.describe_project(told, folder, build, written, time.perf_counter() - started)
+    key = key_of(model, request, build.cache)
+    made = compilation.compiled(model, request, build, key, progress)
+    written = compilation.write_project(folder, made, request, build, progress)
+    keep(key, made, build.cache)
+    build.cache.trim()
+    result = compilation.describe_project(made.told, folder, build, written, time.perf_counter() - started)
     if request.emit.report is not None:
         result.write_report(request.emit.report)
     return result

@@ -127,7 +127,9 @@ def _digest(key: str, packed: bytes) -> bytes:
 @cache
 def _versions() -> bytes:
     """What all values depend on: the contents of this package, TVM with its libraries, the kind of machine."""
-    found = hashlib.sha256(f"{sys.platform} {platform.machine()} {_version('apache-tvm')} {_version('numpy')}".encode())
+    found = hashlib.sha256(
+        f"{sys.platform} {platform.machine()} {package_version('apache-tvm')} {package_version('numpy')}".encode()
+    )
     for path in _files(os.path.dirname(__file__)):
         content = Path(path).read_bytes()
         found.update(f"{len(content)} ".encode() + content)
@@ -138,7 +140,8 @@ def _versions() -> bytes:
     return found.digest()
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """The version of an installed package; empty where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm_cascade import pipeline
 from tvm_cascade.cache import NO_CACHE, Cache, cache_folder
+from tvm_cascade.compiled import Compiled, read
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro import firmware
@@ -19,6 +20,7 @@ from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.micro.write_image import BuildOptions
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.kernel_tuning import tune_kernels
+from tvm_cascade.passes.plan_network import plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.publish import publish
 from tvm_cascade.report.frontier import frontier_report
@@ -95,23 +97,47 @@ def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[Pre
     return tune
 
 
+def compiled(
+    model: pipeline.Model, request: Request, build: BuildOptions, key: str | None, progress: Progress
+) -> Compiled:
+    """Plan and emit `model`, or take both from the cache, where `key` says what is kept (`compiled.key_of`)."""
+    kept = read(key, build.cache)
+    if kept is not None:
+        for line in kept.lines:
+            progress(line)
+        return kept
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        progress(line)
+
+    started = time.perf_counter()
+    loaded = pipeline.load(model, request.load, tell)
+    name = loaded.name
+    planned, told = plan_for(loaded, request, build, started, tell)
+    tell(f"{name}: an arena of {planned.plan.peak} bytes; writing the project")
+    return Compiled(told, firmware.emit(planned, request.emit.name or name, build, request.emit), tuple(lines))
+
+
 def write_project(
-    folder: Path, planned: pipeline.Planned, name: str, request: Request, build: BuildOptions, progress: Progress
+    folder: Path, made: Compiled, request: Request, build: BuildOptions, progress: Progress
 ) -> firmware.Written:
     """Write the project into `folder` atomically; files that the user has edited or added in an older one are kept.
 
     Raises `InfeasibleError` where the linked image exceeds its board.
     """
     written: list[firmware.Written] = []
+    options = plan_options(request.plan, kernel_target(request.target, build.backend, build.optimise))
 
     def keep(old: Path, new: Path) -> None:
         require_free(old)  # checked again: the first check was minutes ago
         if kept := firmware.keep_users_files(old, new, written[0].network):
-            progress(f"{name}: kept your {', '.join(kept)}")
+            progress(f"{made.told.name}: kept your {', '.join(kept)}")
 
     with publish(folder, keep) as staging:
-        written.append(firmware.write(staging, planned, request.emit.name or name, build, request.emit, progress))
-    build.cache.trim()
+        hook, plan = request.emit.hook, made.told.plan
+        written.append(firmware.write(staging, made.emitted, plan, options, build, hook, progress))
     return written[0]
 
 

@@ -101,7 +101,9 @@ class EmitRequest(Asked):
     hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
     ram_weights: Annotated[int | str, checks.size] = 0  # bytes of weights at most that are copied into RAM
     report: OptionalPath = None  # an .html file or a folder
-    cache: Annotated[bool, checks.flag] = True  # read and keep compiled kernels in the user's cache folder
+    cache: Annotated[bool, checks.flag] = (
+        True  # take what was compiled before from the user's cache folder, and keep it there
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,14 @@ ALGORITHMS = {
     "substitution",
     "parallel",
 }
-BASE = {"cache", "checks", "errors", "messages", "publish", "request", "search_monitor", "sizes"}
+BASE = {"cache", "checks", "errors", "messages", "publish", "records", "request", "search_monitor", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "cache": set(),
     "checks": set(),
     "errors": set(),
     "messages": set(),
     "publish": set(),
+    "records": set(),
     "request": set(),
     "search_monitor": set(),
     "sizes": set(),
@@ -55,7 +56,8 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "keywords": set(),
-    "compilation": ALGORITHMS | {"report", "results", "schedules", "passes", "pipeline", "micro"},
+    "compiled": {"cascading", "cores", "micro", "results"},
+    "compilation": ALGORITHMS | {"compiled", "report", "results", "schedules", "passes", "pipeline", "micro"},
     "results": {"cascading", "report"},
 }
 NO_TVM = ALGORITHMS | BASE | {"tensor_spec", "report", "registration", "results", "cli", "keywords"}

@@ -107,10 +107,8 @@ class Memory:
             first, count = area.y0 * at.columns + area.x0, max((area.y1 - area.y0) * (x1 - area.x0), 0)
             slot = first % at.slots
             if slot + count <= at.slots:  # pixels one behind the other
-                return tuple(
-                    np.arange(start, start + count * at.unit, dtype=np.int64)
-                    for start in (at.place + slot * at.unit, at.tag + first * at.unit)
-                )
+                size, place, tag = count * at.unit, at.place + slot * at.unit, at.tag + first * at.unit
+                return np.arange(place, place + size, dtype=np.int64), np.arange(tag, tag + size, dtype=np.int64)
         rows, columns = np.arange(area.y0, area.y1, dtype=np.int64), np.arange(area.x0, x1, dtype=np.int64)
         pixel = (rows[:, None] * at.columns + columns).reshape(-1)
         slot = pixel % at.slots if at.slots else self._slots_in_stripe(area, rows, columns)

@@ -55,7 +55,7 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
 @option(
     EmitRequest,
     "cache",
-    "Take compiled kernels from the cache folder and keep them there, or not.",
+    "Take what was compiled before from the cache folder and keep what is compiled there, or neither.",
     "--cache/--no-cache",
 )
 @planning

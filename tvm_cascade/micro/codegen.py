@@ -104,13 +104,13 @@ def print_c(mod: tvm.IRModule) -> str:
 
 def _print_kernel(func: tirx.PrimFunc, cache: Cache) -> str:
     """The C text of one function, which calls no other; kept under its code, whatever its name is in this network."""
-    name = func.attrs["global_symbol"]
-    func = func.with_attr("global_symbol", _ANY_NAME)
+    unnamed = func.with_attr("global_symbol", _ANY_NAME)
 
     def printed() -> str:
-        return _print_module(tvm.IRModule({_ANY_NAME: func}))[_ANY_NAME]
+        return _print_module(tvm.IRModule({_ANY_NAME: unnamed}))[_ANY_NAME]
 
-    return cache.text("C", lambda: [tvm.ir.save_json(func)], printed).replace(f" {_ANY_NAME}(", f" {name}(", 1)
+    text = cache.text("C", lambda: [tvm.ir.save_json(unnamed)], printed)
+    return text.replace(f" {_ANY_NAME}(", f" {func.attrs['global_symbol']}(", 1)
 
 
 def _print_driver(mod: tvm.IRModule, driver: str, cache: Cache) -> dict[str, str]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tvm_cascade.cache import package_version
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.entry import hook_symbol
-from tvm_cascade.micro.host import host_program
+from tvm_cascade.micro.host import HostProgram, host_program
 from tvm_cascade.micro.image import HOST_FOLDER, METADATA, Image, write_metadata
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
@@ -22,11 +23,11 @@ from tvm_cascade.micro.placement import place_io
 from tvm_cascade.micro.toolchain import BuildResult, MemoryOverflowError, build_image
 from tvm_cascade.micro.user_files import file_digests, keep_users_files, users_files
 from tvm_cascade.micro.write_image import BuildOptions, write_image
-from tvm_cascade.pipeline import Planned, Prepared, lower
+from tvm_cascade.pipeline import Planned, lower
 from tvm_cascade.report.text import block_rows, peak_segment
 from tvm_cascade.request import EmitRequest
 
-__all__ = ["METADATA", "Written", "keep_users_files", "users_files", "write"]
+__all__ = ["METADATA", "Emitted", "Written", "emit", "keep_users_files", "users_files", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,46 +42,57 @@ class Written:
     ram_weight_bytes: int = 0  # of `ram_bytes`, weights that are copied to RAM
 
 
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A network as a folder is written from it."""
+
+    network: EmittedNetwork
+    host: Callable[[], HostProgram]  # asked for while the C compiler runs
+
+
+def emit(planned: Planned, name: str, build: BuildOptions, asked: EmitRequest) -> Emitted:
+    """Emit a network called `name` from its plan."""
+    prepared, plan, name = planned.prepared, planned.plan, network_identifier(name)
+    network = emit_network(
+        lower(prepared, plan, fetch=f"{name}_fetch", hook=hook_symbol(name) if asked.hook else None),
+        name,
+        prepared.io,
+        target=build.target.llvm if build.backend == "obj" and build.board is not None else None,
+        align=max(build.target.align, 8),
+        prelude=prepared.prelude,
+        ram_weights=int(asked.ram_weights),
+        cache=build.cache,
+    )
+    placed = place_io(plan, prepared.io)
+    return Emitted(network, cache(lambda: host_program(lower(prepared, plan, counted=True), placed, cache=build.cache)))
+
+
 def write(
     folder: Path,
-    planned: Planned,
-    name: str,
+    emitted: Emitted,
+    plan: Plan,
+    options: PlanOptions,
     build: BuildOptions,
-    emit: EmitRequest,
+    hook: bool,
     progress: Callable[[str], None],
 ) -> Written:
-    """Write a network called `name` into the existing `folder`: sources, linked image, host program, metadata.
+    """Write a network and its plan into the existing `folder`: sources, linked image, host program, metadata.
 
     Raises `InfeasibleError` where the image does not fit the board, `MissingToolError` without the target's compiler.
     """
-    prepared, plan, options = planned.prepared, planned.plan, planned.options
-    network = _emit(prepared, plan, network_identifier(name), build, emit)
-    placed = place_io(plan, prepared.io)
+    network = emitted.network
     with ThreadPoolExecutor(max_workers=1) as pool:
-        counted = pool.submit(lambda: host_program(lower(prepared, plan, counted=True), placed, cache=build.cache))
+        counted = pool.submit(emitted.host)
         image = write_image(folder, (network,), build)
         built = None if build.board is None else _build(image, build, plan, options, progress)
         host = counted.result().save(folder / HOST_FOLDER)
     elf = None if built is None else str(built.elf.relative_to(folder))
     ram, flash = (None, None) if built is None else (built.ram_bytes, built.flash_bytes)
     of_image = {"elf": elf, "ram_bytes": ram, "flash_bytes": flash, "ram_weight_bytes": network.ram_weight_bytes}
-    chosen = asdict(options) | {"emit": build.backend, "optimise": build.optimise, "hook": emit.hook}
+    chosen = asdict(options) | {"emit": build.backend, "optimise": build.optimise, "hook": hook}
     write_metadata(image, _of_plan(plan, chosen) | {"image": of_image, "host": host, "written": file_digests(folder)})
     files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     return Written(ram, flash, elf, tuple(files), tuple(network.files), network.ram_weight_bytes)
-
-
-def _emit(prepared: Prepared, plan: Plan, name: str, build: BuildOptions, emit: EmitRequest) -> EmittedNetwork:
-    return emit_network(
-        lower(prepared, plan, fetch=f"{name}_fetch", hook=hook_symbol(name) if emit.hook else None),
-        name,
-        prepared.io,
-        target=build.target.llvm if build.backend == "obj" and build.board is not None else None,
-        align=max(build.target.align, 8),
-        prelude=prepared.prelude,
-        ram_weights=int(emit.ram_weights),
-        cache=build.cache,
-    )
 
 
 def _build(
@@ -113,13 +125,7 @@ def _of_plan(plan: Plan, options: dict[str, object]) -> dict[str, object]:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("tvm-cascade", "apache-tvm", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    return {package: package_version(package) or "not installed" for package in ("tvm-cascade", "apache-tvm", "numpy")}
 
 
 def _operators(plan: Plan) -> list[dict[str, Any]]:

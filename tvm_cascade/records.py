@@ -1,0 +1,68 @@
+"""Frozen dataclasses as JSON, and back by the types of their fields: what is kept of them in a cache.
+
+A dataclass is the list of its fields in order, a tuple a list, `bytes` a text of Latin-1. Where a field's type says nothing
+of its contents (`object`), lists become tuples again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Record = TypeVar("Record")
+
+
+def to_json(value: Any) -> Any:
+    """`value` made of what JSON has. Raises `TypeError` for what is no record, number, text, tuple or mapping by texts."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if is_dataclass(value):
+        return [to_json(getattr(value, f.name)) for f in fields(value)]
+    if isinstance(value, tuple):
+        return [to_json(v) for v in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: to_json(v) for key, v in value.items()}
+    raise TypeError(f"{type(value).__name__} is not kept")
+
+
+def from_json(kind: type[Record], data: Any) -> Record:
+    """The record of class `kind` that `to_json` made `data` of. Raises `TypeError` or `ValueError` for other data."""
+    names, types = _fields(kind)
+    return kind(**{name: _value(types[name], given) for name, given in zip(names, data, strict=True)})
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    return tuple(f.name for f in fields(kind)), get_type_hints(kind)
+
+
+def _value(kind: Any, data: Any) -> Any:
+    if get_origin(kind) in (Union, UnionType):
+        kinds = [k for k in get_args(kind) if k is not NoneType]
+        return None if data is None else _value(kinds[0] if len(kinds) == 1 else object, data)
+    if is_dataclass(kind):
+        return from_json(kind, data)  # type: ignore[arg-type]
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        if inner[1:] == (...,):
+            return tuple(data) if inner[0] in (int, str, float) else tuple(_value(inner[0], v) for v in data)
+        return tuple(_value(k, v) for k, v in zip(inner, data, strict=True))
+    if isinstance(get_origin(kind), type) and issubclass(get_origin(kind), Mapping):  # type: ignore[arg-type]
+        return {key: _value(get_args(kind)[1], v) for key, v in data.items()}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(data)
+    return data.encode("latin-1") if kind is bytes else _untyped(data) if kind in (object, Any) else data
+
+
+def _untyped(data: Any) -> Any:
+    if isinstance(data, list):
+        return tuple(_untyped(v) for v in data)
+    return {key: _untyped(v) for key, v in data.items()} if isinstance(data, dict) else data
