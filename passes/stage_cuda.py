@@ -80,8 +80,8 @@ def _staged(emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any],
         for k in (k for group in step.groups for k in group):  # bind tensors before the fork,
             emitter.arguments(k, kernels[k])  # so that only kernel launches lie between the events
         launch_groups(emitter, device, (here, *streams[: len(step.groups) - 1]), step.groups, launch)
-    found = emitter.result()
-    result = found if isinstance(found, relax.Tuple) else relax.Tuple([found])
+    outputs = emitter.result()
+    result = outputs if isinstance(outputs, relax.Tuple) else relax.Tuple([outputs])
     out = emitter.bind(result, relax.TupleType([f.ty for f in result.fields]), "results")
     return emitter.function([emitter.arena, *streams], out, out.ty)
 
@@ -119,9 +119,9 @@ def current_stream() -> Any:
 def resources(lines: Lines, tensors: Sequence[Any], streams: int, device: str) -> Any:
     """A function that creates `tensors` (bindings of `lines`) and `streams` streams, and returns them as a tuple."""
     create = relax.Call(relax.ExternFunc("runtime.Device_StreamCreate"), [tvm.ir.StringImm(device)], ty_args=[_INT])
-    made = [*tensors, *(lines.bind(create, _INT, f"stream_{k}") for k in range(streams))]
-    ty = relax.TupleType([m.ty for m in made])
-    return lines.function([], lines.bind(relax.Tuple(made), ty, "resources"), ty).with_attr("relax.force_pure", True)
+    held = [*tensors, *(lines.bind(create, _INT, f"stream_{k}") for k in range(streams))]
+    ty = relax.TupleType([m.ty for m in held])
+    return lines.function([], lines.bind(relax.Tuple(held), ty, "resources"), ty).with_attr("relax.force_pure", True)
 
 
 def cached(lines: Lines, function: Any, ty: Any) -> list[Any]:
@@ -135,10 +135,10 @@ def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device:
     graph = emitter.graph
     arena: Any = emitter.arena
     lines = Lines()
-    made = resources(lines, [lines.storage(int(arena.ty.shape.values[0]), "arena")], streams, device)
-    held, body = emitter.add(made, "stage_resources"), emitter.add(staged, "staged")
+    allocation = resources(lines, [lines.storage(int(arena.ty.shape.values[0]), "arena")], streams, device)
+    held, body = emitter.add(allocation, "stage_resources"), emitter.add(staged, "staged")
     lines = Lines()
-    args = cached(lines, held, made.ret_ty)
+    args = cached(lines, held, allocation.ret_ty)
     params = []
     for t in graph.inputs:
         tensor = graph.tensors[t]
@@ -147,11 +147,11 @@ def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device:
         target = lines.view(args[0], plan.offset(place.root) + place.offset, tensor.shape, tensor.dtype)
         lines.call(_copy(emitter, tensor.shape, tensor.dtype), [params[-1], target])
     call = run_or_capture(body, args, staged.ret_ty) if cuda_graph else relax.Call(body, args)
-    found = lines.bind(call, staged.ret_ty, "results")
+    outputs = lines.bind(call, staged.ret_ty, "results")
     results = []
     for k, ty in enumerate(staged.ret_ty.fields):
         shape, dtype = tuple(int(d) for d in ty.shape.values), str(ty.dtype)
-        value = lines.bind(relax.TupleGetItem(found, k), ty, "result")
+        value = lines.bind(relax.TupleGetItem(outputs, k), ty, "result")
         results.append(lines.tensor(shape, dtype, "output"))
         lines.call(_copy(emitter, shape, dtype), [value, results[-1]])
     several = isinstance(emitter.program.net.result.ty, relax.TupleType)

@@ -95,12 +95,12 @@ class Emitter(Lines):
 
     def value(self, key: Any) -> Any:
         """The Relax value of a key: `("tensor", t)`, `("merged", t, shape)` (a tensor at the place of t), or a constant."""
-        found = self._values.get(key)
-        if found is None:
+        expr = self._values.get(key)
+        if expr is None:
             tensor = self.graph.tensors[key[1]]
             shape = tensor.shape if key[0] == "tensor" else key[2]
-            found = self._values[key] = self._tensor(key[1], shape, tensor.dtype)
-        return found
+            expr = self._values[key] = self._tensor(key[1], shape, tensor.dtype)
+        return expr
 
     def finish(self) -> tvm.IRModule:
         """The module with `main` and the kernels."""
@@ -128,10 +128,10 @@ class Emitter(Lines):
     def result(self) -> Any:
         """The function's result: a tensor, or a tuple of tensors as in the original function."""
         expr = self.program.net.result
-        found = [self.value(("tensor", t)) for t in self.program.net.tensors_of(expr)]
-        if not found:
+        results = [self.value(("tensor", t)) for t in self.program.net.tensors_of(expr)]
+        if not results:
             raise GraphError("the function returns a constant")
-        return relax.Tuple(found) if isinstance(expr.ty, relax.TupleType) else found[0]
+        return relax.Tuple(results) if isinstance(expr.ty, relax.TupleType) else results[0]
 
 
 def with_main(builder: Any, main: Any, inputs: int) -> tvm.IRModule:

@@ -152,7 +152,7 @@ class _Reader:
         """Windows, multiply-accumulates and attributes of an operator, from the operator table."""
         operator, attrs = OPERATORS.get(kind), call.expr.attrs
         read = [self.program.values[v] for a in call.arguments[:2] for v in numbers_in(a)]
-        made = tuple(TensorType(self.tensors[t].shape, self.tensors[t].dtype) for t in outputs)
+        written = tuple(TensorType(self.tensors[t].shape, self.tensors[t].dtype) for t in outputs)
         if operator is None:
             return self._unchanged_rows(inputs, outputs)
         if operator.family is Family.CONVOLUTION and operator.windows is not None and hasattr(attrs, "kernel_layout"):
@@ -161,16 +161,16 @@ class _Reader:
                 TensorType(tuple(read[1].shape[a] for a in relax_names.oihw_axes(str(attrs.kernel_layout)))),
             )
             table_attrs = relax_names.convolution_attributes(attrs)
-            rows, columns = operator.windows(types, made, table_attrs)
-            kept = {"groups": table_attrs["groups"], "data_layout": table_attrs["layout"]}
-            return _Geometry(rows, columns, operator.macs(types, made, table_attrs), kept)
+            rows, columns = operator.windows(types, written, table_attrs)
+            geometry = {"groups": table_attrs["groups"], "data_layout": table_attrs["layout"]}
+            return _Geometry(rows, columns, operator.macs(types, written, table_attrs), geometry)
         if operator.family is Family.POOL and operator.windows is not None:
             rows, columns = operator.windows(
-                (), made, {**relax_names.pool_attributes(kind, attrs), "dilation": attrs.dilation}
+                (), written, {**relax_names.pool_attributes(kind, attrs), "dilation": attrs.dilation}
             )
             return _Geometry(rows, columns)
         if operator.family is Family.PRODUCT and call.name == "matmul":
-            return _Geometry(macs=operator.macs((TensorType(read[0].shape),), made, {}))
+            return _Geometry(macs=operator.macs((TensorType(read[0].shape),), written, {}))
         return self._unchanged_rows(inputs, outputs)
 
     def _unchanged_rows(self, inputs: Sequence[int], outputs: Sequence[int]) -> _Geometry:
@@ -197,21 +197,21 @@ class _Reader:
         name, given = call.last_name, [self._constant(a) for a in call.arguments]
         if not given or given[0] is None:
             return None
-        made = self.program.values[call.outputs[0]]
+        output = self.program.values[call.outputs[0]]
         if name in VIEWS:
-            return given[0].reshape(made.shape)
+            return given[0].reshape(output.shape)
         if name == "broadcast_to":
-            return np.ascontiguousarray(np.broadcast_to(given[0], made.shape))
+            return np.ascontiguousarray(np.broadcast_to(given[0], output.shape))
         if name == "permute_dims":
             axes = getattr(call.expr.attrs, "axes", None)
             return np.ascontiguousarray(given[0].transpose(None if axes is None else [int(a) for a in axes]))
         if name == "astype":
-            return given[0].astype(made.dtype)
+            return given[0].astype(output.dtype)
         operator = OPERATORS.get(name)
         if operator is None or operator.evaluate is None or any(g is None for g in given):
             return None
         known = operator.family in (Family.UNARY, Family.BINARY)
-        return np.asarray(operator.evaluate({}, *given), dtype=made.dtype) if known else None
+        return np.asarray(operator.evaluate({}, *given), dtype=output.dtype) if known else None
 
     def _kind(self, call: OperatorCall) -> str:
         name, expr = call.last_name, call.expr
@@ -238,10 +238,10 @@ class _Reader:
         return next(((r, c) for r, c, rank in known if r is not None and c is not None and rank == len(shape)), None)
 
     def _tensor(self, value: int, name: str, axes: tuple[int, int] | None = None) -> None:
-        made = self.program.values[value]
-        rows, columns = axes if axes and len(made.shape) == 4 else (None, None)
+        record = self.program.values[value]
+        rows, columns = axes if axes and len(record.shape) == 4 else (None, None)
         self.tensor_of[value] = len(self.tensors)
-        self.tensors.append(Tensor(len(self.tensors), name, made.shape, made.dtype, rows, columns))
+        self.tensors.append(Tensor(len(self.tensors), name, record.shape, record.dtype, rows, columns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,8 @@ def reads(graph: Graph, spec: Spec) -> tuple[int, ...]:
 
 def writes(graph: Graph, spec: Spec) -> tuple[int, ...]:
     """Tensors that a kernel computes and that are graph outputs or read by other kernels."""
-    made = [t for i in spec.ops for t in graph.ops[i].outputs]
-    return tuple(t for t in made if t in graph.outputs or set(graph.consumers[t]) - set(spec.ops))
+    written = [t for i in spec.ops for t in graph.ops[i].outputs]
+    return tuple(t for t in written if t in graph.outputs or set(graph.consumers[t]) - set(spec.ops))
 
 
 def build_kernels(
@@ -141,8 +141,10 @@ class _Builder:
         constant, tensors = self.net.constant(expr), self.net.tensors_of(expr)
         if constant is not None:
             return relax.const(constant) if constant.ndim == 0 else self._parameter(constant)
-        found = [self._exprs[t] for t in tensors]
-        return relax.Tuple(found) if isinstance(getattr(expr, "ty", None), relax.TupleType) else (found or [expr])[0]
+        operands = [self._exprs[t] for t in tensors]
+        return (
+            relax.Tuple(operands) if isinstance(getattr(expr, "ty", None), relax.TupleType) else (operands or [expr])[0]
+        )
 
     def _packed(self, i: int) -> Any:
         """The weights of a convolution or dense layer, packed for the TE of `cpu_float`, as a parameter."""
@@ -195,8 +197,8 @@ class _Builder:
             many = len(op.outputs) > 1
             for k, t in enumerate(op.outputs):
                 self._exprs[t] = bb.emit(relax.TupleGetItem(value, k)) if many else value
-        found = [self._exprs[t] for t in self.outputs]
-        return found[0] if len(found) == 1 else relax.Tuple(found)
+        results = [self._exprs[t] for t in self.outputs]
+        return results[0] if len(results) == 1 else relax.Tuple(results)
 
     def _merged(self, bb: Any, merge: Merge) -> Any:
         x, weights = self._exprs[self.inputs[0]], merge.weight

@@ -43,10 +43,10 @@ def merge_units(net: StageGraph, units: Sequence[Sequence[int]]) -> Merge | None
     if tail is None:
         return None
     calls, constants = tail
-    found = [w for w in weights if w is not None]
+    constant_weights = [w for w in weights if w is not None]
     if heads[0].kind != "conv2d":
-        return Merge("dense", np.concatenate(found, axis=1), sum(channels), calls, constants)
-    return _convolution(net, heads, found, calls, constants, layout)
+        return Merge("dense", np.concatenate(constant_weights, axis=1), sum(channels), calls, constants)
+    return _convolution(net, heads, constant_weights, calls, constants, layout)
 
 
 def _convolution(
@@ -87,13 +87,13 @@ def _tail(
     """The common epilogue: its calls and, per call, constants concatenated along the channels; None if calls differ."""
     calls, constants = [], []
     for position in zip(*tails, strict=True):
-        found = [net.calls[i] for i in position]
-        first = found[0]
-        if any(c.op != first.op or str(c.attrs) != str(first.attrs) for c in found):
+        alike = [net.calls[i] for i in position]
+        first = alike[0]
+        if any(c.op != first.op or str(c.attrs) != str(first.attrs) for c in alike):
             return None
         row: list[np.ndarray | None] = []
         for k in range(len(first.args)):
-            values = [net.constant(c.args[k]) for c in found]
+            values = [net.constant(c.args[k]) for c in alike]
             row.append(_join(values, channels, axis, net, position[0]))
             if row[-1] is None and any(v is not None for v in values):
                 return None

@@ -49,10 +49,10 @@ def probe_module(groups: Sequence[Sequence[Kernel]], target: str, copies: int, d
 
     lines = Lines()
     own = [lines.tensor(tuple(int(d) for d in t.ty.shape.values), str(t.ty.dtype), t.name) for t in tensors]
-    made = stage_cuda.resources(lines, own, len(streams), device)
+    allocation = stage_cuda.resources(lines, own, len(streams), device)
     lines = Lines()
-    args = stage_cuda.cached(lines, builder.add_func(made, "stage_resources"), made.ret_ty)
-    found = lines.bind(stage_cuda.run_or_capture(probe, args, ty), ty, "results")
-    main = lines.function([], lines.bind(relax.TupleGetItem(found, 0), last.ty, "result"), last.ty)
+    args = stage_cuda.cached(lines, builder.add_func(allocation, "stage_resources"), allocation.ret_ty)
+    outputs = lines.bind(stage_cuda.run_or_capture(probe, args, ty), ty, "results")
+    main = lines.function([], lines.bind(relax.TupleGetItem(outputs, 0), last.ty, "result"), last.ty)
     mod = with_main(builder, main, 0)
     return stage_cuda.schedule_cuda(mod, target) if device.startswith("cuda") else mod

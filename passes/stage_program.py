@@ -78,8 +78,8 @@ class _Planner:
                 continue
             groups = [stage.members] if stage.strategy == MERGE else list(stage.groups)
             inside = {t for g in groups for i in g for t in self.graph.ops[i].outputs}
-            found = [self._group(g, inside if len(groups) > 1 else set()) for g in groups]
-            lanes = tuple(g for g in found if g)
+            kernels = [self._group(g, inside if len(groups) > 1 else set()) for g in groups]
+            lanes = tuple(g for g in kernels if g)
             if len(lanes) > 1:
                 steps.append(Step(lanes, number))
             else:
@@ -88,7 +88,7 @@ class _Planner:
 
     def _group(self, group: Sequence[int], concurrent: set[int]) -> tuple[int, ...]:
         """The kernels of one group; a view becomes an alias, or a kernel that copies if `_aliases` forbids that."""
-        found: list[int] = []
+        kernels: list[int] = []
         for kernel in dict.fromkeys(self.kernel_of[i] for i in group):
             op = self.graph.ops[kernel[0]]
             if op.view and self._aliases(op, concurrent):
@@ -96,9 +96,9 @@ class _Planner:
                 for t, offset in zip(op.outputs, op.view_offsets, strict=True):
                     self.places[t] = replace(source, offset=source.offset + offset)
                 continue
-            found.append(len(self.specs))
+            kernels.append(len(self.specs))
             self.specs.append(Spec(kernel))
-        return tuple(found)
+        return tuple(kernels)
 
     def _aliases(self, op: Op, concurrent: set[int]) -> bool:
         """Whether a view can alias its input: that is no graph input or slice, and this concurrent stage uses neither."""
@@ -178,6 +178,6 @@ def check_groups(program: Program) -> None:
     graph = program.net.graph
     for step in program.steps:
         for a, b in permutations(step.groups, 2):
-            made = {t for k in a for t in writes(graph, program.specs[k])}
-            if made & {t for k in b for t in reads(graph, program.specs[k])}:
+            written = {t for k in a for t in writes(graph, program.specs[k])}
+            if written & {t for k in b for t in reads(graph, program.specs[k])}:
                 raise ValidationError(f"stage {step.stage} runs an operator beside one that it reads from")

@@ -47,7 +47,7 @@ def substitute(
 
     Only functions whose name satisfies the predicate `functions` are searched.
     """
-    made = mod.clone()
+    rewritten = mod.clone()
     results: dict[str, SearchResult] = {}
     reads: dict[str, Read] = {}
     skipped: dict[str, str] = {}
@@ -64,8 +64,8 @@ def substitute(
         result: SearchResult = search(read.dag, cost, rules, options)
         results[name], reads[name] = result, read
         if result.steps:
-            made.update_func(gv, write_function(result.dag, read, func.attrs))
-    return Substituted(made, results, reads, skipped)
+            rewritten.update_func(gv, write_function(result.dag, read, func.attrs))
+    return Substituted(rewritten, results, reads, skipped)
 
 
 @dataclass(frozen=True)

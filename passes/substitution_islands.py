@@ -134,12 +134,12 @@ class IslandReader:
         return kernel, _spread(weights.scale, len(kernel)), weights.zero_point
 
     def _bias(self, call: Any, channels: int) -> tuple[np.ndarray, np.ndarray] | None:
-        found = self._reader.dequantized(call)
-        if found is None or found.constant is None or found.zero_point or found.dtype != "int32":
+        bias = self._reader.dequantized(call)
+        if bias is None or bias.constant is None or bias.zero_point or bias.dtype != "int32":
             return None
-        if found.shape != (channels,) or found.scale.size not in (1, channels):
+        if bias.shape != (channels,) or bias.scale.size not in (1, channels):
             return None
-        return found.constant, _spread(found.scale, channels)
+        return bias.constant, _spread(bias.scale, channels)
 
 
 class IslandWriter:

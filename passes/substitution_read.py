@@ -111,8 +111,8 @@ class _Reader:
             if any(self._dequantized(a) for a in call.arguments):
                 raise _NotKnownError  # part of an island that `LowerQuantized` must find unchanged
             if call.name in _READERS:
-                made = _READERS[call.name](self, call)
-                return [made] if isinstance(made, Ref) else made
+                refs = _READERS[call.name](self, call)
+                return [refs] if isinstance(refs, Ref) else refs
             if kind in BINARY:
                 return [self._binary(kind, call)]
             if kind in UNARY:
@@ -187,20 +187,20 @@ def _pool(r: _Reader, call: OperatorCall) -> Ref:
     x, a, kind = r.ref(call.arguments[0]), call.expr.attrs, call.last_name
     if str(a.layout) not in ("NCHW", "NHWC") or any(d != 1 for d in a.dilation) or len(x.shape) != 4:
         raise _NotKnownError
-    made = r.make(kind, x, **relax_names.pool_attributes(kind, a))
-    if made.shape != r.shape(call):
+    pooled = r.make(kind, x, **relax_names.pool_attributes(kind, a))
+    if pooled.shape != r.shape(call):
         raise _NotKnownError
-    return made
+    return pooled
 
 
 def _matmul(r: _Reader, call: OperatorCall) -> Ref:
     a, b = r.ref(call.arguments[0]), r.ref(call.arguments[1])
     if len(a.shape) < 2 or len(b.shape) < 2 or a.type.dtype != b.type.dtype:
         raise _NotKnownError
-    made = r.make("matmul", a, b, act="")
-    if tuple(made.type) != (r.shape(call), r.dtype(call)):
+    product = r.make("matmul", a, b, act="")
+    if tuple(product.type) != (r.shape(call), r.dtype(call)):
         raise _NotKnownError
-    return made
+    return product
 
 
 def _batch_norm(r: _Reader, call: OperatorCall) -> Sequence[Ref]:

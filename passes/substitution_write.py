@@ -38,14 +38,14 @@ def write_with_parameters(dag: Dag, read: Read, attrs: Any = None) -> tuple[rela
 def fold(dag: Dag, constants: Mapping[str, np.ndarray]) -> dict[Ref, np.ndarray]:
     """Values of the graph's constant nodes. Derived ones are computed in float64 and rounded once."""
     wide = {n: v.astype("float64") if v.dtype.kind == "f" else v for n, v in constants.items()}
-    made: dict[Ref, np.ndarray] = {}
+    values: dict[Ref, np.ndarray] = {}
     for ref in dag.constants():
         if ref.node.kind == "weight":
-            made[ref] = constants[str(ref.node["name"])]
+            values[ref] = constants[str(ref.node["name"])]
         else:
             value = evaluate((ref,), wide)[ref]
-            made[ref] = np.ascontiguousarray(np.broadcast_to(value, ref.shape).astype(ref.type.dtype))
-    return made
+            values[ref] = np.ascontiguousarray(np.broadcast_to(value, ref.shape).astype(ref.type.dtype))
+    return values
 
 
 class _Writer:
@@ -91,12 +91,12 @@ class _Writer:
         return self._vars[-1]
 
     def _emit_node(self, node: Node) -> None:
-        made = self._node(node)
-        if len(node.types) == 1 and not isinstance(made.ty, relax.TupleType):
-            self._exprs[Ref(node, 0)] = made
+        value = self._node(node)
+        if len(node.types) == 1 and not isinstance(value.ty, relax.TupleType):
+            self._exprs[Ref(node, 0)] = value
             return
         for port in range(len(node.types)):
-            self._exprs[Ref(node, port)] = self._builder.emit(relax.TupleGetItem(made, port))
+            self._exprs[Ref(node, port)] = self._builder.emit(relax.TupleGetItem(value, port))
 
     def _expr(self, ref: Ref) -> Any:
         return self._constant(ref) if ref.node.constant else self._exprs[ref]

@@ -73,18 +73,18 @@ class _Chain:
         return self._known[call]
 
     def _leaf(self, call: Call) -> np.ndarray:
-        found = self._island.reader.dequantized(call)
-        if found is None or found.scale.size != 1:
+        operand = self._island.reader.dequantized(call)
+        if operand is None or operand.scale.size != 1:
             raise NotLowered("an operand without one constant scale")
-        if found.constant is not None:
-            return self._number(found.constant.astype("int64") - found.zero_point) * found.step
-        if found.dtype not in BYTE_TYPES:
-            raise NotLowered(f"no integer form of {name_of(self._island.core)} on {found.dtype}")
-        if self.source is not None and not self.source.value.same_as(found.value):
+        if operand.constant is not None:
+            return self._number(operand.constant.astype("int64") - operand.zero_point) * operand.step
+        if operand.dtype not in BYTE_TYPES:
+            raise NotLowered(f"no integer form of {name_of(self._island.core)} on {operand.dtype}")
+        if self.source is not None and not self.source.value.same_as(operand.value):
             raise NotLowered(f"no integer form of {name_of(self._island.core)} of two tensors")
-        self.source = found
-        info = np.iinfo(found.dtype)
-        return found.step * (np.arange(info.min, info.max + 1) - found.zero_point).astype("float32")
+        self.source = operand
+        info = np.iinfo(operand.dtype)
+        return operand.step * (np.arange(info.min, info.max + 1) - operand.zero_point).astype("float32")
 
     def _inner(self, call: Call) -> np.ndarray:
         data = constant_of(call)

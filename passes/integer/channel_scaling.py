@@ -96,8 +96,8 @@ def _units(island: Island, core: Call) -> np.ndarray | None:
         call = island.reader.define(operand)
         while name_of(call) in _VIEWS:
             call = island.reader.define(call.args[0])
-        found = island.reader.dequantized(call)
-        if found is None or not np.all(found.scale > 0):
+        factor = island.reader.dequantized(call)
+        if factor is None or not np.all(factor.scale > 0):
             return None
-        units = units * found.scale.reshape(-1).astype("float64")
+        units = units * factor.scale.reshape(-1).astype("float64")
     return units

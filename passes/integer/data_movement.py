@@ -45,10 +45,10 @@ def lower_concat(island: Island) -> Value:
 
 def _tabulated_concat(island: Island, stored: Sequence[Quantized], axis: int) -> Value:
     tables = [_concat_table(p, island.output) for p in stored]
-    kept = [t for t in tables if t is not None]
-    places = list(accumulate((t is not None for t in tables), initial=0))
-    which = [-1 if t is None else place for t, place in zip(tables, places, strict=False)]
-    return _copied(island, [p.value for p in stored], axis, kept, which)
+    used = [t for t in tables if t is not None]
+    counts = list(accumulate((t is not None for t in tables), initial=0))
+    which = [-1 if t is None else number for t, number in zip(tables, counts, strict=False)]
+    return _copied(island, [p.value for p in stored], axis, used, which)
 
 
 def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int) -> Value:
@@ -135,8 +135,8 @@ def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
 
     def compute(a: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
-            place = dict(zip(axes, index, strict=True))
-            return a[tuple(place[k] for k in range(len(shape)))]
+            position = dict(zip(axes, index, strict=True))
+            return a[tuple(position[k] for k in range(len(shape)))]
 
         return te.compute([shape[k] for k in axes], at, name="transpose")
 

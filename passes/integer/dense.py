@@ -230,10 +230,10 @@ def _lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = No
 
 
 def _batch_operand(island: Island, core: Call, index: int) -> Quantized:
-    found = island.reader.dequantized(core.args[index])
-    if found is None or found.dtype not in STORED_TYPES:
+    operand = island.reader.dequantized(core.args[index])
+    if operand is None or operand.dtype not in STORED_TYPES:
         raise NotLowered(f"operand {index} of a product is not dequantized from integers")
-    return found
+    return operand
 
 
 def _batch(x: Tensor, index: tuple[Index, ...]) -> list[Index | int]:

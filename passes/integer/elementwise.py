@@ -124,7 +124,7 @@ def _binary(
 
 def _summands(island: Island) -> list[Quantized] | None:
     """The stored tensors summed by nested adds, if there are more than two; else None."""
-    found: list[Quantized] = []
+    summands: list[Quantized] = []
     waiting = list(island.core.args)
     while waiting:
         expr = waiting.pop(0)
@@ -135,8 +135,8 @@ def _summands(island: Island) -> list[Quantized] | None:
         summand = island.reader.dequantized(expr)
         if summand is None or summand.scale.size != 1 or summand.dtype not in STORED_TYPES:
             return None
-        found.append(summand)
-    return found if len(found) > 2 else None
+        summands.append(summand)
+    return summands if len(summands) > 2 else None
 
 
 def _lower_summands(island: Island, parts: list[Quantized]) -> Value:

@@ -51,9 +51,9 @@ class Emitter:
             raise NotLowered("all of its operands are constant")
         given = [operands[k] for k in order]
         arguments = [relax.const(o, str(o.dtype)) if isinstance(o, np.ndarray) else self.new(o) for o in given]
-        places = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(arguments)]
-        output = compute(*(places[order.index(k)] for k in range(len(order))))
-        func = te.create_prim_func([*places, output], index_dtype_override="int32").without_attr("global_symbol")
+        placeholders = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(arguments)]
+        output = compute(*(placeholders[order.index(k)] for k in range(len(order))))
+        func = te.create_prim_func([*placeholders, output], index_dtype_override="int32").without_attr("global_symbol")
         return self.call_func(kind, func, arguments, activations, **attributes)
 
     def call_func(

@@ -75,10 +75,10 @@ def lower_moving_pad(island: Island) -> Value:
     most = {"reflect": -1, "circular": 0}.get(mode)
     if min(widths) < 0 or (most is not None and any(max(b, e) > d + most for d, b, e in sides)):
         raise NotLowered(f"padding of mode {mode}, negative or wider than its input")
-    place = {"reflect": _reflected, "replicate": _at_edge, "circular": _around}[mode]
+    source_index = {"reflect": _reflected, "replicate": _at_edge, "circular": _around}[mode]
 
     def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
-        return a[tuple(place(i, *side) for i, side in zip(index, sides, strict=True))]
+        return a[tuple(source_index(i, *side) for i, side in zip(index, sides, strict=True))]
 
     return island.elementwise("mirror_pad", element, [data], pad_width=tuple(widths), mode=mode)
 
@@ -95,11 +95,11 @@ def lower_resize_nearest(island: Island) -> Value:
     def compute(a: Tensor, *given: Tensor) -> Tensor:
         def at(n: Index, y: Index, x: Index, c: Index) -> Scalar:
             rest = list(given)
-            places = [
+            indices = [
                 rest.pop(0)[i] if ratio is None else (i * ratio[0] // ratio[1])
                 for i, ratio in zip((y, x), exact, strict=True)
             ]
-            return a[n, places[0], places[1], c]
+            return a[n, indices[0], indices[1], c]
 
         return te.compute(island.output.shape, at, name="resize_nearest")
 
@@ -137,7 +137,7 @@ def lower_float_resize(island: Island) -> Value | None:
         island,
         island.core.args[0],
         rows,
-        lambda a, n, y, xx, c: _te_blend(a, n, c, _te_float_place(rows, y), _te_float_place(columns, xx)),
+        lambda a, n, y, xx, c: _te_blend(a, n, c, _te_float_coordinate(rows, y), _te_float_coordinate(columns, xx)),
     )
 
 
@@ -210,23 +210,23 @@ def _around(i: Index, extent: int, before: int, after: int) -> Scalar:
     return tirx.Select(j > extent - 1, j - extent, j) if after else j
 
 
-def _te_fixed_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
+def _te_fixed_coordinate(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
     """The two source indices of output index `i`, and the weight of the second in units of 1/1024."""
     one = 1 << _FRACTION_BITS
     if grid.align_corners and grid.target > 1:
         step = (one * (grid.source - 1) + (grid.target - 1) // 2) // (grid.target - 1)
     else:
         step = (one * grid.source + grid.target // 2) // grid.target
-    place = i * step + (step // 2 - one // 2) if grid.half_pixel else i * step
-    first = tirx.max(place, i32(0)) >> i32(_FRACTION_BITS)  # as C's division, which truncates negative coordinates to 0
-    second = tirx.min((place + i32(one - 1)) >> i32(_FRACTION_BITS), i32(grid.source - 1))
-    return tirx.min(first, i32(grid.source - 1)), second, place - first * i32(1 << _FRACTION_BITS)
+    at = i * step + (step // 2 - one // 2) if grid.half_pixel else i * step
+    first = tirx.max(at, i32(0)) >> i32(_FRACTION_BITS)  # as C's division, which truncates negative coordinates to 0
+    second = tirx.min((at + i32(one - 1)) >> i32(_FRACTION_BITS), i32(grid.source - 1))
+    return tirx.min(first, i32(grid.source - 1)), second, at - first * i32(1 << _FRACTION_BITS)
 
 
 def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
     """Bilinear blend in the reference's fixed point: int8 in 32 bits, int16 in 64."""
-    y0, y1, wy = _te_fixed_place(rows, y)
-    x0, x1, wx = _te_fixed_place(columns, x)
+    y0, y1, wy = _te_fixed_coordinate(rows, y)
+    x0, x1, wx = _te_fixed_coordinate(columns, x)
     one = i32(1 << _FRACTION_BITS)
     wide = "int32" if str(a.dtype) == "int8" else "int64"
 
@@ -244,20 +244,21 @@ def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns
     return te_clamp(rounded, *range_of(str(a.dtype)), str(a.dtype))
 
 
-def _te_float_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
+def _te_float_coordinate(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
     """The two source indices of output index `i`, and the weight of the second in float32."""
     step = tirx.const(float(grid.step), "float32")
-    place = i.astype("float32") * step
+    coordinate = i.astype("float32") * step
     if grid.half_pixel:
-        place = (i.astype("float32") + tirx.const(0.5, "float32")) * step - tirx.const(0.5, "float32")
-    low = tirx.floor(place).astype("int32")
+        coordinate = (i.astype("float32") + tirx.const(0.5, "float32")) * step - tirx.const(0.5, "float32")
+    low = tirx.floor(coordinate).astype("int32")
     first, last = tirx.max(low, i32(0)), i32(grid.source - 1)
-    above = tirx.ceil(place).astype("int32")
-    return tirx.min(first, last), tirx.min(above, last), place - tirx.min(first, last).astype("float32")
+    above = tirx.ceil(coordinate).astype("int32")
+    return tirx.min(first, last), tirx.min(above, last), coordinate - tirx.min(first, last).astype("float32")
 
 
 def _te_blend_uint8(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
-    total = _te_blend(a, n, c, _te_float_place(rows, y), _te_float_place(columns, x)) + tirx.const(0.5, "float32")
+    blended = _te_blend(a, n, c, _te_float_coordinate(rows, y), _te_float_coordinate(columns, x))
+    total = blended + tirx.const(0.5, "float32")
     return total.astype("int32").astype("uint8")
 
 

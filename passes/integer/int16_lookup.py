@@ -54,11 +54,11 @@ def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
             half = i32((1 << s) >> 1)
             return (a[index].astype("int32") * i32(m) + half) >> i32(s)
 
-        place = te.compute(out.shape, scaled, name="wide_lut_input")
+        argument = te.compute(out.shape, scaled, name="wide_lut_input")
 
         def finish(*index: Index) -> Scalar:
-            curve = te_sigmoid(place[index], table, bits)
-            return _te_curve(curve, place[index], function).astype("int16")
+            curve = te_sigmoid(argument[index], table, bits)
+            return _te_curve(curve, argument[index], function).astype("int16")
 
         return te.compute(out.shape, finish, name="wide_lut")
 
@@ -165,8 +165,8 @@ def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callabl
 
 def te_interpolated(table: Tensor, v: Scalar) -> Scalar:
     """A table of 513 entries, interpolated at the int16 value `v` by its low seven bits."""
-    place = (v >> i32(7)) + i32(256)
-    base, after = table[place].astype("int32"), table[place + i32(1)].astype("int32")
+    entry = (v >> i32(7)) + i32(256)
+    base, after = table[entry].astype("int32"), table[entry + i32(1)].astype("int32")
     return base + (((after - base) * (v & i32(127)) + i32(64)) >> i32(7))
 
 

@@ -185,17 +185,17 @@ class Island:
 
     def operand(self, index: int) -> Quantized:
         """The dequantized operand `index` of the core."""
-        found = self.reader.dequantized(self.core.args[index])
-        if found is None:
+        quantized = self.reader.dequantized(self.core.args[index])
+        if quantized is None:
             raise NotLowered(f"operand {index} of {name_of(self.core)} is not dequantized from integers")
-        return found
+        return quantized
 
     def activation(self, expr: Value) -> Quantized:
         """The stored, non-constant tensor from which `expr` is dequantized."""
-        found = self.reader.dequantized(expr)
-        if found is None or found.constant is not None:
+        operand = self.reader.dequantized(expr)
+        if operand is None or operand.constant is not None:
             raise NotLowered("its input is not dequantized from integers")
-        return found
+        return operand
 
     def writing(self, output: Output, core: Call | None = None) -> Island:
         """The same operator (or `core`) with another output and without activation."""
@@ -226,26 +226,26 @@ class Reader:
             expr = self.definitions[expr]
         return expr
 
-    def match(self, expr: Value, pattern: Pattern, found: dict[str, Value] | None = None) -> dict[str, Value] | None:
+    def match(self, expr: Value, pattern: Pattern, bound: dict[str, Value] | None = None) -> dict[str, Value] | None:
         """Match `expr` against a pattern: the values bound to the pattern's names, or None.
 
         A pattern is a tuple of an operator and its arguments' patterns, a number that a constant or scalar has to equal,
         or a name that binds any value, the same one at every occurrence.
         """
-        found = {} if found is None else found
+        bound = {} if bound is None else bound
         if isinstance(pattern, str):
-            return found if found.setdefault(pattern, expr).same_as(expr) else None
+            return bound if bound.setdefault(pattern, expr).same_as(expr) else None
         call = self.define(expr)
         if not isinstance(pattern, tuple):
             data = constant_of(call)
             if data is None:
-                return found if hasattr(call, "value") and number_of(call) == pattern else None
-            return found if np.all(data == pattern) else None
+                return bound if hasattr(call, "value") and number_of(call) == pattern else None
+            return bound if np.all(data == pattern) else None
         operator, *inner = pattern
         matched = name_of(call) == f"relax.{operator}" and all(
-            self.match(a, p, found) is not None for a, p in zip(call.args, inner, strict=True)
+            self.match(a, p, bound) is not None for a, p in zip(call.args, inner, strict=True)
         )
-        return found if matched else None
+        return bound if matched else None
 
     def quantum(self, quantize: Call) -> tuple[np.float32, int] | None:
         """Scale and zero point of a quantize; None unless each is a single constant number."""

@@ -113,10 +113,10 @@ def lower_elu(island: Island, x: Value) -> Value:
 
 def lower_hard_swish(island: Island) -> Value:
     """Hard swish, `x * relu6(x + 3) / 6` in the importer's expansion, in the reference's 16-bit arithmetic."""
-    found = island.reader.match(island.core, HARD_SWISH)
-    if found is None:
+    bound = island.reader.match(island.core, HARD_SWISH)
+    if bound is None:
         raise NotLowered("no integer form of a division")
-    x = _operand(island, found["x"])
+    x = _operand(island, bound["x"])
     if x.dtype == "int16":
         raise NotLowered("a hard swish of int16, which the reference does not have")
     return lookup(island, x, hard_swish_table(x, island.output))

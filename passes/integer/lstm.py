@@ -96,9 +96,9 @@ def lower_lstm(emitter: Emitter, x: Value, shape: Sequence[int], major: bool, ga
     fraction = max(GATE_BITS, -states.cell_exponent - 1)
     constants = [*inputs, *recurrent, exponentials(fraction), np.array(_EXP_STEPS, "int32")]
     values = [emitter.new(x), *(relax.const(c, str(c.dtype)) for c in constants)]
-    places = [tirx.decl_buffer(shape_of(v), dtype_of(v), f"p{i}") for i, v in enumerate(values)]
+    buffers = [tirx.decl_buffer(shape_of(v), dtype_of(v), f"p{i}") for i, v in enumerate(values)]
     out = tirx.decl_buffer((*shape[:2], units), "int8", "out")
-    loops = _Loops(places, out, (inputs, recurrent), states, major, fraction)
+    loops = _Loops(buffers, out, (inputs, recurrent), states, major, fraction)
     return emitter.call_func("lstm", loops.function(), values, 1, units=units, coupled=gates.coupled)
 
 
@@ -199,17 +199,17 @@ class _Loops:
         )
 
     def _product(self, which: int, source: Value, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> list[Value]:
-        made, (weights, bias, multipliers, shifts) = self.products[which]
+        sums, (weights, bias, multipliers, shifts) = self.products[which]
         row = (t, b) if self.major else (b, t)
 
         def add(i: Scalar) -> Value:
             product = source[(*row, i)].astype("int32") * weights[k, u, i].astype("int32")
             return _store(self.sum, i32(0), self.sum[0] + product)
 
-        scaled = fp.te_rescale_channel(self.sum[0], multipliers[k], shifts[k], made.shifts, made.bound)
+        scaled = fp.te_rescale_channel(self.sum[0], multipliers[k], shifts[k], sums.shifts, sums.bound)
         return [
             _store(self.sum, i32(0), bias[k, u]),
-            _loop("i", made.weights.shape[2], add),
+            _loop("i", sums.weights.shape[2], add),
             _store(self.gate, k, fp.te_clamp(self.gate[k] + scaled, -_ONE - 1, _ONE, "int32")),
         ]
 
@@ -217,10 +217,10 @@ class _Loops:
         count, states = self.count, self.states
         forget, new = self.gate[count - 3], self.gate[count - 2]
         taken = i32(_ONE) - forget if count == 3 else self.gate[0]
-        kept = fp.te_rounding_divide(forget * self.cell[u].astype("int32"), 15)
+        remembered = fp.te_rounding_divide(forget * self.cell[u].astype("int32"), 15)
         added = fp.te_rounding_divide(taken * new, 30 + states.cell_exponent)
         low, high = (-states.clip, states.clip) if states.clip else (-_ONE - 1, _ONE)
-        return _store(self.cell, u, fp.te_clamp(kept + added, low, high, "int16"))
+        return _store(self.cell, u, fp.te_clamp(remembered + added, low, high, "int16"))
 
     def _output(self, b: Scalar, t: Scalar, u: Scalar) -> Value:
         product = self.gate[self.count - 1] * self.held[2]

@@ -225,14 +225,14 @@ def te_reduced(
 ) -> Tensor:
     """A TE stage of the output's shape: `reduce` over `element(a[...])` along the island's reduced axes."""
     axes, rank = reduced_axes(island), len(a.shape)
-    kept = bool(island.core.attrs.keepdims)
+    keepdims = bool(island.core.attrs.keepdims)
     reduced = {axis: te.reduce_axis((0, int(a.shape[axis])), f"r{axis}") for axis in axes}
 
     def at(*index: Index) -> Scalar:
         own = iter(index)
-        left = list(index) if kept else [0 if axis in axes else next(own) for axis in range(rank)]
-        place = tuple(reduced.get(axis, left[axis]) for axis in range(rank))
-        return reduce(element(a[place]), axis=list(reduced.values()))
+        left = list(index) if keepdims else [0 if axis in axes else next(own) for axis in range(rank)]
+        indices = tuple(reduced.get(axis, left[axis]) for axis in range(rank))
+        return reduce(element(a[indices]), axis=list(reduced.values()))
 
     return te.compute(island.output.shape, at, name=name)
 

@@ -115,19 +115,19 @@ def lower_arg(island: Island) -> Value:
         raise NotLowered("an arg max of values that are neither stored integers nor floats, or over all axes")
     kind, reduce = ("arg_max", te.max) if name_of(island.core) == "relax.argmax" else ("arg_min", te.min)
     shape = shape_of(data)
-    axis, kept = int(island.core.attrs.axis) % len(shape), bool(island.core.attrs.keepdims)
+    axis, keepdims = int(island.core.attrs.axis) % len(shape), bool(island.core.attrs.keepdims)
     extent, dtype = shape[axis], island.output.dtype
 
-    def place(index: tuple[Index, ...], at: Index) -> tuple[Index, ...]:
-        return (*index[:axis], at, *index[axis + (1 if kept else 0) :])
+    def indices(index: tuple[Index, ...], at: Index) -> tuple[Index, ...]:
+        return (*index[:axis], at, *index[axis + (1 if keepdims else 0) :])
 
     def compute(a: Tensor) -> Tensor:
         rv, ri = te.reduce_axis((0, extent), "rv"), te.reduce_axis((0, extent), "ri")
-        best = te.compute(island.output.shape, lambda *i: reduce(a[place(i, rv)], axis=[rv]), name=f"{kind}_best_acc")
+        best = te.compute(island.output.shape, lambda *i: reduce(a[indices(i, rv)], axis=[rv]), name=f"{kind}_best_acc")
         first = te.compute(
             island.output.shape,
             lambda *i: te.min(
-                tirx.Select(a[place(i, ri)].equal(best[i]), ri.var.astype("int32"), i32(extent - 1)), axis=[ri]
+                tirx.Select(a[indices(i, ri)].equal(best[i]), ri.var.astype("int32"), i32(extent - 1)), axis=[ri]
             ),
             name=f"{kind}_acc",
         )

@@ -59,15 +59,15 @@ def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
 @ISLANDS.lowers("dequantize")
 def lower_requantize(island: Island) -> Value:
     """dequantize -> quantize: stored integers to another quantization."""
-    found = island.reader.dequantized(island.core)
-    if found is None:
+    source = island.reader.dequantized(island.core)
+    if source is None:
         raise NotLowered("its input's quantization is not constant")
-    return requantized(island, found)
+    return requantized(island, source)
 
 
-def requantized(island: Island, found: Quantized) -> Value:
+def requantized(island: Island, source: Quantized) -> Value:
     """A stored tensor (of the old function or the new one) requantized to the island's output."""
-    x, out = stored(found), island.output
+    x, out = stored(source), island.output
     if out.same_as(x) and out.whole:
         return island.emitter.new(x.value)
     return rescaled(island, "requantize", x, np.float64(x.step) / np.float64(out.scale))
@@ -111,12 +111,12 @@ def in_output_scale(island: Island, expr: Value) -> Operand:
         If the operand is neither a float constant nor dequantized from integers.
     """
     core, out = island.reader.define(expr), island.output
-    data, found = constant_of(core), island.reader.dequantized(expr)
-    if found is not None and found.constant is not None and found.scale.size == 1:
-        data = (found.constant.astype("int64") - found.zero_point).astype("float32") * found.step
+    data, operand = constant_of(core), island.reader.dequantized(expr)
+    if operand is not None and operand.constant is not None and operand.scale.size == 1:
+        data = (operand.constant.astype("int64") - operand.zero_point).astype("float32") * operand.step
     if data is not None and data.dtype == np.float32:
         return stored_numbers(data.reshape(-1), out).reshape(data.shape).astype(out.dtype)
-    if found is None or found.constant is not None:
+    if operand is None or operand.constant is not None:
         raise NotLowered(f"an operand of {name_of(island.core)} is not dequantized from integers")
     inner = Output.unbounded(shape_of(expr), out.dtype, out.scale, out.zero_point)
     return lower_requantize(island.writing(inner, core))

@@ -222,12 +222,12 @@ def _te_int16_softmax(x: Tensor, exps: Tensor, inverses: Tensor, scaling: tuple[
     rk, rs = rows.axis("rk"), rows.axis("rs")
     top = rows.stage("max_acc", lambda *r: te.max(rows.element(r, rk), axis=[rk]))
 
-    def place(row: Row, k: Index) -> Scalar:
+    def argument(row: Row, k: Index) -> Scalar:
         scaled = fp.te_rescale(rows.element(row, k) - top[row], *scaling, (1 << 16) - 1)
         return _te_bounded(scaled + i32(_HIGHEST16))
 
-    places = rows.elements(place, "place")
-    e = rows.elements(lambda row, k: te_interpolated(exps, rows.of(places, row, k)), "exp")
+    arguments = rows.elements(argument, "place")
+    e = rows.elements(lambda row, k: te_interpolated(exps, rows.of(arguments, row, k)), "exp")
     total = rows.stage("sum_acc", lambda *r: te.sum(rows.of(e, r, rs), axis=[rs]))
     zeros = rows.stage("zeros", lambda *r: fp.te_leading_zeros(total[r]))
 

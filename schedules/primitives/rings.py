@@ -61,8 +61,8 @@ def lengthened(realizes: Sequence[Any]) -> tuple[list[Any], dict[Buffer, Buffer]
         return index.a if isinstance(index, tirx.FloorMod) else index
 
     blocks = [_over(r.block, whole, axes, straight, lambda r: isinstance(r.min, tirx.FloorMod)) for r in realizes]
-    made = [s_tir.SBlockRealize(r.iter_values, r.predicate, b) for r, b in zip(realizes, blocks, strict=True)]
-    return made, whole
+    longer = [s_tir.SBlockRealize(r.iter_values, r.predicate, b) for r, b in zip(realizes, blocks, strict=True)]
+    return longer, whole
 
 
 def _over(
@@ -77,7 +77,7 @@ def _over(
     Along `axes`, read and write regions whose range `is_single` accepts stay single elements; others become whole.
     """
 
-    def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
+    def redirected(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
         if buffer not in buffers:
             return None
         return buffers[buffer], [at(buffer, k, i) if k in axes[buffer] else i for k, i in enumerate(indices)]
@@ -97,8 +97,8 @@ def _over(
         [region(r) for r in block.reads],
         [region(r) for r in block.writes],
         block.name_hint,
-        tir.relocated(block.body, place),
-        None if block.init is None else tir.relocated(block.init, place),
+        tir.relocated(block.body, redirected),
+        None if block.init is None else tir.relocated(block.init, redirected),
         block.alloc_buffers,
         block.match_buffers,
         block.annotations,

@@ -165,11 +165,11 @@ def buffer_bytes(target: object) -> dict[str, int]:
         buffer_bytes(stripe(func, 2, axes=(0, 1)))    # {"low": 32}
     """
     lowered = staging.lower_blocks(tvm.IRModule({"main": tir.narrow_indices(_function(target)[0])}))["main"]
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for alloc in tir.collect(lowered.body, tirx.AllocBuffer):
         buffer = alloc.buffer
-        found[buffer.name] = found.get(buffer.name, 0) + prod(tir.shape_of(buffer)) * ITEM_BYTES[tir.dtype_of(buffer)]
-    return found
+        sizes[buffer.name] = sizes.get(buffer.name, 0) + prod(tir.shape_of(buffer)) * ITEM_BYTES[tir.dtype_of(buffer)]
+    return sizes
 
 
 def _function(target: Any) -> tuple[PrimFunc, str]:
@@ -189,9 +189,9 @@ def _applied(target: Any, change: Callable[[PrimFunc], PrimFunc]) -> Any:
         return func
     mod = target.mod.clone()
     mod[mod.get_global_var(name)] = func
-    made = s_tir.Schedule(mod)
-    made.work_on(name)
-    return made
+    schedule = s_tir.Schedule(mod)
+    schedule.work_on(name)
+    return schedule
 
 
 def _stripe(
@@ -221,9 +221,9 @@ def _stripe(
         if not 0 <= axis < len(shape) or not 1 <= size <= shape[axis]:
             raise UsageError(f"stripes of {size} along axis {axis} of {shape}, which '{output}' writes")
         cuts.append(Cut.of(groups, axis, size, tirx.Var(name, "int32")))
-    place = stages.index(last)
-    before = [s.statement for s in stages[:place] if s not in chosen]
-    after = [s.statement for s in stages[place + 1 :]]
+    index = stages.index(last)
+    before = [s.statement for s in stages[:index] if s not in chosen]
+    after = [s.statement for s in stages[index + 1 :]]
     rings = Rings(groups, cuts)
     return with_statements(func, [*before, striped(groups, cuts, rings.block), *after], rings.buffers)
 
@@ -258,10 +258,10 @@ def _inlined(func: PrimFunc, output: str) -> PrimFunc:
 
 def _chosen(stages: Sequence[Stage], last: Stage, producers: Sequence[str] | None) -> list[Stage]:
     """The blocks to stripe: the output and the blocks that it needs, restricted to `producers` where given."""
-    wanted = None if producers is None else {_known(p, stages) for p in producers}
+    names = None if producers is None else {_known(p, stages) for p in producers}
     chosen = [last]
     for stage in reversed(stages[: stages.index(last)]):
-        if any(s.reads(stage.buffer) for s in chosen) and (wanted is None or stage.name in wanted):
+        if any(s.reads(stage.buffer) for s in chosen) and (names is None or stage.name in names):
             chosen.insert(0, stage)
     for name in producers or ():
         if all(s.name != name for s in chosen):
@@ -282,8 +282,8 @@ def _nobody_else_reads(func: PrimFunc, stages: Sequence[Stage], chosen: Sequence
 
 def _stripe_loops(func: PrimFunc) -> list[Any]:
     """The loops over stripes, innermost first."""
-    found = [f for f in tir.collect(func.body, tirx.For) if STRIPE in f.annotations]
-    return sorted(found, key=lambda f: len(tir.collect(f, tirx.For)))
+    loops = [f for f in tir.collect(func.body, tirx.For) if STRIPE in f.annotations]
+    return sorted(loops, key=lambda f: len(tir.collect(f, tirx.For)))
 
 
 def _roll(func: PrimFunc, blocks: Sequence[str]) -> PrimFunc:
@@ -307,8 +307,8 @@ def _roll(func: PrimFunc, blocks: Sequence[str]) -> PrimFunc:
     rolled = _to_roll(groups, cuts[0], blocks)
     cuts[0] = Cut.of(groups, cuts[0].axis, cuts[0].size, cuts[0].loop, rolled)
     rings = Rings(groups, cuts, rolled)
-    made = striped(groups, cuts, rings.block, rolled)
-    statements = [made if s.same_as(loops[-1]) else s for s in _statements(func)]
+    rolled_nest = striped(groups, cuts, rings.block, rolled)
+    statements = [rolled_nest if s.same_as(loops[-1]) else s for s in _statements(func)]
     return with_statements(func, statements, rings.buffers)
 
 

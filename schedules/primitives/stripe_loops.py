@@ -30,9 +30,9 @@ class Cut:
     @classmethod
     def of(cls, groups: Sequence[Group], axis: int, size: int, loop: Var, rolled: Sequence[Group] = ()) -> Cut:
         axes, readers = reaches(groups, axis)
-        made = spans(groups, axes, readers, size, rolled)
+        by_group = spans(groups, axes, readers, size, rolled)
         extent = tir.shape_of(groups[-1].head.buffer)[axis]
-        return cls(loop, size, axis, axes, readers, made, range(-warm_up(made, rolled), -(-extent // size)))
+        return cls(loop, size, axis, axes, readers, by_group, range(-warm_up(by_group, rolled), -(-extent // size)))
 
     def slice(self, group: Group, inner: Var) -> Expr:
         """The slice of a group that iteration `inner` of its own loop computes, inside of the loop over stripes."""
@@ -75,15 +75,15 @@ def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[V
             extents[variable] = cut.spans[group].length
             values[variable] = cut.slice(group, loops[variable])
             guards += cut.guards(group, values[variable])
-    place = [values.get(v) for v in head.target]
-    body = [_at(stage, place, _all(guards), block_of) for stage in group.members[:-1]]
+    indices = [values.get(v) for v in head.target]
+    body = [_at(stage, indices, _all(guards), block_of) for stage in group.members[:-1]]
     body.append(_realized(head, values, _all(guards), block_of))
     return _looped(tir.sequence(body), [(loop, extents[v]) for v, loop in loops.items()])
 
 
-def _at(stage: Stage, place: Sequence[Expr | None], predicate: Expr, block_of: BlockOf) -> Stmt:
-    """A stage inside of the pixel loops: it writes indices `place`, with a loop of its own along axes that are None."""
-    known = {v: value for v, value in zip(stage.target, place, strict=True) if value is not None}
+def _at(stage: Stage, indices: Sequence[Expr | None], predicate: Expr, block_of: BlockOf) -> Stmt:
+    """A stage inside of the pixel loops: it writes indices `indices`, with a loop of its own along axes that are None."""
+    known = {v: value for v, value in zip(stage.target, indices, strict=True) if value is not None}
     return _realized(stage, known, predicate, block_of)
 
 
@@ -105,8 +105,8 @@ def _rolled_nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf) -> Stmt:
     fixed = {head.slice_variable(cut.axes[group]): row}
     value, span = cut.slice(group, loop), cut.spans[group]
     axis = tirx.IterVar(ir.Range(0, span.extent), row, tirx.IterVar.Opaque)
-    made = [s.buffer for s in group.members]
-    reads = {r.source: _whole(r) for s in group.members for r in block_of(s).reads if r.source not in made}
+    written = [s.buffer for s in group.members]
+    reads = {r.source: _whole(r) for s in group.members for r in block_of(s).reads if r.source not in written}
     writes = [_whole(r) for r in block_of(head).writes]
     block = s_tir.SBlock([axis], list(reads.values()), writes, f"{head.name}_row", _nest(group, cuts, block_of, fixed))
     realize = s_tir.SBlockRealize([value], _all(cut.guards(group, value)), block)

@@ -54,8 +54,8 @@ class Stage:
     def reads(self, buffer: Buffer | None = None) -> list[Any]:
         """Its loads (of `buffer`, where given), without those of the element that it updates."""
         store = tir.stores(self.realize.block.body)[0]
-        found = [x for x in tir.loads(store.value) if not tir.is_own(x, store)]
-        return found if buffer is None else [x for x in found if x.source.same_as(buffer)]
+        loads = [x for x in tir.loads(store.value) if not tir.is_own(x, store)]
+        return loads if buffer is None else [x for x in loads if x.source.same_as(buffer)]
 
     def slice_variable(self, axis: int) -> Var:
         """The block variable that indexes an axis of the written buffer. Raises `StripeError` where none alone does."""
@@ -86,7 +86,7 @@ def stages_of(func: PrimFunc) -> list[Stage]:
     Raises `StripeError` for blocks in blocks, loops with several blocks, and blocks that write more than one element.
     """
     root = func.body.block
-    found = []
+    stages = []
     for statement in getattr(root.body, "seq", [root.body]):
         realizes = tir.collect(statement, s_tir.SBlockRealize)
         if not realizes:
@@ -94,8 +94,8 @@ def stages_of(func: PrimFunc) -> list[Stage]:
         name = realizes[0].block.name_hint
         if len(realizes) > 1:
             raise StripeError(name, "other blocks stand in its loops already; stripe before other schedules")
-        found.append(stage_of(realizes[0], statement))
-    return found
+        stages.append(stage_of(realizes[0], statement))
+    return stages
 
 
 def stage_of(realize: Any, statement: Stmt | None = None) -> Stage:
@@ -151,7 +151,7 @@ def reaches(groups: Sequence[Group], axis: int) -> tuple[dict[Group, int], dict[
 
     `axis` is the axis of the last group's result. Raises `StripeError` where the reach of a read is unknown.
     """
-    made = {g.head.buffer: g for g in groups}
+    written = {g.head.buffer: g for g in groups}
     axes: dict[Group, int] = {groups[-1]: axis}
     readers: dict[Group, list[Reader]] = {g: [] for g in groups}
     for group in reversed(groups):
@@ -159,7 +159,7 @@ def reaches(groups: Sequence[Group], axis: int) -> tuple[dict[Group, int], dict[
             raise StripeError(group.name, "none of the blocks that are striped reads it")
         for stage in group.members:
             for load in stage.reads():
-                producer = made.get(load.source)
+                producer = written.get(load.source)
                 if producer is None or producer is group:
                     continue
                 cut, reach = _read(stage, load, axes[group], producer)
@@ -212,15 +212,15 @@ def spans(
 
     A rolled group computes only new slices, as many as its readers advance by; another recomputes all that they read.
     """
-    found: dict[Group, Span] = {}
+    by_group: dict[Group, Span] = {}
     for group in reversed(groups):
         extent = tir.shape_of(group.head.buffer)[axes[group]]
         if group is groups[-1]:
-            found[group] = Span(step, 0, step, extent)
+            by_group[group] = Span(step, 0, step, extent)
             continue
         starts, stops, periods = [], [], set()
         for reader, reach in readers[group]:
-            span = found[reader]
+            span = by_group[reader]
             if span.period * reach.stride % reach.denominator:
                 raise StripeError(
                     reader.name,
@@ -232,8 +232,8 @@ def spans(
         if len(periods) > 1:
             raise StripeError(group.name, "its readers advance at different rates")
         period = periods.pop()
-        found[group] = Span(period, max(stops) - period if group in rolled else min(starts), max(stops), extent)
-    return found
+        by_group[group] = Span(period, max(stops) - period if group in rolled else min(starts), max(stops), extent)
+    return by_group
 
 
 def ring_height(span: Span, readers: Sequence[Reader], all_spans: Mapping[Group, Span], iterations: range) -> int:
@@ -241,9 +241,9 @@ def ring_height(span: Span, readers: Sequence[Reader], all_spans: Mapping[Group,
     oldest, most = span.extent, 1
     for i in reversed(iterations):
         for reader, reach in readers:
-            made = all_spans[reader].at(i)
-            if made:
-                oldest = min(oldest, max(reach.lowest(made.start), 0))
+            needed = all_spans[reader].at(i)
+            if needed:
+                oldest = min(oldest, max(reach.lowest(needed.start), 0))
         done = min(max(span.period * i + span.stop, 0), span.extent)
         most = max(most, done - oldest)
     return most

@@ -193,14 +193,14 @@ def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
 
     Side effect: inlines the element-wise blocks after the convolution.
     """
-    found = [b for b in _blocks(sch) if _name(sch, b) == "conv_acc"]
-    if len(found) != 1:
+    sums = [b for b in _blocks(sch) if _name(sch, b) == "conv_acc"]
+    if len(sums) != 1:
         return None
-    last = _inline_around(sch, found[0])
+    last = _inline_around(sch, sums[0])
     if last is None or any(_iters(sch, last)) or len(sch.get_loops(last)) != 4:
         return None
-    _, blocks, _, wide, _ = (int(d) for d in sch.get(found[0]).writes[0].source.ty.shape)
-    *_, ry, rx = (int(sch.get(loop).extent) for loop in sch.get_loops(found[0]))
+    _, blocks, _, wide, _ = (int(d) for d in sch.get(sums[0]).writes[0].source.ty.shape)
+    *_, ry, rx = (int(sch.get(loop).extent) for loop in sch.get_loops(sums[0]))
     return blocks, wide, ry * rx
 
 
@@ -241,10 +241,10 @@ def _channel_axis(sch: Schedule, acc, last) -> int:
 
 def _window(sch: Schedule, parallel: bool) -> Schedule | None:
     """Pools and depthwise convolutions: one row of outputs at a time, loops over taps outside of the row's."""
-    found = _reductions(sch)
-    if len(found) != 1:
+    reductions = _reductions(sch)
+    if len(reductions) != 1:
         return None
-    acc = found[0]
+    acc = reductions[0]
     axes = _iters(sch, acc)
     if axes[:4] != [False] * 4 or len(sch.get_loops(acc)) != len(axes) or len(axes) < 5:
         return None
@@ -273,10 +273,10 @@ def _packed_product(sch: Schedule, parallel: bool) -> Schedule | None:
 
     Independent sums hide the latency of additions; the rows of a tile share the loads of the right operand.
     """
-    found = [b for b in _blocks(sch) if _name(sch, b) == "product_acc"]
-    if len(found) != 1:
+    sums = [b for b in _blocks(sch) if _name(sch, b) == "product_acc"]
+    if len(sums) != 1:
         return None
-    acc = found[0]
+    acc = sums[0]
     last = _inline_around(sch, acc)
     if last is None or any(_iters(sch, last)):
         return None
@@ -303,10 +303,10 @@ def _packed_product(sch: Schedule, parallel: bool) -> Schedule | None:
 
 def _product(sch: Schedule, parallel: bool) -> Schedule | None:
     """Other products: up to sixteen columns at a time over the whole reduction."""
-    found = _reductions(sch)
-    if len(found) != 1 or _iters(sch, found[0])[-2:] != [False, True] or any(_iters(sch, found[0])[:-1]):
+    reductions = _reductions(sch)
+    if len(reductions) != 1 or _iters(sch, reductions[0])[-2:] != [False, True] or any(_iters(sch, reductions[0])[:-1]):
         return None
-    acc = found[0]
+    acc = reductions[0]
     last = _inline_around(sch, acc)
     if last is None:
         return None

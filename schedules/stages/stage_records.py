@@ -60,8 +60,8 @@ class KernelRecords:
         if not self.path.exists():
             return
         try:
-            found = [Record(**row) for row in json.loads(self.path.read_text())]
-            self._held = {(r.target, r.kernel): r for r in found}
+            records = [Record(**row) for row in json.loads(self.path.read_text())]
+            self._held = {(r.target, r.kernel): r for r in records}
         except (OSError, ValueError, TypeError) as why:
             raise UsageError(f"{self.path}: its records cannot be read ({why}); give another folder") from None
 
@@ -95,10 +95,10 @@ class TunedKernels:
     def scheduled(self, func: PrimFunc, parallel: bool) -> PrimFunc:
         """The scheduled kernel; on a CPU for one core or (`parallel`) all, by the same loops. On CUDA a kernel without
         a record is returned unchanged: dlight's rules schedule the whole module later."""
-        made = self._recorded(func)
-        if made is None:
+        tuned = self._recorded(func)
+        if tuned is None:
             return schedule_cpu(func, parallel) if self._cpu else func
-        return threaded(made) if parallel and self._cpu else made
+        return threaded(tuned) if parallel and self._cpu else tuned
 
     @property
     def digest(self) -> str:
@@ -111,10 +111,10 @@ class TunedKernels:
         return hashlib.sha256(repr(used).encode()).hexdigest()[:12] if used else ""
 
     def _recorded(self, func: PrimFunc) -> PrimFunc | None:
-        found = None if self.records is None else self.records.get(func, self.target)
-        if found is None or found.trace is None:
+        record = None if self.records is None else self.records.get(func, self.target)
+        if record is None or record.trace is None:
             return None
-        return apply_trace(func, found.trace)
+        return apply_trace(func, record.trace)
 
 
 def record_target(target: str) -> str:
@@ -155,8 +155,8 @@ def threaded(func: PrimFunc) -> PrimFunc:
     root = func.body.block
     body = root.body
     nests = [_shared(nest) for nest in body.seq] if isinstance(body, tirx.SeqStmt) else [_shared(body)]
-    made = nests[0] if len(nests) == 1 else tirx.SeqStmt(nests)
-    block = s_tir.SBlock([], [], [], root.name_hint, made, alloc_buffers=root.alloc_buffers)
+    statement = nests[0] if len(nests) == 1 else tirx.SeqStmt(nests)
+    block = s_tir.SBlock([], [], [], root.name_hint, statement, alloc_buffers=root.alloc_buffers)
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), block))
 
 

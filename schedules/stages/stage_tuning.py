@@ -91,15 +91,15 @@ def tune(
     measured = 0
     if missing and search.trials:
         require_json()
-        place = machine()
+        runner = machine()
         progress(f"measuring {len(missing)} kernels, {search.trials} candidates each, into {records.path}")
         model = ms.cost_model.XGBModel(num_warmup_samples=search.batch, num_tuning_cores=1)
         for func in missing:
-            record = _tuned(func, place, search, model)
+            record = _tuned(func, runner, search, model)
             records.add(record)
             measured += record.candidates
-    found = [records.get(f, target) for f in distinct.values()]
-    return Report(len(distinct), sum(r is not None and r.trace is not None for r in found), measured)
+    results = [records.get(f, target) for f in distinct.values()]
+    return Report(len(distinct), sum(r is not None and r.trace is not None for r in results), measured)
 
 
 def _tuned(func: Any, machine: Machine, search: Search, model: Any) -> Record:
@@ -155,9 +155,9 @@ def _search(func: PrimFunc, machine: Machine, search: Search, model: Any) -> tup
             measure_callbacks=[ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel()],
             cost_model=model,
         )
-    found = [r for r in database.get_all_tuning_records() if r.run_secs and float(r.run_secs[0]) < FAILED]
-    found.sort(key=lambda r: float(r.run_secs[0]))
-    return [plain_trace(r.trace) for r in found[:FINALISTS]], len(database)
+    measured = [r for r in database.get_all_tuning_records() if r.run_secs and float(r.run_secs[0]) < FAILED]
+    measured.sort(key=lambda r: float(r.run_secs[0]))
+    return [plain_trace(r.trace) for r in measured[:FINALISTS]], len(database)
 
 
 def _applies(func: PrimFunc, trace: Any) -> bool:
@@ -178,11 +178,11 @@ def design(sch: Any) -> list[Any]:
     assert shape is not None
     blocks, wide, taps = shape
     pixels = _pixels(wide)
-    made = []
+    candidates = []
     for rows_first in (False, True):
         for taps_first in (False, True) if taps > 1 else (False,):
             here = sch.copy()
-            made.append(
+            candidates.append(
                 tile_convolution(
                     here,
                     Tiling(
@@ -194,17 +194,17 @@ def design(sch: Any) -> list[Any]:
                     False,
                 )
             )
-    return made
+    return candidates
 
 
 def _pixels(wide: int) -> list[int]:
     """Candidate widths of an accumulator tile: the default, and for each number of tiles a row the least that covers it."""
-    found = {default_pixels(wide)}
+    widths = {default_pixels(wide)}
     for tiles in range(1, wide + 1):
         pixels = -(-wide // tiles)
         if _FEWEST_PIXELS <= pixels <= _MOST_PIXELS:
-            found.add(pixels)
-    return sorted(found)
+            widths.add(pixels)
+    return sorted(widths)
 
 
 def _choice(sch: Any, values: Sequence[int]) -> Any:

@@ -83,9 +83,9 @@ def is_if_then_else(expr: Any) -> bool:
 
 def collect(node: Any, kind: type) -> list[Any]:
     """All nodes of one kind below `node`, in preorder."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(node, (kind, found.append))
-    return found
+    nodes: list[Any] = []
+    tvm_ffi.structural_walk(node, (kind, nodes.append))
+    return nodes
 
 
 def loads(node: Any) -> list[Any]:
@@ -106,15 +106,15 @@ def replace(node: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     return tvm_ffi.structural_map(node, [(kind, change)], order="post")
 
 
-def relocated(node: Any, place: Callable[[Buffer, list[Expr]], tuple[Buffer, list[Expr]] | None]) -> Any:
-    """Redirect loads and stores to the buffer and indices that `place` returns; None leaves an access unchanged."""
+def relocated(node: Any, target: Callable[[Buffer, list[Expr]], tuple[Buffer, list[Expr]] | None]) -> Any:
+    """Redirect loads and stores to the buffer and indices that `target` returns; None leaves an access unchanged."""
 
     def load(access: Any) -> Any:
-        at = place(access.source, list(access.indices))
+        at = target(access.source, list(access.indices))
         return access if at is None else tirx.BufferLoad(*at)
 
     def store(access: Any) -> Any:
-        at = place(access.buffer, list(access.indices))
+        at = target(access.buffer, list(access.indices))
         return access if at is None else tirx.BufferStore(at[0], access.value, at[1])
 
     return tvm_ffi.structural_map(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
@@ -128,9 +128,9 @@ def conjuncts(condition: Expr) -> list[Expr]:
 
 def leaf_blocks(func: PrimFunc) -> list[Any]:
     """The blocks of a PrimFunc that store and contain no other blocks, in program order."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, found.append), order="post")
-    return [r for r in found if not collect(r.block.body, s_tir.SBlockRealize) and stores(r.block.body)]
+    realizes: list[Any] = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, realizes.append), order="post")
+    return [r for r in realizes if not collect(r.block.body, s_tir.SBlockRealize) and stores(r.block.body)]
 
 
 def stores(node: Any) -> list[Any]:
@@ -164,11 +164,11 @@ def without_blocks(func: PrimFunc, dropped: Sequence[Any], params: Sequence[Buff
     Allocated buffers that become parameters are no longer allocated.
     """
 
-    def is_kept(stmt: Stmt) -> bool:
+    def keeps(stmt: Stmt) -> bool:
         return not any(r.same_as(d) for r in collect(stmt, s_tir.SBlockRealize) for d in dropped)
 
     root = func.body.block
-    rest = [s for s in getattr(root.body, "seq", [root.body]) if is_kept(s)]
+    rest = [s for s in getattr(root.body, "seq", [root.body]) if keeps(s)]
     if not rest:
         return None
     own = [b for b in root.alloc_buffers if not any(b.same_as(p) for p in params)]

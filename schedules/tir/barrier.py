@@ -27,13 +27,13 @@ def with_barriers(mod: IRModule) -> IRModule:
     target = Target.current(allow_none=True)
     if target is not None and target.kind.name != "llvm":
         return mod
-    made = mod.clone()
+    changed = mod.clone()
     for gv in mod.get_global_vars():
         func = mod[gv]
         if isinstance(func, tirx.PrimFunc):
             body = tvm_ffi.structural_map(func.body, [(tirx.Evaluate, _followed)], order="post")
-            made[gv] = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
-    return made
+            changed[gv] = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+    return changed
 
 
 def _followed(stmt: Any) -> Any:

@@ -24,10 +24,10 @@ def remove_dead_binds(func: PrimFunc) -> PrimFunc:
             changed.append(bind)
             return _nothing() if _is_pure(bind.value) else tirx.Evaluate(bind.value)
 
-        def forget(made: Stmt, count: Counter[Expr] = count, changed: list[Stmt] = changed) -> Stmt:
-            if count[made.buffer] > 1:
-                return made
-            changed.append(made)
+        def forget(bind: Stmt, count: Counter[Expr] = count, changed: list[Stmt] = changed) -> Stmt:
+            if count[bind.buffer] > 1:
+                return bind
+            changed.append(bind)
             return _nothing()
 
         body = replace(func.body, tirx.Bind, drop)

@@ -104,26 +104,26 @@ def window_start(window: Window, y: Var) -> Expr:
 def to_pointers(body: Stmt, pointers: Mapping[Buffer, Pointer], analyzer: Any) -> Stmt:
     """Rewrite every access of the given buffers as an access of their pointers' flat buffers."""
 
-    def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
+    def to_pointer(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
         target = pointers.get(buffer)
         return None if target is None else (target.buffer, [analyzer.simplify(target.index(indices))])
 
-    return tir.relocated(body, place)
+    return tir.relocated(body, to_pointer)
 
 
 def to_scratch(body: Stmt, analyzer: Any) -> tuple[Stmt, list[Stmt], Var, int]:
     """Move allocated buffers to `scratch`; the new body, its declarations, the pointer and the bytes of scratch."""
     handle = pointer_var("scratch", "int8")
     views: dict[str, Buffer] = {}
-    places: dict[Buffer, int] = {}
+    offsets: dict[Buffer, int] = {}
     total = 0
     for alloc in tir.collect(body, tirx.AllocBuffer):
         size = prod(tir.shape_of(alloc.buffer))
         if size > REGISTER_ELEMENTS:
-            places[alloc.buffer] = total
+            offsets[alloc.buffer] = total
             total += -(-size * ITEM_BYTES[tir.dtype_of(alloc.buffer)] // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
     pointers: dict[Buffer, Pointer] = {}
-    for own, offset in places.items():
+    for own, offset in offsets.items():
         dtype = tir.dtype_of(own)
         if dtype not in views:
             views[dtype] = tirx.decl_buffer((total // ITEM_BYTES[dtype],), dtype, f"scratch_{dtype}", data=handle)
@@ -131,7 +131,7 @@ def to_scratch(body: Stmt, analyzer: Any) -> tuple[Stmt, list[Stmt], Var, int]:
             handle, views[dtype], _shifted(row_major(tir.shape_of(own)), offset // ITEM_BYTES[dtype])
         )
     body = tvm_ffi.structural_map(
-        body, (tirx.AllocBuffer, lambda a: tirx.Evaluate(i32(0)) if a.buffer in places else a)
+        body, (tirx.AllocBuffer, lambda a: tirx.Evaluate(i32(0)) if a.buffer in offsets else a)
     )
     declarations: list[Stmt] = [tirx.DeclBuffer(view, data=handle) for view in views.values()]
     return to_pointers(body, pointers, analyzer), declarations, handle, total

@@ -64,9 +64,9 @@ class _Rewriter:
         choice = self.skipped(store)
         if choice is None:
             return store
-        kept = [c for c in tir.conjuncts(choice.args[0]) if not self._to_bound(c)]
+        conditions = [c for c in tir.conjuncts(choice.args[0]) if not self._to_bound(c)]
         update = tirx.BufferStore(store.buffer, _exchange(store.value, choice, choice.args[1]), store.indices)
-        return tirx.IfThenElse(reduce(tirx.And, kept), update, None) if kept else update
+        return tirx.IfThenElse(reduce(tirx.And, conditions), update, None) if conditions else update
 
     def skipped(self, store: Any) -> Any | None:
         """The only choice in an update's value, if what it adds in place of padding leaves the accumulator as it is."""

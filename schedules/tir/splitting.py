@@ -31,7 +31,7 @@ def split_conditions(func: PrimFunc) -> PrimFunc:
         if not 0 < len(cuts) < MOST_PIECES:
             return whole
         edges = [0, *cuts, extent]
-        return tirx.SeqStmt([_piece(whole, a, b) for a, b in pairwise(edges)])
+        return tirx.SeqStmt([_part(whole, a, b) for a, b in pairwise(edges)])
 
     body = tvm_ffi.structural_mutate(func.body, [(tirx.For, on_for)])
     return func if body is func.body else func.with_body(body)
@@ -39,11 +39,11 @@ def split_conditions(func: PrimFunc) -> PrimFunc:
 
 def _cuts(body: Stmt, var: Var, extent: int) -> list[int]:
     """Values of `var` in `(0, extent)` at which some condition of the body changes."""
-    found: set[int] = set()
+    cuts: set[int] = set()
     for choice in tir.collect(body, ir.Call):
         if tir.is_if_then_else(choice):
-            found |= {c for part in tir.conjuncts(choice.args[0]) for c in _change(part, var)}
-    return sorted(c for c in found if 0 < c < extent)
+            cuts |= {c for part in tir.conjuncts(choice.args[0]) for c in _change(part, var)}
+    return sorted(c for c in cuts if 0 < c < extent)
 
 
 def _change(condition: Any, var: Var) -> Sequence[int]:
@@ -62,7 +62,7 @@ def _change(condition: Any, var: Var) -> Sequence[int]:
     return (zero + 1,) if beyond else (zero,)
 
 
-def _piece(loop: Any, start: int, stop: int) -> Stmt:
+def _part(loop: Any, start: int, stop: int) -> Stmt:
     """A loop over iterations `[start, stop)`, with conditions resolved that are constant in all of them."""
     var = tirx.Var(loop.loop_var.name, "int32")
     body = fresh(tir.substitute(loop.body, {loop.loop_var: var + start} if start else {loop.loop_var: var}))

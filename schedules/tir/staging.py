@@ -41,7 +41,7 @@ def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc
             _outermost(sch, block, axes)
     for block in reversed(sch.get_child_blocks(root)):
         if not _is_final(sch, block, finals):
-            _place(sch, block, len(outer[0]) if outer else 0)
+            _move_down(sch, block, len(outer[0]) if outer else 0)
     for block in list(sch.get_child_blocks(root)):
         if sch.get(block).init is not None:
             _split_initialisation(sch, block)
@@ -106,8 +106,10 @@ def _is_final(sch: Any, block: Any, finals: list[Any]) -> bool:
 def moves_data(sch: Any, block: Any) -> bool:
     """Whether a block only moves elements (padding, slices, casts, constants added), so that inlining costs nothing."""
     node = sch.get(block)
-    found = tir.stores(node.body)
-    return node.init is None and len(found) == 1 and len(tir.loads(found[0].value)) <= 1 and is_movement(found[0].value)
+    stores = tir.stores(node.body)
+    return (
+        node.init is None and len(stores) == 1 and len(tir.loads(stores[0].value)) <= 1 and is_movement(stores[0].value)
+    )
 
 
 def is_movement(value: Expr) -> bool:
@@ -147,7 +149,7 @@ def _trips(sch: Any, block: Any) -> int | None:
     return count
 
 
-def _place(sch: Any, block: Any, outer: int) -> None:
+def _move_down(sch: Any, block: Any, outer: int) -> None:
     """Move a stage into the deepest common loop of its consumers that recomputes nothing, within the `outer` loops."""
     consumers = sch.get_consumers(block)
     if not consumers:  # simplification may have replaced all reads by a constant

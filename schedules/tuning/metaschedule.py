@@ -104,7 +104,7 @@ def tune(
     database = _database(Path(folder))
     reasons: dict[str, str] = {}
 
-    def made(operator: Operator | None, make: Callable[[Operator], Any]) -> Any:
+    def kernel_or_none(operator: Operator | None, make: Callable[[Operator], Any]) -> Any:
         if operator is None:
             return None
         try:
@@ -113,7 +113,7 @@ def tune(
             reasons[operator.name] = str(why)
             return None
 
-    forms: list[RowForm | None] = [made(o, lambda o: row_form(o.func, o.access)) for o in operators]
+    forms: list[RowForm | None] = [kernel_or_none(o, lambda o: row_form(o.func, o.access)) for o in operators]
     distinct = list({tvm_ffi.structural_hash(f.func): f.func for f in forms if f is not None}.values())
     before = len(database)
     missing = [f for f in distinct if not database.has_workload(tvm.IRModule({"main": f}))]
@@ -122,7 +122,7 @@ def tune(
         _measure(missing, Path(folder), database, search)
     scheduled = {tvm_ffi.structural_hash(f): _best(database, f) for f in distinct}
     kernels = [
-        None if form is None else made(operator, lambda o, form=form: _kernel(o, form, scheduled))
+        None if form is None else kernel_or_none(operator, lambda o, form=form: _kernel(o, form, scheduled))
         for operator, form in zip(operators, forms, strict=True)
     ]
     return Tuned(tuple(kernels), len(database) - before, len(distinct), reasons)
@@ -138,8 +138,8 @@ def _kernel(operator: Operator, form: RowForm, scheduled: Mapping[int, PrimFunc 
     best = scheduled[tvm_ffi.structural_hash(form.func)]
     if best is None:
         raise NotTunableError("no candidate ran, or none was measured")
-    made = splice(operator.func, operator.constants, operator.access, form, best, "row_kernel")
-    return replace(made, rule=RULE)
+    kernel = splice(operator.func, operator.constants, operator.access, form, best, "row_kernel")
+    return replace(kernel, rule=RULE)
 
 
 def require_json() -> None:

@@ -122,9 +122,11 @@ class _Restriction:
         body = self._moved(block.body, row, column, analyzer)
         init = None if block.init is None else self._moved(block.init, row, column, analyzer)
         variables = [tirx.IterVar(ir.Range(0, extents[iv.var]), iv.var, iv.iter_type) for iv in block.iter_vars]
-        made = tir.stores(body)[0]
-        reads = _regions([x for x in tir.loads(made.value) if not tir.is_own(x, made)])
-        inner = s_tir.SBlock(variables, reads, _regions([made]), block.name_hint, body, init, [], [], block.annotations)
+        written = tir.stores(body)[0]
+        reads = _regions([x for x in tir.loads(written.value) if not tir.is_own(x, written)])
+        inner = s_tir.SBlock(
+            variables, reads, _regions([written]), block.name_hint, body, init, [], [], block.annotations
+        )
         loops = [tirx.Var(iv.var.name.removeprefix("v_"), "int32") for iv in block.iter_vars]
         nest = s_tir.SBlockRealize(loops, tirx.const(True, "bool"), inner)
         for loop, extent in reversed(list(zip(loops, extents.values(), strict=True))):
@@ -135,7 +137,7 @@ class _Restriction:
         """A statement rewritten for the restricted buffers, padding conditions resolved."""
         at = {row: row + self.rows.start, column: column + self.columns.start}
 
-        def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
+        def shifted(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
             if buffer in self.starts:
                 indices = [tir.substitute(i, at) for i in indices]
                 indices[self.axis] = indices[self.axis] - self.starts[buffer][0]
@@ -152,7 +154,7 @@ class _Restriction:
         if any(tir.collect(list(x.indices), ir.TensorLoad) for x in tir.loads(node)):
             raise NotTunableError("its indices come from tensors")
         node = tir.replace(node, ir.Call, choose)
-        rest = tir.relocated(node, place)
+        rest = tir.relocated(node, shifted)
         if any(v.same_as(row) for value in _values(rest) for v in tir.collect(value, tirx.Var)):
             raise NotTunableError("its values depend on the row")
         return rest
@@ -167,14 +169,14 @@ def _values(node: Any) -> list[Any]:
 
 
 def _regions(accesses: Sequence[Any]) -> list[Any]:
-    found: dict[Buffer, Any] = {}
+    regions: dict[Buffer, Any] = {}
     for access in accesses:
         buffer = access.source if isinstance(access, ir.TensorLoad) else access.buffer
         region = tirx.BufferRegion(buffer, [ir.Range.from_min_extent(i, i32(1)) for i in access.indices])
-        if buffer in found and not tvm_ffi.structural_equal(found[buffer], region):
+        if buffer in regions and not tvm_ffi.structural_equal(regions[buffer], region):
             region = tirx.BufferRegion(buffer, [ir.Range(0, d) for d in tir.shape_of(buffer)])
-        found[buffer] = region
-    return list(found.values())
+        regions[buffer] = region
+    return list(regions.values())
 
 
 def _resized(buffer: Buffer, extents: Mapping[int, int]) -> Buffer:
@@ -237,7 +239,7 @@ class _Spliced(Assembly):
             if w is not None
         }
 
-        def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
+        def redirected(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
             if buffer not in whole:
                 return None
             if buffer in starts:
@@ -246,7 +248,7 @@ class _Spliced(Assembly):
                 indices[axis : axis + 2] = self.y, indices[axis + 1] + self.form.columns.start
             return whole[buffer], indices
 
-        return tir.relocated(function.body, place)
+        return tir.relocated(function.body, redirected)
 
 
 def _columns(loop: Any, columns: range) -> list[Stmt]:

@@ -71,12 +71,12 @@ class Database:
 
     def difference(self, other: Database) -> Database:
         """The counts of this database that `other` lacks or has with other values."""
-        made = Database()
+        extra = Database()
         for name, shape, options in self._rows():
             theirs = other._entries.get(name, {}).get(shape, {})
             if new := {v: c for v, c in options.items() if theirs.get(v) != c}:
-                made._take([(name, shape, new)])
-        return made
+                extra._take([(name, shape, new)])
+        return extra
 
     @classmethod
     def load(cls, path: Path) -> Database:
@@ -120,11 +120,11 @@ def shipped() -> Database:
 
 def with_shipped(path: Path | None, must_exist: bool = True) -> Database:
     """A new database of the shipped counts and those of a file, which take precedence. Raises `LoadError`."""
-    made = Database()
-    made.merge(shipped())
+    database = Database()
+    database.merge(shipped())
     if path is not None and (must_exist or path.exists()):
-        made.merge(Database.load(path))
-    return made
+        database.merge(Database.load(path))
+    return database
 
 
 @dataclass(frozen=True)
@@ -154,33 +154,33 @@ def tune(
     target: KernelTarget,
     known: Database,
     counter: Counter,
-    kept: int = KEPT,
+    finalists: int = KEPT,
 ) -> Database:
     """A new database of `known` and new counts of every shape that it has no counts of.
 
-    The default variant of a shape is always counted, and so are the generic kernel and the smallest; and the `kept`
+    The default variant of a shape is always counted, and so are the generic kernel and the smallest; and the `finalists`
     candidates for which the model trained on earlier counts, or else the analytic model, predicts fewest instructions.
     """
-    made = Database()
-    made.merge(known)
-    wanted = [s for s in shapes if not known.counted(target, s.key)]
+    database = Database()
+    database.merge(known)
+    uncounted = [s for s in shapes if not known.counted(target, s.key)]
     model = CountModel(known.shapes(target))
     rows: list[tuple[str, Candidate]] = []
-    for shape in wanted:
-        rows += [(shape.key, c) for c in _promising(shape, model, kept)]
+    for shape in uncounted:
+        rows += [(shape.key, c) for c in _promising(shape, model, finalists)]
     for (key, candidate), count in zip(rows, counter([c.task for _, c in rows]) if rows else [], strict=True):
-        made.add(target, key, candidate.variant, replace(count, analytic=round(candidate.analytic.instructions)))
-    return made
+        database.add(target, key, candidate.variant, replace(count, analytic=round(candidate.analytic.instructions)))
+    return database
 
 
-def _promising(shape: Shape, model: CountModel, kept: int) -> list[Candidate]:
+def _promising(shape: Shape, model: CountModel, finalists: int) -> list[Candidate]:
     """The candidates of a shape to count (see `tune`), in the order of `Shape.candidates`."""
     every = shape.candidates()
     costs = [c.analytic for c in every]
     guesses = model.predict(shape.key, [c.variant for c in every], costs)
     order = sorted(range(len(every)), key=lambda i: (guesses[i], i))
     smallest = min(range(len(every)), key=lambda i: (costs[i].bytes, i), default=0)
-    counted = {0, len(every) - 1, smallest, *order[:kept]}
+    counted = {0, len(every) - 1, smallest, *order[:finalists]}
     return [c for i, c in enumerate(every) if i in counted]
 
 

@@ -63,14 +63,14 @@ class CountModel:
     def __init__(self, counted: Mapping[str, Mapping[str, Count]], seed: int = 0) -> None:
         self._device = AnalyticCost(find_device("cpu"))
         self.trees: Any = None
-        rows, wanted = [], []
+        rows, targets = [], []
         for key in sorted(counted):
             head = self._shape(key)
             for variant in sorted(counted[key]):
                 count = counted[key][variant]
                 if count.analytic > 0 and count.instructions > 0:
                     rows.append([*head, *variant_vector(variant, KernelCost(count.analytic, count.bytes))])
-                    wanted.append(log(count.instructions / count.analytic))
+                    targets.append(log(count.instructions / count.analytic))
         if len(rows) < LEAST:
             return
         try:
@@ -78,7 +78,7 @@ class CountModel:
         except ImportError:
             return
         settings = {"max_depth": 5, "eta": 0.15, "subsample": 0.9, "seed": seed, "nthread": 1}
-        data = xgboost.DMatrix(np.array(rows), label=np.array(wanted))
+        data = xgboost.DMatrix(np.array(rows), label=np.array(targets))
         self.trees = xgboost.train(settings, data, num_boost_round=120)
 
     def predict(self, key: str, variants: Sequence[str], analytic: Sequence[KernelCost]) -> list[float]:
