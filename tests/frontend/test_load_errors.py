@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -190,7 +192,7 @@ def test_malformed_operators_are_named(tmp_path: Path) -> None:
     x = writer.activation((1, 4), "float32")
     writer.operator("TRANSPOSE", [x], [writer.tensor((4, 1), "float32")], "TransposeOptions")
     (tmp_path / "m.tflite").write_bytes(writer.finish())
-    with pytest.raises(LoadError, match="operator 0, TRANSPOSE, is malformed"):
+    with pytest.raises(LoadError, match="operator 0, TRANSPOSE, is not supported in this form"):
         load(tmp_path / "m.tflite")
 
 
@@ -221,6 +223,34 @@ def test_activations_of_scale_zero_are_refused(tmp_path: Path, dtype: str) -> No
     x = writer.activation((1, 4), dtype, 0.5)
     writer.operator("RELU", [x], [writer.tensor((1, 4), dtype, 0.0)])
     assert _refused(tmp_path / "m.tflite", writer.finish(), "scale of 0") is not None
+
+
+_LONG = (1 << 31) - 1
+_CONTRADICTIONS = {
+    "UNPACK": ({"num": 65537, "axis": -2}, (), "num 65537 of"),
+    "MIRROR_PAD": ({"mode": 1}, ([[0, 0], [0, _LONG], [0, 0]],), "pads .0, 2147483647. of an axis of 1"),
+    "SPLIT": ({"numSplits": 65537}, (1,), "num_splits 65537 of"),
+    "SPLIT_V": ({"numSplits": 1}, ([_LONG], 1), "size_splits .2147483647. of an axis of 1"),
+    "TILE": ({}, ([1, 1 << 30, 1],), "exceeds 268435456 elements"),
+    "PAD": ({}, ([[0, 0], [0, _LONG], [0, 0]],), "exceeds 268435456 elements"),
+}
+_TABLES = {"UNPACK": "Unpack", "MIRROR_PAD": "MirrorPad", "SPLIT": "Split", "SPLIT_V": "SplitV", "TILE": "Tile"}
+
+
+@pytest.mark.parametrize("name", _CONTRADICTIONS)
+def test_sizes_are_checked_before_anything_of_that_size_is_made(tmp_path: Path, name: str) -> None:
+    options, operands, said = _CONTRADICTIONS[name]
+    w = ModelWriter()
+    x = w.activation((13, 1, 5), "int8", 0.1)
+    given = [w.constant(np.array(v, "int32")) for v in operands]
+    inputs = [*given, x] if name == "SPLIT" else [x, *given]
+    out = w.tensor((13, 5) if name == "UNPACK" else (13, 1, 5), "int8", 0.1)
+    w.operator(name, inputs, [out], f"{_TABLES.get(name, 'Pad')}Options", **options)
+    tracemalloc.start()
+    error = _refused(tmp_path / "m.tflite", w.finish(), f"operator 0, {name}, is not supported in this form: ")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert re.search(said, str(error)) and most < 1 << 24
 
 
 def test_fused_bounds_by_many_scales_are_refused(tmp_path: Path) -> None:

@@ -58,14 +58,22 @@ def check_sizes(path: object, mod: Any) -> None:
         Naming the tensor.
     """
     for binding in bindings_of(mod["main"]):
-        dims = getattr(getattr(binding.var.ty, "shape", None), "values", None) or ()
-        extents = [int(d) for d in dims if hasattr(d, "value")]
-        if any(extent < 0 for extent in extents):
-            raise LoadError(path, f"a tensor has the shape {extents}: a window is larger than its padded input")
-        if any(extent == 0 for extent in extents):
-            raise LoadError(path, f"a tensor has the shape {extents}: no element is left of its input")
-        if prod(extents) > MAX_ELEMENTS:
-            raise LoadError(path, f"a tensor of shape {extents} exceeds {MAX_ELEMENTS} elements")
+        try:
+            check_size(binding.var.ty)
+        except ValueError as error:
+            raise LoadError(path, str(error)) from error
+
+
+def check_size(kind: Any) -> None:
+    """Raise `ValueError` for a tensor type of more than `MAX_ELEMENTS` elements, or with an extent of 0 or less."""
+    dims = getattr(getattr(kind, "shape", None), "values", None) or ()
+    extents = [int(d) for d in dims if hasattr(d, "value")]
+    if any(extent < 0 for extent in extents):
+        raise ValueError(f"a tensor has the shape {extents}: a window is larger than its padded input")
+    if any(extent == 0 for extent in extents):
+        raise ValueError(f"a tensor has the shape {extents}: no element is left of its input")
+    if prod(extents) > MAX_ELEMENTS:
+        raise ValueError(f"a tensor of shape {extents} exceeds {MAX_ELEMENTS} elements")
 
 
 def tensor_spec(path: object, name: str, kind: Any, remedy: str = "") -> TensorSpec:

@@ -152,6 +152,8 @@ def _one_hot(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
     if depth is None or values is None:
         return None
     count, rank = int(depth.reshape(-1)[0]), len(shape_of(x))
+    if not 0 < count * prod(shape_of(x)) <= MAX_ELEMENTS:
+        raise NotImplementedError(f"a depth of {count}")
     axis = int(attrs.get("axis", -1)) % (rank + 1)
     places = np.arange(count, dtype="int32").reshape(count, *[1] * (rank - axis))
     given = bb.normalize(relax.op.expand_dims(bb.normalize(relax.op.astype(x, "int32")), axis))

@@ -14,6 +14,7 @@ import numpy as np
 import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
+from tvm_cascade.importers.interface import check_size
 from tvm_cascade.importers.tflite_coverage import coverage
 from tvm_cascade.importers.tflite_lstm import LstmConverters
 from tvm_cascade.importers.tflite_moves import (
@@ -80,7 +81,7 @@ class Converter(LstmConverters):
         Raises
         ------
         Unsupported, Refused
-            For operators that cannot be converted, or that are malformed, with their names.
+            For operators that cannot be converted, or not in their form, with their names.
         """
         missing: dict[str, None] = {}
         for i in range(self.subgraph.OperatorsLength()):
@@ -101,7 +102,7 @@ class Converter(LstmConverters):
             except Exception as error:  # malformed operators, and what reads stand-ins, raise whatever breaks first
                 if missing:
                     raise Unsupported([*missing, *(self._absent[k] for k in self._absent if k > i)]) from error
-                raise Refused(f"operator {i}, {name}, is malformed: {last_line(error)}") from error
+                raise Refused(f"operator {i}, {name}, is not supported in this form: {last_line(error)}") from error
         if missing and self._missing is None:
             raise Unsupported(list(missing))
         if self._missing is not None:
@@ -186,6 +187,7 @@ class Converter(LstmConverters):
     def _bind(self, wrapper: stock.TensorWrapper, value: Value) -> None:
         name = stock.get_tensor_name(self.subgraph, wrapper.tensor_idx)
         bound = self.bb.emit(value, name_hint=name)
+        check_size(bound.ty)
         self.exp_tab.set_expr(name, bound)
 
     @converts("TRANSPOSE_CONV")

@@ -136,7 +136,11 @@ class MoveConverters(stock.OperatorConverter):
         data, widths = self.get_input_tensors(op)
         pads = self._ints(widths)
         value = self.get_tensor_expr(data)
-        if self.options(op, tflite.MirrorPadOptions).Mode() == tflite.MirrorPadMode.REFLECT:
+        reflects = self.options(op, tflite.MirrorPadOptions).Mode() == tflite.MirrorPadMode.REFLECT
+        for extent, *both in zip(self._shape(data), pads[::2], pads[1::2], strict=True):
+            if not 0 <= min(both) <= max(both) <= extent - reflects:
+                raise tvm.error.OpAttributeInvalid(f"pads {both} of an axis of {extent}")
+        if reflects:
             return relax.op.nn.pad(value, pad_width=pads, pad_mode="reflect")
         for axis, (extent, before, after) in enumerate(zip(self._shape(data), pads[::2], pads[1::2], strict=True)):
             if before or after:
@@ -158,9 +162,21 @@ class MoveConverters(stock.OperatorConverter):
     def _split(self, op: Operator) -> Value:
         """A split into one part is its input (the importer binds a tuple where a tensor is expected)."""
         axis, data = self.get_input_tensors(op)
-        parts = self.options(op, tflite.SplitOptions).NumSplits()
+        parts, at = self.options(op, tflite.SplitOptions).NumSplits(), self._ints(axis)[0]
+        if parts != op.OutputsLength() or self._shape(data)[at] % parts:
+            raise tvm.error.OpAttributeInvalid(f"num_splits {parts} of {self._shape(data)}, axis {at}")
         value = self.get_tensor_expr(data)
-        return value if parts == 1 else relax.op.split(value, parts, axis=self._ints(axis)[0])
+        return value if parts == 1 else relax.op.split(value, parts, axis=at)
+
+    @converts("UNPACK")
+    def _unpack(self, op: Operator) -> Value:
+        """Checks the number of parts, by which the importer loops, against the axis and the outputs."""
+        (data,) = self.get_input_tensors(op)
+        options = self.options(op, tflite.UnpackOptions)
+        shape, parts, axis = self._shape(data), options.Num(), options.Axis()
+        if not -len(shape) <= axis < len(shape) or not parts == shape[axis] == op.OutputsLength():
+            raise tvm.error.OpAttributeInvalid(f"num {parts} of {shape}, axis {axis}, for {op.OutputsLength()} outputs")
+        return self.convert_unpack(op)
 
     @converts("SPLIT_V")
     def _split_v(self, op: Operator) -> Value:
@@ -170,6 +186,8 @@ class MoveConverters(stock.OperatorConverter):
         extents = self._ints(sizes)
         known = sum(e for e in extents if e >= 0)
         extents = [shape[at] - known if e < 0 else e for e in extents]
+        if min(extents) < 0 or sum(extents) != shape[at] or len(extents) != op.OutputsLength():
+            raise tvm.error.OpAttributeInvalid(f"size_splits {extents[:8]} of an axis of {shape[at]}")
         value = self.get_tensor_expr(data)
         ends = [int(e) for e in np.cumsum(extents)[:-1]]
         return value if not ends else relax.op.split(value, ends, axis=at)
