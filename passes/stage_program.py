@@ -180,4 +180,6 @@ def check_groups(program: Program) -> None:
         for a, b in permutations(step.groups, 2):
             written = {t for k in a for t in writes(graph, program.specs[k])}
             if written & {t for k in b for t in reads(graph, program.specs[k])}:
-                raise ValidationError(f"stage {step.stage} runs an operator beside one that it reads from")
+                raise ValidationError(
+                    f"stage {step.stage} runs an operator at the same time as one whose output it reads"
+                )

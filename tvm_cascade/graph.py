@@ -313,14 +313,14 @@ def _check(graph: Graph) -> None:
     known = set(graph.inputs)
     for i, t in enumerate(graph.tensors):
         if t.index != i:
-            raise GraphError(f"tensor {t.name} has index {t.index} at place {i}")
+            raise GraphError(f"tensor {t.name} has index {t.index} at position {i}")
         if t.dtype not in ITEM_BYTES:
             raise GraphError(f"tensor {t.name} has the unknown type {t.dtype}")
         if any(d < 0 for d in t.shape):
             raise GraphError(f"tensor {t.name} has a negative extent in {t.shape}")
     for i, op in enumerate(graph.ops):
         if op.index != i:
-            raise GraphError(f"operator {op.name} has index {op.index} at place {i}")
+            raise GraphError(f"operator {op.name} has index {op.index} at position {i}")
         for t in op.inputs:
             if t not in known:
                 raise GraphError(f"operator {op.name} reads tensor {t} before anything writes it")
@@ -330,7 +330,7 @@ def _check(graph: Graph) -> None:
             known.add(t)
         if (op.view and len(op.inputs) != 1 and not op.part_offsets) or len(op.part_offsets) not in (0, len(op.inputs)):
             counts = f"{len(op.inputs)} inputs and part_offsets for {len(op.part_offsets)}"
-            raise GraphError(f"operator {op.name} has {counts}: a view has one input, a join a place for each")
+            raise GraphError(f"operator {op.name} has {counts}: a view has one input, a join an offset for each input")
         for per_input in (op.windows, op.columns):
             if per_input and len(per_input) != len(op.inputs):
                 raise GraphError(f"operator {op.name} has {len(op.inputs)} inputs and {len(per_input)} windows")

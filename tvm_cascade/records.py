@@ -17,7 +17,7 @@ Record = TypeVar("Record")
 
 
 def to_json(value: Any) -> Any:
-    """`value` made of what JSON has. Raises `TypeError` for what is no record, number, text, tuple or mapping by texts."""
+    """`value` as JSON values. Raises `TypeError` unless it is a record, number, text, tuple or mapping with text keys."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Enum):
@@ -30,7 +30,7 @@ def to_json(value: Any) -> Any:
         return [to_json(v) for v in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: to_json(v) for key, v in value.items()}
-    raise TypeError(f"{type(value).__name__} is not kept")
+    raise TypeError(f"{type(value).__name__} cannot be recorded")
 
 
 def from_json(kind: type[Record], data: Any) -> Record:

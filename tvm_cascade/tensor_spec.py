@@ -66,7 +66,7 @@ class IoSpec:
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """Names in the same order, in which each that came before has its position behind it: `y, y` become `y, y_1`."""
+    """The names in their order; a name that occurred before gets its position as a suffix: `y, y` become `y, y_1`."""
     made: list[str] = []
     for position, name in enumerate(names):
         unique = name if name not in made else f"{name}_{position}"

@@ -41,4 +41,4 @@ def check_rows(caller: Caller) -> None:
     for t in (*caller.op.inputs, *caller.op.outputs):
         if caller.calls.places[t].by_pixels:
             name = caller.graph.tensors[t].name
-            raise ValidationError(f"{caller.op.name} runs by rows and {name} is kept by pixels")
+            raise ValidationError(f"{caller.op.name} makes rows, but {name} is a ring of pixels")

@@ -92,7 +92,7 @@ def _find(func: PrimFunc) -> _Reduction:
         tuple(str(analyzer.simplify(i)) for i in v.indices): v for v in tir.loads(store.value) if v.source.same_as(x)
     }
     if len(reads) != 1 or tir.collect(store.value, ir.Call):
-        raise NotRowwiseError("the input is read at several places or under a condition")
+        raise NotRowwiseError("the input is read at several indices or under a condition")
     along: list[Var] = []
     for index, extent in zip(next(iter(reads.values())).indices, tir.shape_of(x), strict=True):
         index = analyzer.simplify(index)

@@ -41,9 +41,9 @@ class Stage:
 
 
 def stages_of(func: PrimFunc) -> list[Stage] | None:
-    """The stages in program order; None for functions of another form, and for those that store 64-bit integers.
+    """The stages of a PrimFunc in program order; None if it is not a sequence of blocks, or stores 64-bit integers.
 
-    TVM cannot make kernels of some of the latter (`tir.narrow_indices`).
+    TVM cannot compile some kernels that store 64-bit integers (`tir.narrow_indices`).
     """
     root = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
     if root is None or root.iter_vars or any("int64" in tir.dtype_of(b) for b in (*func.params, *root.alloc_buffers)):

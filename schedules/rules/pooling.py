@@ -238,7 +238,7 @@ def halfword_sums(k: KernelBuilder, pairs: Value) -> list[Value]:
 
 
 class _VectorMax(_Pooling):
-    """Sixteen channels at a time."""
+    """Rows of max pools on MVE, sixteen channels at a time."""
 
     lanes = 16
 

@@ -142,7 +142,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Shape:
-    """A shape of a network, and how to build its candidates."""
+    """A shape of an operator that occurs in a network, and how to build its candidates."""
 
     key: str  # from `variants.shape_key`
     uses: int  # how many operators of the network have it

@@ -52,7 +52,7 @@ def test_neighbours() -> None:
     [
         ((Op(0, "a", "add", (1,), (2,)), Op(1, "b", "add", (0,), (1,))), "before anything writes it"),
         ((Op(0, "a", "add", (0,), (1,)), Op(1, "b", "add", (0,), (1,))), "written already"),
-        ((Op(1, "a", "add", (0,), (1,)),), "index 1 at place 0"),
+        ((Op(1, "a", "add", (0,), (1,)),), "index 1 at position 0"),
         ((Op(0, "a", "add", (0,), (1,), windows=()), Op(1, "b", "add", (0,), (2,), windows=(None, None))), "2 windows"),
         ((Op(0, "a", "add", (0,), (1,)), Op(1, "b", "concat", (0, 1), (2,), view=True)), "a view has one input"),
         (

@@ -357,10 +357,10 @@ def two_convolutions() -> Graph:
 @pytest.mark.parametrize(
     ("stages", "text"),
     [
-        ([Stage(CONCURRENT, ((0,), (2,))), Stage(CONCURRENT, ((1,),))], "before or beside c0"),
+        ([Stage(CONCURRENT, ((0,), (2,))), Stage(CONCURRENT, ((1,),))], "at the same time as, c0"),
         ([Stage(CONCURRENT, ((0,), (1,)))], "c2 runs 0 times"),
         ([Stage(CONCURRENT, ((0,), (0, 2))), Stage(CONCURRENT, ((1,),))], "c0 runs 2 times"),
-        ([Stage(CONCURRENT, ((2, 0),)), Stage(CONCURRENT, ((1,),))], "before or beside c0"),
+        ([Stage(CONCURRENT, ((2, 0),)), Stage(CONCURRENT, ((1,),))], "at the same time as, c0"),
         ([Stage("both", ((0,), (1,))), Stage(CONCURRENT, ((2,),))], "unknown strategy"),
         ([Stage(CONCURRENT, ((0,),)), Stage(MERGE, ((1, 2),))], "differ in kind or input"),
         ([Stage(CONCURRENT, ((7,),))], "does not exist"),

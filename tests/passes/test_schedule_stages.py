@@ -229,7 +229,7 @@ def test_integer_networks_run_staged_bit_for_bit(lowered):
 
 def test_wrong_schedules_are_refused():
     net, units, found = greedy_groups(branches())
-    with pytest.raises(ValidationError, match="before or beside"):
+    with pytest.raises(ValidationError, match="at the same time as"):
         lower_stages(net, units, Schedule(found.stages[::-1], 0.0), LowerOptions())
     with pytest.raises(ValidationError, match="runs 0 times"):
         lower_stages(net, units, Schedule(found.stages[:-1], 0.0), LowerOptions())

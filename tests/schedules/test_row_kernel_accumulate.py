@@ -115,7 +115,7 @@ def test_global_maximum() -> None:
         (lambda x: topi.nn.relu(x), "not read by one reduction"),
         (
             lambda x: topi.nn.pool2d(x, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "max", layout="NHWC"),
-            "several places or under a condition",
+            "several indices or under a condition",
         ),
         (
             lambda x: topi.nn.pool2d(x, (3, 3), (1, 1), (1, 1), (0, 0, 0, 0), "max", layout="NHWC"),

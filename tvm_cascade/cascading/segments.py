@@ -295,7 +295,7 @@ class SegmentCosts:
 
     @cached_method
     def _dying(self, i: int, j: int) -> list[int]:
-        """Roots produced before [i, j) whose last reader is in it."""
+        """Root tensors written before the operators [i, j), whose last reader is one of these operators."""
         return [t for t in self._across[i] if self.last[t] < j]
 
     def most_shared(self, i: int, j: int) -> int:

@@ -246,7 +246,7 @@ def _step(memory: Memory, step: _Step) -> None:
     if scratch > task.segment.scratch_bytes:
         raise ValidationError(f"operator {op.name} needs {scratch} bytes of scratch")
     if task.mixed:
-        raise ValidationError(f"{op.name} goes by rows and reads or writes what is held by pixels")
+        raise ValidationError(f"{op.name} makes rows, but one of its tensors is a ring of pixels")
     wanted, outputs = _areas(memory, step)
     reads = [(i, *memory.area(area)) for i, area in wanted]
     for i, addresses, tags in reads:

@@ -138,7 +138,7 @@ class Memory:
 
 
 def _row(tensor: Tensor) -> tuple[Indices, int]:
-    """Byte indices of row 0, and the bytes from a row to the next."""
+    """Byte indices of a tensor's row 0, and the bytes from one row to the next."""
     if tensor.row_axis is None:
         return np.arange(tensor.bytes, dtype=np.int64), 0
     inner = prod(tensor.shape[tensor.row_axis + 1 :]) * ITEM_BYTES[tensor.dtype]

@@ -54,7 +54,7 @@ def _check_names(plan: Plan, alignment: int) -> None:
     """Check that every block has a unique name and an aligned offset."""
     offsets = plan.allocation.offsets
     if len(set(plan.buffers)) != len(plan.buffers) or len(offsets) != len(plan.buffers):
-        raise ValidationError("the blocks of the arena do not have one name and one place each")
+        raise ValidationError("a block of the arena is listed twice, or has no address")
     for name, offset in zip(plan.buffers, offsets, strict=True):
         kind, _, index = name.partition(" ")
         own = ITEM_BYTES[plan.graph.tensors[int(index)].dtype] if kind in ("tensor", "kept") else 1
@@ -66,7 +66,7 @@ def _check_names(plan: Plan, alignment: int) -> None:
 def _require(plan: Plan, name: str, size: int, what: str) -> None:
     """Check that the arena has a block `name` if its `size` is not 0."""
     if size and name not in plan.buffers:
-        raise ValidationError(f"{what} has no place in the arena")
+        raise ValidationError(f"{what} has no address in the arena")
 
 
 def _check_size(plan: Plan, storage: Storage) -> None:
@@ -133,7 +133,7 @@ def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
     if not all(0 <= o < len(graph.ops) for o in segment.ops):
         raise ValidationError(f"segment {s} has operators that do not exist")
     if segment.in_place and segment.trace != segment.in_place:
-        raise ValidationError(f"operators run beside one that runs over its input, in segment {s}")
+        raise ValidationError(f"segment {s} has an operator in place that is not its only one")
     for o in segment.accumulating:
         op = graph.ops[o]
         owner = plan.storages[op.inputs[0]].root

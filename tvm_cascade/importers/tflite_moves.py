@@ -61,7 +61,7 @@ class MoveConverters(stock.OperatorConverter):
         return stock.to_int_list(self.get_tensor_shape(tensor))
 
     def _ints(self, tensor: stock.TensorWrapper) -> list[int]:
-        """The elements of a constant integer operand, flattened; raises where it is computed."""
+        """The elements of a constant integer operand, flattened; raises `OpNotImplemented` if it is computed."""
         if self.has_expr(tensor.tensor_idx):
             raise tvm.error.OpNotImplemented("an operand that must be constant is computed")
         return [int(v) for v in self.get_tensor_value(tensor).reshape(-1)]
@@ -234,7 +234,7 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("BATCH_TO_SPACE_ND")
     def _batch_to_space(self, op: Operator) -> Value:
-        """Reshapes, a transpose and a crop; where it ends a dilated convolution, that convolution (`_dilated`)."""
+        """BATCH_TO_SPACE_ND as reshapes, a transpose and a crop; at the end of a dilated convolution, that convolution."""
         folded = self._dilated(op)
         if folded is not None:
             return folded

@@ -40,7 +40,7 @@ class ShapeConverters(MoveConverters):
         return input_tensor_idx not in self.known and super().has_expr(input_tensor_idx)
 
     def get_tensor_shape(self, tensor_wrapper: stock.TensorWrapper) -> Any:
-        """The shape of a tensor as folded or imported, where it has been; as declared otherwise."""
+        """The shape of a tensor: of its folded or imported value if there is one, else the declared shape."""
         if tensor_wrapper.tensor_idx in self.known:
             return np.array(self.known[tensor_wrapper.tensor_idx].shape, "int64")
         if tensor_wrapper.tensor_idx >= 0 and self.has_expr(tensor_wrapper.tensor_idx):

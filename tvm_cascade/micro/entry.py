@@ -68,7 +68,7 @@ def hook_symbol(name: str) -> str:
 
 
 def _only_shared(lines: list[str], busy: bool) -> list[str]:
-    """`lines`, which use the byte `<name>_busy`: without callbacks (`busy` False) it exists only with a shared arena."""
+    """`lines`, which use the byte `<name>_busy`; without callbacks (`busy` False) compiled only with a shared arena."""
     return lines if busy else ["#if defined(TVM_CASCADE_SHARED_ARENA)", *lines, "#endif"]
 
 

@@ -44,7 +44,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """A network as a folder is written from it."""
+    """The emitted files of a network, and its program for the host."""
 
     network: EmittedNetwork
     host: Callable[[], HostProgram]  # asked for while the C compiler runs

@@ -181,5 +181,5 @@ class EmittedNetwork:
 
     @property
     def record(self) -> Network:
-        """The part that a build and a run need once the files are written."""
+        """The record of the network that builds and runs need after its files are written."""
         return Network(self.interface, self.sources, self.objects, self.c_flags)

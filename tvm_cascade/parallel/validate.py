@@ -25,7 +25,9 @@ def validate_schedule(graph: Graph, schedule: Schedule) -> None:
                 missing = _needs(graph, i) - seen
                 if missing:
                     names = ", ".join(graph.ops[m].name for m in sorted(missing))
-                    raise ValidationError(f"stage {number} runs {graph.ops[i].name} before or beside {names}")
+                    raise ValidationError(
+                        f"stage {number} runs {graph.ops[i].name} before, or at the same time as, {names}, whose output it reads"
+                    )
                 seen.add(i)
         done.update(i for group in stage.groups for i in group)
         if stage.strategy == MERGE:

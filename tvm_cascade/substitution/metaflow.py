@@ -139,7 +139,7 @@ def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> S
 
 
 def _spent(options: SearchOptions, graphs: int, best_at: int) -> bool:
-    """Whether the budget of graphs or patience is used up, or the time over."""
+    """Whether the search ends: its number of graphs, its patience or its time is used up."""
     if graphs >= options.max_graphs or (options.patience and graphs - best_at >= options.patience):
         return True
     return monitor().over()

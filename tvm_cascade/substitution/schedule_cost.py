@@ -38,7 +38,7 @@ class ScheduleLatency:
     _solved: Solved = field(default_factory=dict, repr=False)
 
     def total(self, dag: Dag) -> float:
-        """The latency of `dag`; views cost nothing."""
+        """The latency of `dag` in milliseconds; views cost nothing."""
         known = dag.pool.memory(self)
         position = {node: i for i, node in enumerate(dag.nodes)}
         predecessors, features = [], []
