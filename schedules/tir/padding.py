@@ -132,12 +132,12 @@ def _exchange(value: Expr, old: Any, new: Expr) -> Expr:
 
 
 def _initial_values(func: PrimFunc) -> dict[Var, Any]:
-    """By buffer, the value of the first store of a constant to it."""
-    constants: dict[Var, Any] = {}
+    """By buffer, the one constant that is stored to it; buffers to which several are stored are left out."""
+    constants: dict[Var, list[Any]] = {}
     for store in tir.collect(func.body, tirx.BufferStore):
         if _number(store.value) is not None:
-            constants.setdefault(store.buffer, store.value)
-    return constants
+            constants.setdefault(store.buffer, []).append(store.value)
+    return {buffer: values[0] for buffer, values in constants.items() if len({_number(v) for v in values}) == 1}
 
 
 def _number(value: Any) -> float | int | None:
