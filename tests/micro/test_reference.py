@@ -16,8 +16,10 @@ from tvm_cascade.errors import LoadError, MissingToolError
 from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.micro.sensitivity import turned
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.activation_cases import abs_, elu
 from tvm_cascade.testing.operator_cases import Generator
+from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter
 
 
@@ -68,15 +70,53 @@ def test_a_hundredth_of_the_elements_is_turned_within_its_type() -> None:
     assert set(moved.tolist()) == {126, 127} and 60 < int((moved == 126).sum()) < 140  # half of a hundredth goes up
 
 
-def test_what_the_reference_sums_wrongly_is_said(tmp_path: Path) -> None:
-    """Its SUM of int8 differs from ours, which is one away from the ordinary kernel at most: the verdict says why."""
-    w = ModelWriter()
-    x, y = w.activation((1, 4, 6), "int8", 0.1, name="x"), w.tensor((1, 6), "int8", 0.1)
-    w.operator("SUM", [x, w.constant(np.array([1], "int32"))], [y], "ReducerOptions", keepDims=False)
-    path = tmp_path / "sums.tflite"
+def _checked(path: Path, w: ModelWriter) -> tuple[np.ndarray, np.ndarray, str]:
+    """What we make of random inputs, and what the arbiter does, with its note."""
     path.write_bytes(w.finish())
-    expected = reference_outputs(path, {"x": np.zeros((1, 4, 6), "int8")})
-    assert expected.note == "LiteRT's reference SUM reads signed integers as unsigned bytes"
+    lower: Any = LowerQuantized()
+    mod = load(path)
+    feed = random_inputs(Reference(w.finish()).inputs, 0)
+    expected = reference_outputs(path, dict(zip((s.name for s in io_spec(mod).inputs), feed, strict=True)))
+    return Compiled(lower(mod))(*feed)[0], next(iter(expected.outputs.values())), expected.note
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_sums_are_arbitrated_or_doubted(tmp_path: Path, dtype: str) -> None:
+    """The reference reads signed integers as unsigned bytes."""
+    w = ModelWriter()
+    x, y = w.activation((1, 4, 6), dtype, 0.1, 3 * (dtype == "int8")), w.tensor((1, 6), dtype, 0.3)
+    w.operator("SUM", [x, w.constant(np.array([1], "int32"))], [y], "ReducerOptions", keepDims=False)
+    ours, theirs, note = _checked(tmp_path / "sums.tflite", w)
+    if dtype == "int16":
+        assert note == "LiteRT's reference SUM reads int16 as unsigned bytes"
+    else:
+        assert note == "LiteRT with SUM: of int8 computed as of uint8"
+        np.testing.assert_array_equal(ours, theirs)
+        assert (Reference(w.finish()).run(random_inputs(Reference(w.finish()).inputs, 0))[0] != theirs).any()
+
+
+def test_the_window_of_a_response_normalization_is_arbitrated(tmp_path: Path) -> None:
+    w = ModelWriter()
+    x, y = w.activation((2, 3, 4, 9), "float32"), w.tensor((2, 3, 4, 9), "float32")
+    how = {"radius": 2, "alpha": 0.3, "bias": 1.5, "beta": 0.6}
+    w.operator("LOCAL_RESPONSE_NORMALIZATION", [x], [y], "LocalResponseNormalizationOptions", **how)
+    ours, theirs, note = _checked(tmp_path / "lrn.tflite", w)
+    assert note == "LiteRT with LOCAL_RESPONSE_NORMALIZATION: computed by TensorFlow's definition"
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    reference = Reference(w.finish())
+    assert np.abs(reference.run(random_inputs(reference.inputs, 0))[0] - theirs).max() > 0.01
+
+
+def test_biases_of_int16_layers_are_named(tmp_path: Path) -> None:
+    """The reference reads 32-bit biases of unnamed type as 64 bits."""
+    w, rng = ModelWriter(), np.random.default_rng(0)
+    x = w.activation((3, 8), "int16", 0.001)
+    filters = w.constant(rng.integers(-127, 128, (4, 8)).astype("int8"), 0.004)
+    bias = w.constant(rng.integers(-(1 << 20), 1 << 20, 4).astype("int32"), 0.001 * 0.004)
+    w.operator("FULLY_CONNECTED", [x, filters, bias], [w.tensor((3, 4), "int16", 0.0004)], "FullyConnectedOptions")
+    ours, theirs, note = _checked(tmp_path / "bias.tflite", w)
+    assert note == "LiteRT with FULLY_CONNECTED: told that its bias has 32 bits"
+    np.testing.assert_array_equal(ours, theirs)
 
 
 def _model(path: Path, kind: str, shape: tuple[int, ...], opset: int = 19, **attrs: Any) -> dict[str, np.ndarray]:

@@ -18,6 +18,7 @@ import numpy as np
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.messages import last_line
+from tvm_cascade.micro.litert_defects import doubts, packed, repaired
 from tvm_cascade.micro.onnx_reference import onnx_outputs, read_onnx
 from tvm_cascade.micro.sensitivity import float_reach, run_exported
 from tvm_cascade.tensor_spec import unique_names
@@ -124,16 +125,7 @@ def _litert(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> Exp
     interpreter.invoke()
     results = _named_details(interpreter.get_output_details())
     made = {name: interpreter.get_tensor(d["index"]).copy() for name, d in results.items()}
-    if _sums_signed(interpreter):
-        note = "; ".join(filter(None, [note, "LiteRT's reference SUM reads signed integers as unsigned bytes"]))
-    return Expected(made, note)
-
-
-def _sums_signed(interpreter: Any) -> bool:
-    """Whether a SUM reads int8 or int16."""
-    kinds = {d["index"]: np.dtype(d["dtype"]) for d in interpreter.get_tensor_details()}
-    sums = [d for d in interpreter._get_ops_details() if d["op_name"] == "SUM"]
-    return any(kinds.get(d["inputs"][0]) in (np.dtype("int8"), np.dtype("int16")) for d in sums)
+    return Expected(made, "; ".join(filter(None, [note, doubts(interpreter)])))
 
 
 def _named_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -158,14 +150,15 @@ def _require_same(
 def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[Any, str]:
     """An interpreter of the model, and a note.
 
-    It has the reference kernels; where those lack an operator it has the ordinary ones, and the note says so. Extents
-    that the file leaves open are those of `inputs`.
+    It has the reference kernels, for a model in which their known defects do not show; where those lack an operator it has
+    the ordinary ones. The note says so. Extents that the file leaves open are those of `inputs`.
     """
     try:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError:
         raise MissingToolError("ai-edge-litert", "pip install 'tvm-cascade[test]'") from None
     try:
+        data, changes = repaired(data)
         cleared = _cleared(data)
     except Exception as error:  # flatbuffers raises whatever reading beyond the end gives
         raise LoadError(path, "not a TFLite model, or truncated") from error
@@ -179,8 +172,10 @@ def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> t
             except (ValueError, RuntimeError) as error:
                 reasons.append(str(error).strip().splitlines()[0])
             else:
-                plain = resolver != OpResolverType.BUILTIN_REF
-                return interpreter, f"LiteRT's ordinary kernels, the reference ones say: {reasons[-1]}" if plain else ""
+                notes = [f"LiteRT with {change}" for change in changes]
+                if resolver != OpResolverType.BUILTIN_REF:
+                    notes.append(f"LiteRT's ordinary kernels, the reference ones say: {reasons[-1]}")
+                return interpreter, "; ".join(notes)
     raise LoadError(path, f"the reference interpreter refuses it: {reasons[-1]}")
 
 
@@ -194,7 +189,6 @@ def _resize(interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
 
 def _cleared(data: bytes) -> bytes:
     """The model with each quantized_dimension beyond its tensor's rank, which LiteRT refuses, set to 0."""
-    import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(bytearray(data), 0))
@@ -203,6 +197,4 @@ def _cleared(data: bytes) -> bytes:
             rank = 0 if tensor.shape is None else len(tensor.shape)
             if tensor.quantization is not None and tensor.quantization.quantizedDimension >= max(rank, 1):
                 tensor.quantization.quantizedDimension = 0
-    builder = flatbuffers.Builder(len(data) + 1024)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return packed(model)

@@ -1,0 +1,171 @@
+"""Known defects of LiteRT's reference kernels, and models in which they do not show: the arbiter of `run --check`.
+
+Each operator of `_REPAIRS` is written in other operators, which the reference computes as TFLite defines it, or has what its
+record in the file lacks. What nothing arbitrates is said by `doubts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Model: TypeAlias = Any  # the schema's object tree
+
+
+def repaired(data: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """A model in which the reference is right, and what had to be changed in it; `data` itself where nothing had.
+
+    Raises whatever flatbuffers raises for a file that is no model.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(bytearray(data), 0))
+    notes = [note for graph in model.subgraphs or () for note in _Editor(schema, model, graph).repair()]
+    return (packed(model), tuple(dict.fromkeys(notes))) if notes else (data, ())
+
+
+def packed(model: Model) -> bytes:
+    """The file of an object tree."""
+    import flatbuffers
+
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+class _Editor:
+    """Changes the operators of one subgraph."""
+
+    def __init__(self, schema: Any, model: Model, graph: Any) -> None:
+        self.schema, self._model, self._graph = schema, model, graph
+        self.made: list[Any] = []
+        self._names = {v: k for k, v in vars(schema.BuiltinOperator).items() if isinstance(v, int)}
+
+    def repair(self) -> list[str]:
+        """Repair every operator that needs it; returns a note for each."""
+        notes, old = [], list(self._graph.operators or ())
+        for op in old:
+            code = self._model.operatorCodes[op.opcodeIndex]
+            name = self._names.get(max(code.builtinCode, code.deprecatedBuiltinCode), "")
+            note = _REPAIRS[name](self, op) if name in _REPAIRS else ""
+            notes += [f"{name}: {note}"] if note else []
+            self.made.append(op)
+        self._graph.operators = self.made
+        return notes
+
+    def tensor(self, index: int) -> Any:
+        return self._graph.tensors[index]
+
+    def kind(self, index: int) -> int:
+        return int(self.tensor(index).type)
+
+    def like(self, index: int, dtype: int, shift: int = 0) -> int:
+        """A new tensor of the shape and quantization of another, of another type; its zero point moves by `shift`."""
+        old, made = self.tensor(index), self.schema.TensorT()
+        made.name, made.shape, made.shapeSignature = f"{len(self._graph.tensors)}", old.shape, old.shapeSignature
+        made.type, made.buffer = dtype, 0
+        if old.quantization is not None and old.quantization.scale is not None:
+            made.quantization = self.schema.QuantizationParametersT()
+            made.quantization.scale = old.quantization.scale
+            made.quantization.zeroPoint = np.asarray(old.quantization.zeroPoint) + shift
+        self._graph.tensors.append(made)
+        return len(self._graph.tensors) - 1
+
+    def constant(self, data: np.ndarray) -> int:
+        """A new constant of float32."""
+        buffer, made = self.schema.BufferT(), self.schema.TensorT()
+        buffer.data = np.frombuffer(np.ascontiguousarray(data, "float32").tobytes(), "uint8")
+        self._model.buffers.append(buffer)
+        made.name, made.shape = f"{len(self._graph.tensors)}", np.array(data.shape, "int32")
+        made.type, made.buffer = self.schema.TensorType.FLOAT32, len(self._model.buffers) - 1
+        self._graph.tensors.append(made)
+        return len(self._graph.tensors) - 1
+
+    def before(self, name: str, inputs: list[int], output: int, options: str = "", **values: Any) -> int:
+        """Add an operator in front of the one that is repaired; returns its output."""
+        op, code = self.schema.OperatorT(), self.schema.OperatorCodeT()
+        code.builtinCode = code.deprecatedBuiltinCode = getattr(self.schema.BuiltinOperator, name)
+        code.version = 2 if name == "QUANTIZE" else 1
+        self._model.operatorCodes.append(code)
+        op.opcodeIndex = len(self._model.operatorCodes) - 1
+        op.inputs, op.outputs = np.array(inputs, "int32"), np.array([output], "int32")
+        if options:
+            op.builtinOptionsType = getattr(self.schema.BuiltinOptions, options)
+            op.builtinOptions = getattr(self.schema, f"{options}T")()
+            for key, value in values.items():
+                setattr(op.builtinOptions, key, value)
+        self.made.append(op)
+        return output
+
+
+def _bias(edit: _Editor, op: Any) -> str:
+    """The reference reads a bias of int32 as one of int64 where the file does not name its type."""
+    types = edit.schema.TensorType
+    if len(op.inputs) < 3 or op.inputs[2] < 0 or op.builtinOptions is None:
+        return ""
+    if edit.kind(op.inputs[0]) != types.INT16 or edit.kind(op.inputs[2]) != types.INT32:
+        return ""
+    if op.builtinOptions.quantizedBiasType == types.INT32:
+        return ""
+    op.builtinOptions.quantizedBiasType = types.INT32
+    return "told that its bias has 32 bits"
+
+
+def _sum(edit: _Editor, op: Any) -> str:
+    """The reference reads signed bytes as unsigned: here they become unsigned ones."""
+    types, inputs, outputs = edit.schema.TensorType, list(op.inputs), list(op.outputs)
+    if edit.kind(inputs[0]) != types.INT8 or edit.tensor(inputs[0]).quantization is None:
+        return ""
+    x, y = edit.like(inputs[0], types.UINT8, 128), edit.like(outputs[0], types.UINT8, 128)
+    edit.before("QUANTIZE", inputs[:1], x, "QuantizeOptions")
+    options = {"keepDims": op.builtinOptions.keepDims if op.builtinOptions is not None else False}
+    edit.before("SUM", [x, *inputs[1:]], y, "ReducerOptions", **options)
+    _become(edit, op, "QUANTIZE", [y], "QuantizeOptions")
+    return "of int8 computed as of uint8"
+
+
+def _response(edit: _Editor, op: Any) -> str:
+    """The reference leaves the last channel out of every window: here a convolution sums the squares."""
+    x, how = int(op.inputs[0]), op.builtinOptions
+    if edit.kind(x) != edit.schema.TensorType.FLOAT32:
+        return ""
+    channels = np.arange(int(edit.tensor(x).shape[-1]))
+    band = np.abs(channels[:, None] - channels) <= how.radius
+    square, total, power = (edit.like(x, edit.schema.TensorType.FLOAT32) for _ in range(3))
+    edit.before("MUL", [x, x], square, "MulOptions")
+    weights = edit.constant((how.alpha * band).reshape(len(channels), 1, 1, len(channels)))
+    window = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    bias = edit.constant(np.full(len(channels), how.bias))
+    edit.before("CONV_2D", [square, weights, bias], total, "Conv2DOptions", **window)
+    edit.before("POW", [total, edit.constant(np.array([-how.beta]))], power)
+    _become(edit, op, "MUL", [x, power], "MulOptions")
+    return "computed by TensorFlow's definition"
+
+
+def _become(edit: _Editor, op: Any, name: str, inputs: list[int], options: str) -> None:
+    """Make `op` another operator, with the same output."""
+    edit.before(name, inputs, int(op.outputs[0]), options)
+    made = edit.made.pop()
+    op.opcodeIndex, op.inputs = made.opcodeIndex, made.inputs
+    op.builtinOptionsType, op.builtinOptions = made.builtinOptionsType, made.builtinOptions
+
+
+_REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
+    {
+        "FULLY_CONNECTED": _bias,
+        "CONV_2D": _bias,
+        "SUM": _sum,
+        "LOCAL_RESPONSE_NORMALIZATION": _response,
+    }
+)
+
+
+def doubts(interpreter: Any) -> str:
+    """What the reference gets wrong and no other form of the model repairs: SUM of int16; empty where nothing."""
+    kinds = {d["index"]: np.dtype(d["dtype"]) for d in interpreter.get_tensor_details()}
+    sums = [d for d in interpreter._get_ops_details() if d["op_name"] == "SUM"]
+    wrong = any(kinds.get(d["inputs"][0]) == np.dtype("int16") for d in sums)
+    return "LiteRT's reference SUM reads int16 as unsigned bytes" if wrong else ""
