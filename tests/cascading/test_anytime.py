@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
 
 from tvm_cascade.cascading import (
@@ -22,6 +20,7 @@ from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.search_monitor import SearchMonitor, SearchStopped
 from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.testing.looks import after_looks, with_more_and_more_time
 
 
 def network() -> Graph:
@@ -54,13 +53,9 @@ def enough_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "GRACE", 1e9)
 
 
-def after(looks: int, options: PlanOptions) -> tuple[Plan, bool]:
-    """The plan when the limit strikes after so many looks at the clock, and whether it changed anything."""
+def planned(options: PlanOptions) -> Plan:
     forget()
-    ticks = count()
-    with SearchMonitor(looks, clock=lambda: float(next(ticks))) as own:
-        plan = plan_graph(GRAPH, options)
-    return plan, own.limited
+    return plan_graph(GRAPH, options)
 
 
 @pytest.mark.parametrize(
@@ -73,32 +68,23 @@ def after(looks: int, options: PlanOptions) -> tuple[Plan, bool]:
     ],
 )
 def test_more_time_never_gives_a_larger_arena(options: PlanOptions) -> None:
-    forget()
-    whole, flat = plan_graph(GRAPH, options), layerwise(GRAPH, options)
-    peaks, looks = [], 1
-    while True:
-        plan, limited = after(looks, options)
+    whole, flat = planned(options), layerwise(GRAPH, options)
+    found = list(with_more_and_more_time(lambda: planned(options)))
+    for plan in found:
         validate(plan, options.alignment)
         assert plan.bound <= plan.peak
         assert options.stream_input or plan.peak <= flat.peak
-        peaks.append(plan.peak)
-        if not limited:
-            break
-        looks += 1 + looks // 8
+    peaks = [p.peak for p in found]
     assert peaks == sorted(peaks, reverse=True)
     assert len(peaks) > 10 and peaks[0] > peaks[-1]
-    assert (plan.peak, plan.bound, plan.segments) == (whole.peak, whole.bound, whole.segments)
+    assert (found[-1].peak, found[-1].bound, found[-1].segments) == (whole.peak, whole.bound, whole.segments)
 
 
 def test_a_limited_plan_is_not_remembered() -> None:
     options = PlanOptions(steps=get_core("cortex-m4").steps)
-    forget()
-    whole = plan_graph(GRAPH, options)
-    forget()
-    ticks = count()
-    with SearchMonitor(40, clock=lambda: float(next(ticks))) as own:
-        early = plan_graph(GRAPH, options)
-    assert own.limited and early.peak > whole.peak
+    whole = planned(options)
+    early, limited = after_looks(40, lambda: planned(options))
+    assert limited and early.peak > whole.peak
     again = plan_graph(GRAPH, options)
     assert (again.peak, again.segments, again.storages) == (whole.peak, whole.segments, whole.storages)
 

@@ -32,6 +32,7 @@ from tvm_cascade.substitution.report import format_report, optimize_report
 from tvm_cascade.substitution.rules import ALL_RULES, PAPER_RULES, rules
 from tvm_cascade.substitution.split import optimize
 from tvm_cascade.testing.exhaustive_rewrites import exhaustive, exhaustive_by_parts, same_structure
+from tvm_cascade.testing.looks import with_more_and_more_time
 
 PLAIN = SearchOptions(eager=(), isolated=False, max_graphs=10**6, patience=0)
 SRU_RULES = rules("distribute", "reorder_sum", "factor", "associate", "associate_right", "drop_unit")
@@ -328,6 +329,19 @@ def test_a_budget_ends_the_search_and_is_reported() -> None:
     assert found.cost_after < found.cost_before
     report = optimize_report(inception_e(), found, engine=CUDNN)
     assert "budget ended the search" in format_report(report)
+
+
+@pytest.mark.parametrize("find", [search, optimize])
+@pytest.mark.parametrize("network", [resnet_module, inception_e, sru])
+def test_more_time_never_gives_a_dearer_graph(network: Callable[[], Dag], find: Callable) -> None:
+    dag, cost, options = network(), latency("v100"), SearchOptions(max_graphs=30, max_seconds=inf, total_seconds=inf)
+    whole = find(dag, cost, PAPER_RULES, options)
+    found = list(with_more_and_more_time(lambda: find(dag, cost, PAPER_RULES, options)))
+    costs = [f.cost_after for f in found]
+    assert costs[0] <= whole.cost_before and costs == sorted(costs, reverse=True)
+    assert all(f.cost_after == pytest.approx(cost.total(f.dag)) for f in found)
+    assert len(found) > 3 and not found[0].complete
+    assert found[-1].dag.digest() == whole.dag.digest() and costs[-1] == whole.cost_after
 
 
 def test_no_seconds_means_the_given_graph() -> None:

@@ -34,7 +34,8 @@ def _ended_early(data: Mapping[str, object]) -> str:
     """The line for a result that is `limited`, with its gap to the bound where both are known."""
     if not data.get("limited"):
         return ""
-    best, bound = (data.get(f"{name}_bytes") for name in ("peak", "bound"))
+    pairs = (("peak_bytes", "bound_bytes"), ("cost_ms", "bound_ms"))
+    best, bound = next(((data[a], data.get(b)) for a, b in pairs if a in data), (None, None))
     gap = ""
     if isinstance(best, (int, float)) and isinstance(bound, (int, float)) and bound > 0:
         gap = f", at most {100 * (best / bound - 1):.1f} % above the smallest possible"

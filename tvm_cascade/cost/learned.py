@@ -21,6 +21,7 @@ from tvm_cascade.cost.records import MERGE, Record, stage_key
 from tvm_cascade.errors import MissingToolError
 from tvm_cascade.operators.record import Family
 from tvm_cascade.operators.table import family
+from tvm_cascade.search_monitor import monitor
 
 BATCH = 4  # least number of promising stages measured between two searches, once the schedule's own are measured
 
@@ -126,6 +127,8 @@ def refine(
 ) -> Result:
     """Repeat: search, measure the stages found, train; at most `budget` new measurements. Returns the last result.
 
+    A limit on time (`search_monitor`) ends it after the round that it strikes in.
+
     Parameters
     ----------
     search : callable
@@ -143,7 +146,7 @@ def refine(
             model.measured.record(strategy, groups)
     model.train()
     result, stages = search()
-    while left() > 0:
+    while left() > 0 and not monitor().over():
         before = model.measured.measurements
         for strategy, groups in stages:
             if left() > 0:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from tvm_cascade.cost.interface import NO_BOUND, Groups, OpBound, OpFeatures, Runner
 from tvm_cascade.cost.records import CONCURRENT, MERGE, Record, RecordStore, stage_key
+from tvm_cascade.search_monitor import monitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,14 @@ Result = TypeVar("Result")  # of a search
 
 
 def confirm(model: MeasuredCost, search: Callable[[], tuple[Result, Stages]]) -> Result:
-    """Search until the winner survives a second measurement of its stages.
+    """Search until the winner survives a second measurement of its stages, or a limit strikes.
 
     `search` returns a result and its stages as `(strategy, groups)`, priced by `model`.
     """
     result, stages = search()
     for _ in range(model.options.rounds):
+        if monitor().over():
+            break
         for strategy, groups in stages:
             model.again(strategy, groups)
         result, after = search()

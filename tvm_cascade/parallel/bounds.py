@@ -28,7 +28,7 @@ class Bounds:
         by_node = bounds if bounds is not None else [OpBound()] * block.size
         works = np.zeros((max([len(b.works) for b in by_node] + [1]), len(space.states)))
         alone, rest = np.zeros(len(space.states)), np.zeros(len(space.states))
-        tails = _tails(block, by_node)
+        tails = _tails([members(mask) for mask in block.preds], by_node)
         for v, bound in enumerate(by_node):
             inside = (space.states >> v & 1).astype(np.float64)
             for k, work in enumerate(bound.works):
@@ -48,11 +48,18 @@ class Bounds:
         return np.where(self.single[ending], np.maximum(least, self.alone[state] - self.alone[before]), least)
 
 
-def _tails(block: Block, bounds: Sequence[OpBound]) -> list[float]:
-    """Per node, the longest path of spans from it to the end of the block."""
+def least_latency(predecessors: Sequence[Sequence[int]], bounds: Sequence[OpBound]) -> float:
+    """Milliseconds that no schedule of nodes in topological order goes below: its longest path, its busiest resource."""
+    kinds = max((len(b.works) for b in bounds), default=0)
+    works = [sum(b.works[k] for b in bounds if k < len(b.works)) for k in range(kinds)]
+    return max((*_tails(predecessors, bounds), *works), default=0.0)
+
+
+def _tails(predecessors: Sequence[Sequence[int]], bounds: Sequence[OpBound]) -> list[float]:
+    """Per node, the longest path of spans from it to the end."""
     tails = [b.span for b in bounds]
-    for v in range(block.size - 1, -1, -1):
-        for u in members(block.preds[v]):
+    for v in range(len(bounds) - 1, -1, -1):
+        for u in predecessors[v]:
             tails[u] = max(tails[u], bounds[u].span + tails[v])
     return tails
 

@@ -47,6 +47,7 @@ class Schedule:
     priced: int = 0  # stages whose cost the search computed
     optimal: bool = False  # no schedule of the search space costs less
     seconds: float = 0.0  # of the search
+    bound_ms: float = 0.0  # no schedule of the search space costs less
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def stages_report(graph: Graph, options: Options, model: CostModel) -> dict[str,
 def describe(network_schedule: NetworkSchedule, model: CostModel) -> dict[str, object]:
     """The JSON object of a network's schedule.
 
-    Keys: `stages` (list of `{strategy, groups}` with groups of operator names), `cost_ms`, `sequential_ms`,
+    Keys: `stages` (list of `{strategy, groups}` with groups of operator names), `cost_ms`, `bound_ms`, `sequential_ms`,
     `greedy_ms`, `transitions` (pairs of state and ending, identical blocks once), `priced` (stages priced), `optimal`,
     `blocks`, `operators`, `units`, `cost_model`, `seconds`.
     """
@@ -33,6 +33,7 @@ def describe(network_schedule: NetworkSchedule, model: CostModel) -> dict[str, o
             for s in network_schedule.schedule.stages
         ],
         "cost_ms": network_schedule.schedule.cost_ms,
+        "bound_ms": network_schedule.schedule.bound_ms,
         "sequential_ms": network_schedule.sequential_ms,
         "greedy_ms": network_schedule.greedy_ms,
         "transitions": network_schedule.schedule.transitions,
@@ -94,12 +95,12 @@ def _loaded(graph: Graph, path: str | Path, options: Options, model: CostModel) 
     saved = load_schedule(path, graph)
     base = schedule(graph, model, replace(options, variant="greedy"))
     cost = sum(model.stage_ms(features_of(base.units, stage)) for stage in saved.stages)
-    return replace(base, schedule=Schedule(saved.stages, cost))
+    return replace(base, schedule=Schedule(saved.stages, cost, bound_ms=base.schedule.bound_ms))
 
 
 def _text(network: NetworkSchedule, model: CostModel) -> str:
     schedule = network.schedule
-    proof = ", proven optimal for this cost" if schedule.optimal else ""
+    proof = ", proven optimal for this cost" if schedule.optimal else f", bound {schedule.bound_ms:.4f} ms"
     head = (
         f"{len(network.units.graph.ops)} operators, {len(network.units.units)} units, {len(network.sizes)} blocks, "
         f"{len(schedule.stages)} stages; cost model {model.name}\n"

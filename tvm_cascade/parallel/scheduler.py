@@ -15,6 +15,7 @@ from tvm_cascade.cost.interface import CostModel, OpBound, OpFeatures
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.baselines import greedy, sequential
 from tvm_cascade.parallel.blocks import block_of, split
+from tvm_cascade.parallel.bounds import least_latency
 from tvm_cascade.parallel.merging import merge_classes, merged_features
 from tvm_cascade.parallel.problem import MERGE, Block, Options, Schedule, Stage
 from tvm_cascade.parallel.stage_search import search
@@ -86,7 +87,7 @@ class BlockCost:
         parts = [self._graph.features[v][0] for v in units]
         return self._model.merged_ms(merged_features(self._graph, units), parts)
 
-    def bounds(self) -> Sequence[OpBound] | None:
+    def bounds(self) -> Sequence[OpBound]:
         """Lower bounds of each unit: the sums of those of its kernels."""
         return [
             _sum([self._model.bound(k, self._nodes[v] in self._mergeable) for k in kernels])
@@ -131,8 +132,10 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
         totals = [t + s.cost_ms for t, s in zip(totals, known, strict=True)]
         stages += [_operators(units, nodes, stage) for stage in known[0].stages]
     transitions, priced = (sum(getattr(s[0], name) for s in solved.values()) for name in ("transitions", "priced"))
-    proven = whole and all(only.optimal for only, _, _ in solved.values())
-    best = Schedule(tuple(stages), totals[0], transitions, priced, proven, perf_counter() - start)
+    whole_network = BlockCost(units, units.features, range(len(units.units)), blocks.prices, blocks.mergeable)
+    proven = whole and all(first.optimal for first, _, _ in solved.values())
+    bound = totals[0] if proven else min(totals[0], least_latency(units.predecessors, whole_network.bounds()))
+    best = Schedule(tuple(stages), totals[0], transitions, priced, proven, perf_counter() - start, bound)
     return NetworkSchedule(best, totals[1], totals[2], units, tuple(len(r) for r in ranges))
 
 
