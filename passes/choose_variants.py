@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from tvm_cascade.passes.extract_graph import Extracted
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.select import GENERIC, variants_of
 from tvm_cascade.schedules.rules.variants import shape_key
-from tvm_cascade.schedules.tuning.counting import Counter, task_of
+from tvm_cascade.schedules.tuning.counting import Counter, Task, task_of
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
 from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME, Candidate, Database, Shape, choices_for, tune
 
@@ -50,20 +50,19 @@ def tensors_of(graph: Graph, op: Op) -> list[Tensor]:
     return [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
 
 
-def _candidates(extracted: Extracted, index: int, core: KernelTarget) -> list[Candidate]:
+def _candidates(extracted: Extracted, index: int, core: KernelTarget) -> Iterator[Candidate]:
     """The structurally distinct kernels of an operator, the default variant first, the generic one last."""
     operator = extracted.operators[index]
     assert operator is not None
     access = operator.access
-    listed = [(v.name, v.make()) for v in variants_of(operator.spec, core)]
-    made: list[Candidate] = []
-    for name, kernel in [*listed, (GENERIC, operator.kernel)]:
-        kernel = None if kernel is None else replace(kernel, whole=access.whole)
-        task = None if kernel is None else task_of(extracted.graph, extracted.graph.ops[index], access, kernel)
-        if task is None or any(tvm_ffi.structural_equal(c.task.kernel.func, task.kernel.func) for c in made):
-            continue
-        made.append(Candidate(name, task))
-    return made
+    makers = [(v.name, v.make) for v in variants_of(operator.spec, core)]
+    made: list[Task] = []
+    for name, make in [*makers, (GENERIC, lambda: operator.kernel)]:
+        kernel = replace(make(), whole=access.whole)
+        task = task_of(extracted.graph, extracted.graph.ops[index], access, kernel)
+        if task is not None and not any(tvm_ffi.structural_equal(t.kernel.func, kernel.func) for t in made):
+            made.append(task)
+            yield Candidate(name, task)
 
 
 def flash_of(

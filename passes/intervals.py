@@ -36,6 +36,15 @@ Env = Sequence[Strided]
 Evaluator = Callable[[Env], Strided]
 
 
+def is_affine(expr: Any) -> bool:
+    """Whether an index is a sum of variables with constant factors."""
+    if isinstance(expr, (tirx.Add, tirx.Sub)):
+        return is_affine(expr.a) and is_affine(expr.b)
+    if isinstance(expr, tirx.Mul):
+        return any(isinstance(e, tirx.IntImm) for e in (expr.a, expr.b)) and all(is_affine(e) for e in (expr.a, expr.b))
+    return isinstance(expr, (tirx.Var, tirx.IntImm)) or (isinstance(expr, tirx.Cast) and is_affine(expr.value))
+
+
 def hull(a: Strided, b: Strided) -> Strided:
     """A strided interval that contains both `a` and `b`."""
     return Strided(min(a.lo, b.lo), max(a.hi, b.hi), gcd(a.step, b.step, abs(a.lo - b.lo)))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.graph import Window
-from tvm_cascade.passes.intervals import Evaluator, NotUnderstoodError, Strided, clip, compile_index, hull
+from tvm_cascade.passes.intervals import Evaluator, NotUnderstoodError, Strided, clip, compile_index, hull, is_affine
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.tir import Buffer, PrimFunc, Var, ir, tirx
 
@@ -58,6 +58,8 @@ class AccessPattern:
         self.outputs = tir.outputs_of(func)
         self.reasons: dict[tuple[Buffer, int], str] = {}
         self._tables = dict(tables or {})
+        self.affine = True  # whether all indices that are read are affine
+        self.clipped = False  # whether a demand so far reached beyond the axes of a block
         index_loads = (i for load in tir.collect(func.body, ir.TensorLoad) for i in load.indices)
         self.uses_tables = any(tir.collect(i, ir.TensorLoad) for i in index_loads)  # as indices
         self._blocks = [self._block(r) for r in tir.leaf_blocks(func)]
@@ -80,6 +82,7 @@ class AccessPattern:
         for axis, index in enumerate(load.indices):
             try:
                 compiled.append(compile_index(index, slots, self._tables))
+                self.affine = self.affine and is_affine(index)
             except NotUnderstoodError as why:
                 self.reasons[load.source, axis] = str(why)
                 compiled.append(None)
@@ -98,7 +101,7 @@ class AccessPattern:
             wanted = restricted.get(output, {})
             boxes[output] = tuple(wanted.get(k, Strided.full(d)) for k, d in enumerate(tir.shape_of(output)))
         for block in reversed(self._blocks):
-            env = _axes(block, boxes)
+            env = self._axes(block, boxes)
             if env is None:
                 continue
             for buffer, indices in block.reads:
@@ -109,19 +112,57 @@ class AccessPattern:
                 boxes[buffer] = part if old is None else tuple(hull(a, b) for a, b in zip(old, part, strict=True))
         return boxes
 
+    def _axes(self, block: _Block, boxes: Mapping[Buffer, Box]) -> list[Strided] | None:
+        """The intervals of a block's axes that cover the demand on the buffers it writes; None if there is no demand."""
+        merged: list[Strided] | None = None
+        for buffer, places in block.writes:
+            if buffer not in boxes:
+                continue
+            env = [Strided.full(e) for e in block.extents]
+            for axis, place in enumerate(places):
+                if place is not None:
+                    wanted, extent = boxes[buffer][axis], block.extents[place]
+                    env[place] = clip(wanted, extent)
+                    self.clipped |= not 0 <= wanted.lo <= wanted.hi < extent
+            merged = env if merged is None else [hull(a, b) for a, b in zip(merged, env, strict=True)]
+        return merged
 
-def _axes(block: _Block, boxes: Mapping[Buffer, Box]) -> list[Strided] | None:
-    """The intervals of a block's axes that cover the demand on the buffers it writes; None if there is no demand."""
-    merged: list[Strided] | None = None
-    for buffer, places in block.writes:
-        if buffer not in boxes:
-            continue
-        env = [Strided.full(e) for e in block.extents]
-        for axis, place in enumerate(places):
-            if place is not None:
-                env[place] = clip(boxes[buffer][axis], block.extents[place])
-        merged = env if merged is None else [hull(a, b) for a, b in zip(merged, env, strict=True)]
-    return merged
+    def taps(
+        self, output_axes: Sequence[tuple[Buffer, int]], rows: int, input_axes: Sequence[tuple[Buffer, int | None]]
+    ) -> list[list[Strided] | None]:
+        """By input, what each of `rows` output rows reads along its axis; None for inputs that are not read, or one row.
+
+        Where all indices are affine, the first row that is read is a concave function of the output row, and the last one
+        a convex function: each is a sum or minimum (maximum) of linear ones. If its values for the first, the second and
+        the last output row lie on a line, all do.
+        """
+
+        def demand(y: int) -> dict[Buffer, Box]:
+            return self.demand({o: {a: Strided(y, y, 0)} for o, a in output_axes})
+
+        self.clipped = False
+        if self.affine and rows > 3:
+            few = [demand(y) for y in (0, 1, rows - 1)]
+            found = [_along(few, buffer, axis) for buffer, axis in input_axes]
+            lines = [None if t is None else _line(*t, rows) for t in found]
+            if not self.clipped and all(t is None or line is not None for t, line in zip(found, lines, strict=True)):
+                return lines
+        every = [demand(y) for y in range(rows)]
+        return [_along(every, buffer, axis) for buffer, axis in input_axes]
+
+
+def _along(boxes: Sequence[Mapping[Buffer, Box]], buffer: Buffer, axis: int | None) -> list[Strided] | None:
+    """The demands on one axis of a buffer; None where it is not demanded at all."""
+    return None if axis is None or any(buffer not in b for b in boxes) else [b[buffer][axis] for b in boxes]
+
+
+def _line(first: Strided, second: Strided, last: Strided, count: int) -> list[Strided] | None:
+    """The `count` intervals from `first` to `last`, if both ends move by equal steps; else None."""
+    low, high = second.lo - first.lo, second.hi - first.hi
+    straight = (last.lo, last.hi) == (first.lo + (count - 1) * low, first.hi + (count - 1) * high)
+    if not straight or not first.step == second.step == last.step:
+        return None
+    return [Strided(first.lo + y * low, first.hi + y * high, first.step) for y in range(count)]
 
 
 def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
@@ -179,21 +220,21 @@ def row_windows(
     if max(rows) > _MOST_ROWS:
         return (None,) * len(input_axes), f"more than {_MOST_ROWS} rows or columns"
     axes = [(o, a) for o, a in zip(pattern.outputs, output_axes, strict=True) if a is not None]
-    boxes = [pattern.demand({o: {a: Strided(y, y, 0)} for o, a in axes}) for y in range(rows.pop())]
     inputs = list(zip(pattern.inputs, input_axes, strict=True))
-    found = [_input_window(pattern, boxes, buffer, axis) for buffer, axis in inputs]
+    read = pattern.taps(axes, rows.pop(), inputs)
+    found = [_input_window(pattern, taps, buffer, axis) for taps, (buffer, axis) in zip(read, inputs, strict=True)]
     reasons = [f"{b.name}: {why}" for (b, _), why in zip(inputs, found, strict=True) if isinstance(why, str)]
     return tuple(w if isinstance(w, Window) else None for w in found), "; ".join(reasons) or None
 
 
 def _input_window(
-    pattern: AccessPattern, boxes: Sequence[Mapping[Buffer, Box]], buffer: Buffer, axis: int | None
+    pattern: AccessPattern, taps: Sequence[Strided] | None, buffer: Buffer, axis: int | None
 ) -> Window | str:
     if axis is None:
         return Window.whole(1)
     extent = tir.shape_of(buffer)[axis]
-    if any(buffer not in b for b in boxes):
+    if taps is None:
         return Window.whole(extent)
     if (buffer, axis) in pattern.reasons:
         return pattern.reasons[buffer, axis]
-    return fit_window([b[buffer][axis] for b in boxes], extent)
+    return fit_window(taps, extent)

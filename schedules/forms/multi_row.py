@@ -17,10 +17,9 @@ from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.narrow_rows import is_single, windows_of
 from tvm_cascade.schedules.forms.rows import check_rows
-from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.select import first_rule
-from tvm_cascade.schedules.rules.variants import shape_key
+from tvm_cascade.schedules.rules.select import first_variant
+from tvm_cascade.schedules.rules.variants import Variant, shape_key
 from tvm_cascade.schedules.tir import Expr, Stmt
 
 
@@ -31,7 +30,7 @@ class MultiRowTiles(KernelForm):
 
     def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
         rows = site.tensors[-1].rows if site.op.outputs else 1
-        made = "its output is one row" if rows == 1 else multi_row_kernel(site, rows)
+        made = "its output is one row" if rows == 1 else multi_row_variant(site, rows)
         return made if isinstance(made, str) else replace(known, multi_row=True)
 
     def build(self, site: Site, use: Use) -> BuiltKernel | str:
@@ -39,8 +38,10 @@ class MultiRowTiles(KernelForm):
             return "steps make one row"
         if any(use.plan.storages[t].pitch for t in (*use.op.inputs, *use.op.outputs)):
             return "pixels lie apart"
-        made = multi_row_kernel(site, use.tile_rows)
-        return made if isinstance(made, str) else MultiRowSteps((made,), use.tile_rows)
+        made = multi_row_variant(site, use.tile_rows)
+        if isinstance(made, str):
+            return made
+        return MultiRowSteps((replace(made.make(), rows=use.tile_rows),), use.tile_rows)
 
 
 FORM = MultiRowTiles()
@@ -57,8 +58,8 @@ class MultiRowSteps(BuiltKernel):
         return caller.call(step * self.rows)
 
 
-def multi_row_kernel(site: Site, rows: int) -> RowKernel | str:
-    """The kernel of an operator for steps of `rows` rows, or why there is none. `rows` must divide the output's rows.
+def multi_row_variant(site: Site, rows: int) -> Variant | str:
+    """The variant that computes an operator in steps of `rows` rows, or why there is none. `rows` must divide the output's rows.
 
     There is none for grouped convolutions, and with LLVM none for windows of several pixels: LLVM would hoist the loads
     of all column groups in front of the loops over them, and spill registers.
@@ -79,10 +80,10 @@ def multi_row_kernel(site: Site, rows: int) -> RowKernel | str:
     chosen = core.choice(shape_key(site.spec))
     if chosen is not None:  # use the variant that was chosen for one row
         core = replace(core, choices=(*core.choices, (shape_key(step), chosen)))
-    kernel = first_rule(step, core)
-    if kernel is None or kernel.rows != (1 if flat else rows):
+    variant = first_variant(step, core)
+    if variant is None or variant.rows != (1 if flat else rows):
         return f"no performance schedule makes {rows} rows of it"
-    return replace(kernel, rows=rows)
+    return variant
 
 
 def _joined(spec: OperatorSpec, rows: int) -> OperatorSpec:

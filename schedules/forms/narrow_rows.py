@@ -16,9 +16,10 @@ from itertools import pairwise
 from tvm_cascade.graph import Window
 from tvm_cascade.schedules.driver.calls import OwnValues
 from tvm_cascade.schedules.forms.form import Site
-from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.select import first_rule
+from tvm_cascade.schedules.rules.select import first_variant
+from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Expr, Stmt, i32, tirx
 
 Windows = Sequence[tuple[Window, Window]]  # by input: its windows along rows and along columns
@@ -67,21 +68,21 @@ def windows_of(site: Site) -> Windows | str:
     return pairs if nhwc else "its tensors are not NHWC"
 
 
-def narrow_kernels(
+def narrow_variants(
     site: Site, windows: Windows, wanted: Iterable[Columns], is_seldom: Callable[[Columns], bool]
-) -> dict[Columns, RowKernel] | str:
-    """The row kernel for each of `wanted`, or why one cannot be made; `is_seldom` asks for the smallest code."""
+) -> dict[Columns, Variant] | str:
+    """The variant for each of `wanted`, or why there is none for one; `is_seldom` asks for the smallest code."""
     assert site.core is not None
-    made: dict[Columns, RowKernel] = {}
+    made: dict[Columns, Variant] = {}
     for columns in dict.fromkeys(wanted):
         if columns.valid <= 0:
             return "some columns read nothing but padding"
         # elsewhere LLVM would unroll the loops of the small variant and make it larger
         small = is_seldom(columns) and (site.core.backend == "c" or site.core.mve)
-        kernel = first_rule(narrow_spec(site, windows, columns), site.core, small)
-        if kernel is None:
+        variant = first_variant(narrow_spec(site, windows, columns), site.core, small)
+        if variant is None:
             return f"no performance schedule makes {columns.pixels} columns of it"
-        made[columns] = kernel
+        made[columns] = variant
     return made
 
 

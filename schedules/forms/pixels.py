@@ -7,6 +7,7 @@ the tables, it calls the generic pixel kernel.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tvm_cascade.graph import ITEM_BYTES, KernelFootprints, Tensor
@@ -14,10 +15,11 @@ from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.driver.places import Place, tiles_are_contiguous
 from tvm_cascade.schedules.forms import narrow_rows
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
-from tvm_cascade.schedules.forms.narrow_rows import SLIDING, Runs
+from tvm_cascade.schedules.forms.narrow_rows import SLIDING, Columns, Runs
 from tvm_cascade.schedules.forms.row_table import RowTable, row_table
 from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.pixel_kernel import has_pixels, reads_pixels
+from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, for_range, i32, sequence, tirx
 
 
@@ -27,7 +29,7 @@ class PixelTiles(KernelForm):
     way = Way.PIXELS
 
     def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
-        made = pixel_tile_kernel(site, 1)
+        made = pixel_tiles(site, 1)
         if isinstance(made, str):
             return made
         tables = [t for t in made.tables if t is not None]
@@ -165,8 +167,31 @@ class PixelTileKernel(BuiltKernel):
         return caller.help(helper, [source, slot, i32(place.pixels), to, i32(away), i32(valid), at[0]])
 
 
+@dataclass(frozen=True)
+class _Tiles:
+    """Steps of some pixels, before their kernels are built."""
+
+    tables: tuple[RowTable | None, ...]
+    steps: Sequence[Columns]  # what each step of a row computes
+    singles: Sequence[Columns]  # by column of the output, what a step of one pixel computes
+    variants: dict[Columns, Variant]
+
+
 def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
     """The narrow row kernels of an operator for steps of `pixels` pixels, or the reason why it has none."""
+    made = pixel_tiles(site, pixels)
+    if isinstance(made, str):
+        return made
+    pixels, order = made.steps[0].pixels, list(made.variants)
+    starts = range(0, len(made.singles), pixels)
+    steps = narrow_rows.runs_of(starts, (order.index(c) for c in made.steps))
+    singles = narrow_rows.runs_of(range(len(made.singles)), (order.index(c) for c in made.singles))
+    kernels = tuple(v.make() for v in made.variants.values())
+    return PixelTileKernel(kernels, pixels, made.tables, tuple(c.valid for c in order), steps, singles)
+
+
+def pixel_tiles(site: Site, pixels: int) -> _Tiles | str:
+    """How narrow row kernels compute an operator in steps of `pixels` pixels, or the reason why they cannot."""
     windows = narrow_rows.windows_of(site)
     if isinstance(windows, str):
         return windows
@@ -184,18 +209,13 @@ def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
     starts = range(0, out.columns, pixels)
     whole = [narrow_rows.columns_of(across, x, min(pixels, out.columns - x), width) for x in starts]
     single = [narrow_rows.columns_of(across, x, 1, width) for x in range(out.columns)]
-    made = narrow_rows.narrow_kernels(
+    made = narrow_rows.narrow_variants(
         site,
         windows,
         [*whole, *single],
         lambda c: 4 * max(whole.count(c) / len(whole), single.count(c) / len(single)) < 1,
     )
-    if isinstance(made, str):
-        return made
-    order = list(made)
-    steps = narrow_rows.runs_of(starts, (order.index(c) for c in whole))
-    singles = narrow_rows.runs_of(range(out.columns), (order.index(c) for c in single))
-    return PixelTileKernel(tuple(made.values()), pixels, tables, tuple(c.valid for c in order), steps, singles)
+    return made if isinstance(made, str) else _Tiles(tables, whole, single, made)
 
 
 def _pixel(caller: Caller, at: tuple[Place, Tensor], slot: Expr) -> Expr:

@@ -208,7 +208,7 @@ def narrow_stripe_kernel(site: Site, columns: Sequence[tuple[int, int]]) -> Narr
         narrow_rows.columns_of(across, begin, end - begin, width) if begin < end else None for begin, end in columns
     ]
     total = sum(end - begin for begin, end in columns)
-    made = narrow_rows.narrow_kernels(
+    made = narrow_rows.narrow_variants(
         site, windows, [c for c in wanted if c is not None], lambda c: 4 * c.pixels * wanted.count(c) < total
     )
     if isinstance(made, str):
@@ -217,4 +217,6 @@ def narrow_stripe_kernel(site: Site, columns: Sequence[tuple[int, int]]) -> Narr
         return "no stripe has columns of it"
     order = list(made)
     served = (NONE if c is None else order.index(c) for c in wanted)
-    return NarrowStripeKernel(tuple(made.values()), taps, narrow_rows.runs_of(range(len(wanted)), served))
+    return NarrowStripeKernel(
+        tuple(v.make() for v in made.values()), taps, narrow_rows.runs_of(range(len(wanted)), served)
+    )

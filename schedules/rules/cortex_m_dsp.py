@@ -20,7 +20,7 @@ from tvm_cascade.schedules.rules import cortex_m_scalar as scalar
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.emit import best_step
-from tvm_cascade.schedules.rules.few_taps import MOST_TAPS, few_taps
+from tvm_cascade.schedules.rules.few_taps import few_taps, has_few_taps
 from tvm_cascade.schedules.rules.geometry import Columns
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import PAIRED, interleave, paired
@@ -98,9 +98,9 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
         return scalar.depthwise_variants(conv)
     rows = [replace(BLOCKING, rows=True)] if conv.window.kernel[0] > 1 else []
     blockings = [BLOCKING, *rows, *OTHERS]
-    few = conv.groups == 1 and conv.weights[..., 0].size <= MOST_TAPS
-    made = [Variant("few taps", partial(few_taps, conv))] if few else []
-    return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
+    made = [Variant("few taps", partial(few_taps, conv))] if has_few_taps(conv) else []
+    rows = max(conv.window.tile_rows, 1)
+    return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b), rows) for b in blockings]
 
 
 def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:

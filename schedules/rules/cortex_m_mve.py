@@ -13,12 +13,9 @@ Requantization: `schedules.rules.lanes`. The C back end cannot print TIR vectors
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
 from tvm_cascade.schedules.rules.dense import read_dense
@@ -214,42 +211,37 @@ _OTHER_OUTERS = tuple(
 )
 
 
-def conv2d(conv: QuantizedConv, blocking: Blocking | None = None, dot: bool | None = None) -> RowKernel | None:
-    """K x K and 1 x 1 convolution; None where a group's output channels are no multiple of four, or requantization fails.
-
-    By dot products (`dot`, the default where input channels are a multiple of eight) or by outer products.
-    """
-    dot = in_eights(conv) if dot is None else dot
-    if conv.outputs // conv.groups % LANES or not (conv.requantize.short or (conv.requantize.once and dot)):
-        return None
-    if dot:
-        return _Dot(conv, blocking or DOT).build()
-    return _Outer(conv, blocking or OUTER).build()
-
-
 def conv_variants(conv: QuantizedConv) -> list[Variant]:
-    """Variants of a convolution, the default first."""
+    """Variants of a convolution, the default first; none where a group's output channels are no multiple of four.
+
+    By dot products where input channels are a multiple of eight, else by outer products, which cannot round once.
+    """
     if conv.depthwise:
-        return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in (2, 1, 3, 4)]
-    outers = [Variant(f"outer {b.name}", partial(conv2d, conv, b, False)) for b in (OUTER, *_OTHER_OUTERS)]
+        return depthwise_variants(conv)
+    short, once = conv.requantize.short, conv.requantize.once
+    if conv.outputs // conv.groups % LANES or not (short or once):
+        return []
+
+    def listed(name: str, form: type[_LaneOutputs], blockings: tuple[Blocking, ...]) -> list[Variant]:
+        rows = max(conv.window.tile_rows, 1)
+        return [Variant(f"{name} {b.name}", lambda b=b: form(conv, b).build(), rows) for b in blockings]
+
+    outers = listed("outer", _Outer, (OUTER, *_OTHER_OUTERS)) if short else []
     if not in_eights(conv):
         return outers
-    dots = [Variant(f"dot {b.name}", partial(conv2d, conv, b, True)) for b in (DOT, *_OTHER_DOTS)]
-    return dots + (outers[:1] if conv.weights.shape[2] == 8 else [])
+    return listed("dot", _Dot, (DOT, *_OTHER_DOTS)) + (outers[:1] if conv.weights.shape[2] == 8 else [])
 
 
-def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
-    """Depthwise convolution; None where it does not apply: it needs a multiple of eight channels, multiplier 1, the short
-    requantization, weights of at least -127, and no parts that a table requantizes."""
-    if (
-        tables_of(conv)
-        or conv.multiplier != 1
-        or not in_eights(conv)
-        or not conv.requantize.short
-        or conv.weights.min() < -127
-    ):
-        return None
-    return _Depthwise(conv, pixels).build()
+def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
+    """Variants of a depthwise convolution by pixels a block, the default first.
+
+    They need a multiple of eight channels, multiplier 1, the short requantization, weights of at least -127, and no parts
+    that a table requantizes.
+    """
+    lanes = in_eights(conv) and conv.multiplier == 1 and conv.requantize.short
+    if not lanes or tables_of(conv) or conv.weights.min() < -127:
+        return []
+    return [Variant(f"depthwise {p}", lambda p=p: _Depthwise(conv, p).build()) for p in (2, 1, 3, 4)]
 
 
 class _Depthwise(DepthwiseRow):
@@ -338,6 +330,4 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     conv = read_conv(spec) or read_dense(spec)
     if conv is not None and conv.dtype != "int8":
         return []
-    if conv is None:
-        return [Variant("elements", partial(vector_elementwise, spec))]
-    return conv_variants(conv)
+    return vector_elementwise(spec) if conv is None else conv_variants(conv)

@@ -114,7 +114,8 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
         return depthwise_variants(conv)
     rows = [replace(b, rows=True) for b in (BLOCKING, OTHERS[0])] if conv.window.kernel[0] > 1 else []
     blockings = [BLOCKING, *rows, *OTHERS]
-    return [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
+    rows_a_call = max(conv.window.tile_rows, 1)
+    return [Variant(f"conv {b.name}", partial(conv2d, conv, b), rows_a_call) for b in blockings]
 
 
 def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
@@ -128,6 +129,4 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
 def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
     """Variants of a convolution, dense layer or element-wise operator in plain scalar arithmetic."""
     conv = read_conv(spec) or read_dense(spec)
-    if conv is None:
-        return [Variant("elements", partial(scalar_elementwise, spec))]
-    return conv_variants(conv)
+    return scalar_elementwise(spec) if conv is None else conv_variants(conv)

@@ -8,6 +8,7 @@ one is rescaled by a table of 256 int32, unless its ratio is 1/2 too. Then the s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -19,6 +20,7 @@ from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import RANGES
 from tvm_cascade.schedules.rules.requantize import Requantize, clamp_value, emit_requantize, plan_requantize, reference
+from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 HALF = (1 << 30, 0)  # multiplier and shift of the ratio 1/2
@@ -154,11 +156,8 @@ def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel:
     return row.run(lambda x: row.tables[0][x].astype("int32"))
 
 
-def mul_kernel(op: Binary) -> RowKernel | None:
-    """Kernel of the product of two activations; None where its requantization has no short form."""
-    q = requantize_of(op)
-    if not q.short:
-        return None
+def mul_kernel(op: Binary, q: Requantize) -> RowKernel:
+    """Kernel of the product of two activations, with the short form of requantization."""
     numbers = np.array([*q.table[0], *op.zero_points], np.int32)
     row = _Elements(op.row_elements, 2, (numbers,), op.dtype)
     m, addend, shift, zero, other = (row.number(0, i) for i in range(5))
@@ -180,14 +179,11 @@ def requantize_of(op: Binary) -> Requantize:
     return plan_requantize(m, s, low, high, op.zero_out, op.clamp)
 
 
-def sum_kernel(op: Binary) -> RowKernel | None:
-    """Kernel of the sum or difference of two activations; None without a short requantization or an operand of ratio 1/2.
+def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
+    """Kernel of the sum or difference of two activations, one of ratio 1/2, with the short form of requantization.
 
     The sum is computed doubled, which saves the doubling before `smmlar`.
     """
-    q = requantize_of(op)
-    if not q.short or HALF not in op.ratios[:2]:
-        return None
     shifted = 0 if op.ratios[0] == HALF else 1  # the operand that a shift rescales
     signs = (1, -1 if op.kind == "sub" else 1)
     other = 1 - shifted
@@ -217,12 +213,12 @@ def sum_kernel(op: Binary) -> RowKernel | None:
     return row.run(element)
 
 
-def scalar_elementwise(spec: OperatorSpec) -> RowKernel | None:
-    """Scalar kernel of an element-wise operator, None where none of this module applies."""
-    table = read_table(spec)
+def scalar_elementwise(spec: OperatorSpec) -> list[Variant]:
+    """The scalar variant of an element-wise operator; none where no kernel of this module applies."""
+    table, op = read_table(spec), read_binary(spec)
     if table is not None:
-        return table_kernel(spec, table)
-    op = read_binary(spec)
-    if op is None:
-        return None
-    return mul_kernel(op) if op.kind == "mul" else sum_kernel(op)
+        return [Variant("elements", partial(table_kernel, spec, table))]
+    q = None if op is None else requantize_of(op)
+    if op is None or q is None or not q.short or (op.kind != "mul" and HALF not in op.ratios[:2]):
+        return []
+    return [Variant("elements", partial(mul_kernel if op.kind == "mul" else sum_kernel, op, q))]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -14,15 +16,12 @@ from tvm_cascade.schedules.rules.elementwise import HALF, Binary
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, rescale_lanes, splat, vector
 from tvm_cascade.schedules.rules.requantize import Requantize
+from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
-def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel | None:
-    """Kernel that looks up sixteen outputs at a time by a gather load; None where rows are no multiple of 16, or uint8."""
-    _, _, width, channels = spec.output.shape
-    count = width * channels
-    if count % 16 or table.dtype != np.int8:
-        return None
+def table_kernel(table: np.ndarray, count: int) -> RowKernel:
+    """Kernel that looks up sixteen outputs at a time by a gather load; `count`, a multiple of 16, is those of a row."""
     k = KernelBuilder(["int8"], (table,), ["int8"])
     x, out = k.view(k.inputs[0][0], "int8", "xs"), k.view(k.outputs[0], "int8", "outs")
     looked = k.view(k.constants[0], "int8", "table")
@@ -44,16 +43,11 @@ def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel | None:
     return k.kernel(emit)
 
 
-def binary_kernel(op: Binary) -> RowKernel | None:
-    """Kernel of an int8 add, sub or mul on four lanes; None where rows are no multiple of 4 or it cannot be requantized."""
-    q = elementwise.requantize_of(op)
-    if op.dtype != "int8" or not q.short or op.row_elements % LANES or any(s > 0 for _, s in op.ratios[:2]):
-        return None
-    return _Binary(op, q).build()
-
-
 class _Binary:
-    """Builder of `binary_kernel`. Scales and zero points are in a table, so that operators of one shape share a kernel."""
+    """Builder of the kernel of an int8 add, sub or mul, on four lanes.
+
+    Scales and zero points are in a table, so that operators of one shape share a kernel.
+    """
 
     def __init__(self, op: Binary, q: Requantize) -> None:
         self.op, self.q = op, q
@@ -121,10 +115,19 @@ class _Binary:
         return combine
 
 
-def vector_elementwise(spec: OperatorSpec) -> RowKernel | None:
-    """MVE kernel of an element-wise operator, None where none of this module applies."""
-    table = elementwise.read_table(spec)
+def vector_elementwise(spec: OperatorSpec) -> list[Variant]:
+    """The MVE variant of an element-wise operator.
+
+    There is none for uint8, for tables where rows are no multiple of 16 elements, and for sums and products where they are
+    no multiple of 4 or without the short form of requantization.
+    """
+    table, op = elementwise.read_table(spec), elementwise.read_binary(spec)
     if table is not None:
-        return table_kernel(spec, table)
-    op = elementwise.read_binary(spec)
-    return None if op is None else binary_kernel(op)
+        count = prod(spec.output.shape[2:])
+        served = count % 16 == 0 and table.dtype == np.int8
+        return [Variant("elements", partial(table_kernel, table, count))] if served else []
+    q = None if op is None else elementwise.requantize_of(op)
+    if op is None or q is None or not q.short or op.dtype != "int8":
+        return []
+    served = op.row_elements % LANES == 0 and all(s <= 0 for _, s in op.ratios[:2])
+    return [Variant("elements", lambda: _Binary(op, q).build())] if served else []

@@ -21,10 +21,13 @@ MOST_TAPS = 12  # six pairs leave registers for the loop over channels
 STEP = 4  # most channels in one iteration of that loop
 
 
-def few_taps(conv: QuantizedConv) -> RowKernel | None:
-    """The kernel; None for depthwise or grouped convolutions, inputs in parts, and more than `MOST_TAPS` taps."""
-    if conv.depthwise or conv.parts or conv.groups > 1 or conv.weights[..., 0].size > MOST_TAPS:
-        return None
+def has_few_taps(conv: QuantizedConv) -> bool:
+    """Whether the kernel applies: to one input and one group of at most `MOST_TAPS` taps."""
+    return not conv.depthwise and not conv.parts and conv.groups == 1 and conv.weights[..., 0].size <= MOST_TAPS
+
+
+def few_taps(conv: QuantizedConv) -> RowKernel:
+    """The kernel of a convolution that `has_few_taps`."""
     return _FewTaps(conv).build()
 
 

@@ -7,9 +7,10 @@ input's zero point is folded into the bias, which therefore has a value for ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -64,9 +65,9 @@ class Sliding:
         return cls(height, width, channels, rows, columns, kernel, *steps, *whole)  # type: ignore[arg-type]
 
     @property
-    def rows(self) -> list[tuple[int, int]]:
+    def rows(self) -> tuple[tuple[int, int], ...]:
         """By output row, its valid kernel rows [r0, r1)."""
-        return [self.taps(0, y) for y in range(self.out_height)]
+        return _rows(self)
 
     @property
     def row_elements(self) -> int:
@@ -85,7 +86,7 @@ class Sliding:
         lo, hi = max(0, -(first // step)), min(self.kernel[axis], -((first - extent) // step))
         return lo, max(lo, hi)
 
-    def row_variants(self) -> list[tuple[int, int]]:
+    def row_variants(self) -> Sequence[tuple[int, int]]:
         """Row variants, as valid kernel rows: each output row cut at the top, one for all full rows, each cut at the bottom."""
         rows, full = self.rows, (0, self.kernel[0])
         top, bottom = self._cut()
@@ -113,16 +114,9 @@ class Sliding:
             index = index + tirx.max(y - (self.out_height - bottom - 1), i32(0))
         return index
 
-    def column_groups(self) -> list[Columns]:
+    def column_groups(self) -> Sequence[Columns]:
         """Output columns in order, grouped by their valid kernel columns."""
-        groups: list[Columns] = []
-        for x in range(self.out_width):
-            k0, k1 = self.taps(1, x)
-            if groups and (groups[-1].k0, groups[-1].k1) == (k0, k1):
-                groups[-1] = Columns(groups[-1].start, x + 1, k0, k1)
-            else:
-                groups.append(Columns(x, x + 1, k0, k1))
-        return groups
+        return _column_groups(self)
 
     def runs(self, pixels: int) -> list[Run]:
         """The output columns in blocks of `pixels` (the last may be smaller), equal neighbouring blocks joined to runs."""
@@ -151,6 +145,23 @@ class Sliding:
         """Number of kernel rows in the first `rows` rows of the window (`rows` >= 0)."""
         step = self.dilation[0]
         return rows if step == 1 else tirx.truncdiv(rows + (step - 1), i32(step))
+
+
+@lru_cache(maxsize=256)
+def _rows(g: Sliding) -> tuple[tuple[int, int], ...]:
+    return tuple(g.taps(0, y) for y in range(g.out_height))
+
+
+@lru_cache(maxsize=256)
+def _column_groups(g: Sliding) -> Sequence[Columns]:
+    groups: list[Columns] = []
+    for x in range(g.out_width):
+        k0, k1 = g.taps(1, x)
+        if groups and (groups[-1].k0, groups[-1].k1) == (k0, k1):
+            groups[-1] = Columns(groups[-1].start, x + 1, k0, k1)
+        else:
+            groups.append(Columns(x, x + 1, k0, k1))
+    return tuple(groups)
 
 
 def fewest_blocks(width: int, choices: tuple[int, ...]) -> int:

@@ -8,7 +8,6 @@ copies element by element, is as good.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from math import gcd, prod
 
 from tvm_cascade.cores import KernelTarget
@@ -101,14 +100,6 @@ def _unit(move: Move, vectors: bool) -> int:
     return unit if vectors or unit < 4 else 4
 
 
-def move_kernel(move: Move, row_bytes: tuple[int, ...], vectors: bool) -> RowKernel | None:
-    """Kernel that copies words, with `vectors` 16 or 8 bytes at a time; None where runs are not aligned to words."""
-    unit = _unit(move, vectors)
-    if unit < 4:
-        return None
-    return _Mover(move, row_bytes, unit).build()
-
-
 class _Mover:
     def __init__(self, move: Move, row_bytes: tuple[int, ...], unit: int) -> None:
         self.move, self.unit = move, unit
@@ -168,10 +159,14 @@ class _Mover:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of operators that only copy (`Move`): by vectors, where the core has them, then by words."""
+    """Variants of operators that only copy (`Move`): by vectors of 16 or 8 bytes, where the core has them, then by words.
+
+    There are none where runs are not aligned to words.
+    """
     move = read_move(spec)
-    if move is None:
+    if move is None or _unit(move, False) < 4:
         return []
     rows = tuple(prod(t.shape[2:]) * _BYTES[t.dtype] for t in spec.inputs)
     forms = [("vectors", True)] if target.vectors else []
-    return [Variant(name, partial(move_kernel, move, rows, vectors)) for name, vectors in [*forms, ("words", False)]]
+    forms.append(("words", False))
+    return [Variant(name, lambda v=v: _Mover(move, rows, _unit(move, v)).build()) for name, v in forms]

@@ -109,8 +109,8 @@ class _Pooling(ABC):
             table = k.view(k.constants[0], "int32", "table")
             self.numbers = [k.let(table[i32(i)], "number") for i in range(4)]
 
-    def build(self) -> RowKernel | None:
-        return None if self.g.channels % self.lanes else self.k.kernel(self._emit)
+    def build(self) -> RowKernel:
+        return self.k.kernel(self._emit)
 
     def _emit(self) -> None:
         k, g = self.k, self.g
@@ -323,4 +323,5 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if target.dsp and narrow:
         forms.append(("words", _Words))
     forms.append(("channels", Scalar))
-    return [Variant(name, lambda form=form, pool=pool: form(pool).build()) for name, form in forms]
+    served = [(name, form) for name, form in forms if pool.window.channels % form.lanes == 0]
+    return [Variant(name, lambda form=form: form(pool).build()) for name, form in served]

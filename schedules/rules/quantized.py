@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -104,19 +105,40 @@ def _read_parts(spec: OperatorSpec, kind: str) -> QuantizedConv | None:
 
 def _conv(spec: OperatorSpec, window: Sliding, weights: np.ndarray, depthwise: bool) -> QuantizedConv:
     given, dtype, outputs = spec.attributes, spec.inputs[0].dtype, spec.output.shape[3]
-    _, bias, *ratio = spec.constants
-    zero_in, zero_out = given.input_zero_point or 0, given.output_zero_point or 0
-    lo, hi = given.clamp or RANGES[dtype]
+    zeros = given.input_zero_point or 0, given.output_zero_point or 0
+    layer = _Layer(id(spec.constants), spec.constants, weights, dtype, outputs, zeros, given.clamp or RANGES[dtype])
+    weights, bias, requantize = _requantized(layer)
+    times = outputs // window.channels if depthwise else 1
+    groups = 1 if depthwise else given.groups or 1
+    return QuantizedConv(window, weights, bias, zeros[0], requantize, depthwise, times, dtype, groups=groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What a layer's requantization depends on. Equal layers have the same constants, not only equal ones."""
+
+    identity: int  # of `constants`
+    constants: tuple[np.ndarray, ...] = field(compare=False)
+    weights: np.ndarray = field(compare=False)  # of four axes, the zero point subtracted
+    dtype: str
+    outputs: int
+    zero_points: tuple[int, int]  # of input and output
+    clamp: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)  # kernels of a row, of some pixels and of several rows share a layer
+def _requantized(layer: _Layer) -> tuple[np.ndarray, np.ndarray, Requantize]:
+    """Weights, bias and requantization of a layer, channels of constant output replaced by weights of 0."""
+    weights, outputs, (zero_in, zero_out) = layer.weights, layer.outputs, layer.zero_points
+    _, bias, *ratio = layer.constants
+    lo, hi = layer.clamp
     bias, (m, s) = bias.ravel(), (np.broadcast_to(a.ravel(), (outputs,)).astype(np.int64) for a in ratio)
-    bounds = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[dtype])
+    bounds = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[layer.dtype])
     constant, value = constant_channels(m, s, *bounds, zero_out, (lo, hi))
     if constant.any():
         # v is the accumulator 4 (v - zo) under the multiplier 2^30 and the shift -1, the short form: (2 (v - zo) + 1) >> 1
         weights = np.where(constant, 0, weights).astype(weights.dtype)
         bias = np.where(constant, 4 * (value - zero_out), bias).astype(bias.dtype)
         m, s = np.where(constant, 1 << 30, m), np.where(constant, -1, s)
-        bounds = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[dtype])
-    requantize = plan_requantize(m, s, *bounds, zero_out, (lo, hi))
-    times = outputs // window.channels if depthwise else 1
-    groups = 1 if depthwise else given.groups or 1
-    return QuantizedConv(window, weights, bias, zero_in, requantize, depthwise, times, dtype, groups=groups)
+        bounds = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[layer.dtype])
+    return weights, bias, plan_requantize(m, s, *bounds, zero_out, (lo, hi))

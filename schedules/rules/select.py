@@ -11,7 +11,7 @@ from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, moves, pooling, softmax
-from tvm_cascade.schedules.rules.variants import Variant, first, shape_key
+from tvm_cascade.schedules.rules.variants import Variant, shape_key
 
 RuleSet = Callable[[OperatorSpec, KernelTarget], list[Variant]]
 
@@ -34,26 +34,31 @@ def variants_of(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     They come from one rule set: the first of the core's rule sets with a variant that applies.
     """
     for name in target.core.rules:
-        listed = RULE_SETS[name](spec, target)
-        if first(listed) is not None:
-            return [replace(v, name=f"{name}.{v.name}") for v in listed]
+        if listed := RULE_SETS[name](spec, target):
+            return [_of_set(name, v) for v in listed]
     return []
 
 
-def first_rule(spec: OperatorSpec, target: KernelTarget, small: bool = False) -> RowKernel | None:
-    """The variant that `target` chooses for an operator's shape, else the first that applies; None where none does.
+def _of_set(name: str, variant: Variant) -> Variant:
+    """The variant under its full name, which its kernel bears as well."""
+    full = f"{name}.{variant.name}"
+    return replace(variant, name=full, make=lambda: replace(variant.make(), rule=full))
 
-    With `small` the last that applies: rule sets list the smallest code last.
+
+def first_variant(spec: OperatorSpec, target: KernelTarget, small: bool = False) -> Variant | None:
+    """The variant that `target` chooses for an operator's shape, else the default; None where none applies.
+
+    With `small` the last one: rule sets list the smallest code last.
     """
     wanted = target.choice(shape_key(spec)) if target.choices else None
-    for name in target.core.rules:
-        listed = RULE_SETS[name](spec, target)
-        listed.sort(key=lambda v: f"{name}.{v.name}" != wanted)
-        for variant in reversed(listed) if small else listed:
-            kernel = variant.make()
-            if kernel is not None:
-                return replace(kernel, rule=f"{name}.{variant.name}")
-    return None
+    listed = sorted(variants_of(spec, target), key=lambda v: v.name != wanted)
+    return listed[-1 if small else 0] if listed else None
+
+
+def first_rule(spec: OperatorSpec, target: KernelTarget, small: bool = False) -> RowKernel | None:
+    """The kernel of the `first_variant`."""
+    variant = first_variant(spec, target, small)
+    return None if variant is None else variant.make()
 
 
 def select(computed: Computation, tensors: Sequence[Tensor], target: KernelTarget) -> RowKernel:

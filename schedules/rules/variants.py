@@ -1,12 +1,12 @@
 """Kernel variants: named alternative kernels of an operator, and the shape key under which choices are recorded.
 
-A rule module lists the variants of an operator, its default first. `schedules.tuning.tune` compares them by counts of
+A rule module lists the variants that apply to an operator, its default first. `schedules.tuning.tune` compares them by counts of
 instructions, `schedules.rules.select` picks one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm_cascade.schedules.kernels.kernel import RowKernel
@@ -15,15 +15,11 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to build a kernel; `make` returns None where it does not apply."""
+    """One way to compute an operator, which applies to it; its kernel is built by `make`."""
 
     name: str
-    make: Callable[[], RowKernel | None]
-
-
-def first(variants: Iterable[Variant]) -> RowKernel | None:
-    """The kernel of the first variant that applies."""
-    return next((k for k in (v.make() for v in variants) if k is not None), None)
+    make: Callable[[], RowKernel]
+    rows: int = 1  # output rows of one call
 
 
 def shape_key(spec: OperatorSpec) -> str:

@@ -146,7 +146,7 @@ class Shape:
 
     key: str  # from `variants.shape_key`
     uses: int  # how many operators of the network have it
-    candidates: Callable[[], list[Candidate]]  # distinct kernels, the default first, the generic one last
+    candidates: Callable[[], Iterable[Candidate]]  # distinct kernels, the default first, the generic one last
 
 
 def tune(
@@ -175,7 +175,7 @@ def tune(
 
 def _promising(shape: Shape, model: CountModel, finalists: int) -> list[Candidate]:
     """The candidates of a shape to count (see `tune`), in the order of `Shape.candidates`."""
-    every = shape.candidates()
+    every = list(shape.candidates())
     costs = [c.analytic for c in every]
     guesses = model.predict(shape.key, [c.variant for c in every], costs)
     order = sorted(range(len(every)), key=lambda i: (guesses[i], i))
@@ -232,5 +232,5 @@ def choices_for(
 
 
 def _usual_bytes(shape: Shape) -> int:
-    every = shape.candidates()[:1]
-    return round(every[0].analytic.bytes) if every else 0
+    usual = next(iter(shape.candidates()), None)
+    return 0 if usual is None else round(usual.analytic.bytes)

@@ -235,3 +235,22 @@ def test_endless_maps_are_not_read_row_by_row() -> None:
     x = act(1, 131_136, 1, 1)
     found, reason = windows(prim_func(x, topi.abs(x)))
     assert found == (None,) and reason is not None and "more than" in reason
+
+
+def test_rows_between_are_interpolated_only_where_they_lie_on_a_line() -> None:
+    """Three rows are asked of an affine operator; every row where one is cut off, folded back or looked up."""
+    x = te.placeholder((1, 40, 3, 2), "int8", name="x")
+    cases = {
+        3: lambda n, y, c, k: x[n, y + 20, c, k],
+        19: lambda n, y, c, k: x[n, te.min(y, 7), c, k],
+        18: lambda n, y, c, k: x[n, y // 2, c, k],
+    }
+    for asked, read in cases.items():
+        func = te.create_prim_func([x, te.compute((1, max(asked, 18), 3, 2), read)], index_dtype_override="int32")
+        pattern, rows = AccessPattern(func, 1), []
+        demand = pattern.demand
+        pattern.demand = lambda *given, demand=demand, rows=rows: rows.append(given) or demand(*given)  # type: ignore
+        found = row_windows(pattern, (1,), (1,))
+        assert len(rows) == asked
+        pattern.affine = False
+        assert row_windows(pattern, (1,), (1,)) == found

@@ -15,7 +15,7 @@ from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
 from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
-from tvm_cascade.schedules.rules.few_taps import few_taps
+from tvm_cascade.schedules.rules.few_taps import few_taps, has_few_taps
 from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.quantized import Part, QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import accumulator_bounds, constant_channels, plan_requantize, reference
@@ -223,8 +223,8 @@ def test_depthwise_of_parts(name: str, tables: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (1, 2)])
 def test_few_taps(stride: int, dilation: int, tmp_path: Path) -> None:
     case = make_case((7, 6, 1), 6, (3, 3), stride, zero_in=-1, zero_out=4, dilation=dilation)
+    assert has_few_taps(case.conv)
     kernel = few_taps(case.conv)
-    assert kernel is not None
     np.testing.assert_array_equal(run_rows(kernel, tmp_path, case.x, case.conv.window, 6, 6), case.want)
 
 
@@ -280,8 +280,7 @@ def test_sums(kind: str, second: tuple[int, int], swapped: bool, tmp_path: Path)
     zeros = [-3, 17]
     attrs = {"input_zero_points": zeros, "output_zero_point": -9, "clamp": [-128, 127], "head_room": 20}
     attrs |= {"multipliers": [m for m, _ in ratios], "shifts": [s for _, s in ratios]}
-    kernel = elementwise.scalar_elementwise(element_wise(kind, 2, (1, 3, 5, 3), **attrs))
-    assert kernel is not None
+    kernel = elementwise.scalar_elementwise(element_wise(kind, 2, (1, 3, 5, 3), **attrs))[0].make()
     want = model_sum(x, y, zeros, ratios, -9, 1 if kind == "add" else -1)
     np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, [x, y]), want)
 
@@ -296,8 +295,7 @@ def test_product(tmp_path: Path) -> None:
         "multiplier": 1800000000,
         "shift": -7,
     }
-    kernel = elementwise.scalar_elementwise(element_wise("mul", 2, (1, 2, 4, 2), **attrs))
-    assert kernel is not None
+    kernel = elementwise.scalar_elementwise(element_wise("mul", 2, (1, 2, 4, 2), **attrs))[0].make()
     product = ((x.astype(np.int64) - 4) * (y.astype(np.int64) + 6)).ravel()
     want = np.clip(elementwise.rescale(product, (1800000000, -7)) + 5, -50, 100).reshape(x.shape)
     np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, [x, y]), want)
@@ -306,8 +304,8 @@ def test_product(tmp_path: Path) -> None:
 def test_operators_on_one_activation_are_tables(tmp_path: Path) -> None:
     x = np.arange(-128, 128).astype(np.int8).reshape(4, 8, 8)
     attrs = {"input_zero_point": 3, "output_zero_point": -2, "clamp": [-2, 40], "multiplier": 1300000000, "shift": -1}
-    kernel = elementwise.scalar_elementwise(element_wise("relu", 1, (1, 4, 8, 8), **attrs))
-    assert kernel is not None and kernel.constants[0].shape == (256,)
+    kernel = elementwise.scalar_elementwise(element_wise("relu", 1, (1, 4, 8, 8), **attrs))[0].make()
+    assert kernel.constants[0].shape == (256,)
     want = np.clip(elementwise.rescale(x.astype(np.int64).ravel() - 3, (1300000000, -1)) - 2, -2, 40).reshape(x.shape)
     np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, [x]), want)
 
@@ -332,8 +330,8 @@ def test_elements_of_uint8(kind: str, tmp_path: Path) -> None:
         want = elementwise.rescale(x.astype(np.int64).ravel() - 131, (ratio[0], 0))
     xs = [x] if kind == "relu" else [x, y]
     spec = element_wise(kind, len(xs), (1, 4, 8, 8), "uint8", **attrs)
-    kernel = elementwise.scalar_elementwise(spec)
-    assert kernel is not None and vector_elementwise(spec) is None  # lanes know int8 alone
+    kernel = elementwise.scalar_elementwise(spec)[0].make()
+    assert vector_elementwise(spec) == []  # lanes know int8 alone
     low = 128 if kind == "relu" else 0
     np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, xs), np.clip(want + 128, low, 255).reshape(x.shape))
 
