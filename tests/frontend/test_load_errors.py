@@ -6,6 +6,7 @@ import re
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -226,7 +227,7 @@ def test_activations_of_scale_zero_are_refused(tmp_path: Path, dtype: str) -> No
 
 
 _LONG = (1 << 31) - 1
-_CONTRADICTIONS = {
+_CONTRADICTIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
     "UNPACK": ({"num": 65537, "axis": -2}, (), "num 65537 of"),
     "MIRROR_PAD": ({"mode": 1}, ([[0, 0], [0, _LONG], [0, 0]],), "pads .0, 2147483647. of an axis of 1"),
     "SPLIT": ({"numSplits": 65537}, (1,), "num_splits 65537 of"),
@@ -259,7 +260,7 @@ def test_fused_bounds_by_many_scales_are_refused(tmp_path: Path) -> None:
     filters = w.constant(np.ones((2, 1, 1, 3), "int8"), 0.1)
     shape = w.constant(np.array([1, 2, 2, 2], "int32"))
     out = w.tensor((1, 2, 2, 2), "int8", np.array([0.01, 0.1]), axis=3)
-    options = {"padding": 1, "strideH": 1, "strideW": 1, "fusedActivationFunction": 3}
+    options: dict[str, Any] = {"padding": 1, "strideH": 1, "strideW": 1, "fusedActivationFunction": 3}
     w.operator("TRANSPOSE_CONV", [shape, filters, x], [out], "TransposeConvOptions", version=4, **options)
     error = _refused(tmp_path / "scales.tflite", w.finish(), "a scale for every channel")
     assert isinstance(error, UnsupportedOperatorError) and error.operators[0].startswith("TRANSPOSE_CONV")

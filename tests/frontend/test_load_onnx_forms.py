@@ -12,10 +12,13 @@ pytest.importorskip("onnx")
 
 import onnx
 from onnx import helper
+from tvm import relax
 
 from tvm_cascade.errors import CascadeError, GraphError, LoadError
-from tvm_cascade.frontend import load
+from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.importers.limits import check_types
 from tvm_cascade.micro.doctor import diagnose
+from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
@@ -121,10 +124,6 @@ def _cast(net: Layers) -> str:
     return net.node("Cast", net.node("Mul", net.node("Cast", "x", to=7), net.constant(np.int64(3))), to=1)
 
 
-def _half(net: Layers) -> str:
-    return net.node("Mul", "x", net.constant(np.array(3, "float16")))
-
-
 def _dynamic(net: Layers) -> str:
     net.nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]))
     return net.node("DequantizeLinear", "q", "s", "z")
@@ -134,7 +133,6 @@ def _dynamic(net: Layers) -> str:
     ("build", "dtype", "kind", "said"),
     [
         (_cast, 1, GraphError, "computes with 64-bit integers, .* as int32 or float32"),
-        (_half, 10, LoadError, "tensor x is float16, .* convert the model to float32"),
         (_dynamic, 1, LoadError, "quantized dynamically, .* quantize it statically"),
     ],
 )
@@ -156,6 +154,35 @@ def test_weights_of_half_floats_are_no_obstacle(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         Compiled(load(tmp_path / "n.onnx"))(_X)[0], _X * np.array([1, 2, 3], "float32"), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize(("half", "kind"), [(10, "float16"), (16, "bfloat16")])
+def test_networks_of_half_floats_are_read_as_float32(tmp_path: Path, half: int, kind: str) -> None:
+    net = Layers()
+    assert onnx.TensorProto.DataType.Name(half) == kind.upper()
+    small = helper.make_tensor("w", half, [3], [0.1, -2.0, 3.0])
+    net.weights.append(small)
+    fill = net.node("ConstantOfShape", net.constant(np.array([3])), value=helper.make_tensor("v", half, [1], [0.5]))
+    net.nodes.append(helper.make_node("Constant", [], ["three"], value=helper.make_tensor("c", half, [], [3.0])))
+    wide = net.node("Cast", net.node("Mul", "x", "three"), to=1)
+    y = net.node("Add", net.node("Mul", net.node("Cast", wide, to=half), "w"), fill)
+    _network(net, tmp_path / "n.onnx", y, _SHAPE, dtype=half)
+    mod = load(tmp_path / "n.onnx")
+    assert [s.dtype for s in (*io_spec(mod).inputs, *io_spec(mod).outputs)] == ["float32"] * 2
+    stored = onnx.numpy_helper.to_array(small).astype("float32")
+    np.testing.assert_allclose(Compiled(mod)(_X)[0], _X * 3 * stored + 0.5, rtol=1e-6)
+    (made,) = reference_outputs(tmp_path / "n.onnx", {"x": _X}).outputs.values()
+    np.testing.assert_allclose(made, _X * 3 * stored + 0.5, rtol=1e-6)
+
+
+def test_half_floats_of_other_sources_are_refused() -> None:
+    kind: Any = relax.TensorType
+    x = relax.Var("x", kind([2], "float16"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        bb.emit_func_output(x)
+    with pytest.raises(LoadError, match=r"tensor x is float16, .* convert the model to float32"):
+        check_types("m.pt2", bb.finalize())
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])

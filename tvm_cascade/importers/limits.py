@@ -13,7 +13,8 @@ _NO_KERNELS = ("float16", "bfloat16", "float8", "float4")
 
 
 def check_types(path: object, mod: Any) -> None:
-    """Raise for inputs and values computed from them of 16-bit or shorter floats; weights may be stored as such.
+    """Raise for inputs and values computed from them of 16-bit or shorter floats; weights may be stored as such, and ONNX's
+    floats of 16 bits are read as float32 before (`onnx_halves`).
 
     Raises
     ------

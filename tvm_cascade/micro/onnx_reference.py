@@ -81,9 +81,14 @@ def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str
 def _runtime(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
+    from tvm_cascade.importers.onnx_halves import as_floats
+
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    model = read_onnx(path)
+    floats = as_floats(model)
+    source = str(path) if floats is model else floats.SerializeToString()
+    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return _by_name(names, session.run(names, dict(inputs)))
 

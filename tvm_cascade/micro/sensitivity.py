@@ -52,9 +52,10 @@ def onnx_evaluator(path: Path, rng: np.random.Generator | None = None) -> Any:
     import onnx
     from onnx.reference import ReferenceEvaluator
 
+    from tvm_cascade.importers.onnx_halves import as_floats
     from tvm_cascade.importers.onnx_qoperators import spell_out
 
-    model = spell_out(onnx.load(str(path)), keep=_STANDARD if rng is None else ())
+    model = spell_out(as_floats(onnx.load(str(path))), keep=_STANDARD if rng is None else ())
     old = any(o.domain in ("", "ai.onnx") and o.version < 19 for o in model.opset_import)
     operators = [_dequantize_linear()] if old else []
     return ReferenceEvaluator(model, new_ops=operators if rng is None else [*operators, _turned_quantize_linear(rng)])
