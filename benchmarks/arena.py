@@ -65,15 +65,15 @@ def file_rows(models: Path, name: str, plan_only: bool) -> Iterator[dict[str, An
         row: dict[str, Any] = {"model": name, "way": way, "rival": rival, "goal": goal, "max time": most}
         started = time.perf_counter()
         if plan_only:
-            found = api.plan(path, target=target, max_time=most, **options)
-            yield row | _figures(found.plan, found.bounds, started)
+            planned = api.plan(path, target=target, max_time=most, **options)
+            yield row | _figures(planned.plan, planned.bounds, started)
             continue
         try:
             with tempfile.TemporaryDirectory() as folder:
-                made = api.compile(
+                compiled = api.compile(
                     path, target=target, board=board, output=Path(folder) / "p", max_time=most, **options
                 )
-                row |= _figures(made.plan, made.bounds, started)
+                row |= _figures(compiled.plan, compiled.bounds, started)
                 ran = api.run(Path(folder) / "p", check=path)
         except CascadeError as error:  # a row that says so, and on with the others
             yield row | {"board": str(error)[:120], "exact": False}
@@ -82,10 +82,10 @@ def file_rows(models: Path, name: str, plan_only: bool) -> Iterator[dict[str, An
             "allocated": ran.arena_bytes,
             "measured": ran.arena_high_water_bytes,
             "exact": bool(ran.match and ran.equals_host),
-            "work exact": ran.executed_macs == made.plan.macs == made.plan.baseline_macs,
+            "work exact": ran.executed_macs == compiled.plan.macs == compiled.plan.baseline_macs,
             "board": ran.board,
-            "ram": made.ram_bytes,
-            "flash": made.flash_bytes,
+            "ram": compiled.ram_bytes,
+            "flash": compiled.flash_bytes,
             "stack": ran.stack_bytes,
         }
 
@@ -137,9 +137,9 @@ def msf_rows() -> Iterator[dict[str, Any]]:
     started = time.perf_counter()
     points: list[Plan] = []
     for overlap in (False, True):
-        wanted = replace(CAN, overlap=overlap, max_macs=1.68)
-        points += frontier(graph, wanted)
-        for most in (replace(wanted, max_macs=factor) for factor, _ in MSF_CNN):
+        limits = replace(CAN, overlap=overlap, max_macs=1.68)
+        points += frontier(graph, limits)
+        for most in (replace(limits, max_macs=factor) for factor, _ in MSF_CNN):
             chosen = best_groups(graph, most)
             points += [plan_in_groups(graph, in_groups(graph, chosen), most)] if chosen else []
     for factor, rival in MSF_CNN:
@@ -186,19 +186,25 @@ def built_rows() -> Iterator[dict[str, Any]]:
 
 def groups(models: Path | None, plan_only: bool) -> dict[str, Callable[[], Iterator[dict[str, Any]]]]:
     """Everything to measure, by the name that `--only` takes."""
-    found: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {}
+    measurements: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {}
     if models is not None:
-        found |= {n: lambda n=n: file_rows(models, n, plan_only) for n in FILES if (models / f"{n}.tflite").is_file()}
-    found["msf"] = msf_rows
-    found["two"] = lambda: graph_rows("TVM's former case 1, without I/O", two_convolutions(), "4,080", (4_080,) * 3)
-    found["four"] = lambda: graph_rows("TVM's former case 2, without I/O", four_operators(), "15,200", (15_200,) * 3)
+        measurements |= {
+            n: lambda n=n: file_rows(models, n, plan_only) for n in FILES if (models / f"{n}.tflite").is_file()
+        }
+    measurements["msf"] = msf_rows
+    measurements["two"] = lambda: graph_rows(
+        "TVM's former case 1, without I/O", two_convolutions(), "4,080", (4_080,) * 3
+    )
+    measurements["four"] = lambda: graph_rows(
+        "TVM's former case 2, without I/O", four_operators(), "15,200", (15_200,) * 3
+    )
     v1, vgg = mobilenet_v1(224, 224, 3), vgg16()
     third = "a third of layer by layer (the RFC)"
-    found["mobilenetv1"] = lambda: graph_rows("MobileNetV1-1.0-224", v1, third, (None, 290_000, None))
-    found["vgg16"] = lambda: graph_rows("VGG16-224", vgg, third, (None, 670_000, None))
+    measurements["mobilenetv1"] = lambda: graph_rows("MobileNetV1-1.0-224", v1, third, (None, 290_000, None))
+    measurements["vgg16"] = lambda: graph_rows("VGG16-224", vgg, third, (None, 670_000, None))
     if not plan_only:
-        found["built"] = built_rows
-    return found
+        measurements["built"] = built_rows
+    return measurements
 
 
 def code() -> str:
@@ -244,9 +250,9 @@ def minimalloc(folder: Path) -> None:
 
     print("| case | peak | bound | seconds | minimalloc |\n| --- | --- | --- | --- | --- |")
     for path in sorted(folder.glob("?.1048576.csv")):
-        found, name = run(path, 1_048_576), path.name[0]
+        result, name = run(path, 1_048_576), path.name[0]
         print(
-            f"| {name} | {found['peak_bytes']} | {found['bound_bytes']} | {found['seconds']} | {MINIMALLOC.get(name)} |"
+            f"| {name} | {result['peak_bytes']} | {result['bound_bytes']} | {result['seconds']} | {MINIMALLOC.get(name)} |"
         )
 
 
@@ -262,8 +268,8 @@ def main() -> None:
     if options.minimalloc is not None:
         minimalloc(options.minimalloc)
         return
-    kept = options.output / "peaks.json"
-    done: dict[str, list[dict[str, Any]]] = json.loads(kept.read_text()) if kept.is_file() else {}
+    figures = options.output / "peaks.json"
+    done: dict[str, list[dict[str, Any]]] = json.loads(figures.read_text()) if figures.is_file() else {}
     work, commit = groups(options.models, options.plan_only), code()
     for name, rows in work.items():
         if (options.only and name not in options.only) or (options.resume and name in done):
@@ -273,7 +279,7 @@ def main() -> None:
             row["code"] = commit
             print(json.dumps(row), flush=True)
             done[name].append(row)
-        kept.write_text(json.dumps(done, indent=1) + "\n")
+        figures.write_text(json.dumps(done, indent=1) + "\n")
     listed = [row for name in work for row in done.get(name, [])]
     (options.output / "peaks.md").write_text(table(listed))
     print(f"{sum(1 for r in listed if r.get('goal') and r['planned'] > r['goal'])} figures missed")

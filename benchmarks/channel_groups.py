@@ -57,15 +57,15 @@ def in_groups(graph: Graph, expand: Op, depthwise: Op, project: Op) -> Iterator[
     window = depthwise.windows[0]
     assert window is not None
     k, s, rest = window.extent, window.stride, depthwise.macs + project.macs
-    channels, made = wide.shape[-1], out.shape[-1]
+    channels, outputs = wide.shape[-1], out.shape[-1]
     for groups in (g for g in GROUPS if channels % g == 0):
         each = channels // groups
         rings = (k * wide.columns + out.columns) * each
-        yield Form(f"{groups} groups, whole map", 4 * out.rows * out.columns * made + rings, expand.macs + rest)
+        yield Form(f"{groups} groups, whole map", 4 * out.rows * out.columns * outputs + rings, expand.macs + rest)
         for w in (out.columns, *widths_of(out.columns)):
             seen = min(s * (w - 1) + k, wide.columns)
             again = max(k / s, 1.0) * (max(seen / (s * w), 1.0) if w < out.columns else 1.0)
-            size = 4 * w * made + (k * seen + w) * each
+            size = 4 * w * outputs + (k * seen + w) * each
             yield Form(f"{groups} groups, rows of {w}", size, round(expand.macs * again) + rest)
 
 

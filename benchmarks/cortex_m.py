@@ -71,9 +71,9 @@ def prepared_for(path: Path, core: str, backend: str, tuned: bool) -> pipeline.P
 @lru_cache(maxsize=4)
 def oracle(path: Path, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Random inputs of a model and what the reference kernels make of them."""
-    made, rng = prepared_for(path, "cortex-m4", "c", True), np.random.default_rng(seed)
+    prepared, rng = prepared_for(path, "cortex-m4", "c", True), np.random.default_rng(seed)
     feed = {}
-    for spec in made.io.inputs:
+    for spec in prepared.io.inputs:
         info = np.iinfo(spec.dtype)
         feed[spec.name] = rng.integers(info.min, info.max, spec.shape, dtype=spec.dtype, endpoint=True)
     return feed, reference_outputs(path, feed).outputs
@@ -100,7 +100,7 @@ def layer_name(plan: Plan, op: int) -> str:
 def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = True, layers: bool = True) -> Count:
     """Compile, run and check one network, then once more between steps."""
     target, board = get_core(core), load_board(BOARDS[core])
-    made, name = prepared_for(path, core, backend, tuned), c_identifier(path.stem)
+    prepared, name = prepared_for(path, core, backend, tuned), c_identifier(path.stem)
     options = rows_alone(
         alignment=target.align,
         pixels=True,
@@ -109,15 +109,15 @@ def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = Tru
         steps=get_core(core).steps,
         **PLANS[plan_name],  # type: ignore[arg-type]
     )
-    plan = plan_graph(made.graph, options)
+    plan = plan_graph(prepared.graph, options)
     feed, want = oracle(path)
     with tempfile.TemporaryDirectory() as folder:
-        network, weights = emit(made, plan, name, core, backend)
+        network, weights = emit(prepared, plan, name, core, backend)
         built = build(Path(folder) / "p", network, target, board)
         ran = emulator.run(built.elf, board, network.interface, [list(feed.values())])
         steps: list[int] = []
         if layers:
-            hooked, _ = emit(made, plan, name, core, backend, hook=True)
+            hooked, _ = emit(prepared, plan, name, core, backend, hook=True)
             write_image(Path(folder) / "h", (hooked,), BuildOptions(target, board))
             steps = profile(Path(folder) / "h", plan, board)
     assert ran.instructions is not None
@@ -164,11 +164,11 @@ def read(path: Path) -> dict[tuple[str, str, str, str, bool], Count]:
     """Counts of an earlier run."""
     if not path.is_file():
         return {}
-    made = {}
+    counts = {}
     for row in json.loads(path.read_text(encoding="utf-8")):
         one = Count(**{**row, "layers": tuple((n, m, i) for n, m, i in row["layers"])})
-        made[one.model, one.core, one.backend, one.plan, one.tuned] = one
-    return made
+        counts[one.model, one.core, one.backend, one.plan, one.tuned] = one
+    return counts
 
 
 def write(path: Path, counts: Mapping[object, Count]) -> None:
@@ -200,8 +200,8 @@ def main() -> None:
     counts: dict[tuple[str, str, str, str, bool], Count] = dict(known) if options.again else {}
     for path, core, backend, plan, tuned in listed:
         key = (path.stem, core, backend, plan, tuned)
-        kept = None if options.again else known.get(key)
-        counts[key] = kept or count(path, core, backend, plan, tuned, layers=tuned)
+        earlier = None if options.again else known.get(key)
+        counts[key] = earlier or count(path, core, backend, plan, tuned, layers=tuned)
         one = counts[key]
         print(*key, one.instructions, one.flash - one.weights, "exact" if one.exact else "NOT EXACT", flush=True)
         write(options.out, counts)

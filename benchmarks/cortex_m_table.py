@@ -63,12 +63,12 @@ def _lines(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str
 def totals(rows: Sequence[Row]) -> list[str]:
     """One line a model, core, back end and plan."""
     plain = {(r["model"], r["core"], r["backend"]): r["instructions"] for r in rows if r["plan"] == "layer by layer"}
-    made = []
+    lines = []
     for r in rows:
         millions, rival = r["instructions"] / 1e6, _published(CMSIS_NN, r)
         base = plain.get((r["model"], r["core"], r["backend"]))
         others = [_published(t, r) for t in (TFLM, BY_HAND)]
-        made.append(
+        lines.append(
             (
                 *(r["model"], r["core"], _BACKENDS[r["backend"]], r["plan"]),
                 *(f"{millions:.3f}", f"{r['instructions'] / r['macs']:.3f}"),
@@ -79,23 +79,23 @@ def totals(rows: Sequence[Row]) -> list[str]:
             )
         )
     columns = ("model", "core", "back end", "plan", "M instructions", "per MAC", "CMSIS-NN", "ratio", "TFLM", "by hand")
-    return _lines((*columns, "over layer by layer", "code", "flash", "arena", "SRAM", "exact"), made)
+    return _lines((*columns, "over layer by layer", "code", "flash", "arena", "SRAM", "exact"), lines)
 
 
 def tuning(tuned: Sequence[Row], usual: Sequence[Row]) -> list[str]:
     """What the shipped counts win over the variants that rules take without them."""
-    found = {(r["model"], r["core"], r["backend"]): r for r in tuned if r["plan"] == "row rings"}
-    made = []
+    by_network = {(r["model"], r["core"], r["backend"]): r for r in tuned if r["plan"] == "row rings"}
+    lines = []
     for r in usual:
-        other = found.get((r["model"], r["core"], r["backend"]))
+        other = by_network.get((r["model"], r["core"], r["backend"]))
         if other is None:
             continue
         before, after = r["instructions"] / 1e6, other["instructions"] / 1e6
         codes = [x["flash"] - x["weights"] for x in (r, other)]
         won = f"{100 * (1 - after / before):.1f} %"
-        made.append((r["model"], r["core"], _BACKENDS[r["backend"]], f"{before:.3f}", f"{after:.3f}", won, *codes))
+        lines.append((r["model"], r["core"], _BACKENDS[r["backend"]], f"{before:.3f}", f"{after:.3f}", won, *codes))
     columns = ("model", "core", "back end", "usual", "tuned", "won", "code, usual", "code, tuned")
-    return _lines(columns, made)
+    return _lines(columns, lines)
 
 
 def layers(rows: Sequence[Row]) -> list[str]:

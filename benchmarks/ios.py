@@ -58,20 +58,20 @@ def figure_6(args: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     for name in args.networks:
         net, unit = read(name)
-        found = {v: find(net.graph, args.device, Options(variant=v, unit=unit)) for v in VARIANTS}
-        base = found["sequential"].schedule.cost_ms
+        schedules = {v: find(net.graph, args.device, Options(variant=v, unit=unit)) for v in VARIANTS}
+        base = schedules["sequential"].schedule.cost_ms
         for k, variant in enumerate(VARIANTS):
-            made, theirs = found[variant].schedule, PUBLISHED[name]
+            ours, theirs = schedules[variant].schedule, PUBLISHED[name]
             rows.append(
                 {
                     "network": name,
                     "schedule": variant,
-                    "ms": round(made.cost_ms, 4),
-                    "gain": round(base / made.cost_ms, 3),
+                    "ms": round(ours.cost_ms, 4),
+                    "gain": round(base / ours.cost_ms, 3),
                     "published_gain": round(theirs[0] / theirs[k], 3),
-                    "stages": len(made.stages),
-                    "optimal": made.optimal,
-                    "search_s": round(made.seconds, 2),
+                    "stages": len(ours.stages),
+                    "optimal": ours.optimal,
+                    "search_s": round(ours.seconds, 2),
                 }
             )
     return rows
@@ -84,9 +84,9 @@ def figure_8(args: argparse.Namespace) -> list[Row]:
     for name in args.networks:
         net, unit = read(name)
         for variant in ("sequential", "both"):
-            found = find(net.graph, args.device, Options(variant=variant, unit=unit))
-            busy = sum(AnalyticCost(device).bound(k, False).works[0] for u in found.units.features for k in u)
-            share = busy / found.schedule.cost_ms
+            schedule = find(net.graph, args.device, Options(variant=variant, unit=unit))
+            busy = sum(AnalyticCost(device).bound(k, False).works[0] for u in schedule.units.features for k in u)
+            share = busy / schedule.schedule.cost_ms
             rows.append({"network": name, "schedule": variant, "busy_share": round(share, 3)})
     return rows
 
@@ -98,16 +98,16 @@ def figure_9(args: argparse.Namespace) -> list[Row]:
         net, unit = read(name)
         for r in (1, 2, 3):
             for s in (3, 8):
-                made = find(net.graph, args.device, Options(unit=unit, r=r, s=s)).schedule
+                ours = find(net.graph, args.device, Options(unit=unit, r=r, s=s)).schedule
                 rows.append(
                     {
                         "network": name,
                         "r": r,
                         "s": s,
-                        "ms": round(made.cost_ms, 4),
-                        "transitions": made.transitions,
-                        "priced": made.priced,
-                        "search_s": round(made.seconds, 3),
+                        "ms": round(ours.cost_ms, 4),
+                        "transitions": ours.transitions,
+                        "priced": ours.priced,
+                        "search_s": round(ours.seconds, 3),
                     }
                 )
     return rows
@@ -140,13 +140,13 @@ def figure_16(args: argparse.Namespace) -> list[Row]:
     """Gain of every block with branches of Inception V3."""
     net, unit = read("inception_v3")
     model = AnalyticCost(find_device(args.device))
-    found = find(net.graph, args.device, Options(unit=unit))
+    schedule = find(net.graph, args.device, Options(unit=unit))
     rows, first = [], 0
-    for size in found.sizes:
-        ops = {i for u in found.units.units[first : first + size] for i in u.ops}
-        alone = sum(model.op_ms(k) for f in found.units.features[first : first + size] for k in f)
-        mine = [s for s in found.schedule.stages if set(s.members) <= ops]
-        cost = sum(model.stage_ms(features_of(found.units, s)) for s in mine)
+    for size in schedule.sizes:
+        ops = {i for u in schedule.units.units[first : first + size] for i in u.ops}
+        alone = sum(model.op_ms(k) for f in schedule.units.features[first : first + size] for k in f)
+        mine = [s for s in schedule.schedule.stages if set(s.members) <= ops]
+        cost = sum(model.stage_ms(features_of(schedule.units, s)) for s in mine)
         if size > 1:
             rows.append({"block": len(rows) + 1, "operators": size, "gain": round(alone / cost, 2)})
         first += size
@@ -160,15 +160,15 @@ def table_1(args: argparse.Namespace) -> list[Row]:
         numbers = [int(w) for w in path.read_text().split()]
         start = time.perf_counter()
         block = block_from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
-        made = count(block)
+        counted = count(block)
         seconds = time.perf_counter() - start
         rows.append(
             {
                 "block": path.stem,
                 "nodes": block.size,
-                "states": made.states,
-                "pairs": made.pairs,
-                "schedules": str(made.schedules),
+                "states": counted.states,
+                "pairs": counted.pairs,
+                "schedules": str(counted.schedules),
                 "seconds": round(seconds, 2),
             }
         )
@@ -180,16 +180,16 @@ def table_3(args: argparse.Namespace) -> list[Row]:
     net, unit = read("inception_v3")
     options = Options(unit=unit)
     rows: list[Row] = []
-    for kind, places in (
+    for kind, settings in (
         ("batch", [(args.device, b) for b in (1, 32, 128)]),
         ("device", [(d, 1) for d in ("k80", "v100", "h200")]),
     ):
-        made = {p: find(with_batch(net.graph, p[1]), p[0], options).schedule for p in places}
-        for device, batch in places:
+        schedules = {p: find(with_batch(net.graph, p[1]), p[0], options).schedule for p in settings}
+        for device, batch in settings:
             row: Row = {"by": kind, "runs_on": f"{device} batch {batch}"}
-            for origin, found in made.items():
+            for origin, best in schedules.items():
                 row[f"made_for {origin[0]} batch {origin[1]}"] = round(
-                    cost_of(with_batch(net.graph, batch), found, device, unit), 4
+                    cost_of(with_batch(net.graph, batch), best, device, unit), 4
                 )
             rows.append(row)
     return rows
@@ -199,19 +199,19 @@ def find(graph: Graph, device: str, options: Options) -> NetworkSchedule:
     return schedule(graph, AnalyticCost(find_device(device)), options)
 
 
-def cost_of(graph: Graph, found: Schedule, device: str, unit: str) -> float:
+def cost_of(graph: Graph, schedule: Schedule, device: str, unit: str) -> float:
     """A schedule's cost on another device or at another batch size."""
     units, model = unit_graph(graph, unit), AnalyticCost(find_device(device))
-    return sum(model.stage_ms(features_of(units, stage)) for stage in found.stages)
+    return sum(model.stage_ms(features_of(units, stage)) for stage in schedule.stages)
 
 
-def describe(found: NetworkSchedule) -> list[str]:
+def describe(network_schedule: NetworkSchedule) -> list[str]:
     """Stages in a line each."""
-    ops = found.units.graph.ops
+    ops = network_schedule.units.graph.ops
     return [
         f"{s.strategy}: " + " | ".join(" -> ".join(ops[i].name for i in g if ops[i].macs or "pool" in ops[i].kind) or
                                        ops[g[0]].name for g in s.groups)
-        for s in found.schedule.stages
+        for s in network_schedule.schedule.stages
     ]  # fmt: skip
 
 

@@ -50,18 +50,18 @@ def figure_cpu(args: argparse.Namespace) -> list[Row]:
         data = _input(net)
         cost = AnalyticCost(find_device("cpu2"))
         options = {v: Options(variant=v, unit=unit) for v in (*_BASELINES, "both")}
-        found = {v: schedule(net.graph, cost, o) for v, o in options.items()}
+        schedules = {v: schedule(net.graph, cost, o) for v, o in options.items()}
         sessions = {
             name: Session(compile_stages(lower_stages(net, units, s.schedule, LowerOptions())))
-            for name, s in zip(("sequential", "greedy", "searched"), found.values(), strict=True)
+            for name, s in zip(("sequential", "greedy", "searched"), schedules.values(), strict=True)
         }
         expected = sessions["sequential"].run(data)[0]
         finalists = ("searched", "sequential", "greedy")
-        kept = finalists[judge([sessions[f] for f in finalists], [data]).best]
+        fastest = finalists[judge([sessions[f] for f in finalists], [data]).best]
         columns = dict(
             zip(sessions, 1e3 * np.array(in_turn(list(sessions.values()), [data], args.repeats)).T, strict=True)
         )
-        sessions["ios"], columns["ios"] = sessions[kept], columns[kept]
+        sessions["ios"], columns["ios"] = sessions[fastest], columns[fastest]
         if args.default:
             sessions["tvm_default"] = Session(tvm.compile(mod, host_target()))
             columns["tvm_default"] = np.array(sessions["tvm_default"].times_ms([data], 3, 1))
@@ -77,7 +77,7 @@ def figure_cpu(args: argparse.Namespace) -> list[Row]:
                     "interval": [round(float(x), 3) for x in median_interval(list(ratios))],
                     "least_ms": round(float(mine.min()), 3),
                     "relative_error": error,
-                    **({"kept": kept} if variant == "ios" else {}),
+                    **({"kept": fastest} if variant == "ios" else {}),
                 }
             )
         if args.onnxruntime:
@@ -101,10 +101,10 @@ def figure_12(args: argparse.Namespace) -> list[Row]:
         reports = [tune_stages(net, units, args.metaschedule, search=search, progress=print)]
         sessions = {}
         for variant in ("sequential", "greedy", "both"):
-            found = schedule(net.graph, AnalyticCost(find_device("cpu2")), Options(variant=variant, unit=unit)).schedule
-            reports.append(tune_stages(net, units, args.metaschedule, "llvm", found, search, print))
+            best = schedule(net.graph, AnalyticCost(find_device("cpu2")), Options(variant=variant, unit=unit)).schedule
+            reports.append(tune_stages(net, units, args.metaschedule, "llvm", best, search, print))
             for kernels, lower in lowers.items():
-                sessions[kernels, variant] = Session(compile_stages(lower_stages(net, units, found, lower)))
+                sessions[kernels, variant] = Session(compile_stages(lower_stages(net, units, best, lower)))
         data = [_input(net)]
         expected = sessions["default", "sequential"].run(data[0])[0]
         times = 1e3 * np.array(in_turn(list(sessions.values()), data, args.repeats))
@@ -156,8 +156,8 @@ def onnxruntime_ms(args: argparse.Namespace, mod: tvm.IRModule, data: np.ndarray
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         median_ms, least = (float(word) for word in done.stdout.split())
         session = Session(tvm.compile(mod, host_target()))
-        expected, made = session.run(data)[0], np.load(Path(folder) / "output.npy")
-        error = float(np.abs(made - expected).max() / np.abs(expected).max())
+        expected, ours = session.run(data)[0], np.load(Path(folder) / "output.npy")
+        error = float(np.abs(ours - expected).max() / np.abs(expected).max())
     return {"median_ms": round(median_ms, 3), "least_ms": round(least, 3), "relative_error": error}
 
 
@@ -170,12 +170,12 @@ def figure_runs(args: argparse.Namespace) -> list[Row]:
         data = _input(net)
         results = {}
         for variant in ("sequential", "greedy"):
-            found = schedule(net.graph, AnalyticCost(find_device("cpu2")), Options(variant=variant, unit=unit)).schedule
-            results[variant] = Session(compile_stages(lower_stages(net, units, found, LowerOptions()))), found
+            best = schedule(net.graph, AnalyticCost(find_device("cpu2")), Options(variant=variant, unit=unit)).schedule
+            results[variant] = Session(compile_stages(lower_stages(net, units, best, LowerOptions()))), best
         first = results["sequential"][0].run(data)[0]
-        session, found = results["greedy"]
+        session, best = results["greedy"]
         different = sum(not np.array_equal(session.run(data)[0], first) for _ in range(args.repeats))
-        wide = sum(len(s.groups) > 1 for s in found.stages)
+        wide = sum(len(s.groups) > 1 for s in best.stages)
         rows.append({"network": name, "runs": args.repeats, "concurrent_stages": wide, "different": different})
     return rows
 

@@ -74,7 +74,7 @@ def builds(mod: tvm.IRModule, unit: str, args: argparse.Namespace) -> dict[str, 
         measured_model(net, units, args.database, target, args.metaschedule) if args.cost == "measured" else analytic
     )
 
-    def found(variant: str) -> Schedule:
+    def searched(variant: str) -> Schedule:
         options = Options(variant=variant, unit=unit)
         if isinstance(model, MeasuredCost) and variant == "both":
             return search_measured(net, model, options).schedule
@@ -82,7 +82,7 @@ def builds(mod: tvm.IRModule, unit: str, args: argparse.Namespace) -> dict[str, 
 
     def staged(variant: str, graph: bool) -> Any:
         options = LowerOptions(target=target, cuda_graph=graph, metaschedule=args.metaschedule)
-        return compile_stages(lower_stages(net, units, found(variant), options), cuda_target(target))
+        return compile_stages(lower_stages(net, units, searched(variant), options), cuda_target(target))
 
     def default(graph: bool) -> Any:
         with cuda_target(target), tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": graph}):
@@ -112,14 +112,14 @@ def torch_timers(mod: tvm.IRModule, data: np.ndarray) -> dict[str, tuple[Timer, 
 
     def timed(call: Callable[[], Any]) -> Timer:
         def times(repeats: int) -> list[float]:
-            found = []
+            timers_ms = []
             for _ in range(repeats):
                 torch.cuda.synchronize()
                 start = time.perf_counter()
                 call()
                 torch.cuda.synchronize()
-                found.append((time.perf_counter() - start) * 1e3)
-            return found
+                timers_ms.append((time.perf_counter() - start) * 1e3)
+            return timers_ms
 
         return times
 
@@ -144,12 +144,12 @@ def torch_timers(mod: tvm.IRModule, data: np.ndarray) -> dict[str, tuple[Timer, 
         for _ in range(3):
             last = run(compiled)()
         graph.replay()
-        found = {
+        timers = {
             "torch": (timed(run(model)), model(x)),
             "torch graph": (timed(graph.replay), static),
             "torch compile": (timed(run(compiled)), last),
         }
-        return {name: (timer, value.cpu().numpy()) for name, (timer, value) in found.items()}
+        return {name: (timer, value.cpu().numpy()) for name, (timer, value) in timers.items()}
 
 
 def measure(name: str, batch: int, args: argparse.Namespace) -> list[Row]:

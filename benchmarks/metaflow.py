@@ -80,10 +80,15 @@ def table2(names: list[str], device: str) -> list[dict]:
         dag = read_function(NETWORKS[name]()["main"]).dag
         cost = latency(device)
         greedy = optimize(dag, cost, GREEDY, SearchOptions(alpha=1.0))
-        found = optimize(dag, cost, ALL_RULES)
-        row = {"network": name, "seconds": round(found.seconds, 2), "graphs": found.graphs, "steps": len(found.steps)}
-        row["rules"] = dict(Counter(s.rule for s in found.steps).most_common())
-        for label, graph in (("before", dag), ("greedy", greedy.dag), ("after", found.dag)):
+        result = optimize(dag, cost, ALL_RULES)
+        row = {
+            "network": name,
+            "seconds": round(result.seconds, 2),
+            "graphs": result.graphs,
+            "steps": len(result.steps),
+        }
+        row["rules"] = dict(Counter(s.rule for s in result.steps).most_common())
+        for label, graph in (("before", dag), ("greedy", greedy.dag), ("after", result.dag)):
             row[label] = {"ms": round(cost.total(graph), 4), **columns(graph, CUDNN)}
         rows.append(row)
         b, g, a = row["before"], row["greedy"], row["after"]
@@ -107,9 +112,9 @@ def table3(exhaust: bool) -> list[dict]:
     rows = []
     for name, (make, paper) in makes.items():
         dag, cost = folded(make()), latency("v100")
-        found = optimize(dag, cost, PAPER_RULES, SearchOptions(eager=()))
-        row: dict = {"network": name, "operators": len(dag.nodes), "seconds": found.seconds, "paper_seconds": paper}
-        row["ms"], row["graphs"] = found.cost_after, found.graphs
+        result = optimize(dag, cost, PAPER_RULES, SearchOptions(eager=()))
+        row: dict = {"network": name, "operators": len(dag.nodes), "seconds": result.seconds, "paper_seconds": paper}
+        row["ms"], row["graphs"] = result.cost_after, result.graphs
         if exhaust:
             by_parts = name == "resnet18"
             full = (
@@ -117,7 +122,7 @@ def table3(exhaust: bool) -> list[dict]:
             )
             row["by_parts"] = by_parts
             row["exhaustive"] = {"ms": full.cost_after, "graphs": full.graphs, "seconds": full.seconds}
-            row["same"] = full.complete and abs(full.cost_after - found.cost_after) < 1e-9 * full.cost_after
+            row["same"] = full.complete and abs(full.cost_after - result.cost_after) < 1e-9 * full.cost_after
         rows.append(row)
         print(json.dumps(row), flush=True)
     return rows
@@ -125,7 +130,7 @@ def table3(exhaust: bool) -> list[dict]:
 
 def figure6(device: str) -> list[dict]:
     """Blocks of Inception V3 alone, from the fused baseline."""
-    made = inception._Inception(1.0, 0)
+    network = inception._Inception(1.0, 0)
     blocks = {
         "A1": (lambda n, x: n.block_a(x, 32), 192, 35),
         "A2": (lambda n, x: n.block_a(x, 64), 256, 35),
@@ -140,8 +145,8 @@ def figure6(device: str) -> list[dict]:
     }
     rows = []
     for name, (block, channels, size) in blocks.items():
-        made = inception._Inception(1.0, 0)
-        mod = made.net.finish(block(made, made.net.input((1, channels, size, size))))
+        network = inception._Inception(1.0, 0)
+        mod = network.net.finish(block(network, network.net.input((1, channels, size, size))))
         dag, cost = read_function(mod["main"]).dag, latency(device)
         greedy = search(dag, cost, GREEDY, SearchOptions(alpha=1.0)).cost_after
         found = optimize(dag, cost, ALL_RULES)
@@ -153,10 +158,10 @@ def figure6(device: str) -> list[dict]:
 def figure7() -> list[dict]:
     rows = []
     for device in ("v100", "k80"):
-        found = search(folded(inception.inception_e()), latency(device), PAPER_RULES, SearchOptions(eager=()))
-        boxes = [describe(n) for n in found.dag.nodes]
-        rows.append({"device": device, "ms": found.cost_after, "operators": boxes})
-        print(f"{device}: {found.cost_before:.4f} -> {found.cost_after:.4f} ms\n  " + "\n  ".join(boxes), flush=True)
+        result = search(folded(inception.inception_e()), latency(device), PAPER_RULES, SearchOptions(eager=()))
+        boxes = [describe(n) for n in result.dag.nodes]
+        rows.append({"device": device, "ms": result.cost_after, "operators": boxes})
+        print(f"{device}: {result.cost_before:.4f} -> {result.cost_after:.4f} ms\n  " + "\n  ".join(boxes), flush=True)
     return rows
 
 
@@ -173,15 +178,15 @@ def figure9(device: str) -> list[dict]:
         read = read_function(trained["main_adjoint"])
         cost = latency(device)
         greedy = optimize(read.dag, cost, rules("fuse_activation", "fuse_elementwise"), SearchOptions(alpha=1.0))
-        found = optimize(read.dag, cost, TRAINING)
-        before, after = columns(read.dag, CUDNN), columns(found.dag, CUDNN)
-        gain = greedy.cost_after / found.cost_after
-        rows.append({"network": name, "before_ms": found.cost_before, "greedy_ms": greedy.cost_after,
-                     "ms": found.cost_after, "gain": gain, "before": before, "after": after,
-                     "seconds": found.seconds})  # fmt: skip
+        result = optimize(read.dag, cost, TRAINING)
+        before, after = columns(read.dag, CUDNN), columns(result.dag, CUDNN)
+        gain = greedy.cost_after / result.cost_after
+        rows.append({"network": name, "before_ms": result.cost_before, "greedy_ms": greedy.cost_after,
+                     "ms": result.cost_after, "gain": gain, "before": before, "after": after,
+                     "seconds": result.seconds})  # fmt: skip
         print(
-            f"{name:19} {found.cost_before:.3f} / {greedy.cost_after:.3f} -> {found.cost_after:.3f} ms, {gain:.2f}x "
-            f"over greedy; launches {before['launches']} -> {after['launches']}; {found.seconds:.1f} s",
+            f"{name:19} {result.cost_before:.3f} / {greedy.cost_after:.3f} -> {result.cost_after:.3f} ms, {gain:.2f}x "
+            f"over greedy; launches {before['launches']} -> {after['launches']}; {result.seconds:.1f} s",
             flush=True,
         )
     return rows
@@ -234,10 +239,10 @@ def figure10(device: str) -> list[dict]:
     rows = []
     for label, chosen in (("compound", ALL_RULES), ("apart", apart)):
         for alpha in (1.0, 1.02, 1.05, 1.08, 1.12, 1.2):
-            found = optimize(dag, latency(device), chosen, SearchOptions(alpha=alpha, total_seconds=120))
-            row = {"rules": label, "alpha": alpha, "ms": found.cost_after, "seconds": found.seconds}
-            rows.append({**row, "graphs": found.graphs})
-            print(f"{label:8} {alpha:.2f}: {found.cost_after:.4f} ms, {found.seconds:.1f} s, {found.graphs} graphs",
+            result = optimize(dag, latency(device), chosen, SearchOptions(alpha=alpha, total_seconds=120))
+            row = {"rules": label, "alpha": alpha, "ms": result.cost_after, "seconds": result.seconds}
+            rows.append({**row, "graphs": result.graphs})
+            print(f"{label:8} {alpha:.2f}: {result.cost_after:.4f} ms, {result.seconds:.1f} s, {result.graphs} graphs",
                   flush=True)  # fmt: skip
     return rows
 

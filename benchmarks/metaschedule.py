@@ -78,12 +78,12 @@ def main() -> None:
     prepared = pipeline.prepare(load(args.model), KernelTarget())
     search = Search(trials=args.trials, batch=min(args.trials, 8))
     started = time.perf_counter()
-    made, report = tune_kernels(prepared, args.database, search, progress=print)
+    tuned, report = tune_kernels(prepared, args.database, search, progress=print)
     tuning = time.perf_counter() - started
     _, again = tune_kernels(prepared, args.database, search)
     options = rows_alone(granularity="row", accumulators=False)
-    plans = [plan_graph(p.graph, options) for p in (prepared, made)]
-    machines = [build(mod, p, plan) for p, plan in zip((prepared, made), plans, strict=True)]
+    plans = [plan_graph(p.graph, options) for p in (prepared, tuned)]
+    machines = [build(mod, p, plan) for p, plan in zip((prepared, tuned), plans, strict=True)]
     random = np.random.default_rng(0)
     feed = [
         tvm.runtime.tensor(random.integers(-128, 128, prepared.graph.tensors[t].shape).astype("int8"))

@@ -20,9 +20,9 @@ def sweep(count: int, least: int, most: int, first_seed: int) -> None:
     began, wrong, cut = time.perf_counter(), 0, 0
     for seed in range(first_seed, first_seed + count):
         graph = mixed_graph(seed, least + seed % (most - least + 1))
-        found = order(graph)
-        wrong += found.peak != least_peak_by_sets(graph) or not found.optimal
-        cut += found.partitions > 1
+        ordering = order(graph)
+        wrong += ordering.peak != least_peak_by_sets(graph) or not ordering.optimal
+        cut += ordering.partitions > 1
     print(
         f"{count} graphs of {least} to {most} operators: {wrong} wrong, {cut} cut, {time.perf_counter() - began:.0f} s"
     )

@@ -34,10 +34,10 @@ class Run:
         self.saved: list[float] = []
         self.failed: dict[int, str] = {}
 
-    def add(self, found: DagResult) -> None:
-        self.operators.update(found.operators)
-        self.plans.update(name for name, _, _ in found.plans)
-        self.saved.append(found.baseline / max(found.plans[0][1], 1))
+    def add(self, result: DagResult) -> None:
+        self.operators.update(result.operators)
+        self.plans.update(name for name, _, _ in result.plans)
+        self.saved.append(result.baseline / max(result.plans[0][1], 1))
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -103,19 +103,19 @@ def peaks(networks: Sequence[Network]) -> list[str]:
     arena_ratios: list[float] = []
     for n in networks:
         began = time.perf_counter()
-        found, folded = order(n.graph, WHOLE), order(n.folded, WHOLE)
+        ordering, folded = order(n.graph, WHOLE), order(n.folded, WHOLE)
         took = time.perf_counter() - began
         partial = order(partition_channels(n.graph), WHOLE)
         kahn = peak_of(n.graph, kahn_fifo(n.graph), in_place=False)
         cascaded, again = plan_graph(n.real, ROWS_ALONE), plan_graph(fold_concats(n.real, outputs=n.part), ROWS_ALONE)
         best = min(cascaded, again, key=lambda plan: plan.peak)
-        made = (found.peak, min(found.peak, folded.peak), best.peak)
-        for name, peak in zip(names, made, strict=True):
-            ratios.setdefault(("file order", name), []).append(found.file_order_peak / peak)
+        figures = (ordering.peak, min(ordering.peak, folded.peak), best.peak)
+        for name, peak in zip(names, figures, strict=True):
+            ratios.setdefault(("file order", name), []).append(ordering.file_order_peak / peak)
             ratios.setdefault(("Kahn", name), []).append(kahn / peak)
-        arena_ratios.append(simple_arena(n.graph, kahn_fifo(n.graph)) / simple_arena(n.graph, found.order))
+        arena_ratios.append(simple_arena(n.graph, kahn_fifo(n.graph)) / simple_arena(n.graph, ordering.order))
         lines.append(
-            f"| {n.name} | {nodes(n.graph)} | {found.file_order_peak:,} | {kahn:,} | {_peak(found)} | {found.bound:,} "
+            f"| {n.name} | {nodes(n.graph)} | {ordering.file_order_peak:,} | {kahn:,} | {_peak(ordering)} | {ordering.bound:,} "
             f"| {_peak(folded)} | {_peak(partial)} | {cascaded.peak:,} | {again.peak:,} | {best.bound:,} | {took:.2f} |"
         )
         print(lines[-1], flush=True)
@@ -144,8 +144,8 @@ def peaks(networks: Sequence[Network]) -> list[str]:
     return lines
 
 
-def _peak(found: Ordering) -> str:
-    return f"{found.peak:,}" + ("" if found.optimal else "*")
+def _peak(ordering: Ordering) -> str:
+    return f"{ordering.peak:,}" + ("" if ordering.optimal else "*")
 
 
 def traffic_table(networks: Sequence[Network], on_chip: int) -> list[str]:
@@ -194,8 +194,8 @@ def ablation(graph: Graph) -> list[str]:
     for name, options in rows:
         cells = []
         for g in (fold_concats(graph), partition_channels(graph, Accumulate.BESIDE)):
-            found = order(g, options)
-            cells.append(f"{found.states:,} | {found.seconds:.2f} | {'yes' if found.optimal else 'no'}")
+            ordering = order(g, options)
+            cells.append(f"{ordering.states:,} | {ordering.seconds:.2f} | {'yes' if ordering.optimal else 'no'}")
         lines.append(f"| {name} | {' | '.join(cells)} | {paper.get(name, '')} |")
     return lines
 
@@ -209,42 +209,44 @@ def large() -> list[str]:
     for seed in range(3):
         graph = wired_graph(seed, 1_000)
         baselines = [peak_of(graph, f(graph)) for f in BASELINES]
-        found = order(graph)
-        validate(graph, found.order, found.peak, found.bound, found.optimal)
-        peaks = " | ".join(f"{p:,}" for p in (*baselines, found.peak, found.bound))
-        lines.append(f"| {seed} | {peaks} | {found.gap:.1%} | {found.states:,} | {found.seconds:.1f} |")
+        ordering = order(graph)
+        validate(graph, ordering.order, ordering.peak, ordering.bound, ordering.optimal)
+        peaks = " | ".join(f"{p:,}" for p in (*baselines, ordering.peak, ordering.bound))
+        lines.append(f"| {seed} | {peaks} | {ordering.gap:.1%} | {ordering.states:,} | {ordering.seconds:.1f} |")
         print(lines[-1], flush=True)
     return lines
 
 
 def distribution(graph: Graph, count: int = 2000) -> tuple[list[int], list[str]]:
-    found = sorted(peak_of(graph, made, in_place=False) for made in random_orders(graph, count))
+    peaks_of_random = sorted(
+        peak_of(graph, random_order, in_place=False) for random_order in random_orders(graph, count)
+    )
     best = order(graph, WHOLE).peak
-    under = sum(p <= 250_000 for p in found) / count
-    hits = sum(p == best for p in found) / count
+    under = sum(p <= 250_000 for p in peaks_of_random) / count
+    hits = sum(p == best for p in peaks_of_random) / count
     text = (
-        f"{count} random orders of SwiftNet's cell A: peaks from {found[0]:,} to {found[-1]:,}, median "
-        f"{found[count // 2]:,}; within 250 KB {under:.1%} (paper: 4.1 %), at the optimum of {best:,} {hits:.2%} "
+        f"{count} random orders of SwiftNet's cell A: peaks from {peaks_of_random[0]:,} to {peaks_of_random[-1]:,}, median "
+        f"{peaks_of_random[count // 2]:,}; within 250 KB {under:.1%} (paper: 4.1 %), at the optimum of {best:,} {hits:.2%} "
         f"(paper: 0.04 %)."
     )
-    return found, [text]
+    return peaks_of_random, [text]
 
 
 def arenas(networks: Sequence[Network]) -> list[str]:
     lines = ["| network | optimal order | arena | seconds |", "| --- " * 4 + "|"]
     for n in networks:
-        found = order(n.graph, WHOLE)
-        laid = allocate(arena_problem(n.graph, found.order, in_place=False))
-        lines.append(f"| {n.name} | {found.peak:,} | {laid.peak:,} | {laid.seconds:.2f} |")
+        ordering = order(n.graph, WHOLE)
+        laid = allocate(arena_problem(n.graph, ordering.order, in_place=False))
+        lines.append(f"| {n.name} | {ordering.peak:,} | {laid.peak:,} | {laid.seconds:.2f} |")
     return lines
 
 
 def chain(whole: Network) -> list[str]:
     """SwiftNet's arena step by step."""
-    found, folded = order(whole.graph, WHOLE), order(whole.folded, WHOLE)
+    ordering, folded = order(whole.graph, WHOLE), order(whole.folded, WHOLE)
     rows = {
         "file order, layer by layer, with scratch": plan_graph(whole.real, rows_alone(layerwise=True)).peak,
-        "optimal order": allocate(arena_problem(whole.graph, found.order, in_place=False)).peak,
+        "optimal order": allocate(arena_problem(whole.graph, ordering.order, in_place=False)).peak,
         "parts read in place": allocate(arena_problem(whole.folded, folded.order, in_place=False)).peak,
         "cascaded by rows, with counters and scratch": plan_graph(whole.real, ROWS_ALONE).peak,
         "floor: the input is resident": whole.graph.tensors[whole.graph.inputs[0]].bytes,
@@ -271,12 +273,12 @@ def firmware(data: Path) -> list[str]:
     for name, model, plain, optimum in steps:
         with TemporaryDirectory() as folder:
             project = Path(folder) / "swiftnet"
-            made = api.compile(model, target="cortex-m4", output=project, layerwise=plain, name="swiftnet")
+            compiled = api.compile(model, target="cortex-m4", output=project, layerwise=plain, name="swiftnet")
             ran = api.run(project, check=path)
-        exact = "yes" if ran.ok and ran.match and ran.arena_bytes == made.plan.peak else "NO"
+        exact = "yes" if ran.ok and ran.match and ran.arena_bytes == compiled.plan.peak else "NO"
         lines.append(
             f"| {name} | {f'{optimum:,}' if optimum else ''} | {ran.arena_bytes:,} | {ran.arena_high_water_bytes:,} "
-            f"| {made.ram_bytes:,} | {ran.stack_bytes} | {ran.instructions:,} | {exact} |"
+            f"| {compiled.ram_bytes:,} | {ran.stack_bytes} | {ran.instructions:,} | {exact} |"
         )
         print(lines[-1], flush=True)
     return lines
@@ -301,16 +303,16 @@ def plots(networks: Sequence[Network], spread: Sequence[int], out: Path) -> None
     fig, ax = plt.subplots(figsize=(6, 4))
     sizes = [32, 64, 96, 128, 160, 192, 224, 256, 320, 384]
     for n in networks[:-2]:
-        found = order(n.graph, WHOLE).order
-        ax.plot(sizes, [traffic(n.graph, found, k * 1024).bytes / 1e6 for k in sizes], label=n.name)
+        chosen_ordering = order(n.graph, WHOLE).order
+        ax.plot(sizes, [traffic(n.graph, chosen_ordering, k * 1024).bytes / 1e6 for k in sizes], label=n.name)
     ax.set(xlabel="on-chip memory, KiB", ylabel="off-chip traffic, MB", yscale="symlog")
     ax.legend(fontsize=6)
     _save(fig, out / "serenity_traffic.png")
     fig, ax = plt.subplots(figsize=(6, 4))
     first = networks[0]
-    found = order(first.graph, WHOLE)
-    arena = allocate(arena_problem(first.graph, found.order, in_place=False)).peak
-    for name, row in (("Kahn", kahn_fifo(first.graph)), ("optimal", found.order)):
+    chosen_ordering = order(first.graph, WHOLE)
+    arena = allocate(arena_problem(first.graph, chosen_ordering.order, in_place=False)).peak
+    for name, row in (("Kahn", kahn_fifo(first.graph)), ("optimal", chosen_ordering.order)):
         ax.step(range(len(row)), [b / 1000 for b in footprint(first.graph, row, False)], where="post", label=name)
     ax.axhline(arena / 1000, color="grey", linestyle=":", label="arena of the optimal order")
     ax.set(xlabel="step", ylabel="live, kB", title=first.name)

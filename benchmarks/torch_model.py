@@ -38,17 +38,17 @@ class TorchModel(torch.nn.Module):
             self.register_buffer(self.constants[ref], torch.from_numpy(np.array(value)))
 
     def forward(self, *arguments: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        made = dict(zip(self.inputs, arguments, strict=True))
-        made |= {ref: getattr(self, name) for ref, name in self.constants.items()}
+        tensors = dict(zip(self.inputs, arguments, strict=True))
+        tensors |= {ref: getattr(self, name) for ref, name in self.constants.items()}
         for node in self.nodes:
             attrs: dict[str, Any] = dict(node.attrs)
-            read = [made[r] for r in node.inputs]
+            read = [tensors[r] for r in node.inputs]
             if node.kind == "split":
-                found: tuple[torch.Tensor, ...] = torch.split(read[0], list(attrs["sizes"]), dim=attrs["axis"])
+                outputs: tuple[torch.Tensor, ...] = torch.split(read[0], list(attrs["sizes"]), dim=attrs["axis"])
             else:
-                found = (_OPERATORS[node.kind](attrs, *read),)
-            made |= {Ref(node, port): value for port, value in enumerate(found)}
-        results = tuple(made[r] for r in self.outputs)
+                outputs = (_OPERATORS[node.kind](attrs, *read),)
+            tensors |= {Ref(node, port): value for port, value in enumerate(outputs)}
+        results = tuple(tensors[r] for r in self.outputs)
         return results[0] if len(results) == 1 else results
 
 

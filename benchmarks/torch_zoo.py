@@ -90,16 +90,16 @@ def row(name: str, form: str, path: Path) -> str:
     lower: Any = LowerQuantized()
     floats = len(float_remains(lower(load(path, stored_io=True))))
     with tempfile.TemporaryDirectory() as folder:
-        made = tvm_cascade.compile(path, target="host", output=Path(folder) / "p", stored_io=True, progress=say)
+        compiled = tvm_cascade.compile(path, target="host", output=Path(folder) / "p", stored_io=True, progress=say)
         ran = tvm_cascade.run(Path(folder) / "p", check=path, progress=say)
-    found = made.to_dict()
-    layerwise, peak = found["baseline_peak_bytes"], found["peak_bytes"]
+    report = compiled.to_dict()
+    layerwise, peak = report["baseline_peak_bytes"], report["peak_bytes"]
     step = ran.output_step
     steps, allowed = (
         "-" if value is None or not step else f"{value / step:.1f}" for value in (ran.max_abs_diff, ran.tolerance)
     )
     return (
-        f"| {name} | {form} | {layerwise} | {peak} | {layerwise / peak:.2f}x | {found['bound_bytes']} | {found['macs']} "
+        f"| {name} | {form} | {layerwise} | {peak} | {layerwise / peak:.2f}x | {report['bound_bytes']} | {report['macs']} "
         f"| {ran.arena_high_water_bytes} | {ran.executed_macs} | {floats} | {steps}{'' if ran.match else ' NO'} | {allowed} |"
     )
 

@@ -33,12 +33,12 @@ def row(way: str, folder: Path) -> str:
         write(folder / name, SIZE, CHANNELS)
     except (MissingToolError, ImportError) as error:
         return f"| {way} | {error} |"
-    made = tvm_cascade.compile(folder / name, target="cortex-m4", output=folder / f"{name}-fw")
+    compiled = tvm_cascade.compile(folder / name, target="cortex-m4", output=folder / f"{name}-fw")
     done = tvm_cascade.run(folder / f"{name}-fw", check=folder / name)
     gap = done.max_abs_diff or 0.0
     difference = f"{gap / done.output_step:.2f} steps" if done.output_step else f"{gap:.1e}"
     return (
-        f"| {way} | {made.plan.baseline_peak} | {made.plan.peak} | {made.ram_bytes} | {made.flash_bytes} "
+        f"| {way} | {compiled.plan.baseline_peak} | {compiled.plan.peak} | {compiled.ram_bytes} | {compiled.flash_bytes} "
         f"| {done.executed_macs} | {done.instructions} | {difference} | {'yes' if done.ok else 'no'} |"
     )
 

@@ -39,9 +39,9 @@ def measure(model: Path) -> dict[str, object]:
         made = tvm_cascade.compile(model, target="host", output=Path(folder) / "p", progress=say)
         compiled = time.perf_counter() - started
         ran = tvm_cascade.run(Path(folder) / "p", board="host", check=model, progress=say)
-    found = made.to_dict()
+    report = made.to_dict()
     keys = ("baseline_peak_bytes", "peak_bytes", "bound_bytes", "macs")
-    return {k: found[k] for k in keys} | {
+    return {k: report[k] for k in keys} | {
         "touched": ran.arena_high_water_bytes,
         "executed": ran.executed_macs,
         "match": ran.match,

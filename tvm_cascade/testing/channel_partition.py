@@ -33,10 +33,10 @@ class Accumulate(Enum):
 def cell(graph: Graph, ops: Sequence[int], name: str = "cell") -> Graph:
     """The operators `ops` as a graph of their own: what they read from elsewhere are inputs, what others read are outputs."""
     inside = set(ops)
-    made = {t for i in ops for t in graph.ops[i].outputs}
-    inputs = tuple(dict.fromkeys(t for i in ops for t in graph.ops[i].inputs if t not in made))
-    wanted = set(graph.outputs)
-    outputs = tuple(t for t in sorted(made) if t in wanted or any(c not in inside for c in graph.consumers[t]))
+    written = {t for i in ops for t in graph.ops[i].outputs}
+    inputs = tuple(dict.fromkeys(t for i in ops for t in graph.ops[i].inputs if t not in written))
+    results = set(graph.outputs)
+    outputs = tuple(t for t in sorted(written) if t in results or any(c not in inside for c in graph.consumers[t]))
     return rebuilt(graph.tensors, [graph.ops[i] for i in sorted(ops)], inputs, outputs, name)
 
 
@@ -73,12 +73,12 @@ class _Rewriter:
         """An operator that adds to an accumulator; returns the tensor that stands for its share."""
         out = self.graph.tensors[op.outputs[0]]
         wide = "int32" if self.form is Accumulate.INT32 else out.dtype
-        made = self.tensor(out, f"{name}_sum", wide)
+        sums = self.tensor(out, f"{name}_sum", wide)
         attrs = {"beside": True} if self.form is Accumulate.BESIDE else {}
         self.ops.append(
-            Op(0, name, op.kind, inputs, (made,), macs=op.macs // share, scratch_bytes=op.scratch_bytes, attrs=attrs)
+            Op(0, name, op.kind, inputs, (sums,), macs=op.macs // share, scratch_bytes=op.scratch_bytes, attrs=attrs)
         )
-        return made
+        return sums
 
     def join(self, op: Op, shares: Sequence[int], output: int) -> None:
         """The accumulator that the shares lie in, as `output`."""
@@ -97,13 +97,15 @@ class _Rewriter:
     def kernel_wise(self, op: Op, parts: Sequence[int]) -> None:
         """k partial depthwise convolutions and the concat behind them."""
         out = self.graph.tensors[op.outputs[0]]
-        made = []
+        partial_sums = []
         for k, part in enumerate(parts):
             x = self.tensors[part]
             shape = (*out.shape[:-1], x.shape[-1] * out.shape[-1] // sum(self.tensors[p].shape[-1] for p in parts))
-            made.append(self.tensor(replace(out, shape=shape), f"{out.name}_part{k}"))
-            self.ops.append(Op(0, f"{op.name}_part{k}", op.kind, (part,), (made[-1],), macs=op.macs // len(parts)))
-        self.ops.append(Op(0, f"{op.name}_concat", "concat", tuple(made), op.outputs))
+            partial_sums.append(self.tensor(replace(out, shape=shape), f"{out.name}_part{k}"))
+            self.ops.append(
+                Op(0, f"{op.name}_part{k}", op.kind, (part,), (partial_sums[-1],), macs=op.macs // len(parts))
+            )
+        self.ops.append(Op(0, f"{op.name}_concat", "concat", tuple(partial_sums), op.outputs))
 
 
 def partition_channels(graph: Graph, form: Accumulate = Accumulate.BESIDE, kernel_wise: bool = False) -> Graph:
@@ -146,15 +148,15 @@ def _behind_concats(graph: Graph) -> set[int]:
 
 def _absorbed_adds(graph: Graph, convs: set[int]) -> dict[int, tuple[int, int]]:
     """For each add that is absorbed its two convolutions, of which at least one is partitioned."""
-    found: dict[int, tuple[int, int]] = {}
+    absorbed: dict[int, tuple[int, int]] = {}
     for op in graph.ops:
         if op.kind != "add" or len(op.inputs) != 2 or op.inputs[0] == op.inputs[1]:
             continue
         terms = [p for t in op.inputs if (p := graph.producer[t]) is not None and _only_read_by(graph, t, op.index)]
         same = len({graph.tensors[t].shape for t in op.inputs}) == 1
         if len(terms) == 2 and same and convs & set(terms) and all(graph.ops[p].kind in CONVOLUTIONS for p in terms):
-            found[op.index] = (terms[0], terms[1])
-    return found
+            absorbed[op.index] = (terms[0], terms[1])
+    return absorbed
 
 
 def _only_read_by(graph: Graph, tensor: int, op: int) -> bool:

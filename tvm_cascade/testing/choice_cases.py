@@ -57,12 +57,12 @@ def select(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = _shape(rng)
     s, z = quantized(rng, dtype)
     condition = w.activation(_smaller(rng, shape), "bool")
-    places = [shape, _smaller(rng, shape)]
-    rng.shuffle(places)
+    shapes = [shape, _smaller(rng, shape)]
+    rng.shuffle(shapes)
     fixed = int(rng.integers(0, 4))
     values = [
         w.constant(stored(rng, p, dtype), s, z) if k == fixed else w.activation(p, dtype, s, z)
-        for k, p in enumerate(places)
+        for k, p in enumerate(shapes)
     ]
     w.operator("SELECT_V2", [condition, *values], [w.tensor(shape, dtype, s, z)], "SelectV2Options")
 
@@ -88,7 +88,7 @@ def strided_slice_masks(rng: np.random.Generator, dtype: str, w: ModelWriter) ->
     """Bounds left out, axes dropped, axes made, the rest in dots: what Python's slices are converted to."""
     shape = dims(rng, 3, 5, 5, 6)[int(rng.integers(0, 2)) :]
     dots = int(rng.integers(0, len(shape))) if rng.random() < 0.5 else -1
-    made = int(rng.integers(0, len(shape))) if rng.random() < 0.4 else -1
+    new_axis = int(rng.integers(0, len(shape))) if rng.random() < 0.4 else -1
     index: list[Any] = []
     rows: list[tuple[int, int, int]] = []  # begin, end, stride
     masks: dict[str, Any] = {f"{name}Mask": 0 for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
@@ -100,7 +100,7 @@ def strided_slice_masks(rng: np.random.Generator, dtype: str, w: ModelWriter) ->
         rows.append(row)
 
     for axis, extent in enumerate(shape):
-        if axis == made:
+        if axis == new_axis:
             add(None, (0, 0, 1), "newAxisMask")
         kind = rng.random()
         if axis == dots:
@@ -125,21 +125,21 @@ def gather_batches(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None
     shape = _shape(rng, 2)
     count = int(rng.integers(1, len(shape)))
     own = dims(rng, 4, 3)[: int(rng.integers(1, 3))]
-    places = rng.integers(0, shape[count], size=(*shape[:count], *own)).astype("int32")
+    indices = rng.integers(0, shape[count], size=(*shape[:count], *own)).astype("int32")
     s, z = quantized(rng, dtype)
     x = w.activation(shape, dtype, s, z)
-    out = w.tensor([*places.shape, *shape[count + 1 :]], dtype, s, z)
-    w.operator("GATHER", [x, w.constant(places)], [out], "GatherOptions", axis=count, batchDims=count)
+    out = w.tensor([*indices.shape, *shape[count + 1 :]], dtype, s, z)
+    w.operator("GATHER", [x, w.constant(indices)], [out], "GatherOptions", axis=count, batchDims=count)
 
 
 def gather_nd(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = _shape(rng)
     depth, own = int(rng.integers(1, len(shape) + 1)), dims(rng, 4, 3)[: int(rng.integers(1, 3))]
-    places = np.stack([rng.integers(0, d, size=own) for d in shape[:depth]], -1).astype("int32")
+    indices = np.stack([rng.integers(0, d, size=own) for d in shape[:depth]], -1).astype("int32")
     s, z = quantized(rng, dtype)
     x = w.activation(shape, dtype, s, z)
     out = w.tensor([*own, *shape[depth:]], dtype, s, z)
-    w.operator("GATHER_ND", [x, w.constant(places)], [out], "GatherNdOptions")
+    w.operator("GATHER_ND", [x, w.constant(indices)], [out], "GatherNdOptions")
 
 
 def concat_constants(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
@@ -207,14 +207,14 @@ def float_chain(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
         last = w.tensor(shape, "float32")
         w.operator("DEQUANTIZE", [x], [last], "DequantizeOptions", inner=True)
     for _ in range(int(rng.integers(1, 4))):
-        name, made = str(rng.choice([*_UNARY, "ADD", "MUL"])), w.tensor(shape, "float32")
+        name, result = str(rng.choice([*_UNARY, "ADD", "MUL"])), w.tensor(shape, "float32")
         if name in _UNARY:
-            w.operator(name, [last], [made], _UNARY[name], inner=dtype != "float32")
+            w.operator(name, [last], [result], _UNARY[name], inner=dtype != "float32")
         else:
             number = w.constant(rng.uniform(-2, 2, ()).astype("float32"))
             options = "AddOptions" if name == "ADD" else "MulOptions"
-            w.operator(name, [last, number], [made], options, inner=dtype != "float32")
-        last = made
+            w.operator(name, [last, number], [result], options, inner=dtype != "float32")
+        last = result
     if dtype != "float32":
         out = w.tensor(shape, dtype, log_uniform(rng, 1e-3, 0.1), zero_point(rng, dtype))
         w.operator("QUANTIZE", [last], [out], "QuantizeOptions")

@@ -98,11 +98,13 @@ def _finest(dag: Dag) -> list[tuple[Node, ...]]:
                 last[r] = i
     for r in dag.outputs:
         last[r] = len(dag.nodes)
-    made = {r: -1 for r in dag.inputs} | {Ref(n, p): i for i, n in enumerate(dag.nodes) for p in range(len(n.types))}
+    position = {r: -1 for r in dag.inputs} | {
+        Ref(n, p): i for i, n in enumerate(dag.nodes) for p in range(len(n.types))
+    }
     parts: list[tuple[Node, ...]] = []
     low = 0
     for high in range(1, len(dag.nodes) + 1):
-        passing = sum(born < high <= last[r] for r, born in made.items() if r in last)
+        passing = sum(born < high <= last[r] for r, born in position.items() if r in last)
         if passing == 1 or high == len(dag.nodes):
             parts.append(dag.nodes[low:high])
             low = high
@@ -140,8 +142,8 @@ class _Parts:
 
     def replace(self, part: Sequence[Node], moved: dict[Ref, Ref]) -> None:
         """Record in `moved` what the part's outputs become in its cheapest graph."""
-        piece = lift(self._pool, self.dag, part)
-        piece.put_back(self._searched(part)[0].dag, self.dag.pool, moved)
+        subgraph = lift(self._pool, self.dag, part)
+        subgraph.put_back(self._searched(part)[0].dag, self.dag.pool, moved)
 
     def _product(self, parts: Sequence[tuple[Node, ...]]) -> bool:
         single = [np.array(self.costs(p)) for p in parts]
@@ -155,14 +157,14 @@ class _Parts:
         return len(sums) == len(joint) and bool(np.allclose(np.sort(sums), joint, rtol=_TOLERANCE, atol=0))
 
     def _searched(self, part: Sequence[Node]) -> tuple[SearchResult, _Costs]:
-        piece = lift(self._pool, self.dag, part)
-        known = self._known.get(piece.dag.outputs)
+        subgraph = lift(self._pool, self.dag, part)
+        known = self._known.get(subgraph.dag.outputs)
         if known is None:
             costs: list[float] = []
-            found = exhaustive(piece.dag, self.cost, self.rules, self.max_graphs, costs.append)
-            if not found.complete:
+            result = exhaustive(subgraph.dag, self.cost, self.rules, self.max_graphs, costs.append)
+            if not result.complete:
                 raise GraphError(f"a part of {len(part)} operators has more than {self.max_graphs} graphs")
-            known = self._known[piece.dag.outputs] = found, tuple(sorted(costs))
+            known = self._known[subgraph.dag.outputs] = result, tuple(sorted(costs))
         return known
 
 
@@ -173,10 +175,10 @@ def same_structure(a: Dag, b: Dag) -> bool:
     pool = Pool()
     outputs = []
     for dag in (a, b):
-        places = {ref: i for i, ref in enumerate(dag.inputs)}
+        positions = {ref: i for i, ref in enumerate(dag.inputs)}
 
-        def leaf(ref: Ref, places: dict[Ref, int] = places) -> Ref | None:
-            return pool.input(f"#{places[ref]}", *ref.type) if ref in places else None
+        def leaf(ref: Ref, positions: dict[Ref, int] = positions) -> Ref | None:
+            return pool.input(f"#{positions[ref]}", *ref.type) if ref in positions else None
 
         outputs.append(rebuild(dag.outputs, pool, leaf))
     return outputs[0] == outputs[1]

@@ -151,10 +151,10 @@ def run_pixels(
                 values |= _pixel_input(access, i, x, rings[i], (y, x0, x1))
             else:
                 values |= _input_values(i, x, access, False, y, rows, spare)
-        made = [_pixel_output(values, i, o, a, (y, x0), chunk + spare) for i, (o, a) in _outputs(outputs, access)]
+        pixels = [_pixel_output(values, i, o, a, (y, x0), chunk + spare) for i, (o, a) in _outputs(outputs, access)]
         host(*(values[p.role, p.index] for p in host.params))
         start = y * columns + x0
-        for (i, (o, axis)), ring in zip(_outputs(outputs, access), made, strict=True):
+        for (i, (o, axis)), ring in zip(_outputs(outputs, access), pixels, strict=True):
             if (Role.OUTPUT_SLOT, i) in values and prod(o.shape[:axis]) == 1:
                 picked = [p % len(ring) for p in range(start, start + x1 - x0)]
                 _pixels_of(o, axis)[start : start + x1 - x0] = ring[picked]

@@ -43,5 +43,5 @@ def run_plan(
     """
     program = host_program(pipeline.lower(prepared, plan, counted=True), place_io(plan, graph_io(plan.graph)), build)
     result = run_host(program, [{p.name: feed for p, feed in zip(program.inputs, feeds, strict=True)}])
-    made = tuple(result.outputs[0][p.name] for p in program.outputs)
-    return PlanRun(made, result.executed_macs, result.arena_high_water)
+    outputs = tuple(result.outputs[0][p.name] for p in program.outputs)
+    return PlanRun(outputs, result.executed_macs, result.arena_high_water)

@@ -25,11 +25,11 @@ class Image:
 
     def calls(self, function: str) -> set[str]:
         """Functions that `function` jumps to or whose address a jump of it names, itself too where it calls itself."""
-        found: set[str] = set()
+        callees: set[str] = set()
         for mnemonic, operands in self.functions.get(function, ()):
             if mnemonic.startswith(("b", "j", "c", "tail")) and (target := _TARGET.search(operands)):
-                found.add(target[1])
-        return found
+                callees.add(target[1])
+        return callees
 
     def reached(self, function: str) -> set[str]:
         """All functions that a call of `function` may run."""
@@ -55,8 +55,8 @@ class Image:
         """
         bodies = self.functions.items()
         vectors = any(re.search(r"\bq[0-7]\b", operands) for _, body in bodies for _, operands in body)
-        found = {name for name in self.functions if _SOFT_FLOAT.fullmatch(name)}
-        return found | {name for name, body in bodies if any(_is_float(*each, moves=not vectors) for each in body)}
+        soft = {name for name in self.functions if _SOFT_FLOAT.fullmatch(name)}
+        return soft | {name for name, body in bodies if any(_is_float(*each, moves=not vectors) for each in body)}
 
 
 def read_image(elf: Path, prefix: str) -> Image:
@@ -64,11 +64,11 @@ def read_image(elf: Path, prefix: str) -> Image:
     command = (f"{prefix}objdump", "-d", "--no-show-raw-insn", str(elf))
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     data = set(re.findall(r" [RrDdBb] (\S+)$", _symbols(elf, prefix), flags=re.M))
-    found: dict[str, list[tuple[str, str]]] = {}
+    functions: dict[str, list[tuple[str, str]]] = {}
     for name, line in _lines(text):
         if not name.endswith("_flash") and name not in data and (match := _INSTRUCTION.match(line)):
-            found.setdefault(name, []).append((match[1], match[2]))
-    return Image({name: tuple(body) for name, body in found.items()})
+            functions.setdefault(name, []).append((match[1], match[2]))
+    return Image({name: tuple(body) for name, body in functions.items()})
 
 
 def _symbols(elf: Path, prefix: str) -> str:

@@ -28,10 +28,10 @@ def _moved(
 def gather(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = _shape(rng)
     axis = int(rng.integers(0, len(shape)))
-    places = rng.integers(0, shape[axis], size=dims(rng, 4, 3)[: int(rng.integers(0, 3))]).astype("int32")
-    x, out = _moved(rng, dtype, w, shape, [*shape[:axis], *places.shape, *shape[axis + 1 :]])
+    indices = rng.integers(0, shape[axis], size=dims(rng, 4, 3)[: int(rng.integers(0, 3))]).astype("int32")
+    x, out = _moved(rng, dtype, w, shape, [*shape[:axis], *indices.shape, *shape[axis + 1 :]])
     given = int(either_sign(rng, [axis], len(shape))[0])
-    w.operator("GATHER", [x, w.constant(places)], [out], "GatherOptions", axis=given)
+    w.operator("GATHER", [x, w.constant(indices)], [out], "GatherOptions", axis=given)
 
 
 def tile(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
@@ -44,10 +44,10 @@ def tile(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
 def pack(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape, count = _shape(rng)[:3], int(rng.integers(1, 4))
     axis = int(rng.integers(-len(shape) - 1, len(shape) + 1))
-    place = axis % (len(shape) + 1)
+    position = axis % (len(shape) + 1)
     s, z = quantized(rng, dtype)
     parts = [w.activation(shape, dtype, s, z) for _ in range(count)]
-    out = w.tensor([*shape[:place], count, *shape[place:]], dtype, s, z)
+    out = w.tensor([*shape[:position], count, *shape[position:]], dtype, s, z)
     w.operator("PACK", parts, [out], "PackOptions", axis=axis, valuesCount=count)
 
 
@@ -156,12 +156,12 @@ def _resize(name: str) -> Generator:
 
 def _reduce(name: str) -> Generator:
     def generate(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
-        shape, kept = _shape(rng), bool(rng.random() < 0.5)
+        shape, keep_dims = _shape(rng), bool(rng.random() < 0.5)
         axes = sorted(rng.choice(len(shape), size=int(rng.integers(1, len(shape) + 1)), replace=False).tolist())
-        result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
+        result = [1 if d in axes else e for d, e in enumerate(shape) if keep_dims or d not in axes]
         x, out = _moved(rng, dtype, w, shape, result)
         given = w.constant(either_sign(rng, axes, len(shape)))
-        w.operator(name, [x, given], [out], "ReducerOptions", keepDims=kept)
+        w.operator(name, [x, given], [out], "ReducerOptions", keepDims=keep_dims)
 
     return generate
 
@@ -172,9 +172,9 @@ def _compare(name: str) -> Generator:
         small = tuple(1 if rng.random() < 0.3 else d for d in shape)
         s, z = quantized(rng, dtype)
         x = w.activation(shape, dtype, s, z)
-        other, made = [(s, z) if rng.random() < 0.5 else quantized(rng, dtype) for _ in range(2)]
+        other, result = [(s, z) if rng.random() < 0.5 else quantized(rng, dtype) for _ in range(2)]
         y = w.constant(stored(rng, small, dtype), *other) if rng.random() < 0.3 else w.activation(small, dtype, *other)
-        w.operator(name, [x, y], [w.tensor(shape, dtype, *made)], "MaximumMinimumOptions")
+        w.operator(name, [x, y], [w.tensor(shape, dtype, *result)], "MaximumMinimumOptions")
 
     return generate
 

@@ -21,9 +21,9 @@ def mutant(plan: Plan, random: Random) -> tuple[str, Plan]:
     """A random change of `plan`, and its name; what a change does not fit is drawn again."""
     while True:
         change = random.choice(MUTATIONS)
-        made = change(plan, random)
-        if made is not None and made != plan:
-            return change.__name__.strip("_"), made
+        changed = change(plan, random)
+        if changed is not None and changed != plan:
+            return change.__name__.strip("_"), changed
 
 
 def _segment(plan: Plan, s: int, **changes: Any) -> Plan:
@@ -43,13 +43,13 @@ def _offsets(plan: Plan, offsets: list[int], grow: bool = False) -> Plan:
 
 
 def _any_segment(plan: Plan, random: Random, fits: Callable[[Segment], object]) -> int | None:
-    found = [s for s, segment in enumerate(plan.segments) if fits(segment)]
-    return random.choice(found) if found else None
+    fitting = [s for s, segment in enumerate(plan.segments) if fits(segment)]
+    return random.choice(fitting) if fitting else None
 
 
 def _any_storage(plan: Plan, random: Random, fits: Callable[[Storage], object]) -> Storage | None:
-    found = [s for s in plan.storages if fits(s)]
-    return random.choice(found) if found else None
+    fitting = [s for s in plan.storages if fits(s)]
+    return random.choice(fitting) if fitting else None
 
 
 def _moved_block(plan: Plan, random: Random) -> Plan:
@@ -179,11 +179,11 @@ def _other_ring(plan: Plan, random: Random) -> Plan | None:
     if random.random() < 0.1:
         size = storage.size
     changed = {"height": height, "pixels": pixels, "columns": columns, "granularity": granularity, "size": size}
-    made = _storage(plan, storage.tensor, **changed)
+    mutated = _storage(plan, storage.tensor, **changed)
     for view in plan.storages if random.random() < 0.8 else ():
         if view.root == storage.tensor and (view.pitch or storage.is_ring(tensor.rows)):
-            made = _storage(made, view.tensor, **changed)
-    return made
+            mutated = _storage(mutated, view.tensor, **changed)
+    return mutated
 
 
 def _other_halo(plan: Plan, random: Random) -> Plan | None:
@@ -202,8 +202,8 @@ def _other_view(plan: Plan, random: Random) -> Plan | None:
     if kind == 0:
         return _storage(plan, one.tensor, byte_offset=one.byte_offset + random.choice((-4, -1, 1, 4)))
     if kind == 1:
-        made = _storage(plan, one.tensor, byte_offset=other.byte_offset)
-        return _storage(made, other.tensor, byte_offset=one.byte_offset) if other.root is not None else made
+        mutated = _storage(plan, one.tensor, byte_offset=other.byte_offset)
+        return _storage(mutated, other.tensor, byte_offset=one.byte_offset) if other.root is not None else mutated
     if kind == 2:
         return _storage(plan, one.tensor, root=other.tensor if other.root is None else other.root)
     return _storage(plan, one.tensor, pitch=random.choice((0, one.pitch + 4)))

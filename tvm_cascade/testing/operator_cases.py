@@ -229,12 +229,12 @@ def reducer(name: str, limits: tuple[int, int, int, int], most: int, scales: tup
     def generate(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
         shape = dims(rng, *limits)
         axes = sorted(rng.choice(4, size=int(rng.integers(1, most + 1)), replace=False).tolist())
-        kept = bool(rng.random() < 0.5)
+        keep_dims = bool(rng.random() < 0.5)
         xs, xz = quantized(rng, dtype)
         inputs = [w.activation(shape, dtype, xs, xz), w.constant(either_sign(rng, axes, 4))]
-        result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
+        result = [1 if d in axes else e for d, e in enumerate(shape) if keep_dims or d not in axes]
         out = w.tensor(result, dtype, float(np.float32(xs * log_uniform(rng, *scales))), zero_point(rng, dtype))
-        w.operator(name, inputs, [out], "ReducerOptions", keepDims=kept)
+        w.operator(name, inputs, [out], "ReducerOptions", keepDims=keep_dims)
 
     return generate
 

@@ -42,13 +42,13 @@ def _continued(graph: Graph, m: Model, order: Sequence[int]) -> list[int]:
     Only operators with one output continue a buffer: of several, the model does not tell which storage is whose.
     """
     owner = list(range(len(m.storages)))
-    made = {s.writers.bit_length() - 1: k for k, s in enumerate(m.storages) if s.writers.bit_count() == 1}
+    storage_of = {s.writers.bit_length() - 1: k for k, s in enumerate(m.storages) if s.writers.bit_count() == 1}
     done = 0
     for i in order:
         done |= 1 << i
         s, size = next(((s, n) for s, n in m.overwrites[i] if not m.storages[s].readers & ~done), (-1, 0))
-        if s >= 0 and len(graph.ops[i].outputs) == 1 and m.storages[s].size == m.storages[made[i]].size == size:
-            owner[made[i]] = owner[s]
+        if s >= 0 and len(graph.ops[i].outputs) == 1 and m.storages[s].size == m.storages[storage_of[i]].size == size:
+            owner[storage_of[i]] = owner[s]
     return owner
 
 
@@ -79,12 +79,12 @@ def random_orders(graph: Graph, count: int) -> Iterator[tuple[int, ...]]:
     for _ in range(count):
         missing = [len(p) for p in graph.predecessors]
         ready = [i for i, k in enumerate(missing) if not k]
-        made = []
+        order = []
         while ready:
             i = ready.pop(random.randrange(len(ready)))
-            made.append(i)
+            order.append(i)
             for s in graph.successors[i]:
                 missing[s] -= 1
                 if not missing[s]:
                     ready.append(s)
-        yield tuple(made)
+        yield tuple(order)

@@ -14,8 +14,8 @@ from tvm_cascade.schedules.driver.lower_plan import Lowered
 
 def planned_module(mod: IRModule, lowered: Lowered) -> IRModule:
     """The planned program alone: a module whose `main`, with the parameters of that of `mod`, calls it."""
-    made, entry = with_program(IRModule({}), lowered, "cascade_main")
-    builder = relax.BlockBuilder(made)
+    program, entry = with_program(IRModule({}), lowered, "cascade_main")
+    builder = relax.BlockBuilder(program)
     params = [relax.Var(p.name, p.ty) for p in mod["main"].params]
     graph = lowered.plan.graph
     tensors = [graph.tensors[t] for t in graph.outputs]

@@ -17,13 +17,13 @@ class Poison:
 
     def __call__(self, emitter: Emitter, time: int) -> None:
         plan = emitter.plan
-        kept = sorted(
+        blocks = sorted(
             (offset, offset + b.size)
             for offset, b in zip(plan.allocation.offsets, plan.problem.buffers, strict=True)
             if b.lower < time < b.upper
         )
         first = 0
-        for low, high in [*kept, (plan.allocation.peak, plan.allocation.peak)]:
+        for low, high in [*blocks, (plan.allocation.peak, plan.allocation.peak)]:
             start = -(-first // 4) * 4
             if low - start >= 4:
                 self._fill(emitter, start, (low - start) // 4)

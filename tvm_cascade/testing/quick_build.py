@@ -61,8 +61,8 @@ def check_calls(mod: Any) -> None:
     def check(call: Any) -> None:
         if not isinstance(call, relax.Call) or call.op != tvm.ir.Op.get("relax.call_tir"):
             return
-        made = call.ty_args[0]
-        tensors = [a.ty for a in call.args[1].fields] + list(getattr(made, "fields", [made]))
+        out_type = call.ty_args[0]
+        tensors = [a.ty for a in call.args[1].fields] + list(getattr(out_type, "fields", [out_type]))
         declared = [p.ty for p in mod[call.args[0]].params if hasattr(p.ty, "shape")]
         name = call.args[0].name_hint
         assert [str(t.dtype) for t in tensors] == [str(t.dtype) for t in declared], name

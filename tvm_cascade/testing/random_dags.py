@@ -53,9 +53,9 @@ class RandomDag:
             self.maps.append(self._input(shape))
         self._wanted = self._int(2, 8) if operators is None else operators
         while self._wanted > 0:
-            made = self._grow()
-            self.maps += made
-            self._wanted -= bool(made)
+            grown = self._grow()
+            self.maps += grown
+            self._wanted -= bool(grown)
 
     def module(self) -> tvm.IRModule:
         """The network, with every map that nothing reads among its outputs (three at most)."""
@@ -169,12 +169,14 @@ class RandomDag:
         odd = int(axis == 3 and self.rng.random() < 0.1)  # channels that keep parts from being written into place
         parts = [self._branch(x, width + odd, stride) for _ in range(self._int(2, 4))]
         self._wanted -= len(parts)
-        made = [self._joined(parts, axis)]
-        if self.rng.random() < 0.3 and made[0].shape[3] <= 24:
-            made.append(self._joined([*made, self._branch(x, made[0].shape[3] if axis == 1 else width, stride)], axis))
+        outputs = [self._joined(parts, axis)]
+        if self.rng.random() < 0.3 and outputs[0].shape[3] <= 24:
+            outputs.append(
+                self._joined([*outputs, self._branch(x, outputs[0].shape[3] if axis == 1 else width, stride)], axis)
+            )
         if self.rng.random() < 0.6:
-            made.append(self._reader(made[-1]))
-        return [*parts[: self.rng.random() < 0.25], *made[-1:]]
+            outputs.append(self._reader(outputs[-1]))
+        return [*parts[: self.rng.random() < 0.25], *outputs[-1:]]
 
     def _branch(self, x: Value, channels: int, stride: tuple[int, int]) -> Value:
         """A map of `channels` and of the extents that the stride leaves."""
@@ -321,21 +323,21 @@ def ways(mod: tvm.IRModule, prepared: PreparedGraph) -> dict[str, Callable[[], P
         "pixels": replace(CAN, granularity="pixel", overlap=False),
         "streamed, 2x work": replace(CAN, stream_input=True, max_macs=2.0),
     }
-    found: dict[str, Callable[[], Planned]] = {
+    planners: dict[str, Callable[[], Planned]] = {
         name: lambda o=o: (prepared, plan_graph(graph, o)) for name, o in options.items()
     }
     for part in (0.25, 0.6):
-        found[f"cap {part}"] = lambda part=part: (prepared, plan_graph(graph, _capped(graph, part)))
-    found["3x work"] = lambda: (prepared, frontier(graph, replace(CAN, max_macs=3.0))[0])
-    found["between, 3x work"] = lambda: (prepared, _middle(frontier(graph, replace(CAN, max_macs=3.0))))
-    made = joined(prepared, joinable(prepared))
+        planners[f"cap {part}"] = lambda part=part: (prepared, plan_graph(graph, _capped(graph, part)))
+    planners["3x work"] = lambda: (prepared, frontier(graph, replace(CAN, max_macs=3.0))[0])
+    planners["between, 3x work"] = lambda: (prepared, _middle(frontier(graph, replace(CAN, max_macs=3.0))))
+    with_joins = joined(prepared, joinable(prepared))
     for name in ("min", "streamed", "layerwise", "rows") if joinable(prepared) else ():
-        found[f"joined, {name}"] = lambda o=options[name]: (made, plan_graph(made.graph, o))
+        planners[f"joined, {name}"] = lambda o=options[name]: (with_joins, plan_graph(with_joins.graph, o))
     if any(op.kind == "concat" and not op.view for op in graph.ops):
         usual = replace(CAN, steps=get_core("cortex-m4").steps)
         for name, o in {"usual": usual, "usual, no overlap": replace(usual, overlap=False)}.items():
-            found[name] = lambda o=o: _chosen(plan_prepared(mod, prepared, o))
-    return found
+            planners[name] = lambda o=o: _chosen(plan_prepared(mod, prepared, o))
+    return planners
 
 
 def _capped(graph: Graph, part: float) -> PlanOptions:
@@ -381,12 +383,12 @@ def check_dag(seed: int, operators: int | None = None, most: int | None = None) 
     checked: list[tuple[str, int, int]] = []
     seen: list[Plan] = []
     for name in (first, *drawn):
-        made, plan = able[name]()
+        network, plan = able[name]()
         if replace(plan, bound=0) in seen:
             continue
         seen.append(replace(plan, bound=0))
         validate(plan)
-        run = run_plan(made, plan, feeds)
+        run = run_plan(network, plan, feeds)
         for k, (got, want) in enumerate(zip(run.outputs, expected, strict=True)):
             np.testing.assert_array_equal(got, want, err_msg=f"seed {seed}, {name}, output {k}")
         assert run.executed_macs == plan.macs, (seed, name, run.executed_macs, plan.macs)

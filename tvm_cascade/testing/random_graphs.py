@@ -40,8 +40,8 @@ def mixed_graph(seed: int, ops: int) -> Graph:
             _join(make, reads)
         else:
             _compute(make, reads)
-    made = range(len(inputs), len(make.tensors))
-    outputs = tuple(sorted(random.sample(made, min(len(made), random.randrange(1, 3)))))
+    computed = range(len(inputs), len(make.tensors))
+    outputs = tuple(sorted(random.sample(computed, min(len(computed), random.randrange(1, 3)))))
     return Graph(tuple(make.tensors), tuple(make.ops), inputs, outputs)
 
 

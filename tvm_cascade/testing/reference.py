@@ -81,16 +81,16 @@ def with_every_tensor(mod: tvm.IRModule) -> tuple[tvm.IRModule, tuple[str, ...]]
     mod = mod.clone()
     main = mod["main"]
     bindings = [b for block in main.body.blocks for b in block.bindings]
-    kept = [b for b in bindings if dtype_of(b.var) in STORED_TYPES and not b.var.name.startswith(("lv", "gv"))]
+    stored = [b for b in bindings if dtype_of(b.var) in STORED_TYPES and not b.var.name.startswith(("lv", "gv"))]
     builder = relax.BlockBuilder()
     attrs = {k: v for k, v in attributes(main).items() if k != "global_symbol"}
     with builder.function("main", list(main.params), attrs=attrs):
         with builder.dataflow():
             for binding in bindings:
                 builder.emit_normalized(binding)
-            result = builder.emit_output(relax.Tuple([b.var for b in kept]))
+            result = builder.emit_output(relax.Tuple([b.var for b in stored]))
         builder.emit_func_output(result)
-    return builder.finalize(), tuple(b.var.name for b in kept)
+    return builder.finalize(), tuple(b.var.name for b in stored)
 
 
 class Compiled:

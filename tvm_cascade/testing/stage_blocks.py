@@ -37,19 +37,19 @@ class Counts:
 
 def count(block: Block, r: int | None = None, s: int | None = None) -> Counts:
     """Exact counts for concurrent execution, every non-empty ending that `r` and `s` admit."""
-    found = pairs(block, r, s)
-    return Counts(len(found.states), found.count, schedules(found))
+    space = pairs(block, r, s)
+    return Counts(len(space.states), space.count, schedules(space))
 
 
-def schedules(found: Pairs) -> int:
+def schedules(space: Pairs) -> int:
     """Number of schedules of the whole block: each state has as many as all states before its endings together.
 
     Python integers hold the totals; the sums run in limbs of 40 bits.
     """
-    limbs = np.zeros((4, len(found.states)), dtype=np.int64)
+    limbs = np.zeros((4, len(space.states)), dtype=np.int64)
     limbs[0, 0] = 1
-    for k in range(1, len(found.states)):
-        before = found.before[found.start[k] : found.start[k + 1]]
+    for k in range(1, len(space.states)):
+        before = space.before[space.start[k] : space.start[k + 1]]
         carry = 0
         for row in limbs:
             carry += int(row[before].sum())

@@ -116,7 +116,7 @@ def write_torch_pt2e(path: Path, size: int, channels: int) -> None:
 def _export(path: Path, size: int, channels: int, quantized: bool) -> None:
     torch = torch_package()
     ops, functional = torch.ops.quantized_decomposed, torch.nn.functional
-    made = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     shapes: dict[str, tuple[int, ...]] = {"first": (channels, 3, 3, 3), "depth": (channels, 1, 3, 3)}
     shapes |= {"point": (channels, channels, 1, 1), "last": (CLASSES, channels)}
 
@@ -124,10 +124,10 @@ def _export(path: Path, size: int, channels: int, quantized: bool) -> None:
         def __init__(self) -> None:
             super().__init__()
             for name, shape in shapes.items():
-                self.register_buffer(f"w_{name}", torch.randint(-127, 128, shape, generator=made).to(torch.int8))
-                self.register_buffer(f"s_{name}", torch.rand(shape[0], generator=made) * 0.009 + 0.001)
+                self.register_buffer(f"w_{name}", torch.randint(-127, 128, shape, generator=generator).to(torch.int8))
+                self.register_buffer(f"s_{name}", torch.rand(shape[0], generator=generator) * 0.009 + 0.001)
                 self.register_buffer(f"z_{name}", torch.zeros(shape[0], dtype=torch.int64))
-                setattr(self, f"b_{name}", torch.nn.Parameter(torch.randn(shape[0], generator=made) * 0.1))
+                setattr(self, f"b_{name}", torch.nn.Parameter(torch.randn(shape[0], generator=generator) * 0.1))
 
         def weights(self, name: str) -> Any:
             w, s, z = (getattr(self, f"{part}_{name}") for part in "wsz")
@@ -189,9 +189,9 @@ def write_torchao(path: Path, size: int, channels: int) -> None:
 
     quantizer = quantizers.XNNPACKQuantizer().set_global(quantizers.get_symmetric_quantization_config(True))
     prepared = pt2e.prepare_pt2e(torch.export.export(Network().eval(), example).module(), quantizer)
-    made = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(4):
-        prepared(torch.rand((1, 3, size, size), generator=made) * 2 - 1)
+        prepared(torch.rand((1, 3, size, size), generator=generator) * 2 - 1)
     torch.export.save(torch.export.export(pt2e.convert_pt2e(prepared), example), path)
 
 

@@ -81,13 +81,18 @@ def reduce_prod(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     """Over all but the one extent of an input near 1, so that products neither vanish nor saturate."""
     shape = dims(rng, 3, 4, 2, 3)
     axes = sorted(rng.choice(4, size=int(rng.integers(1, 4)), replace=False).tolist())
-    kept = bool(rng.random() < 0.5)
+    keep_dims = bool(rng.random() < 0.5)
     reach = 2.0 ** (15 if dtype == "int16" else 7)
     x = w.activation(shape, dtype, log_uniform(rng, 0.5, 3.0) / reach, zero_point(rng, dtype))
-    result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
+    result = [1 if d in axes else e for d, e in enumerate(shape) if keep_dims or d not in axes]
     out = w.tensor(result, dtype, log_uniform(rng, 0.1, 1.0) / reach, zero_point(rng, dtype))
     w.operator(
-        "REDUCE_PROD", [x, w.constant(either_sign(rng, axes, 4))], [out], "ReducerOptions", keepDims=kept, version=2
+        "REDUCE_PROD",
+        [x, w.constant(either_sign(rng, axes, 4))],
+        [out],
+        "ReducerOptions",
+        keepDims=keep_dims,
+        version=2,
     )
 
 
@@ -116,7 +121,7 @@ def lstm(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     """Float, or int8 with a cell of int16 whose gates reach from flat to saturated."""
     batch, steps, depth, units = dims(rng, 3, 5, 6, 6)
     major, coupled = bool(rng.random() < 0.4), bool(rng.random() < 0.3)
-    shape, made = ((steps, batch), (steps, batch, units)) if major else ((batch, steps), (batch, steps, units))
+    shape, result_shape = ((steps, batch), (steps, batch, units)) if major else ((batch, steps), (batch, steps, units))
     (sx, zx), (sh, zh) = (quantized(rng, dtype, 1e-3, 0.1), (log_uniform(rng, 2e-3, 1 / 127), zero_point(rng, dtype)))
     x = w.activation((*shape, depth), dtype, sx, zx)
     inputs = [x, *([-1] * 23)]
@@ -133,7 +138,7 @@ def lstm(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     clip = float(rng.uniform(0.2, 1.0)) if dtype == "int8" and rng.random() < 0.3 else 0.0
     options = {"fusedActivationFunction": 4, "timeMajor": major, "cellClip": clip, "projClip": 0.0}
     name, table = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
-    w.operator(name, inputs, [w.tensor(made, dtype, sh, zh)], table, intermediates=between, **options)
+    w.operator(name, inputs, [w.tensor(result_shape, dtype, sh, zh)], table, intermediates=between, **options)
 
 
 OPERATORS: Mapping[str, Generator] = MappingProxyType(

@@ -19,9 +19,9 @@ def inception_v3(batch: int = 1, size: int = 299, width: float = 1.0, seed: int 
 
 def inception_e(batch: int = 1, size: int = 8, width: float = 1.0, seed: int = 0) -> IRModule:
     """The last block alone: 11 operators, width 6 (IOS, Table 1 and Figure 10)."""
-    made = _Inception(width, seed)
-    x = made.net.input((batch, made.scaled(1280), size, size), "input")
-    return made.net.finish(made.block_e(x))
+    network = _Inception(width, seed)
+    x = network.net.input((batch, network.scaled(1280), size, size), "input")
+    return network.net.finish(network.block_e(x))
 
 
 class _Inception:

@@ -60,12 +60,12 @@ def _sum(net: Net, values: list[Value]) -> Value:
 def add_stage(net: Net, x: Value, channels: int, wiring: Wiring, stride: int = 2) -> Value:
     """One randomly wired stage."""
     wires = edges(wiring)
-    made: list[Value] = []
+    values: list[Value] = []
     for i in range(wiring.n):
-        inputs = [made[a] for a, b in wires if b == i]
+        inputs = [values[a] for a, b in wires if b == i]
         y = net.relu(_sum(net, inputs) if inputs else x)
-        made.append(net.separable(y, channels, 3, 1 if inputs else stride))
-    sinks = [made[i] for i in range(wiring.n) if all(a != i for a, _ in wires)]
+        values.append(net.separable(y, channels, 3, 1 if inputs else stride))
+    sinks = [values[i] for i in range(wiring.n) if all(a != i for a, _ in wires)]
     return _sum(net, sinks)
 
 

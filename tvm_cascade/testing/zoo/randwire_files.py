@@ -24,8 +24,8 @@ def read_edges(path: Path) -> tuple[int, list[tuple[int, int]]]:
     order: list[int] = []
     while len(order) < nodes:
         order.append(next(v for v in range(nodes) if v not in order and all(u in order for u, w in edges if w == v)))
-    place = {v: k for k, v in enumerate(order)}
-    return nodes, sorted((place[u], place[v]) for u, v in edges)
+    position = {v: k for k, v in enumerate(order)}
+    return nodes, sorted((position[u], position[v]) for u, v in edges)
 
 
 def drop_sink(nodes: int, edges: list[tuple[int, int]]) -> tuple[int, list[tuple[int, int]]]:
@@ -55,14 +55,14 @@ def network(
 
 def block(net: Net, x: Value, nodes: int, edges: list[tuple[int, int]], channels: int) -> Value:
     """One block; sources halve the map, the sink sums what nothing else reads."""
-    made: list[Value] = []
+    values: list[Value] = []
     for v in range(nodes):
-        inputs = [made[u] for u, w in edges if w == v]
+        inputs = [values[u] for u, w in edges if w == v]
         total = inputs[0] if inputs else x
         for other in inputs[1:]:
             total = net.add(total, other)
-        made.append(net.separable(net.relu(total), channels, 3, 1 if inputs else 2))
-    ends = [made[v] for v in range(nodes) if all(u != v for u, _ in edges)]
+        values.append(net.separable(net.relu(total), channels, 3, 1 if inputs else 2))
+    ends = [values[v] for v in range(nodes) if all(u != v for u, _ in edges)]
     total = ends[0]
     for other in ends[1:]:
         total = net.add(total, other)

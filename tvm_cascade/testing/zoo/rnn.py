@@ -76,13 +76,13 @@ class _Recurrent:
         weights = self.weights()
         batch = xs[0].shape[0]
         state = first or Value(relax.const(np.zeros((batch, self.hidden), "float32")), (batch, self.hidden))
-        made = []
+        outputs = []
         for x in xs:
             out, state = self.unit(x, state, weights)
-            made.append(out)
+            outputs.append(out)
         if states is not None:
             states.append(state)
-        return made
+        return outputs
 
     def unit(self, x: Value, c: Value, w: _Weights) -> tuple[Value, Value]:
         """Output and next state."""
