@@ -18,6 +18,7 @@ from tvm.ir import IRModule
 from tvm_ffi import structural_equal
 
 from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cascading.whole_inputs import whole_inputs
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.candidates.candidate import Best, KernelSource, Network, PlannedCandidate, best_candidate
@@ -76,7 +77,10 @@ def plan_network(
     """
     request = request or PlanRequest()
     with SearchMonitor(request.time_limit):
-        return _plan_network(mod, request, kernels or KernelSource(core or KernelTarget(), database), progress)
+        found = _plan_network(mod, request, kernels or KernelSource(core or KernelTarget(), database), progress)
+    for note in whole_inputs(found.plan) if request.stream_input else ():
+        progress(note)
+    return found
 
 
 def _plan_network(mod: IRModule, request: PlanRequest, kernels: KernelSource, progress: Progress) -> PlannedCandidate:

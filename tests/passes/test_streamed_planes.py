@@ -18,6 +18,8 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Window
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.plan_network import plan_network
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.plan_options import rows_alone
@@ -34,6 +36,10 @@ def flattened(net: Net, x: Value) -> list[Value]:
 
 def convolved(net: Net, x: Value) -> list[Value]:
     return [net.conv(x, 4, 3)]
+
+
+def turned(net: Net, x: Value) -> list[Value]:
+    return [net.conv(net.reshape(x, (1, 6, 8, 3)), 4, 3)]
 
 
 def beside(net: Net, x: Value) -> list[Value]:
@@ -96,3 +102,17 @@ def test_the_validator_knows_who_reads_it_whole() -> None:
     ):
         with pytest.raises(ValidationError, match="planes of x, which comes row by row, as a whole"):
             validate(replace(plan, graph=replace(plan.graph, ops=(op, *plan.graph.ops[1:]))))
+
+
+@pytest.mark.parametrize(
+    ("build", "said"), [(convolved, None), (flattened, None), (turned, "reads it whole"), (beside, "reads it whole")]
+)
+def test_an_input_that_stays_whole_is_said_with_the_reason(build: Callable[..., list[Value]], said: str | None) -> None:
+    net = Net("int8", seed=1)
+    mod = net.finish(build(net, net.input((1, 8, 6, 3), "x")))
+    for request in (PlanRequest(stream_input=True), PlanRequest()):
+        lines: list[str] = []
+        plan_network(mod, request, progress=lines.append)
+        notes = [line for line in lines if line.startswith("stream_input has no effect on x: ")]
+        assert len(notes) == (1 if said and request.stream_input else 0)
+        assert all(said is not None and said in note for note in notes)

@@ -1,0 +1,31 @@
+"""Why inputs lie in the arena whole although they were to be streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tvm_cascade.cascading.geometry import reads_rows
+from tvm_cascade.cascading.plan import Plan
+
+
+def whole_inputs(plan: Plan) -> Iterator[str]:
+    """A sentence for each input that a plan with `stream_input` keeps whole: not streamed, or in a ring of all its rows."""
+    graph = plan.graph
+    streamed = {t for segment in plan.segments for t in segment.streamed}
+    for t in graph.inputs:
+        tensor = graph.tensors[t]
+        if t in streamed and plan.storages[t].is_ring(tensor.rows):
+            continue
+        readers = [graph.ops[i] for i in graph.consumers[t]]
+        whole = [op.name for op in readers if not all(reads_rows(graph, op, k) for k in _places(op.inputs, t))]
+        if whole:
+            why = f"{whole[0]} reads it whole"
+        elif t in graph.outputs:
+            why = "it is an output too"
+        else:
+            why = "all its rows are needed at once"
+        yield f"stream_input has no effect on {tensor.name}: {why}"
+
+
+def _places(inputs: tuple[int, ...], tensor: int) -> list[int]:
+    return [k for k, read in enumerate(inputs) if read == tensor]
