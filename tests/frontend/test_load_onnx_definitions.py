@@ -14,8 +14,10 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import tvm_cascade
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.testing.reference import Compiled
 
 _KINDS = {"f": onnx.TensorProto.FLOAT, "i": onnx.TensorProto.INT64, "b": onnx.TensorProto.BOOL}
@@ -48,7 +50,8 @@ def _check(
     if want is None:
         evaluator: Any = ReferenceEvaluator(model)
         want = evaluator.run(None, {f"x{k}": a for k, a in enumerate(inputs)})
-    made = Compiled(load(folder / "n.onnx"))(*inputs)
+    mod = load(folder / "n.onnx")
+    made = Compiled(mod)(*(a.astype(s.dtype) for a, s in zip(inputs, io_spec(mod).inputs, strict=True)))
     for ours, theirs in zip(made, want, strict=True):
         assert (ours.shape, ours.dtype) == (np.shape(theirs), np.asarray(theirs).dtype)
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
@@ -194,3 +197,26 @@ def test_suppression_by_limits_that_are_given_at_run_time(tmp_path: Path, names:
     _save(tmp_path / "n.onnx", nodes, [*inputs, np.ones(1, kind)], weights)
     with pytest.raises(LoadError, match=f"NonMaxSuppression has a form that is not supported: {said}"):
         load(tmp_path / "n.onnx")
+
+
+def test_ids_of_64_bits_are_narrowed_where_they_are_only_indices(tmp_path: Path) -> None:
+    table, ids = _x(50, 6), np.array([[1, 49, -1, 0]])
+    nodes = [helper.make_node("Gather", ["table", "x0"], ["y0"])]
+    _save(tmp_path / "n.onnx", nodes, [ids], {"table": table})
+    mod = load(tmp_path / "n.onnx")
+    assert io_spec(mod).inputs[0].dtype == "int32"
+    narrow = ids.astype("int32")
+    np.testing.assert_array_equal(Compiled(mod)(narrow)[0], table[ids])
+    np.testing.assert_array_equal(reference_outputs(tmp_path / "n.onnx", {"x0": narrow}).outputs["y0"], table[ids])
+    for other in (helper.make_node("Neg", ["x0"], ["y1"]), helper.make_node("Identity", ["x0"], ["y1"])):
+        _save(tmp_path / "n.onnx", [*nodes, other], [ids], {"table": table})
+        assert io_spec(load(tmp_path / "n.onnx")).inputs[0].dtype == "int64"
+
+
+@pytest.mark.usefixtures("quick_host")
+def test_an_embedding_compiles(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Gather", ["table", "x0"], ["e"]), helper.make_node("Relu", ["e"], ["y0"])]
+    _save(tmp_path / "n.onnx", nodes, [np.array([[1, 2]])], {"table": _x(5, 6)})
+    tvm_cascade.compile(tmp_path / "n.onnx", target="host", output=tmp_path / "p")
+    feed = {"x0": np.array([[4, 0]], "int32")}
+    assert tvm_cascade.run(tmp_path / "p", inputs=feed, check=tmp_path / "n.onnx").match is True

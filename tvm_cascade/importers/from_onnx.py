@@ -47,7 +47,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm_cascade.importers.onnx_converters import CONVERTERS, Importer
         from tvm_cascade.importers.onnx_folding import constant_operands, fold_pads, fold_shapes
         from tvm_cascade.importers.onnx_functions import expand_functions
-        from tvm_cascade.importers.onnx_graph import computed_operand, in_order
+        from tvm_cascade.importers.onnx_graph import computed_operand, in_order, narrow_indices
         from tvm_cascade.importers.onnx_halves import as_floats
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
     except ImportError as error:
@@ -59,7 +59,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
     try:
         if not model.graph.node:
             raise LoadError(path, "not an ONNX model: its graph has no operator")
-        model = as_signed(spell_out(as_floats(in_order(path, model))))
+        model = as_signed(spell_out(as_floats(narrow_indices(in_order(path, model)))))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
         model = in_order(path, expand_functions(model, shapes, known))
         _check_filled(path, model)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tvm_cascade.errors import LoadError
 from tvm_cascade.importers.onnx_folding import copied
@@ -31,6 +31,21 @@ def computed_operand(model: Any) -> str:
             if len(node.input) > index and node.input[index] and node.input[index] not in constants:
                 return f"operator {_named(node)} with {operand} that the network computes is not supported"
     return ""
+
+
+_INDICES = {"Gather": 1, "GatherElements": 1, "OneHot": 0}  # operators that take indices of 32 bits too, and where
+
+
+def narrow_indices(model: Any) -> Any:
+    """A copy of `model` in which int64 inputs that are only indices, such as token ids, are int32, which kernels take."""
+    made = copied(model)
+    users = [(node, k, name) for node in made.graph.node for k, name in enumerate(node.input)]
+    inner = {name for node in made.graph.node for name in _read(node) - set(node.input)}
+    kept = inner | {o.name for o in made.graph.output} | {n for node, k, n in users if _INDICES.get(node.op_type) != k}
+    for value in made.graph.input:
+        if value.type.tensor_type.elem_type == TensorProto.INT64 and value.name not in kept:
+            value.type.tensor_type.elem_type = TensorProto.INT32
+    return made
 
 
 def in_order(path: Path, model: Any) -> Any:

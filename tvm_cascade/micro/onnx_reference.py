@@ -18,6 +18,7 @@ from tvm_cascade.micro.sensitivity import onnx_evaluator
 from tvm_cascade.tensor_spec import unique_names
 
 Arrays = Mapping[str, np.ndarray]
+_INT64 = 7  # onnx.TensorProto.INT64
 _INSTALL = "pip install onnxruntime, which --check then uses"
 _ALONG_THE_REST = ("Softmax", "LogSoftmax", "Hardmax")  # before opset 13: over `axis` and all later axes
 _PADS = {
@@ -56,6 +57,7 @@ def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str
     model = read_onnx(path)
     from tvm_cascade.importers.onnx_qoperators import spell_out  # needs onnx, as the line before does
 
+    inputs = _in_own_types(model, inputs)
     doubts = ", ".join(dict.fromkeys(untrusted(spell_out(model))))
     refusal = None
     try:
@@ -76,6 +78,12 @@ def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str
         raise LoadError(path, f"ONNX Runtime refuses it: {last_line(error)}") from error
     why = f"refuses: {refusal}" if refusal is not None else f"is wrong about {doubts}"
     return other, f"ONNX Runtime, since ONNX's evaluator {why}"
+
+
+def _in_own_types(model: Any, inputs: Arrays) -> Arrays:
+    """Inputs with indices of 64 bits where the model has them: the compiled network takes 32."""
+    wide = {i.name for i in model.graph.input if i.type.tensor_type.elem_type == _INT64}
+    return {name: a.astype("int64") if name in wide and a.dtype == np.int32 else a for name, a in inputs.items()}
 
 
 def _runtime(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
