@@ -211,8 +211,8 @@ def test_indices_that_cannot_be_narrowed_are_one_error(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     make, kinds = onnx.helper.make_tensor_value_info, onnx.TensorProto
     inputs = [make("x", kinds.FLOAT, [4, 2]), make("i", kinds.INT64, [3])]
-    node = onnx.helper.make_node("Gather", ["x", "i"], ["y"], axis=0)
-    graph = onnx.helper.make_graph([node], "g", inputs, [make("y", kinds.FLOAT, [3, 2])])
+    nodes = [onnx.helper.make_node("Neg", ["i"], ["n"]), onnx.helper.make_node("Gather", ["x", "n"], ["y"], axis=0)]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, [make("y", kinds.FLOAT, [3, 2])])
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "g.onnx")
     with pytest.raises(GraphError, match=r"operator \w+ computes with 64-bit integers, .* as int32 or float32"):
         extract_graph(load(tmp_path / "g.onnx"))
