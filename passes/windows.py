@@ -144,7 +144,7 @@ class AccessPattern:
         if self.affine and rows > 3:
             few = [demand(y) for y in (0, 1, rows - 1)]
             found = [_along(few, buffer, axis) for buffer, axis in input_axes]
-            lines = [None if t is None else _line(*t, rows) for t in found]
+            lines = [None if t is None else _line(t[0], t[1], t[2], rows) for t in found]
             if not self.clipped and all(t is None or line is not None for t, line in zip(found, lines, strict=True)):
                 return lines
         every = [demand(y) for y in range(rows)]

@@ -169,4 +169,4 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     rows = tuple(prod(t.shape[2:]) * _BYTES[t.dtype] for t in spec.inputs)
     forms = [("vectors", True)] if target.vectors else []
     forms.append(("words", False))
-    return [Variant(name, lambda v=v: _Mover(move, rows, _unit(move, v)).build()) for name, v in forms]
+    return [Variant(name, lambda move=move, v=v: _Mover(move, rows, _unit(move, v)).build()) for name, v in forms]

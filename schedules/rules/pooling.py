@@ -324,4 +324,4 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
         forms.append(("words", _Words))
     forms.append(("channels", Scalar))
     served = [(name, form) for name, form in forms if pool.window.channels % form.lanes == 0]
-    return [Variant(name, lambda form=form: form(pool).build()) for name, form in served]
+    return [Variant(name, lambda form=form, pool=pool: form(pool).build()) for name, form in served]

@@ -240,4 +240,4 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     vectors = target.vectors and op.classes >= LANES
     forms: list[tuple[str, type[_Scalar]]] = [("vectors", _Vectors)] if vectors else []
     forms.append(("classes", _Scalar))
-    return [Variant(name, lambda form=form: form(op, spec.constants[0]).build()) for name, form in forms]
+    return [Variant(name, lambda form=form, op=op: form(op, spec.constants[0]).build()) for name, form in forms]

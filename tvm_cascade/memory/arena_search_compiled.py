@@ -32,8 +32,8 @@ class CTables(ctypes.Structure):
             "span_first": t.span[0], "span_last": t.span[1], "stacked": t.stacked, "lift": t.lift,
             "pinned_start": pinned_start, "pinned": pinned, "partner_start": partner_start, "partners": partners,
         }  # fmt: skip
-        self.arrays = {k: np.ascontiguousarray(v, np.int64) for k, v in numbers.items() if v is not None}
-        self.arrays["meets"] = np.ascontiguousarray(t.meets, np.uint8)
+        flags = {"meets": np.ascontiguousarray(t.meets, np.uint8)}
+        self.arrays = flags | {k: np.ascontiguousarray(v, np.int64) for k, v in numbers.items() if v is not None}
         super().__init__(len(t.size), len(t.free), t.slack, **{k: v.ctypes.data for k, v in self.arrays.items()})
 
 

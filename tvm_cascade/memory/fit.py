@@ -109,8 +109,8 @@ class Placer:
         if self.library is None:
             return place_in_order(self.problem, order, fit, self.around, limit)
         start, spans, size, alignment, pinned = self._tables
-        offsets, order = pinned.copy(), np.array(order, np.int64)
-        pointers = [c_void_p(a.ctypes.data) for a in (order, start, spans, size, alignment, offsets)]
+        offsets, positions = pinned.copy(), np.array(order, np.int64)
+        pointers = [c_void_p(a.ctypes.data) for a in (positions, start, spans, size, alignment, offsets)]
         answer = self.library.tvm_cascade_place_in_order(
             c_int64(len(order)), pointers[0], c_int(fit is Fit.BEST), *pointers[1:5], c_int64(-1 if limit is None else limit),
             pointers[5],
