@@ -247,10 +247,11 @@ def table(rows: list[dict[str, Any]]) -> str:
 def minimalloc(folder: Path) -> None:
     """The arena search on minimalloc's public cases."""
     from tvm_cascade.memory.minimalloc_csv import run
+    from tvm_cascade.request import AllocateRequest
 
     print("| case | peak | bound | seconds | minimalloc |\n| --- | --- | --- | --- | --- |")
     for path in sorted(folder.glob("?.1048576.csv")):
-        result, name = run(path, 1_048_576), path.name[0]
+        result, name = run(path, AllocateRequest(1_048_576)), path.name[0]
         print(
             f"| {name} | {result['peak_bytes']} | {result['bound_bytes']} | {result['seconds']} | {MINIMALLOC.get(name)} |"
         )

@@ -20,6 +20,7 @@ from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.passes.relax_ops import legalize
 from tvm_cascade.schedules.tir import relax
+from tvm_cascade.search_monitor import SearchMonitor
 
 ATTRIBUTE = "cascade_order"
 
@@ -49,12 +50,14 @@ class OrderOps(CascadePass):
     """
 
     options: OrderOptions | None = None  # of the search; None: the defaults
+    time_limit: float | None = None  # seconds, after which the best order so far is taken; None: no limit
 
     def call(self, mod: IRModule) -> PassResult:
         """The module with its operators reordered, and `main` with the attribute `cascade_order`."""
         source = mod.clone()
         graph = extract_graph(source).graph
-        solution = order(graph, self.options)
+        with SearchMonitor(self.time_limit):
+            solution = order(graph, self.options)
         if _calls(source) != _calls(legal := legalize(source)):
             source = legal
         return PassResult.compare(mod, reordered(source, solution))

@@ -37,6 +37,7 @@ from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_program import MemoryPlan, Program, check_groups, plan_memory, plan_program
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
+from tvm_cascade.search_monitor import SearchMonitor
 
 PARALLEL_WORK = 400_000  # `work_of` from which on a kernel that runs alone uses all threads
 
@@ -80,6 +81,7 @@ class ScheduleStages(CascadePass):
     options: Options = field(default_factory=Options)  # of the search, which runs if `schedule` is None
     model: CostModel | None = None  # cost that the search minimizes
     lower: LowerOptions = field(default_factory=LowerOptions)
+    time_limit: float | None = None  # seconds, after which the best schedule so far is taken; None: no limit
 
     def requires(self, mod: tvm.IRModule) -> None:
         """Raise `UsageError` if there is neither a schedule nor a cost model."""
@@ -93,7 +95,8 @@ class ScheduleStages(CascadePass):
         schedule = self.schedule
         if schedule is None:
             assert self.model is not None
-            schedule = find_schedule(net.graph, self.model, self.options).schedule
+            with SearchMonitor(self.time_limit):
+                schedule = find_schedule(net.graph, self.model, self.options).schedule
         return PassResult(lower_stages(net, units, schedule, self.lower), True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import tvm
@@ -93,11 +94,15 @@ class SubstituteGraph(CascadePass):
     rules: Sequence[Rule] = ALL_RULES
     options: SearchOptions | None = None  # of the search; None: the defaults
     target: str = "llvm"
-    total_seconds: float = 60.0  # time limit of the search, for each function
+    time_limit: float | None = (
+        60.0  # seconds, after which the best graph so far is taken, for each function; None: no limit
+    )
 
     def call(self, mod: tvm.IRModule) -> PassResult:
         """The module with its functions rewritten."""
         cost = self.cost or Latency("latency", model=AnalyticCost(find_device(None, self.target)))
-        options = replace(self.options or SearchOptions(), total_seconds=self.total_seconds)
+        options = replace(
+            self.options or SearchOptions(), total_seconds=inf if self.time_limit is None else self.time_limit
+        )
         done = substitute(mod, cost, tuple(self.rules), options)
         return PassResult(done.mod, any(f.steps for f in done.results.values()))

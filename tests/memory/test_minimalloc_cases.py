@@ -9,12 +9,13 @@ import pytest
 from tvm_cascade.errors import LoadError
 from tvm_cascade.memory import Allocation, Buffer, Problem, validate
 from tvm_cascade.memory.minimalloc_csv import read, run
+from tvm_cascade.request import AllocateRequest
 
 
 @pytest.mark.parametrize("case", "ACF")
 def test_cases_fit_their_capacity(test_data: Path, tmp_path: Path, case: str) -> None:
     path = test_data / "cases" / "minimalloc" / f"{case}.1048576.csv"
-    figures = run(path, 1_048_576, tmp_path / "out.csv")
+    figures = run(path, AllocateRequest(1_048_576), tmp_path / "out.csv")
     laid = read(tmp_path / "out.csv")
     offsets = tuple(b.offset for b in laid.buffers if b.offset is not None)
     problem = read(path)

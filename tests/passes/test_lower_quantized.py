@@ -105,12 +105,12 @@ def test_float_inputs_and_outputs_meet_integers_exactly(tmp_path: Path) -> None:
 def test_what_stays_float_is_reported_with_its_reason(tmp_path: Path) -> None:
     writer = ModelWriter()
     x = writer.activation((1, 8), "int8", 0.1, 0)
-    y = writer.tensor((1,), "int8", 0.1, 0, name="product")
-    writer.operator("REDUCE_PROD", [x, writer.constant(np.array([1], "int32"))], [y], "ReducerOptions")
+    divisor = writer.constant(np.full((1, 8), 3, "int8"), 0.1)
+    writer.operator("FLOOR_DIV", [x, divisor], [writer.tensor((1, 8), "int8", 0.1, 0)], "FloorDivOptions")
     remains = float_remains(_lowered(tmp_path, writer))
-    assert [r.operator for r in remains] == ["dequantize", "relax.prod"]
-    assert [r.bytes for r in remains] == [32, 4]
-    assert {r.reason for r in remains} == {"no integer form of relax.prod"}
+    assert [r.operator for r in remains] == ["dequantize", "relax.floor_divide"]
+    assert [r.bytes for r in remains] == [32, 32]
+    assert {r.reason for r in remains} == {"no integer form of relax.floor_divide"}
 
 
 def test_halves_of_a_dense_layer_round_away_from_zero(tmp_path: Path) -> None:
