@@ -4,6 +4,7 @@ Exit status: 0 done; 1 infeasible or mismatch; 2 bad usage or unreadable input; 
 """
 
 import _thread
+import atexit
 import gc
 import sys
 import time
@@ -16,6 +17,7 @@ def main(arguments: list[str] | None = None) -> None:
     """
     sys.unraisablehook = _interrupt_again
     gc.set_threshold(50_000, 20, 100)  # next to nothing that a command makes is a cycle: a tenth of its time, otherwise
+    atexit.register(gc.freeze)  # nor is a last search for cycles worth a fifth of a second as the process ends
     try:
         from tvm_cascade.cli.group import tvm_cascade
 
