@@ -379,15 +379,16 @@ def optimize(
     LoadError, UsageError, GraphError, InfeasibleError
         The model cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
     """
-    from tvm_cascade.runtime.optimize_module import optimize_module, save_optimized
+    from tvm_cascade.runtime.optimize_module import SECONDS, optimize_module, save_optimized
     from tvm_cascade.substitution.report import format_report
 
     asked = OptimizeRequest.of_all(options)
     loaded = pipeline.load(model, LoadRequest(input_shapes))
     progress(f"{loaded.name}: searching")
     search = {"alpha": asked.alpha, "budget": asked.budget, "database": asked.database}
-    with SearchMonitor(asked.time_limit) as limit:
-        done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, **search)
+    seconds = asked.time_limit or SECONDS
+    with SearchMonitor(seconds) as limit:
+        done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, seconds=seconds, **search)
     if asked.output is not None:
         save_optimized(done, asked.output)
     if asked.picture is not None:

@@ -121,7 +121,12 @@ def stages(model: Path, as_json: bool, **options: Any) -> None:
     callback=require_new_file,
 )
 @option(OptimizeRequest, "picture", "Draw the graph before and after (.png, .svg).", callback=require_picture)
-@TIME_LIMIT
+@option(
+    OptimizeRequest,
+    "time_limit",
+    "End searches after S seconds, with the best found so far. [default: 50]",
+    metavar="S",
+)
 @INPUT_SHAPE
 @JSON
 @guarded

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.report import optimize_report
 from tvm_cascade.substitution.schedule_cost import ScheduleLatency
 
+SECONDS = 50.0  # of a search without a limit on time of its own
 _UNITS = {
     "latency": "ms",
     "ios": "ms",
@@ -59,7 +60,7 @@ def optimize_module(
     *,
     alpha: float = 1.05,
     budget: int = 2000,
-    seconds: float = 50.0,
+    seconds: float = SECONDS,
     database: str | Path | None = None,
 ) -> Optimized:
     """Rewrites `main` for the lowest cost; `mod` stays as it is.
@@ -91,6 +92,7 @@ def optimize_module(
         The cost or device has an unknown name, or measuring is asked for another target than this machine's CPU.
     """
     options = SearchOptions(alpha=alpha, max_graphs=budget, total_seconds=seconds)
+    options = replace(options, max_seconds=max(options.max_seconds, seconds / 2))
     main, _, _ = cost.replace(" ", "").partition(",")
     if main in ("measured", "learned"):
         return _measured(mod, target, cost, options, seconds, database)
