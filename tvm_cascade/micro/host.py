@@ -95,32 +95,35 @@ class HostResult:
     arena_high_water: int
 
 
-def _pipeline() -> Any:
-    """For `tvm.tirx.build`: passes of a module, and those that finish functions of the host and of a device.
+def register_pipeline(name: str, *passes: Any) -> str:
+    """Register `name` as a pipeline for `tvm.tirx.build`: `passes`, then what LLVM and an entry with tensors need; returns it.
 
-    Those of `codegen.lower_for`, and what an entry with tensors needs. TVM's default pipeline takes twice as long: its
-    passes for blocks, threads and stray statements find nothing in kernels that take raw pointers.
+    TVM's default pipeline takes twice as long: its passes for blocks, threads and stray statements find nothing in kernels
+    that take raw pointers.
     """
-    plain, blocks = tirx.transform, s_tir.transform
-    passes = [
-        plain.FlattenBuffer(),
-        plain.StmtSimplify(),
-        plain.VectorizeLoop(),
+    plain = tirx.transform
+    ending = (
         plain.UnrollLoop(),
-        blocks.RewriteUnsafeSelect(),  # LLVM evaluates both sides of a Select, also one that may not be read
+        s_tir.transform.RewriteUnsafeSelect(),  # LLVM evaluates both sides of a Select, also one that may not be read
         plain.AnnotateEntryFunc(),
         plain.SplitHostDevice(),
         plain.MakePackedAPI(),
-    ]
+    )
 
     def finish() -> Any:
         return tvm.transform.Sequential([plain.LowerTVMBuiltin(), plain.LowerIntrin()])
 
-    return tvm.transform.Sequential(passes), finish, finish
+    def pipeline() -> Any:
+        """Passes of a module, and those that finish functions of the host and of a device."""
+        return tvm.transform.Sequential([*passes, *ending]), finish, finish
+
+    compilation_pipeline.register_tir_pipeline(name, pipeline)
+    return name
 
 
-_PIPELINE = "tvm_cascade.host"
-compilation_pipeline.register_tir_pipeline(_PIPELINE, _pipeline)
+_PIPELINE = register_pipeline(
+    "tvm_cascade.host", tirx.transform.FlattenBuffer(), tirx.transform.StmtSimplify(), tirx.transform.VectorizeLoop()
+)
 
 
 def optimised(mod: Any) -> Any:

@@ -12,40 +12,25 @@ import tvm
 from tvm import relax as _relax
 from tvm import s_tir as _s_tir
 from tvm import tirx as _tirx
-from tvm.tirx import compilation_pipeline as _pipelines
+
+from tvm_cascade.micro.host import register_pipeline
 
 relax: Any = _relax  # its nodes get their fields at run time
 s_tir: Any = _s_tir
 tirx: Any = _tirx
 QUICK_TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-_NAME = "tvm_cascade.quick"
 
 
-def _pipeline() -> Any:
-    """What `tvm.tirx.build` asks a pipeline for: the passes, and those that finish functions of the host and of a device."""
-    blocks, plain = s_tir.transform, tirx.transform
-    passes = [
-        blocks.LowerInitBlock(),
-        blocks.PlanAndUpdateBufferAllocationLocation(),
-        blocks.ConvertBlocksToOpaque(),
-        blocks.LowerMatchBuffer(),
-        blocks.LowerOpaqueBlock(),
-        plain.FlattenBuffer(),
-        plain.VectorizeLoop(False),
-        plain.UnrollLoop(),
-        blocks.RewriteUnsafeSelect(),
-        plain.AnnotateEntryFunc(),
-        plain.SplitHostDevice(),
-        plain.MakePackedAPI(),
-    ]
-
-    def finish() -> Any:
-        return tvm.transform.Sequential([plain.LowerTVMBuiltin(), plain.LowerIntrin()])
-
-    return tvm.transform.Sequential(passes), finish, finish
-
-
-_pipelines.register_tir_pipeline(_NAME, _pipeline)
+_NAME = register_pipeline(
+    "tvm_cascade.quick",
+    s_tir.transform.LowerInitBlock(),
+    s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+    s_tir.transform.ConvertBlocksToOpaque(),
+    s_tir.transform.LowerMatchBuffer(),
+    s_tir.transform.LowerOpaqueBlock(),
+    tirx.transform.FlattenBuffer(),
+    tirx.transform.VectorizeLoop(False),
+)
 
 
 def quick_build(mod: Any, optimisation: int = 0) -> Any:
