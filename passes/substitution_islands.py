@@ -109,10 +109,9 @@ class IslandReader:
         return quantized_sum(self._pool, a, _quantum(x), b, _quantum(y), **end) if a.shape == b.shape else None
 
     def _matrix(self, core: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
-        """Weights (in, out), scales (out), zero point of a matmul; None if they are not bytes with scales of outputs."""
+        """Weights (in, out), scales (out), zero point of a matmul; None if they are not bytes."""
         _, weights, data = operands_of(self._reader, core)
-        by_outputs = weights.scale.size == 1 or int(self._reader.define(core.args[1]).attrs.axis) % 2 == 1
-        if weights.dtype not in BYTE_TYPES or not by_outputs:
+        if weights.dtype not in BYTE_TYPES:
             return None
         return np.ascontiguousarray(data.T), _spread(weights.scale, len(data)), weights.zero_point
 

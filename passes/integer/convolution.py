@@ -8,8 +8,9 @@ is in units of the sum (`channel_scaling.stored_bias`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -155,7 +156,7 @@ def pad_value(call: Call) -> int:
 def kernel_of(reader: Reader, core: Call) -> tuple[Quantized, np.ndarray]:
     """The weights' quantization and data: [kh, kw, in / groups, out], or [kh, kw, channel, multiplier] for HWOI.
 
-    Raises `NotLowered` for other layouts, and unless they are dequantized from constants.
+    Raises `NotLowered` for other layouts, and unless they are dequantized from constants, by one scale or one an output channel.
     """
     layout, groups = str(core.attrs.kernel_layout), int(core.attrs.groups)
     if str(core.attrs.data_layout) != "NHWC" or layout not in ("HWIO", "HWOI"):
@@ -166,13 +167,27 @@ def kernel_of(reader: Reader, core: Call) -> tuple[Quantized, np.ndarray]:
     kernel = reader.dequantized(expr)
     if kernel is None or kernel.constant is None:
         raise NotLowered("its weights are not constant integers")
-    data = kernel.constant
-    if layout == "HWIO":
-        return kernel, data.reshape(shape)
-    channels = shape[2] * shape[3]
-    if channels % groups or shape[3] not in (1, channels // groups):
-        raise NotLowered(f"depthwise weights of shape {shape}")
-    return kernel, data.reshape(shape[0], shape[1], groups, channels // groups)
+    if layout == "HWOI":
+        channels = shape[2] * shape[3]
+        if channels % groups or shape[3] not in (1, channels // groups):
+            raise NotLowered(f"depthwise weights of shape {shape}")
+        shape = (shape[0], shape[1], groups, channels // groups)
+    if not _scaled_by_outputs(kernel, int(expr.attrs.axis), shape, 3 if layout == "HWIO" else 2):
+        raise NotLowered("weights without one scale an output channel")
+    return kernel, kernel.constant.reshape(shape)
+
+
+def _scaled_by_outputs(kernel: Quantized, axis: int, shape: Sequence[int], first: int) -> bool:
+    """Whether scales along `axis` of the stored weights are those of the output channels, axes `first` and on of `shape`."""
+    count, outputs = kernel.scale.size, tuple(shape[first:])
+    if count == 1:
+        return True
+    along = [1] * len(kernel.shape)
+    along[axis] = kernel.shape[axis]
+    if kernel.shape[axis] != count or prod(outputs) != count:
+        return False
+    scales = np.broadcast_to(np.arange(count).reshape(along), kernel.shape).reshape(shape)  # which one each weight has
+    return bool((scales == np.arange(count).reshape(outputs)).all())
 
 
 def scaling_of(

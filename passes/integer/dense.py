@@ -171,11 +171,13 @@ def _fully_connected(island: Island, core: Call) -> bool:
 def operands_of(reader: Reader, core: Call) -> tuple[Quantized, Quantized, np.ndarray]:
     """The activation (rank 2) and the weights of a fully connected layer, and the weights' data, [out, in].
 
-    Raises `NotLowered` unless both are dequantized from integers, the weights from constants.
+    Raises `NotLowered` unless both are dequantized from integers, the weights from constants by one scale or one an output.
     """
     x, weights = reader.dequantized(core.args[0]), reader.dequantized(core.args[1])
     if x is None or weights is None:
         raise NotLowered("its operands are not dequantized from integers")
+    if weights.scale.size > 1 and int(reader.define(core.args[1]).attrs.axis) % 2 != 1:
+        raise NotLowered("weights without one scale an output")
     stored = reader.define(weights.value)
     transposed = name_of(stored) == "relax.permute_dims"
     data = constant_of(reader.define(stored.args[0] if transposed else stored))
@@ -233,6 +235,9 @@ def _batch_operand(island: Island, core: Call, index: int) -> Quantized:
     operand = island.reader.dequantized(core.args[index])
     if operand is None or operand.dtype not in STORED_TYPES:
         raise NotLowered(f"operand {index} of a product is not dequantized from integers")
+    axis = int(island.reader.define(core.args[index]).attrs.axis)
+    if operand.scale.size > 1 and (index == 0 or axis % len(operand.shape) != len(operand.shape) - 1):
+        raise NotLowered("a product without one scale an output")
     return operand
 
 

@@ -278,3 +278,32 @@ def test_an_unproved_multiplier_really_differs() -> None:
         ours = np.clip(round_once(acc, int(plain[0]), int(shift[0])), -128, 127)
         checked += int(np.any(ours != np.clip(_double(acc, e), -128, 127)))
     assert checked > 0
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+@pytest.mark.parametrize("product", [False, True])
+def test_scales_of_weights_along_other_axes_are_not_taken_for_those_of_outputs(product: bool, axis: int) -> None:
+    """Eight input and output channels, so that the number of scales tells nothing."""
+    rng, extents = np.random.default_rng(axis), (8, 8) if product else (8, 8, 8, 8)
+    axis %= len(extents)
+    shape = (1, 8) if product else (1, 9, 9, 8)
+    real = lambda v: relax.const(np.float32(v))  # noqa: E731
+    stored = lambda v: relax.const(np.int8(v))  # noqa: E731
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(shape, "int8"))
+    weights = relax.const(rng.integers(-127, 128, extents).astype("int8"))
+    scales, zeros = relax.const(np.linspace(0.001, 0.02, 8, dtype="float32")), relax.const(np.zeros(8, "int8"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            left = builder.emit(relax.op.dequantize(x, real(0.02), stored(3), axis=len(shape) - 1))
+            right = builder.emit(relax.op.dequantize(weights, scales, zeros, axis=axis))
+            layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+            y = relax.op.matmul(left, right) if product else relax.op.nn.conv2d(left, right, **layouts)
+            out = builder.emit_output(
+                relax.op.quantize(builder.emit(y), real(0.1 if product else 4.0), stored(-5), axis=len(shape) - 1)
+            )
+        builder.emit_func_output(out)
+    mod = builder.get()
+    data = rng.integers(-128, 128, shape).astype("int8")
+    given, ours = Compiled(mod)(data)[0], Compiled(LowerQuantized()(mod))(data)[0]
+    assert np.ptp(given.astype(int)) > 10
+    assert np.abs(given.astype(int) - ours).max() <= 1  # the integer form rounds as TFLite does
