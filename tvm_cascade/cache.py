@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import sys
 import zlib
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.publish import whole_file
 
 MOST_BYTES = 256 << 20  # of a cache folder; beyond, what was not used for longest is removed
+_OWN = re.compile("[0-9a-f]{62}")  # names of values, in folders of their first two digits
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -89,7 +91,9 @@ class Cache:
         if self.folder is None or not self.written:
             return
         found: list[tuple[int, int, Path]] = []
-        for path in self.folder.glob("[0-9a-f][0-9a-f]/[0-9a-f]*"):
+        for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
+            if not _OWN.fullmatch(path.name):
+                continue
             with suppress(OSError):  # removed by another process meanwhile
                 seen = path.stat()
                 found.append((seen.st_mtime_ns, seen.st_size, path))

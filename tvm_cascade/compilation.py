@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tvm.ir.transform import PassContext
+
 from tvm_cascade import pipeline
 from tvm_cascade.cache import NO_CACHE, Cache, cache_folder
 from tvm_cascade.compiled import Compiled, read
@@ -41,7 +43,8 @@ def build_options(request: Request) -> BuildOptions:
     `MissingToolError` without the target's compiler.
     """
     target, board = get_core(request.target), request.emit.board
-    cache = Cache(cache_folder()) if request.emit.cache else NO_CACHE
+    altered = len(PassContext.current().config) > 0  # TVM's passes then make other code, which no key knows
+    cache = Cache(cache_folder()) if request.emit.cache and not altered else NO_CACHE
     backend = request.emit.emit or target.backend
     if target.name == "host":
         if board not in (None, "host"):

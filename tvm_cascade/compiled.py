@@ -59,7 +59,7 @@ def key_of(model: str | Path | IRModule, request: Request, cache: Cache) -> str 
     if Path(model).suffix == ".onnx" and _EXTERNAL in content:
         return None
     options = replace(request, plan=replace(request.plan, time_limit=None), emit=replace(request.emit, board=None))
-    readers = [package_version(package) for package in ("onnx", "ai-edge-litert")]
+    readers = [package_version(package) for package in ("onnx", "tflite", "flatbuffers")]
     return Cache.key("compiled", [sys.version, *readers, Path(model).name, content, repr(options), counts])
 
 

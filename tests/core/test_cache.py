@@ -101,7 +101,10 @@ def test_what_was_not_used_for_longest_is_removed(tmp_path: Path) -> None:
     for k, path in paths.items():
         os.utime(path, (k, k))
     kept.value("kind", lambda: ["0"], Maker())  # used again: now 1 is the oldest
-    (tmp_path / "notes.txt").write_text("somebody's")
+    others = [tmp_path / "ab" / "cab.txt", tmp_path / "notes.txt"]
+    for path in others:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("somebody's")
     size = sum(path.stat().st_size for path in paths.values())
     Cache(tmp_path).trim(0)  # it has written nothing: the folder is as large as before
     assert all(path.exists() for path in paths.values())
@@ -110,7 +113,7 @@ def test_what_was_not_used_for_longest_is_removed(tmp_path: Path) -> None:
     kept.trim(size - 1)
     assert [k for k, path in paths.items() if path.exists()] == [0, 2, 3]
     kept.trim(0)
-    assert _entries(tmp_path) == [tmp_path / "notes.txt"]
+    assert _entries(tmp_path) == others
 
 
 _WRITER = """

@@ -103,8 +103,11 @@ def test_normalizations_of_scales_that_are_broadcast(tmp_path: Path) -> None:
         helper.make_node("LayerNormalization", ["x0", "s", "b"], ["y0"], axis=1),
         helper.make_node("RMSNormalization", ["x0", "s"], ["y1"], axis=1),
         helper.make_node("RMSNormalization", ["x0", "whole"], ["y2"], axis=0),
+        helper.make_node("LayerNormalization", ["x0", "row"], ["y3"], axis=1),
+        helper.make_node("RMSNormalization", ["x0", "row"], ["y4"], axis=1),
     ]
-    _check(tmp_path, nodes, [_x(3, 4, 5)], {"s": _x(5), "b": _x(4, 5), "whole": _x(3, 4, 5)}, opset=23)
+    held = {"s": _x(5), "b": _x(4, 5), "whole": _x(3, 4, 5), "row": _x(1, 5)}
+    _check(tmp_path, nodes, [_x(3, 4, 5)], held, opset=23)
 
 
 @pytest.mark.parametrize(("axis", "order"), [(1, 2), (-1, 1), (0, 1)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 
 from tvm_cascade import api, compilation, compiled
 from tvm_cascade.cache import Cache, cache_folder
@@ -121,6 +122,9 @@ def test_what_is_not_kept(compile: Compiler, tmp_path: Path, monkeypatch: pytest
         onnx.write_bytes(content)
         assert (compiled.key_of(onnx, request, cache) is not None) is kept
     assert compiled.key_of(api.load(compile.file), request, cache) is None
+    with tvm.transform.PassContext(config={"tirx.disable_vectorize": True}):  # TVM's passes make other code then
+        assert compile(granularity="pixel")[0] and compile(granularity="pixel")[0]
+    assert compile(granularity="pixel")[0] and not compile(granularity="pixel")[0]
     monkeypatch.setattr(compiled, "to_json", lambda kept: to_json((kept, kept)))
     assert compile(granularity="row")[0] and compile(granularity="row")[0]
 

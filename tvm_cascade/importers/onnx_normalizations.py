@@ -45,7 +45,8 @@ def layer_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> 
     """With the outputs Mean and InvStdDev, or where scale and bias are broadcast to what is normalized."""
     x, scale, bias = inputs[0], inputs[1], inputs[2]
     axes = _axes(x, attrs)
-    plain = all(v is None or len(shape_of(v)) == len(axes) for v in (scale, bias))
+    normalized = shape_of(x)[axes[0] :]
+    plain = all(v is None or shape_of(v) == normalized for v in (scale, bias))
     if plain and int(attrs["tvm_custom"]["num_outputs"]) == 1:
         return None
     mean, variance, deviation = _statistics(bb, x, axes)
@@ -58,7 +59,7 @@ def rms_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Va
     """Over every axis, or with a scale that is broadcast."""
     x, scale = inputs[0], inputs[1]
     axes = _axes(x, attrs)
-    if len(shape_of(scale)) == len(axes) < len(shape_of(x)):
+    if shape_of(scale) == shape_of(x)[axes[0] :] and len(axes) < len(shape_of(x)):
         return None
     square = bb.normalize(relax.op.mean(bb.normalize(relax.op.square(x)), axes, keepdims=True))
     return relax.op.multiply(_divided(bb, x, square, attrs), scale)

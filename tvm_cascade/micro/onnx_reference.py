@@ -75,7 +75,8 @@ def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str
         note = f"ONNX's evaluator, which is wrong about {doubts}: {_INSTALL}"
         return made, note
     except Exception as error:
-        raise LoadError(path, f"ONNX Runtime refuses it: {last_line(error)}") from error
+        remedy = "; for an input that the network takes only some values of, give --inputs FILE.npz"
+        raise LoadError(path, f"ONNX Runtime refuses it: {last_line(error)}{remedy}") from error
     why = f"refuses: {refusal}" if refusal is not None else f"is wrong about {doubts}"
     return other, f"ONNX Runtime, since ONNX's evaluator {why}"
 
@@ -92,6 +93,7 @@ def _runtime(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
     from tvm_cascade.importers.onnx_halves import as_floats
 
     options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what it refuses is said once, by the error
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     model = read_onnx(path)
     floats = as_floats(model)
