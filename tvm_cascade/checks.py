@@ -6,7 +6,7 @@ API has underscores in place of dashes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from numbers import Integral, Real
@@ -23,7 +23,7 @@ Check = Callable[[str, Any], Any]
 
 def refusal(option: str, value: object, remedy: str) -> UsageError:
     """The error for a value that an option cannot have."""
-    return UsageError(f"--{option.replace('_', '-')} {value!r}: {remedy}")
+    return UsageError(f"--{option.rstrip('_').replace('_', '-')} {value!r}: {remedy}")
 
 
 def _is_number(value: Any) -> bool:
@@ -124,6 +124,14 @@ def text(option: str, value: Any) -> str:
 def name_or_path(option: str, value: Any) -> str:
     """A name, or a path as a text."""
     return text(option, fspath(value) if isinstance(value, PathLike) else value)
+
+
+def names(option: str, value: Any) -> tuple[str, ...]:
+    """Names, as one text or as several; what a comma separates, the reader of the file tells from a name with a comma."""
+    given = () if value is None else (value,) if isinstance(value, str) else value
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) and name.strip() for name in given):
+        raise refusal(option, value, "give a name, or several")
+    return tuple(given)
 
 
 def path(option: str, value: Any) -> Path:

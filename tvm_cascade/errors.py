@@ -38,10 +38,11 @@ class LoadError(CascadeError):
 
     kind = "load"
 
-    def __init__(self, path: object, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
+    def __init__(self, path: object, reason: str, remedy: str = "") -> None:
+        super().__init__(f"{path}: {reason}" + (f": {remedy}" if remedy else ""))
         self.path = str(path)
         self.reason = reason
+        self.remedy = remedy
 
 
 _FEW = 40  # names that a message lists
@@ -62,9 +63,7 @@ class UnsupportedOperatorError(LoadError):
     ) -> None:
         """`partial`: the imported module with zeros in place of the outputs of those operators; None without one."""
         known = f"; supported: {', '.join(supported)}" if 0 < len(supported) <= _FEW else ""
-        what_helps = f": {remedy}" if remedy else ""
-        super().__init__(path, f"unsupported operator {', '.join(operators)}{known}{what_helps}")
-        self.remedy = remedy
+        super().__init__(path, f"unsupported operator {', '.join(operators)}{known}", remedy)
         self.operators = tuple(operators)
         self.supported = tuple(supported)
         self.partial = partial

@@ -5,21 +5,24 @@ Defects of Relax's importers are corrected in `tvm_cascade/importers/`, one modu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 
 import tvm
 
+from tvm_cascade import checks
 from tvm_cascade.errors import LoadError
+from tvm_cascade.importers.cut_file import cut_data
 from tvm_cascade.importers.from_onnx import load_onnx
 from tvm_cascade.importers.from_tflite import load_tflite
 from tvm_cascade.importers.from_torch import load_torch
-from tvm_cascade.importers.interface import io_spec
+from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.limits import check_types
-from tvm_cascade.importers.stored_io import storable_inputs, store_io
-from tvm_cascade.tensor_spec import IoSpec, TensorSpec
+from tvm_cascade.importers.stored_io import storable_inputs, store_io, with_scales
+from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec
 
 __all__ = ["IoSpec", "TensorSpec", "io_spec", "load", "storable_inputs"]
 
@@ -35,6 +38,8 @@ def load(
     path: str | PathLike[str],
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     stored_io: bool = False,
+    until: str | Sequence[str] = (),
+    from_: str | Sequence[str] = (),
 ) -> tvm.IRModule:
     """A Relax module whose `main` computes the model in the file `path`.
 
@@ -50,6 +55,9 @@ def load(
         Fixes the symbolic sizes of inputs.
     stored_io : bool
         Float inputs that are only quantized, and outputs that are only dequantized, become stored integers.
+    until, from_ : name or names, optional
+        Tensors of the file (of `.onnx` values, of `.pt2` nodes) that become the outputs, and ones that become inputs: only
+        the operators between are read. Of a quantized network they are its stored integers, with scale and zero point.
 
     Raises
     ------
@@ -58,16 +66,17 @@ def load(
     LoadError
         For a file that is missing, truncated or no model.
     UsageError
-        For an input that the model does not have, or a shape that contradicts it; with `stored_io` where no input or
-        output can be stored integers.
+        For an input or tensor that the model does not have, or a shape that contradicts it; with `stored_io` where no
+        input or output can be stored integers.
     MissingToolError
         For `.onnx` without the `onnx` package, `.pt2` without `torch`.
     """
     path = Path(path)
-    data = _read(path)
+    data, cut = _read(path), Cut(checks.names("until", until), checks.names("from_", from_))
     loader = _LOADERS.get(path.suffix.lower()) or _by_content(path, data)
-    mod = loader(path, data, dict(input_shapes or {}))
+    mod = loader(path, cut_data(path, data, cut), dict(input_shapes or {}))
     check_types(path, mod)
+    mod = with_scales(attach(mod, replace(io_spec(mod), cut=cut)))
     return store_io(mod) if stored_io else mod
 
 

@@ -6,7 +6,7 @@ At run time the records of `request` are authoritative: `takes` gives a function
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
 from typing import Any, TypedDict, TypeVar
@@ -31,6 +31,8 @@ class PlanKeywords(TypedDict, total=False):
     time_limit: float | None
     input_shapes: Mapping[str, tuple[int, ...]] | None
     stored_io: bool
+    until: str | Sequence[str]
+    from_: str | Sequence[str]
     database: PathOrText | None
 
 

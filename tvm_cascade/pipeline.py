@@ -86,9 +86,11 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
     """
     request = request or LoadRequest()
     if isinstance(model, IRModule):
+        if request.until or request.from_:
+            raise UsageError("a module is cut as it is loaded: load(path, until=..., from_=...)")
         return Loaded(model, "network")
     name = Path(model).stem
-    mod = frontend.load(model, request.input_shapes, request.stored_io)
+    mod = frontend.load(model, request.input_shapes, request.stored_io, request.until, request.from_)
     progress(f"{name}: reading the graph")
     for spec in frontend.storable_inputs(mod):
         stored = prod(spec.shape) * np.dtype(spec.dtype).itemsize

@@ -63,6 +63,8 @@ class LoadRequest(Asked):
 
     input_shapes: Annotated[Mapping[str, tuple[int, ...]] | None, checks.shapes] = None  # of inputs with symbolic sizes
     stored_io: Annotated[bool, checks.flag] = False  # float inputs and outputs as the integers that the network stores
+    until: Annotated[tuple[str, ...], checks.names] = ()  # tensors of the file that become the outputs
+    from_: Annotated[tuple[str, ...], checks.names] = ()  # tensors of the file that become inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,16 @@ class PlanResult:
         default=False, kw_only=True
     )  # whether a limit ended a search: more time may give a smaller arena
 
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the arena, as `plan --json` names them."""
+        return self.plan.peak
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates that the plan executes."""
+        return self.plan.macs
+
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade plan --json`."""
         plan = self.plan

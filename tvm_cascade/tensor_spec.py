@@ -58,11 +58,26 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a network is cut out of its file: names of tensors as they were asked for; none where it is whole."""
+
+    until: tuple[str, ...] = ()  # tensors that are the outputs
+    start: tuple[str, ...] = ()  # tensors that are inputs
+
+    def __bool__(self) -> bool:
+        return bool(self.until or self.start)
+
+
+WHOLE = Cut()
+
+
+@dataclass(frozen=True, slots=True)
 class IoSpec:
     """Inputs in the order of the parameters of `main`, outputs in the order of its result."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    cut: Cut = WHOLE  # of the model's file
 
 
 def unique_names(names: Iterable[str]) -> list[str]:

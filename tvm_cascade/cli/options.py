@@ -94,6 +94,16 @@ INPUT_SHAPE = option(
     LoadRequest, "input_shapes", "Fix the sizes of an input that the file leaves open.", "--input-shape",
     multiple=True, metavar="NAME=1,3,224,224", callback=parse_shapes,
 )  # fmt: skip
+_UNTIL = option(
+    LoadRequest, "until", "End the network at these tensors of the file and leave the operators behind them, such as a "
+    "detection decoder, to your program: they are not looked at. A quantized tensor is an output of stored integers, whose "
+    "scale and zero point the header gives. Tensors have the names of the file (.pt2: of its nodes).",
+    multiple=True, metavar="TENSOR[,TENSOR]",
+)  # fmt: skip
+_FROM = option(
+    LoadRequest, "from_", "Begin the network at these tensors of the file: your program computes them, and they are inputs.",
+    "--from", multiple=True, metavar="TENSOR[,TENSOR]",
+)  # fmt: skip
 TIME_LIMIT = option(PlanRequest, "time_limit", "End searches after S seconds, with the best found so far.", metavar="S")
 _PLANNING = (
     option(PlanRequest, "sram", "Cap on the arena; the cheapest plan within it. [default: min, the smallest arena at no extra "
@@ -107,6 +117,8 @@ _PLANNING = (
     option(PlanRequest, "overlap", "Write an output into the space of a dying input, or never.", "--overlap/--no-overlap"),
     option(PlanRequest, "granularity", "What rolling buffers count: whole rows (fast), or pixels (small)."),
     INPUT_SHAPE,
+    _UNTIL,
+    _FROM,
     option(LoadRequest, "stored_io", "Take inputs and give outputs in the integers that a quantized network stores, where its "
            "file has floats: a quarter of their bytes. The header gives scale and zero point."),
     option(PlanRequest, "rewrite", "Take an equivalent network (substitutions for memory) where its arena is smaller. "
@@ -131,6 +143,11 @@ def refuse_idle_trials(metaschedule: Path | None) -> None:
     given = click.get_current_context().get_parameter_source("trials")
     if metaschedule is None and given is ParameterSource.COMMANDLINE:
         raise UsageError("--trials is of --metaschedule DIR: give that too")
+
+
+def cutting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that cut a network."""
+    return _UNTIL(_FROM(command))
 
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:

@@ -16,6 +16,7 @@ from tvm_cascade.cli.options import (
     PATH,
     TIME_LIMIT,
     TRIALS,
+    cutting,
     option,
     parse_bytes,
     refuse_idle_trials,
@@ -53,6 +54,7 @@ def allocate(buffers: Path, output: Path | None, as_json: bool, **options: Any) 
 @option(OrderRequest, "on_chip", "Also count the bytes moved for SIZE bytes of on-chip memory.")
 @TIME_LIMIT
 @INPUT_SHAPE
+@cutting
 @JSON
 @guarded
 def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> None:
@@ -92,6 +94,7 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @option(StagesRequest, "picture", "Draw the timeline (.png, .svg).", callback=require_picture)
 @TIME_LIMIT
 @INPUT_SHAPE
+@cutting
 @JSON
 @guarded
 def stages(model: Path, as_json: bool, **options: Any) -> None:
@@ -128,6 +131,7 @@ def stages(model: Path, as_json: bool, **options: Any) -> None:
     metavar="S",
 )
 @INPUT_SHAPE
+@cutting
 @JSON
 @guarded
 def optimize(model: Path, as_json: bool, **options: Any) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm_cascade.importers.onnx_converters import CONVERTERS, Importer
         from tvm_cascade.importers.onnx_folding import constant_operands, fold_pads, fold_shapes
         from tvm_cascade.importers.onnx_functions import expand_functions
-        from tvm_cascade.importers.onnx_graph import computed_operand, in_order, narrow_indices
+        from tvm_cascade.importers.onnx_graph import in_order, narrow_indices
         from tvm_cascade.importers.onnx_halves import as_floats
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
     except ImportError as error:
@@ -59,15 +59,16 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
     try:
         if not model.graph.node:
             raise LoadError(path, "not an ONNX model: its graph has no operator")
-        model = as_signed(spell_out(as_floats(narrow_indices(in_order(path, model)))))
+        given = in_order(path, model)
+        model = as_signed(spell_out(as_floats(narrow_indices(given))))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
         model = in_order(path, expand_functions(model, shapes, known))
         _check_filled(path, model)
-        _check_operators(path, model, known)
+        _check_operators(path, given, model, known)
         ready = fold_pads(constant_operands(fold_shapes(model, shapes)))
-        imported = _imported(path, Importer(shapes, "float32"), ready)
+        imported = _imported(path, Importer(shapes, "float32"), given, ready)
         check_sizes(path, imported)
-        _check_static(path, imported, computed_operand(ready))
+        _check_static(path, imported, lambda: _computed(path, given, ready, shapes))
         if is_quantized(imported):
             check_scales(path, imported)
             imported = to_channels_last(store_biases(imported))
@@ -78,9 +79,10 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
 
 
-def _imported(path: Path, importer: Any, model: Any) -> tvm.IRModule:
-    """Run the importer without its output and warnings; an error names the operator, which the importer only prints."""
-    from tvm_cascade.importers.onnx_graph import computed_operand
+def _imported(path: Path, importer: Any, given: Any, model: Any) -> tvm.IRModule:
+    """Run the importer without its output and warnings; an error names the operator, which the importer only prints, and
+    what cuts the network of the file, `given`, in front of it."""
+    from tvm_cascade.importers.onnx_cut import until_before
 
     if model.ir_version < 3:
         raise LoadError(path, f"ONNX of version {model.ir_version} of its format: convert it to version 3 or later")
@@ -91,14 +93,32 @@ def _imported(path: Path, importer: Any, model: Any) -> tvm.IRModule:
             warnings.simplefilter("ignore")
             return importer.from_onnx(model.graph, opset)
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
-        if computed := computed_operand(model):
-            raise LoadError(path, f"{computed}{_STATIC}") from error
+        if computed := _computed(path, given, model):
+            raise computed from error
         at = re.search(r"Error converting operator (\w+)", said.getvalue())
         known = isinstance(error, (NotImplementedError, tvm.error.OpNotImplemented)) or _is_valid(model)
         what = "has a form that is not supported" if known else "is malformed"
         where = f"operator {at[1]} {what}" if at else "the importer cannot read it"
         why = f"without the attribute {error.args[0]}" if isinstance(error, KeyError) else last_line(error)
-        raise LoadError(path, f"{where}: {why}") from error
+        undone = [k for k, n in enumerate(model.graph.node) if not importer.has(n)][:1]
+        remedy = until_before(given, model, undone) if known else ""
+        raise LoadError(path, f"{where}: {why}", remedy) from error
+
+
+def _computed(
+    path: Path, given: Any, model: Any, shapes: Mapping[str, Sequence[int]] | None = None
+) -> LoadError | None:
+    """The error for the first operator that computes what has to be constant, with the `shapes` of inputs also for the first
+    whose output has a shape that depends on values; None where none does."""
+    from tvm_cascade.importers.onnx_cut import until_before
+    from tvm_cascade.importers.onnx_folding import computed_shape
+    from tvm_cascade.importers.onnx_graph import computed_operand
+
+    found = computed_operand(model) or (None if shapes is None else computed_shape(model, shapes))
+    if found is None:
+        return None
+    until = until_before(given, model, [found[0]])
+    return LoadError(path, f"{found[1]}{_STATIC}", until and f"or {until}")
 
 
 def _is_valid(model: Any) -> bool:
@@ -113,24 +133,31 @@ def _is_valid(model: Any) -> bool:
     return True
 
 
-def _check_operators(path: Path, model: Any, known: Mapping[str, object]) -> None:
-    missing = {n.op_type: None for n in model.graph.node if n.op_type not in known and n.op_type != "Constant"}
+def _check_operators(path: Path, given: Any, model: Any, known: Mapping[str, object]) -> None:
+    from tvm_cascade.importers.onnx_cut import until_before
+
+    missing = {k: n.op_type for k, n in enumerate(model.graph.node) if n.op_type not in (*known, "Constant")}
     if missing:
-        remedy = "save the network with torch.export as .pt2, which has it unrolled" if _RECURRENT & {*missing} else ""
-        raise UnsupportedOperatorError(path, [printable(m) for m in missing], sorted(known), remedy=remedy)
+        names = dict.fromkeys(missing.values())
+        remedies = (
+            ["save the network with torch.export as .pt2, which has it unrolled"] if _RECURRENT & {*names} else []
+        )
+        until = until_before(given, model, missing)
+        remedy = "; or ".join([*remedies, until] if until else remedies)
+        raise UnsupportedOperatorError(path, [printable(m) for m in names], sorted(known), remedy=remedy)
 
 
-def _check_static(path: Path, mod: Any, computed: str) -> None:
-    """Raise `LoadError` for a tensor without a static shape: those of the inputs are known here. `computed`, where it is
-    not empty, says why."""
+def _check_static(path: Path, mod: Any, computed: Callable[[], LoadError | None]) -> None:
+    """Raise `LoadError` for a tensor without a static shape: those of the inputs are known here. `computed` may say why."""
     for binding in bindings_of(mod["main"]):
         if hasattr(binding.var.ty, "dtype") and hasattr(binding.var.ty, "shape"):
             try:
                 tensor_spec(path, str(binding.var.name), binding.var.ty, _STATIC)
             except LoadError as error:
-                if not computed:
+                why = computed()
+                if why is None:
                     raise
-                raise LoadError(path, f"{computed}{_STATIC}") from error
+                raise why from error
 
 
 def _check_filled(path: Path, model: Any) -> None:

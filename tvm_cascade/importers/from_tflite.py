@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,8 +14,10 @@ from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
+from tvm_cascade.importers.cut import behind, until_in_front
 from tvm_cascade.importers.interface import attach, check_inputs, check_sizes, fits
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
+from tvm_cascade.importers.tflite_cut import graph_of
 from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model, original_name
 from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
@@ -26,8 +28,11 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
     """See `tvm_cascade.frontend.load`."""
     try:
         model = open_model(data)
+    except MalformedModel as error:
+        raise LoadError(path, printable(str(error))) from error
+    try:
         spec = _with_input_shapes(path, model, _interface(path, model), input_shapes)
-        missing: list[str] = []
+        missing: dict[int, str] = {}
         builders: list[Any] = []
 
         def made(*args: Any) -> Converter:
@@ -41,7 +46,7 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
         with blocks_closed(builders):
             mod = import_tflite(model, shapes, op_converter=converter)
         if missing:
-            raise UnsupportedOperatorError(path, [printable(o) for o in missing], supported_operators(), mod)
+            raise _unsupported(path, model, missing, mod)
         check_sizes(path, mod)
         return attach(mod, _with_computed_outputs(path, model, mod, spec))
     except CascadeError:
@@ -49,11 +54,25 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
     except MalformedModel as error:
         raise LoadError(path, printable(str(error))) from error
     except Unsupported as error:
-        raise UnsupportedOperatorError(path, [printable(o) for o in error.operators], supported_operators()) from error
+        raise _unsupported(path, model, error.operators) from error
     except Refused as error:
-        raise LoadError(path, printable(str(error))) from error
+        remedy = "" if error.at is None else _until_in_front(model, [error.at])
+        raise LoadError(path, printable(str(error)), remedy) from error
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
+
+
+def _unsupported(
+    path: Path, model: Model, found: Mapping[int, str], partial: object = None
+) -> UnsupportedOperatorError:
+    names = dict.fromkeys(printable(name) for name in found.values())
+    return UnsupportedOperatorError(path, [*names], supported_operators(), partial, _until_in_front(model, found))
+
+
+def _until_in_front(model: Model, refused: Collection[int]) -> str:
+    """The remedy that cuts the network in front of the operators at these positions."""
+    graph = graph_of(model)
+    return until_in_front(graph, behind(graph, refused))
 
 
 @cache
@@ -68,7 +87,8 @@ def _interface(path: Path, model: Model) -> IoSpec:
     outputs = [int(i) for i in np.atleast_1d(graph.OutputsAsNumpy())] if graph.OutputsLength() else []
     if not outputs:
         raise LoadError(path, "the model has no output")
-    return IoSpec(*(named_apart([_tensor_spec(path, model, i) for i in side]) for side in (inputs, outputs)))
+    sides = [named_apart([_tensor_spec(path, model, i) for i in side]) for side in (inputs, outputs)]
+    return IoSpec(sides[0], sides[1])
 
 
 def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:

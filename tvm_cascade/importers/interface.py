@@ -17,7 +17,7 @@ import tvm
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.values import bindings_of
 from tvm_cascade.messages import printable
-from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
+from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec, named_apart
 
 INTERFACE_ATTR = "cascade_interface"
 MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
@@ -44,7 +44,8 @@ def io_spec(mod: Any) -> IoSpec:
     for holder in (*main, mod):
         if holder.attrs is not None and INTERFACE_ATTR in holder.attrs:
             raw = json.loads(str(holder.attrs[INTERFACE_ATTR]))
-            return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]))
+            cut = Cut(*(tuple(raw["cut"][side]) for side in ("until", "start")))
+            return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]), cut)
     raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")
 
 
@@ -99,7 +100,8 @@ def with_interface(
     types = list(main.ret_ty.fields) if hasattr(main.ret_ty, "fields") else [main.ret_ty]
     read = [(name, p.ty) for name, p in zip(inputs, main.params, strict=True)], zip(outputs, types, strict=True)
     sides = ([tensor_spec(path, name, kind, remedy) for name, kind in side] for side in read)
-    return attach(mod, IoSpec(*(named_apart(side) for side in sides)))
+    found = [named_apart(side) for side in sides]
+    return attach(mod, IoSpec(found[0], found[1]))
 
 
 def check_inputs(wanted: Iterable[str], inputs: Collection[str]) -> None:

@@ -75,6 +75,17 @@ def with_input_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
     return made
 
 
+def computed_shape(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int, str] | None:
+    """The position of the first operator whose output has another shape for other values, and a sentence that says so;
+    None where ONNX infers every shape from those of the model's inputs, `shapes`."""
+    known = _shapes(with_input_shapes(model, shapes))
+    for at, node in enumerate(model.graph.node):
+        if node.output[0] not in known and node.op_type != "Constant":
+            of_onnx = node.domain in ("", "ai.onnx")
+            return (at, f"operator {node.op_type} has an output whose shape depends on values") if of_onnx else None
+    return None
+
+
 def _folded(model: Any) -> bool:
     """Fold nodes of `model` in place, one pass; returns whether any became a constant."""
     graph = model.graph

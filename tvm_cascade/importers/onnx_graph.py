@@ -22,15 +22,16 @@ _OPERANDS = {"Slice": _SLICE, "Pad": {1: "pads", 2: "constant_value", 3: "axes"}
 _OPERANDS |= {name: {1: operand} for name, operand in _SIZES.items()}  # on which the shape of the output depends
 
 
-def computed_operand(model: Any) -> str:
-    """The first operator with an operand that has to be constant and is computed or an input, as a sentence; or nothing."""
+def computed_operand(model: Any) -> tuple[int, str] | None:
+    """The position of the first operator with an operand that has to be constant and is computed or an input, and a
+    sentence that says so; None where there is none."""
     constants = {w.name for w in model.graph.initializer}
     constants |= {o for n in model.graph.node if n.op_type == "Constant" for o in n.output}
-    for node in model.graph.node:
+    for at, node in enumerate(model.graph.node):
         for index, operand in _OPERANDS.get(node.op_type, {}).items():
             if len(node.input) > index and node.input[index] and node.input[index] not in constants:
-                return f"operator {_named(node)} with {operand} that the network computes is not supported"
-    return ""
+                return at, f"operator {_named(node)} with {operand} that the network computes is not supported"
+    return None
 
 
 _INDICES = {"Gather": 1, "GatherElements": 1, "OneHot": 0}  # operators that take indices of 32 bits too, and where
@@ -40,7 +41,7 @@ def narrow_indices(model: Any) -> Any:
     """A copy of `model` in which int64 inputs that are only indices, such as token ids, are int32, which kernels take."""
     made = copied(model)
     users = [(node, k, name) for node in made.graph.node for k, name in enumerate(node.input)]
-    inner = {name for node in made.graph.node for name in _read(node) - set(node.input)}
+    inner = {name for node in made.graph.node for name in read_names(node) - set(node.input)}
     kept = inner | {o.name for o in made.graph.output} | {n for node, k, n in users if _INDICES.get(node.op_type) != k}
     for value in made.graph.input:
         if value.type.tensor_type.elem_type == TensorProto.INT64 and value.name not in kept:
@@ -75,13 +76,13 @@ def _ordered(path: Path, graph: Any) -> Iterator[Any]:
     made = known | {o for n in graph.node for o in n.output}
     waiting = list(graph.node)
     for node in waiting:
-        for name in _read(node):
+        for name in read_names(node):
             if name not in made:
                 raise LoadError(path, f"operator {_named(node)} reads {printable(name)}, which nothing computes")
     while waiting:
         later = []
         for node in waiting:
-            if known.issuperset(_read(node)):
+            if known.issuperset(read_names(node)):
                 known.update(node.output)
                 yield node
             else:
@@ -92,13 +93,13 @@ def _ordered(path: Path, graph: Any) -> Iterator[Any]:
         waiting = later
 
 
-def _read(node: Any) -> set[str]:
+def read_names(node: Any) -> set[str]:
     """The tensors that a node, or a graph inside of it, reads from outside."""
     names = set(node.input)
     for graph in (g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)):
         own = {i.name for i in graph.input} | {w.name for w in graph.initializer}
         own |= {o for n in graph.node for o in n.output}
-        names |= {name for n in graph.node for name in _read(n)} - own
+        names |= {name for n in graph.node for name in read_names(n)} - own
     return names
 
 

@@ -32,7 +32,7 @@ def store_io(mod: tvm.IRModule) -> tvm.IRModule:
     if not any(storing.inputs) and not any(storing.outputs):
         raise UsageError("no float input of the model is only quantized, and no float output only dequantized")
     inputs, outputs = _replaced(spec.inputs, storing.inputs), _replaced(spec.outputs, storing.outputs)
-    return attach(storing.run(storing.params), IoSpec(inputs, outputs))
+    return attach(storing.run(storing.params), replace(spec, inputs=inputs, outputs=outputs))
 
 
 class _Storing(Rewriting):
@@ -69,6 +69,70 @@ def storable_inputs(mod: tvm.IRModule) -> tuple[TensorSpec, ...]:
     bindings = bindings_of(untyped["main"])
     pairs = zip(untyped["main"].params, io_spec(mod).inputs, strict=True)
     return tuple(s for s in (_stored_input(param, spec, bindings) for param, spec in pairs) if s is not None)
+
+
+def with_scales(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with the scale and zero point of integer inputs and outputs that its file gives to none but their operators."""
+    spec, untyped = io_spec(mod), _Values(mod)
+    inputs = [
+        s if s.scale is not None else _scaled(s, untyped.readers(p), "dequantize")
+        for s, p in zip(spec.inputs, untyped.main.params, strict=True)
+    ]
+    outputs = [
+        s if s.scale is not None else _scaled(s, [untyped.origin(f)], "quantize")
+        for s, f in zip(spec.outputs, untyped.results, strict=True)
+    ]
+    if inputs == [*spec.inputs] and outputs == [*spec.outputs]:
+        return mod
+    return attach(mod, replace(spec, inputs=tuple(inputs), outputs=tuple(outputs)))
+
+
+_MOVES = frozenset(("expand_dims", "flatten", "permute_dims", "reshape", "squeeze"))
+
+
+class _Values:
+    """The values of `main` around its inputs and outputs, behind and in front of operators that only move."""
+
+    def __init__(self, mod: Any) -> None:
+        self.main = mod["main"]
+        self._bindings = bindings_of(self.main)
+        self._definitions = {b.var: b.value for b in self._bindings}
+        result = self._defined(self.main.body.body)
+        self.results = list(result.fields) if isinstance(result, relax.Tuple) else [self.main.body.body]
+
+    def _defined(self, value: Value) -> Value:
+        while isinstance(value, relax.Var) and value in self._definitions:
+            value = self._definitions[value]
+        return value
+
+    def origin(self, value: Value) -> Value:
+        """The value that moves make `value` of."""
+        value = self._defined(value)
+        while name_of(value) in _MOVES:
+            value = self._defined(value.args[0])
+        return value
+
+    def readers(self, var: Value) -> list[Value]:
+        """The values that read `var`, or what moves make of it."""
+        found: list[Value] = []
+        for b in self._bindings:
+            if var in relax.analysis.free_vars(b.value):
+                found += self.readers(b.var) if name_of(b.value) in _MOVES else [b.value]
+        return found
+
+
+def _scaled(spec: TensorSpec, around: Sequence[Value], kind: str) -> TensorSpec:
+    """`spec` with the scale that all values of the operator `kind` around a tensor agree on, where there is one."""
+    if spec.dtype not in _STORED or not around or any(name_of(v) != kind for v in around):
+        return spec
+    forms = {(_number(v.args[1]), _number(v.args[2])) for v in around}
+    scale, zero = next(iter(forms))
+    if len(forms) > 1 or scale is None or zero is None:
+        return spec
+    return replace(spec, scale=scale, zero_point=int(zero))
+
+
+_STORED = ("int8", "uint8", "int16", "uint16")
 
 
 def _replaced(old: Sequence[TensorSpec], new: Sequence[TensorSpec | None]) -> tuple[TensorSpec, ...]:

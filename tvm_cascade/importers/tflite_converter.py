@@ -7,7 +7,7 @@ quantize` islands or, for operators that only move or compare stored values, dir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -49,15 +49,20 @@ _FUSED_BOUNDS = {
 
 
 class Unsupported(Exception):
-    """Operators that cannot be imported, by name."""
+    """Operators that cannot be imported: their positions, and their names with what is wrong."""
 
-    def __init__(self, operators: Sequence[str]) -> None:
-        super().__init__(", ".join(operators))
-        self.operators = tuple(operators)
+    def __init__(self, operators: Mapping[int, str]) -> None:
+        super().__init__(", ".join(operators.values()))
+        self.operators = operators
 
 
 class Refused(Exception):
     """A network that cannot be imported as it is; the message says why and what to do."""
+
+    def __init__(self, message: str, at: int | None = None) -> None:
+        """`at`: the position of the operator that is refused, where it is one."""
+        super().__init__(message)
+        self.at = at
 
 
 _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError)
@@ -68,8 +73,8 @@ class Converter(LstmConverters):
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _FOLDED | _IN_ISLANDS
 
-    def __init__(self, *args: object, missing: list[str] | None = None, **kwargs: object) -> None:
-        """With `missing`, operators that cannot be converted are appended to it and give zeros; else they raise."""
+    def __init__(self, *args: object, missing: dict[int, str] | None = None, **kwargs: object) -> None:
+        """With `missing`, operators that cannot be converted are added to it and give zeros; else they raise."""
         super().__init__(*args, **kwargs)
         self._missing = missing
         self._absent: dict[int, str] = {}
@@ -83,12 +88,12 @@ class Converter(LstmConverters):
         Unsupported, Refused
             For operators that cannot be converted, or not in their form, with their names.
         """
-        missing: dict[str, None] = {}
+        missing: dict[int, str] = {}
         for i in range(self.subgraph.OperatorsLength()):
             op, name = self.subgraph.Operators(i), "unknown"
             try:
                 if i in self._absent:
-                    missing[self._absent[i]] = None
+                    missing[i] = self._absent[i]
                     self._stand_in(op)
                     continue
                 name = self.get_op_code_str(op)
@@ -97,16 +102,16 @@ class Converter(LstmConverters):
                 except Exception as error:
                     if not isinstance(error, _UNSUPPORTED) and not self._quantizes_wide(op):
                         raise
-                    missing[f"{name} (operator {i}): {last_line(error)}"] = None
+                    missing[i] = f"{name} (operator {i}): {last_line(error)}"
                     self._stand_in(op)
             except Exception as error:  # malformed operators, and what reads stand-ins, raise whatever breaks first
                 if missing:
-                    raise Unsupported([*missing, *(self._absent[k] for k in self._absent if k > i)]) from error
-                raise Refused(f"operator {i}, {name}, is not supported in this form: {last_line(error)}") from error
+                    raise Unsupported(missing | {k: v for k, v in self._absent.items() if k > i}) from error
+                raise Refused(f"operator {i}, {name}, is not supported in this form: {last_line(error)}", i) from error
         if missing and self._missing is None:
-            raise Unsupported(list(missing))
+            raise Unsupported(missing)
         if self._missing is not None:
-            self._missing.extend(missing)
+            self._missing.update(missing)
 
     def _quantizes_wide(self, op: Operator) -> bool:
         """Whether an operator writes quantized numbers of 32 bits or more, for which the importer has no form."""

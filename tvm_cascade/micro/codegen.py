@@ -245,4 +245,5 @@ def emit_network(
         arena_align=align,
         requests=requests,
         ram_weight_bytes=hot_weights.total_bytes(hot),
+        cut=io.cut,
     )

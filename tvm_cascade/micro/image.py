@@ -176,6 +176,7 @@ def read_network(image: Image, network: Network) -> EmittedNetwork:
         arena_align=interface.arena_align,
         c_flags=network.c_flags,
         requests=interface.requests,
+        cut=interface.cut,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.tensor_spec import TensorSpec
+from tvm_cascade.tensor_spec import WHOLE, Cut, TensorSpec
 
 C_TYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -46,6 +46,7 @@ class Interface:
     arena_align: int  # bytes
     requests: tuple[int, ...] = ()  # for every streamed row, in the order of requests, the index of its input
     digest: int = 0  # CRC-32 of the network's files: it differs for other weights of the same shapes
+    cut: Cut = WHOLE  # out of the model's file
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -56,7 +57,8 @@ class Interface:
         """A JSON-ready copy, without the arena offsets of tensors: the network's own sources have them."""
         made: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
         sides = {"inputs": self.inputs, "outputs": self.outputs}
-        return made | {name: [_tensor_to_dict(spec) for spec in side] for name, side in sides.items()}
+        made |= {name: [_tensor_to_dict(spec) for spec in side] for name, side in sides.items()}
+        return made | {"cut": asdict(self.cut)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Interface:
@@ -65,7 +67,8 @@ class Interface:
         Raises `KeyError`, `TypeError` or `ValueError` for what is no such record.
         """
         sides = {side: tuple(_tensor_from_dict(spec) for spec in data[side]) for side in ("inputs", "outputs")}
-        return cls(**{**data, **sides, "requests": tuple(data.get("requests", ()))})
+        cut = Cut(**{side: tuple(names) for side, names in data.get("cut", {}).items()})
+        return cls(**{**data, **sides, "requests": tuple(data.get("requests", ())), "cut": cut})
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
         """The inputs of one inference as the firmware reads them: whole inputs in order, then rows in order of `requests`.
@@ -159,6 +162,7 @@ class EmittedNetwork:
     c_flags: tuple[str, ...] = ()  # compiler options that only these sources need
     requests: tuple[int, ...] = ()  # see `Interface`
     ram_weight_bytes: int = 0  # of weights that are copied to RAM, in addition to the arena
+    cut: Cut = WHOLE  # out of the model's file
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -177,7 +181,7 @@ class EmittedNetwork:
         for file in sorted(self.files):
             digest = zlib.crc32(self.files[file], zlib.crc32(file.encode(), digest))
         place = (self.arena_bytes, self.arena_align)
-        return Interface(self.name, self.inputs, self.outputs, *place, self.requests, digest)
+        return Interface(self.name, self.inputs, self.outputs, *place, self.requests, digest, self.cut)
 
     @property
     def record(self) -> Network:

@@ -19,6 +19,7 @@ from tvm_cascade.tensor_spec import unique_names
 
 Arrays = Mapping[str, np.ndarray]
 _INT64 = 7  # onnx.TensorProto.INT64
+ONNX_FLOATS = (1, 10, 11, 16)  # onnx.TensorProto.FLOAT, FLOAT16, DOUBLE and BFLOAT16
 _INSTALL = "pip install onnxruntime, which --check then uses"
 _ALONG_THE_REST = ("Softmax", "LogSoftmax", "Hardmax")  # before opset 13: over `axis` and all later axes
 _PADS = {

@@ -32,7 +32,7 @@ def place_io(plan: Plan, io: IoSpec, hook: bool = False) -> IoSpec:
             plan.graph.outputs, io.outputs, _c_names(io.outputs, "output", names), strict=True
         )
     ]
-    return IoSpec(tuple(inputs), tuple(outputs))
+    return IoSpec(tuple(inputs), tuple(outputs), io.cut)
 
 
 def _place(plan: Plan, tensor: int, spec: TensorSpec) -> TensorSpec:

@@ -19,7 +19,7 @@ from tvm_cascade.errors import LoadError, MissingToolError, UsageError
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.messages import last_line
 from tvm_cascade.micro.litert_defects import doubts, packed, repaired
-from tvm_cascade.micro.onnx_reference import onnx_outputs, read_onnx
+from tvm_cascade.micro.onnx_reference import ONNX_FLOATS, onnx_outputs, read_onnx
 from tvm_cascade.micro.sensitivity import float_reach, run_exported
 from tvm_cascade.tensor_spec import unique_names
 
@@ -47,7 +47,8 @@ def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray], scales: Scal
     if path.suffix == ".tflite":
         return _litert(path, inputs, scales or {})
     if path.suffix in (".onnx", ".pt2"):
-        inputs = {name: real(a, *(scales or {}).get(name, (None, None))) for name, a in inputs.items()}
+        floats, known = _float_inputs(path), scales or {}
+        inputs = {n: real(a, *known[n]) if n in floats and n in known else a for n, a in inputs.items()}
         made, note = (_onnx if path.suffix == ".onnx" else _torch)(path, inputs)
         return Expected(made, note, _reach(path, inputs, made, note), output_step(path))
     raise UsageError(f"--check knows .tflite, .onnx and .pt2 files, not {path.name}")
@@ -77,6 +78,15 @@ def output_step(path: Path) -> float | None:
         steps = [float(n.args[1]) for n in nodes if "dequantize_per_tensor" in str(n.target)]
         return max(steps, default=None)
     return None
+
+
+def _float_inputs(path: Path) -> set[str]:
+    """The names of inputs of an ONNX or torch model that are floats."""
+    if path.suffix == ".onnx":
+        kinds = read_onnx(path).graph.input
+        return {str(i.name) for i in kinds if i.type.tensor_type.elem_type in ONNX_FLOATS}
+    nodes = {str(n.name): n.meta.get("val") for n in _exported(path).graph.nodes if n.op == "placeholder"}
+    return {name for name, value in nodes.items() if value is not None and value.dtype.is_floating_point}
 
 
 def _exported(path: Path) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.importers.cut_file import cut_copy
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.arrays import read_inputs, save_arrays
 from tvm_cascade.micro.board import Board
@@ -111,7 +112,8 @@ def _on_host(image: Image, feed: Arrays) -> tuple[_Measured, int, int]:
 def _reference(image: Image, feed: Arrays, model: Path, progress: Progress) -> Expected:
     progress(f"{image.name}: running the reference kernels on {model.name}")
     scales = {label: (spec.scale, spec.zero_point) for label, spec in image.named_inputs()}
-    return reference_outputs(model, feed, scales)
+    with cut_copy(model, image.networks[0].interface.cut) as path:
+        return reference_outputs(path, feed, scales)
 
 
 def _emulate(image: Image, board: Board, feed: Arrays, timeout_s: float, progress: Progress) -> _Measured:

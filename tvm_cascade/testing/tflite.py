@@ -94,6 +94,7 @@ class ModelWriter:
         version: int = 1,
         intermediates: Sequence[int] = (),
         inner: bool = False,
+        custom: str | None = None,
         **values: object,
     ) -> None:
         """Adds an operator whose outputs are outputs of the model, unless `inner`.
@@ -105,13 +106,14 @@ class ModelWriter:
         inputs, outputs : tensors; -1 is an input left out
         options : str, optional
             The table of options, such as "Conv2DOptions"; `values` are its fields as the schema spells them.
+        custom : name of a "CUSTOM" operator
         intermediates : tensors that tell an operator the scales of what it computes on the way
         """
         schema = _schema()
         code = schema.OperatorCodeT()
         code.builtinCode = getattr(schema.BuiltinOperator, name)
         code.deprecatedBuiltinCode = min(code.builtinCode, 127)
-        code.version = version
+        code.version, code.customCode = version, custom
         self._codes.append(code)
         op = schema.OperatorT()
         op.opcodeIndex = len(self._codes) - 1

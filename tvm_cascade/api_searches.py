@@ -1,0 +1,173 @@
+"""The functions of `api` that search for an order, a schedule or a graph and write no project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tvm.ir import IRModule
+
+from tvm_cascade import pipeline
+from tvm_cascade.keywords import OptimizeKeywords, StagesKeywords, takes
+from tvm_cascade.request import LoadRequest, OptimizeRequest, OrderRequest, StagesRequest
+from tvm_cascade.search_monitor import SearchMonitor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Model = str | Path | IRModule
+Progress = Callable[[str], None]
+
+
+def silent(_text: str) -> None:
+    return None
+
+
+def _reading(
+    input_shapes: Mapping[str, tuple[int, ...]] | None, until: str | Sequence[str], from_: str | Sequence[str]
+) -> LoadRequest:
+    return LoadRequest.of({"input_shapes": input_shapes, "until": until, "from_": from_})
+
+
+def order(
+    model: Model,
+    *,
+    rewrite: bool = False,
+    on_chip: int | str | None = None,
+    time_limit: float | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    until: str | Sequence[str] = (),
+    from_: str | Sequence[str] = (),
+    progress: Progress = silent,
+) -> dict[str, object]:
+    """The order of least peak memory (Serenity): the JSON object of `tvm-cascade order`.
+
+    Parameters
+    ----------
+    rewrite : bool
+        Convolutions may read the parts of a concat in place, so that the concat is removed, where that lowers the peak.
+    on_chip : int or str, optional
+        Size of an on-chip memory in bytes or as "256KiB": also count the bytes that move between it and off-chip memory.
+    time_limit : float, optional
+        Seconds after which the search ends with the best order so far.
+    input_shapes, until, from_
+        As in `load`, here and in the other functions.
+
+    Raises
+    ------
+    LoadError, UnsupportedOperatorError, UsageError
+        As `plan` does.
+    """
+    from tvm_cascade.ordering.report import order_report
+
+    asked = OrderRequest(rewrite, on_chip, time_limit)
+    loaded = pipeline.load(model, _reading(input_shapes, until, from_))
+    graph = pipeline.graph_of(loaded.mod)
+    progress(f"{loaded.name}: ordering {len(graph.ops)} operators")
+    assert not isinstance(asked.on_chip, str)
+    return order_report(graph, asked.rewrite, asked.on_chip, asked.time_limit)
+
+
+@takes(StagesKeywords, StagesRequest)
+def stages(
+    model: Model,
+    *,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    until: str | Sequence[str] = (),
+    from_: str | Sequence[str] = (),
+    progress: Progress = silent,
+    **options: Unpack[StagesKeywords],
+) -> tuple[dict[str, object], str]:
+    """The schedule of stages of least latency (IOS): the JSON object of `tvm-cascade stages`, and the same as text.
+
+    Parameters
+    ----------
+    target : str
+        "cuda" or "llvm", optionally followed by options of TVM's targets.
+    device : str, optional
+        Name of a device description; None takes the generic one of the target.
+    batch : int, optional
+        Batch size; only with the analytic cost.
+    unit, variant : str
+        What is scheduled as one ("op", "fused", "sepconv", "cell": `parallel.units`), and which schedules are searched
+        ("sequential", "greedy", "merge", "parallel", "both").
+    r, s : int, optional
+        Limits on the units of a group and on the groups of a stage; 0 or None for no limit.
+    cost : str
+        "analytic", or "measured" or "learned" on this machine.
+    load, output, picture : path, optional
+        Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
+    database, time_limit : path and float, optional
+        File that keeps measurements; seconds after which the search ends with the best schedule so far.
+    metaschedule, trials : path, int
+        Folder with MetaSchedule's records of tuned kernels; candidates that it measures for a kernel without a record.
+
+    Raises
+    ------
+    LoadError, UsageError, MissingToolError
+        The model or the saved schedule cannot be read; a value that an option cannot have; this machine lacks the device or
+        the tool to measure with.
+    """
+    from tvm_cascade.runtime.stages import stages as schedule
+
+    request = StagesRequest.of_all(options)
+    loaded = pipeline.load(model, _reading(input_shapes, until, from_))
+    progress(f"{loaded.name}: scheduling")
+    with SearchMonitor(request.time_limit) as limit:
+        data, text = schedule(loaded.mod, request, progress)
+    return data | {"limited": limit.limited}, text
+
+
+@takes(OptimizeKeywords, OptimizeRequest)
+def optimize(
+    model: Model,
+    *,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    until: str | Sequence[str] = (),
+    from_: str | Sequence[str] = (),
+    progress: Progress = silent,
+    **options: Unpack[OptimizeKeywords],
+) -> tuple[dict[str, object], str]:
+    """An equivalent graph of lower cost (MetaFlow): the JSON object of `tvm-cascade optimize`, and the same as text.
+
+    Parameters
+    ----------
+    target : str
+        "cuda" or "llvm", optionally followed by options of TVM's targets.
+    cost : str
+        "latency", "ios", "measured", "learned", "flops", "traffic", "launches", "peak", a weighted sum of them, or one with
+        a limit: "latency,peak<=256KiB".
+    device : str, optional
+        Name of a device description; None takes the generic one of the target.
+    alpha : float
+        MetaFlow's relaxation: graphs that cost up to alpha times the best are expanded.
+    budget : int
+        Limit on the graphs that are priced, for each part of a network that is split.
+    output, picture : path, optional
+        Files for the graph (.onnx, else a Relax module) and for a picture of it before and after.
+    database, time_limit : path and float, optional
+        File that keeps measurements; seconds after which the search ends with the best graph so far, None is 50.
+
+    Raises
+    ------
+    LoadError, UsageError, GraphError, InfeasibleError
+        The model cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
+    """
+    from tvm_cascade.runtime.optimize_module import SECONDS, optimize_module, save_optimized
+    from tvm_cascade.substitution.report import format_report
+
+    asked = OptimizeRequest.of_all(options)
+    loaded = pipeline.load(model, _reading(input_shapes, until, from_))
+    progress(f"{loaded.name}: searching")
+    search = {"alpha": asked.alpha, "budget": asked.budget, "database": asked.database}
+    seconds = asked.time_limit or SECONDS
+    with SearchMonitor(seconds) as limit:
+        done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, seconds=seconds, **search)
+    if asked.output is not None:
+        save_optimized(done, asked.output)
+    if asked.picture is not None:
+        from tvm_cascade.substitution.picture import draw
+
+        draw(done.read.dag, done.result.dag, asked.picture)
+    return done.report | {"limited": limit.limited}, format_report(done.report)

@@ -1,0 +1,161 @@
+"""Cuts of a model's graph at named tensors, whatever the file's format: which operators stay, and where others cut off.
+
+A cut network ends at the tensors of `--until` and begins at those of `--from`. Operators that none of its outputs needs are
+left out before anything looks at them, and so are inputs that only they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence, Set
+from dataclasses import dataclass
+from difflib import get_close_matches
+from shlex import quote
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.messages import printable
+from tvm_cascade.tensor_spec import Cut
+
+_LISTED = 3  # names that a message suggests
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator of a file: the tensors that it reads, weights left out, and those that it computes."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileGraph:
+    """The graph of a model's file by the names of its tensors."""
+
+    nodes: tuple[Node, ...]  # in an order in which they can be computed, for `in_front`; for `cut_out` in any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The tensors that operators compute."""
+        return tuple(name for node in self.nodes for name in node.writes)
+
+
+@dataclass(frozen=True, slots=True)
+class CutOut:
+    """What stays of a graph."""
+
+    nodes: tuple[int, ...]  # ascending
+    inputs: tuple[str, ...]  # those of the file that are still read, then those of the cut
+    outputs: tuple[str, ...]
+
+
+def cut_out(graph: FileGraph, cut: Cut) -> CutOut:
+    """The part of a graph between the tensors of a cut.
+
+    Raises
+    ------
+    UsageError
+        For a name that is no computed tensor of the graph, and for a cut that leaves nothing.
+    """
+    until, start = _named("--until", cut.until, graph), _named("--from", cut.start, graph)
+    both = [name for name in start if name in until]
+    if both:
+        raise UsageError(f"--until and --from both name {printable(both[0])}: no operator is left between")
+    outputs = until or graph.outputs
+    nodes, reached = _needed(graph, outputs, start)
+    if not nodes:
+        raise UsageError("--from names the outputs of the network: no operator is left between")
+    for name in start:
+        if name not in reached:
+            raise UsageError(f"--from {printable(name)}: no output of the network depends on it")
+    for i in nodes:
+        also = [name for name in graph.nodes[i].writes if name in start]
+        if also:
+            others = _listed(name for name in graph.nodes[i].writes if name not in start)
+            raise UsageError(
+                f"--from {printable(also[0])}: the operator that computes it also computes {others}: name both"
+            )
+    inputs = [name for name in graph.inputs if name in reached]
+    return CutOut(tuple(sorted(nodes)), (*inputs, *start), outputs)
+
+
+def _needed(graph: FileGraph, outputs: Iterable[str], start: Collection[str]) -> tuple[set[int], set[str]]:
+    """The operators that outputs need, and all tensors on the way; the search ends at `start`.
+
+    Operators that write nothing act in other ways: those in front of the last one that is needed stay.
+    """
+    producers = {name: i for i, node in enumerate(graph.nodes) for name in node.writes}
+    nodes: set[int] = set()
+    reached: set[str] = set()
+
+    def reach(names: Iterable[str]) -> None:
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name in reached:
+                continue
+            reached.add(name)
+            i = producers.get(name)
+            if i is not None and name not in start and i not in nodes:
+                nodes.add(i)
+                waiting.extend(graph.nodes[i].reads)
+
+    reach(outputs)
+    for i in range(max(nodes, default=0)):
+        if not graph.nodes[i].writes:
+            nodes.add(i)
+            reach(graph.nodes[i].reads)
+    return nodes, reached
+
+
+def _named(option: str, asked: Sequence[str], graph: FileGraph) -> tuple[str, ...]:
+    """The tensors that a list names; a text that is no name itself has several, separated by commas."""
+    computed = dict.fromkeys(graph.computed)
+    parts = [p for text in asked for p in ([text] if text in computed else text.split(","))]
+    for name in (part.strip() for part in parts):
+        if name not in computed:
+            raise UsageError(f"{option} {printable(name)}: {_unknown(name, graph)}")
+    return tuple(dict.fromkeys(part.strip() for part in parts))
+
+
+def _unknown(name: str, graph: FileGraph) -> str:
+    if name in graph.inputs:
+        return "it is an input of the network; name a tensor that an operator computes"
+    known = graph.computed
+    near = get_close_matches(name, known, _LISTED) or [k for k in known if name and name.lower() in k.lower()]
+    if near:
+        return f"no operator computes a tensor of that name; similar: {_listed(near[:_LISTED])}"
+    return f"no operator computes a tensor of that name; the last ones: {_listed(known[-_LISTED:])}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(printable(name) for name in names)
+
+
+def behind(graph: FileGraph, refused: Collection[int], tensors: Iterable[str] = ()) -> set[str]:
+    """The tensors that operators at these positions compute, and all that depend on them or on `tensors`."""
+    found = set(tensors)
+    for i, node in enumerate(graph.nodes):
+        if i in refused or not found.isdisjoint(node.reads):
+            found.update(node.writes)
+    return found
+
+
+def until_in_front(graph: FileGraph, refused: Set[str]) -> str:
+    """The remedy for a network of which the tensors `refused` cannot be computed: the option that cuts it in front of them.
+
+    Empty where nothing is left in front.
+    """
+    wanted = [r for node in graph.nodes if not refused.isdisjoint(node.writes) for r in node.reads]
+    known = behind(graph, (), graph.inputs) - refused - {*graph.inputs}
+    names = [name for name in dict.fromkeys((*wanted, *graph.outputs)) if name in known]
+    if not any(name in known for name in wanted):
+        return ""
+    return f"{until_option(names)} ends the network in front of it, and your program does the rest"
+
+
+def until_option(names: Sequence[str]) -> str:
+    """`--until` for these tensors, as a shell takes it."""
+    if any("," in name for name in names):
+        return " ".join(f"--until {quote(name)}" for name in names)
+    return f"--until {quote(','.join(names))}"
