@@ -16,7 +16,7 @@ then three Newton steps for `1 / (1 + E)` or `(1 - E) / (1 + E)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32
+from tvm_cascade.passes.integer.statements import loop, one_block, sequence, store
 from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, relax, s_tir, tirx
 
 GATE_BITS = 12  # fraction bits of a gate before its sigmoid or tanh
@@ -151,15 +152,11 @@ class _Loops:
         if self.major:
             batch, steps = steps, batch
         b, lane = tirx.Var("b", "int32"), tirx.Var("v_b", "int32")
-        body = _sequence(self._cleared(), _loop("t", steps, lambda t: self._step(lane, t)))
+        body = sequence(self._cleared(), loop("t", steps, lambda t: self._step(lane, t)))
         axis = tirx.IterVar(ir.Range(0, batch), lane, tirx.IterVar.DataPar)
         regions = [self._region(p, lane) for p in self.places], [self._region(self.out, lane)]
         block = s_tir.SBlock([axis], *regions, "lstm", body, None, [self.cell, self.sum, self.gate, self.held], [], {})
-        always = tirx.const(True, "bool")
-        nest = tirx.For(b, i32(0), i32(batch), tirx.ForKind.SERIAL, s_tir.SBlockRealize([b], always, block))
-        root = s_tir.SBlockRealize([], always, s_tir.SBlock([], [], [], "root", nest, None, [], [], {}))
-        attrs = ir.make_node("ir.DictAttrs", **{"tirx.noalias": True, "s_tir": True})
-        return tirx.PrimFunc([*self.places, self.out], root, ir.TupleType([]), attrs=attrs)
+        return one_block(block, b, batch, [*self.places, self.out])
 
     def _region(self, buffer: Value, b: Scalar) -> Value:
         """The region of a parameter that sequence `b` reads or writes."""
@@ -169,33 +166,33 @@ class _Loops:
         return tirx.BufferRegion(buffer, whole)
 
     def _cleared(self) -> Value:
-        return _loop("u", self.units, lambda u: _store(self.cell, u, tirx.const(0, "int16")))
+        return loop("u", self.units, lambda u: store(self.cell, u, tirx.const(0, "int16")))
 
     def _step(self, b: Scalar, t: Scalar) -> Value:
         def unit(u: Scalar) -> Value:
-            return _sequence(
-                _loop("k", self.count, lambda k: self._gate(b, t, u, k)),
+            return sequence(
+                loop("k", self.count, lambda k: self._gate(b, t, u, k)),
                 self._new_cell(u),
                 self._curve(self.cell[u].astype("int32"), self.fraction + self.states.cell_exponent + 1),
-                _store(self.held, 2, self._tanh(self.cell[u].astype("int32"))),
+                store(self.held, 2, self._tanh(self.cell[u].astype("int32"))),
                 self._output(b, t, u),
             )
 
-        return _loop("u", self.units, unit)
+        return loop("u", self.units, unit)
 
     def _gate(self, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> Value:
         """Computes gate `k` of unit `u`: both products, then sigmoid or tanh."""
-        back = _sequence(*self._product(1, self.out, b, t - i32(1), u, k))
+        back = sequence(*self._product(1, self.out, b, t - i32(1), u, k))
         tanh = k == i32(self.count - 2)
-        return _sequence(
-            _store(self.gate, k, i32(0)),
+        return sequence(
+            store(self.gate, k, i32(0)),
             *self._product(0, self.x, b, t, u, k),
             tirx.IfThenElse(t > i32(0), back, None),
             self._curve(
                 self.gate[k],
                 tirx.Select(tanh, i32(self.fraction - GATE_BITS + 1), i32(self.fraction - GATE_BITS)),
             ),
-            _store(self.gate, k, tirx.Select(tanh, self._tanh(self.gate[k]), self._sigmoid(self.gate[k]))),
+            store(self.gate, k, tirx.Select(tanh, self._tanh(self.gate[k]), self._sigmoid(self.gate[k]))),
         )
 
     def _product(self, which: int, source: Value, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> list[Value]:
@@ -204,13 +201,13 @@ class _Loops:
 
         def add(i: Scalar) -> Value:
             product = source[(*row, i)].astype("int32") * weights[k, u, i].astype("int32")
-            return _store(self.sum, i32(0), self.sum[0] + product)
+            return store(self.sum, i32(0), self.sum[0] + product)
 
         scaled = fp.te_rescale_channel(self.sum[0], multipliers[k], shifts[k], sums.shifts, sums.bound)
         return [
-            _store(self.sum, i32(0), bias[k, u]),
-            _loop("i", sums.weights.shape[2], add),
-            _store(self.gate, k, fp.te_clamp(self.gate[k] + scaled, -_ONE - 1, _ONE, "int32")),
+            store(self.sum, i32(0), bias[k, u]),
+            loop("i", sums.weights.shape[2], add),
+            store(self.gate, k, fp.te_clamp(self.gate[k] + scaled, -_ONE - 1, _ONE, "int32")),
         ]
 
     def _new_cell(self, u: Scalar) -> Value:
@@ -220,7 +217,7 @@ class _Loops:
         remembered = fp.te_rounding_divide(forget * self.cell[u].astype("int32"), 15)
         added = fp.te_rounding_divide(taken * new, 30 + states.cell_exponent)
         low, high = (-states.clip, states.clip) if states.clip else (-_ONE - 1, _ONE)
-        return _store(self.cell, u, fp.te_clamp(remembered + added, low, high, "int16"))
+        return store(self.cell, u, fp.te_clamp(remembered + added, low, high, "int16"))
 
     def _output(self, b: Scalar, t: Scalar, u: Scalar) -> Value:
         product = self.gate[self.count - 1] * self.held[2]
@@ -236,22 +233,22 @@ class _Loops:
 
         def above(e: Scalar) -> Value:
             scaled = (power * self.steps[e] + i32(_HALF)) >> i32(15)
-            return _store(self.held, 1, tirx.Select(((argument >> (e + i32(first))) & i32(1)) == i32(1), scaled, power))
+            return store(self.held, 1, tirx.Select(((argument >> (e + i32(first))) & i32(1)) == i32(1), scaled, power))
 
         half = (power + i32(_ONE + 1)) >> i32(1)
 
         def newton(_: Scalar) -> Value:
             error = _te_srdhm16(inverse, i32(_ONE_OF_TWO) - _te_srdhm16(half, inverse))
-            return _store(self.held, 2, inverse + _te_saturate16(error * i32(4)))
+            return store(self.held, 2, inverse + _te_saturate16(error * i32(4)))
 
         magnitude = tirx.Select(a < i32(0), i32(0) - a, a)
-        return _sequence(
-            _store(self.held, 0, (magnitude << shift) - i32(1)),
-            _store(self.held, 1, self.table[argument & i32((1 << first) - 1)].astype("int32")),
-            _loop("e", len(_EXP_STEPS), above),
-            _store(self.held, 1, tirx.Select(argument < i32(0), i32(_ONE), power)),
-            _store(self.held, 2, i32(_FORTYEIGHT_OVER_17) + _te_srdhm16(half, i32(_MINUS_32_OVER_17))),
-            _loop("n", 3, newton),
+        return sequence(
+            store(self.held, 0, (magnitude << shift) - i32(1)),
+            store(self.held, 1, self.table[argument & i32((1 << first) - 1)].astype("int32")),
+            loop("e", len(_EXP_STEPS), above),
+            store(self.held, 1, tirx.Select(argument < i32(0), i32(_ONE), power)),
+            store(self.held, 2, i32(_FORTYEIGHT_OVER_17) + _te_srdhm16(half, i32(_MINUS_32_OVER_17))),
+            loop("n", 3, newton),
         )
 
     def _sigmoid(self, a: Scalar) -> Scalar:
@@ -269,16 +266,3 @@ def _te_srdhm16(a: Scalar, b: Scalar) -> Scalar:
 
 def _te_saturate16(x: Scalar) -> Scalar:
     return fp.te_clamp(x, -_ONE - 1, _ONE, "int32")
-
-
-def _store(buffer: Value, index: Scalar | int, value: Scalar) -> Value:
-    return tirx.BufferStore(buffer, value, [i32(index) if isinstance(index, int) else index])
-
-
-def _loop(name: str, extent: int, body: Callable[[Scalar], Value]) -> Value:
-    var = tirx.Var(name, "int32")
-    return tirx.For(var, i32(0), i32(extent), tirx.ForKind.SERIAL, body(var))
-
-
-def _sequence(*statements: Value) -> Value:
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))

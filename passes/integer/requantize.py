@@ -12,8 +12,8 @@ import numpy as np
 
 from tvm_cascade.passes.integer import island as integer
 from tvm_cascade.passes.integer.emitter import Emitter, Operand
-from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_rescale
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, shape_of
+from tvm_cascade.passes.integer.fixed_point import i32, range_of, round_half_away, te_rescale
 from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
@@ -93,6 +93,20 @@ def rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Valu
         shift=s,
         **out.described,
     )
+
+
+def requantized_wide(emitter: Emitter, x: Value, scale: np.float32, zero_point: int, out: Output) -> Value:
+    """`clamp(MBQM(x - z) + z_out)` of stored integers `x` of up to 32 bits; all sums wrap in 32 bits, as the reference's do."""
+    m, s = integer.bounded_multiplier(np.float64(integer.positive(scale)) / np.float64(integer.positive(out.scale)))
+    bound = -range_of(dtype_of(x))[0] + abs(zero_point) + range_of(dtype_of(x))[1]
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            return out.stored(te_rescale(a[index].astype("int32") - i32(zero_point), m, s, bound))
+
+        return te.compute(out.shape, at, name="requantize")
+
+    return emitter.call("requantize_wide", compute, [x])
 
 
 def stored(x: Quantized) -> Quantized:

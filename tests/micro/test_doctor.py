@@ -110,12 +110,11 @@ def test_one_list_of_what_is_missing_and_what_stays_float(tmp_path: Path) -> Non
     weights = writer.constant(np.ones((3, 8), "float32"))
     writer.operator("FULLY_CONNECTED", [real, weights, -1], [made], "FullyConnectedOptions", inner=True)
     writer.operator("QUANTIZE", [made], [writer.tensor((1, 3), "int8", 0.1, 0)], "QuantizeOptions")
-    best, places = writer.tensor((1, 2), "int8", 0.1, 0), writer.tensor((1, 2), "int32")
-    writer.operator("TOPK_V2", [flat, writer.constant(np.array(2, "int32"))], [best, places], "TopKV2Options")
+    writer.operator("CUMSUM", [flat, writer.constant(np.array(1, "int32"))], [writer.tensor((1, 8), "int8", 0.1, 0)])
     writer.operator("LSH_PROJECTION", [flat], [writer.tensor((1, 4), "int32")], "LSHProjectionOptions")
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     found = diagnose(tmp_path / "m.tflite")
-    assert found.unsupported == ("quantized TOPK_V2", "LSH_PROJECTION")
+    assert found.unsupported == ("quantized CUMSUM", "LSH_PROJECTION")
     assert [(one.operator, one.bytes, one.macs, one.flash_bytes) for one in found.left_float] == [
         ("dequantize", 32, 0, 0),
         ("relax.matmul", 12, 24, 96),

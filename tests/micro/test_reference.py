@@ -119,6 +119,36 @@ def test_biases_of_int16_layers_are_named(tmp_path: Path) -> None:
     np.testing.assert_array_equal(ours, theirs)
 
 
+def test_numbers_beyond_2_to_the_31_steps_are_arbitrated(tmp_path: Path) -> None:
+    """The reference casts them to the least integer whatever their sign: half of the results are wrong."""
+    w = ModelWriter()
+    x, y = w.activation((60,), "float32"), w.tensor((60,), "int8", 1e-11, -3)
+    w.operator("QUANTIZE", [x], [y], "QuantizeOptions")
+    ours, theirs, note = _checked(tmp_path / "small.tflite", w)
+    assert note == "LiteRT with QUANTIZE: told numbers within 2^30 steps"
+    np.testing.assert_array_equal(ours, theirs)
+    assert set(theirs.tolist()) == {-128, 127}
+    reference = Reference(w.finish())
+    assert (reference.run(random_inputs(reference.inputs, 0))[0] != theirs).sum() > 10
+
+
+@pytest.mark.parametrize("dtype, zero", [("int8", -7), ("uint8", 200)])
+def test_bytes_are_quantized_to_32_bits(tmp_path: Path, dtype: str, zero: int) -> None:
+    """As TensorFlow Lite Micro does; LiteRT refuses it."""
+    w = ModelWriter()
+    x, y = w.activation((60,), dtype, 0.3, zero), w.tensor((60,), "int32", 1e-4, 11)
+    w.operator("QUANTIZE", [x], [y], "QuantizeOptions")
+    path = tmp_path / "wide.tflite"
+    path.write_bytes(w.finish())
+    lower: Any = LowerQuantized()
+    stored = np.arange(60).astype(dtype)
+    expected = reference_outputs(path, {io_spec(load(path)).inputs[0].name: stored})
+    assert expected.note == "LiteRT with QUANTIZE: of 8 bits to 32 computed by way of 16"
+    (theirs,) = expected.outputs.values()
+    np.testing.assert_array_equal(Compiled(lower(load(path)))(stored)[0], theirs)
+    np.testing.assert_allclose((theirs - 11) * 1e-4, 0.3 * (stored.astype("int32") - zero), atol=1e-4)
+
+
 def _model(path: Path, kind: str, shape: tuple[int, ...], opset: int = 19, **attrs: Any) -> dict[str, np.ndarray]:
     """One operator with a weight where it needs one; its input."""
     onnx = pytest.importorskip("onnx")

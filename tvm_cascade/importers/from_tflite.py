@@ -107,7 +107,8 @@ def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:
 
 def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: IoSpec) -> IoSpec:
     """`spec` with the output shapes that the imported operators compute. Raises `LoadError` where they contradict the
-    declared ones; an extent that the file leaves open (-1 in its signature, 1 in its shape) may be any."""
+    declared ones; an extent that the file leaves open (-1 in its signature, 1 in its shape) may be any, and so may a shape
+    that it leaves empty."""
     graph = model.Subgraphs(0)
     result: Any = mod["main"].ret_ty
     types = list(result.fields) if hasattr(result, "fields") else [result]
@@ -115,7 +116,9 @@ def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: Io
     for k, (declared, computed) in enumerate(zip(spec.outputs, types, strict=True)):
         shape = tuple(int(d) for d in computed.shape.values)
         tensor = graph.Tensors(graph.Outputs(k))
-        if not fits(shape, _signature(tensor) or declared.shape):
+        if (tensor.ShapeLength() or tensor.ShapeSignatureLength()) and not fits(
+            shape, _signature(tensor) or declared.shape
+        ):
             raise LoadError(
                 path, f"output {declared.name} has the shape {list(declared.shape)} in the file, {list(shape)} computed"
             )

@@ -34,12 +34,14 @@ from tvm_cascade.passes.integer.island import activation_range
 _MOVES_ONLY = frozenset((
     "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER", "GATHER_ND",
     "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SLICE",
-    "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TRANSPOSE", "UNPACK",
+    "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE",
+    "UNPACK",
 ))  # fmt: skip
 _FOLDED = frozenset(("FILL", "RANK", "SHAPE"))
 # the LSTM is refused by its converter, which says why
 _IN_ISLANDS = frozenset((
-    "BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1", "UNIDIRECTIONAL_SEQUENCE_LSTM",
+    "BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1", "SVDF",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM",
 ))  # fmt: skip
 _FUSED_BOUNDS = {
     tflite.ActivationFunctionType.RELU: (0.0, None),
@@ -259,9 +261,10 @@ class Converter(LstmConverters):
             finally:
                 self.exp_tab.set_expr(name, plain, force_override=True)
         declared = self._shape(self.get_output_tensors(op)[0])
-        if int(np.prod(declared)) != flat[0] * units and self.options(op, tflite.FullyConnectedOptions).KeepNumDims():
-            declared = [*shape[:-1], units]
-        if declared != [flat[0], units] and int(np.prod(declared)) == flat[0] * units:
+        known = declared and int(np.prod(declared)) == flat[0] * units
+        if not known and self.options(op, tflite.FullyConnectedOptions).KeepNumDims():
+            declared, known = [*shape[:-1], units], True
+        if known and declared != [flat[0], units]:
             result = relax.op.reshape(result, declared)
         return result
 

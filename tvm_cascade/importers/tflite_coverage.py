@@ -10,7 +10,8 @@ from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_moves import Operator, tflite
 
-_POST_PROCESS = b"TFLite_Detection_PostProcess"  # the one custom operator that the importer knows
+_POST_PROCESS = "TFLite_Detection_PostProcess"
+_DECODER = "a decoder of detections, which is left to the host"
 _LOOP = "a loop: convert the network with its loops unrolled (Keras: LSTM(..., unroll=True))"
 _BRANCH = "a branch: export the one of its ways that the device takes"
 _CONTROL = {"WHILE": _LOOP, "STABLEHLO_WHILE": _LOOP, "IF": _BRANCH}
@@ -28,6 +29,8 @@ def coverage(converter: Any, known: Container[str], quantized: Container[str]) -
         name = _name(converter, op, names)
         if name in _CONTROL:
             absent[i] = f"{name} (operator {i}): {_CONTROL[name]}"
+        elif name.startswith(_POST_PROCESS):
+            absent[i] = f"{name} (operator {i}): {_DECODER}"
         elif name not in known:
             absent[i] = name
         else:
@@ -47,6 +50,4 @@ def _name(converter: Any, op: Operator, names: dict[int, str]) -> str:
     if name != "CUSTOM":
         return name
     custom = code.CustomCode() or b"?"
-    if custom == _POST_PROCESS:
-        return "DETECTION_POSTPROCESS"
     return f"{re.sub(r'[^ -~]', '?', custom.decode('utf-8', 'replace'))[:60]} (custom)"

@@ -4,11 +4,15 @@ converts their float form wrongly."""
 from __future__ import annotations
 
 import numpy as np
+import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, tflite, zero_point_of
+from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
 from tvm_cascade.importers.tflite_shapes import ShapeConverters
-from tvm_cascade.passes.integer.island import EXPLICIT_AXIS
+from tvm_cascade.passes.integer.emitter import Emitter
+from tvm_cascade.passes.integer.island import EXPLICIT_AXIS, STORED_TYPES, Output
+from tvm_cascade.passes.integer.requantize import requantized_wide
+from tvm_cascade.passes.integer.top_k import lower_top_k
 
 
 class FunctionConverters(ShapeConverters):
@@ -50,7 +54,8 @@ class FunctionConverters(ShapeConverters):
             wide = [1] * (3 - len(shape)) + shape
             order = [*range(len(wide) - 2), len(wide) - 1, len(wide) - 2] if swapped else None
             operands.append(self._moved(tensor, wide, order))
-        rank, result = len(self._shape(output)), self.bb.emit(self._stored(relax.op.matmul(*operands), op))
+        rank = len(self._shape(output)) or max(len(self._shape(t)) for t in tensors)
+        result = self.bb.emit(self._stored(relax.op.matmul(*operands), op))
         made = [int(d) for d in result.ty.shape.values]
         return relax.op.reshape(result, made[-rank:]) if rank < 3 else result
 
@@ -82,6 +87,30 @@ class FunctionConverters(ShapeConverters):
         params = tensor.qnn_params
         value = self.get_expr(tensor.tensor_idx)
         return relax.op.dequantize(value, params["scale"], params["zero_point"], axis=EXPLICIT_AXIS)
+
+    @converts("QUANTIZE")
+    def _quantize(self, op: Operator) -> Value:
+        """Stored integers from or to int32, which no island holds, are requantized here."""
+        source, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        given, made = (self.get_tensor_type_str(t.tensor.Type()) for t in (source, output))
+        if "int32" not in (given, made):
+            return self.convert_quantize(op)
+        if not source.qnn_params or not output.qnn_params or not {given, made} <= {*STORED_TYPES, "int32"}:
+            raise tvm.error.OpNotImplemented(f"QUANTIZE of {given} to {made}")
+        out = Output.unbounded(tuple(self._shape(source)), made, scale_of(output), zero_point_of(output))
+        x = self.get_tensor_expr(source)
+        return requantized_wide(Emitter(self.bb, {}, "quantize"), x, scale_of(source), zero_point_of(source), out)
+
+    @converts("TOPK_V2")
+    def _top_k(self, op: Operator) -> Value:
+        """Values and places along the last axis, among equals the first ones, as the reference orders them."""
+        data, count = self.get_input_tensors(op)
+        (k,), shape = self._ints(count), self._shape(data)
+        if not shape or not 0 < k <= shape[-1]:
+            raise tvm.error.OpAttributeInvalid(f"k of {k} for {shape}")
+        values, places = lower_top_k(Emitter(self.bb, {}, "top_k"), self.get_tensor_expr(data), k)
+        declared = self.get_tensor_type_str(self.get_output_tensors(op)[1].tensor.Type())
+        return relax.Tuple([values, places if declared == "int32" else relax.op.astype(places, declared)])
 
     @converts("GELU")
     def _gelu(self, op: Operator) -> Value:

@@ -2,8 +2,8 @@
 unless its variables are reset. (Relax's importer couples the input gate to the forget gate, even if the file does not.)
 
 `i, f, o = sigmoid(W x + R h + b)`, `g = tanh(W x + R h + b)`, `c = f c + i g`, `h = o tanh(c)`. Float ones are unrolled
-over their steps, with one product of the inputs of all steps. Quantized ones are converted to the integer kernel here,
-because `passes.LowerQuantized` could not derive their arithmetic from a float form.
+over their steps, with one product of the inputs of all steps; they may clip `c` and project `h`. Quantized ones are
+converted to the integer kernel here, because `passes.LowerQuantized` could not derive their arithmetic from a float form.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.importers.tflite_functions import FunctionConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
+from tvm_cascade.importers.tflite_svdf import SvdfConverters
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, States, lower_lstm
 
@@ -24,7 +24,7 @@ _WEIGHTS, _RECURRENT, _PEEPHOLES, _BIASES, _PROJECTION, _STATES, _NORMS = 1, 5, 
 _HIDDEN = 4  # among the intermediates of an operator: the output before any projection
 
 
-class LstmConverters(FunctionConverters):
+class LstmConverters(SvdfConverters):
     """The converter of the LSTM, float and quantized."""
 
     @converts("UNIDIRECTIONAL_SEQUENCE_LSTM")
@@ -48,7 +48,7 @@ class LstmConverters(FunctionConverters):
             np.concatenate([np.asarray(self.get_tensor_value(tensors[at + k])) for k in used])
             for at in (_WEIGHTS, _RECURRENT, _BIASES)
         )
-        units = recurrent.shape[1]
+        states = recurrent.shape[1]
         inputs = self.bb.emit(relax.op.add(relax.op.matmul(flat, _const(weights.T)), _const(bias)))
         hidden = cell = None
         made = []
@@ -56,15 +56,18 @@ class LstmConverters(FunctionConverters):
             gates = relax.op.strided_slice(inputs, axes=[0], begin=[step * batch], end=[(step + 1) * batch])
             if hidden is not None:
                 gates = relax.op.add(self.bb.emit(gates), relax.op.matmul(hidden, _const(recurrent.T)))
-            hidden, cell = self._lstm_step(self.bb.emit(gates), cell, units, coupled)
-            made.append(self.bb.emit(relax.op.reshape(hidden, [1, batch, units])))
+            hidden, cell = self._lstm_step(self.bb.emit(gates), cell, coupled, options.CellClip())
+            hidden = self._projected(hidden, tensors, options.ProjClip())
+            made.append(self.bb.emit(relax.op.reshape(hidden, [1, batch, states])))
         result = made[0] if steps == 1 else relax.op.concat(made, 0)
         return result if major else relax.op.permute_dims(result, [1, 0, 2])
 
-    def _lstm_step(self, gates: Value, cell: Value | None, units: int, coupled: bool) -> tuple[Value, Value]:
+    def _lstm_step(self, gates: Value, cell: Value | None, coupled: bool, clip: float) -> tuple[Value, Value]:
         """Hidden and cell state, `[batch, units]`, after a step. `gates` are the sums before their activations, `[batch,
-        4 * units]` (3 if the input gate is coupled to the forget gate); `cell` is the state before, None for zero."""
+        4 * units]` (3 if the input gate is coupled to the forget gate); `cell` is the state before, None for zero; `clip`
+        bounds the magnitude of the state after, 0 for no bound."""
         names = _GATES[1:] if coupled else _GATES
+        units = int(gates.ty.shape.values[1]) // len(names)
         part = {
             name: self.bb.emit(relax.op.strided_slice(gates, axes=[1], begin=[k * units], end=[(k + 1) * units]))
             for k, name in enumerate(names)
@@ -74,17 +77,32 @@ class LstmConverters(FunctionConverters):
         taken = relax.op.subtract(one, forget) if coupled else relax.op.sigmoid(part["input"])
         new = self.bb.emit(relax.op.multiply(taken, relax.op.tanh(part["cell"])))
         cell = new if cell is None else self.bb.emit(relax.op.add(relax.op.multiply(forget, cell), new))
+        cell = self._clipped(cell, clip)
         return self.bb.emit(relax.op.multiply(relax.op.sigmoid(part["output"]), relax.op.tanh(cell))), cell
 
+    def _projected(self, hidden: Value, tensors: list[Any], clip: float) -> Value:
+        """The output and next state of a step: `hidden`, or its projection, whose magnitude `clip` bounds (0: no bound)."""
+        weights, bias = tensors[_PROJECTION : _PROJECTION + 2]
+        if weights.tensor_idx < 0:
+            return hidden
+        matrix = np.asarray(self.get_tensor_value(weights))
+        made = self.bb.emit(relax.op.matmul(hidden, _const(matrix.T)))
+        if bias.tensor_idx >= 0:
+            made = self.bb.emit(relax.op.add(made, _const(np.asarray(self.get_tensor_value(bias)))))
+        return self._clipped(made, clip)
+
+    def _clipped(self, value: Value, clip: float) -> Value:
+        return self.bb.emit(relax.op.clip(value, min=-clip, max=clip)) if clip > 0 else value
+
     def _check_lstm(self, tensors: list[Any], options: Any) -> None:
-        beyond = {"peepholes": range(_PEEPHOLES, _BIASES), "a projection": (_PROJECTION, _PROJECTION + 1)}
-        for what, places in (beyond | {"layer normalization": range(_NORMS, len(tensors))}).items():
+        beyond = {"peepholes": range(_PEEPHOLES, _BIASES), "layer normalization": range(_NORMS, len(tensors))}
+        if tensors[0].qnn_params:
+            beyond["a projection of integers"] = range(_PROJECTION, _STATES)
+        for what, places in beyond.items():
             if any(tensors[k].tensor_idx >= 0 for k in places):
                 raise tvm.error.OpNotImplemented(f"an LSTM with {what}")
         if options.FusedActivationFunction() != tflite.ActivationFunctionType.TANH:
             raise tvm.error.OpNotImplemented("an LSTM with another activation than tanh")
-        if options.CellClip() and not tensors[0].qnn_params:
-            raise tvm.error.OpNotImplemented("a float LSTM that clips its cell")
 
     def _integer_lstm(self, op: Operator, tensors: list[Any], options: Any) -> Value:
         """An LSTM of int8 with an int16 cell state, in the reference's arithmetic."""

@@ -110,16 +110,23 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("GATHER_ND")
     def _gather_nd(self, op: Operator) -> Value:
-        """Constant indices of several axes become indices into one axis, to which these are flattened."""
+        """Indices of several axes become indices into one axis, to which these are flattened. Computed ones are held within
+        their axes first: the reference refuses to run with others."""
         data, indices = self.get_input_tensors(op)
-        if self.has_expr(indices.tensor_idx):
-            raise tvm.error.OpNotImplemented("GATHER_ND with computed indices")
         shape, extent = self._shape(data), self._shape(indices)[-1]
         extents = shape[:extent]
-        table = self._places(indices, np.array(extents)).value.numpy()
-        places = np.ravel_multi_index(np.moveaxis(table, -1, 0), extents).astype("int32")
+        places = self._places(indices, np.array(extents))
+        strides = [prod(extents[k + 1 :]) for k in range(extent)]
+        if self.has_expr(indices.tensor_idx):
+            last = relax.const(np.array(extents, "int32") - 1, "int32")
+            held = relax.op.minimum(relax.op.maximum(self.bb.emit(places), relax.const(0, "int32")), last)
+            steps = relax.const(np.array(strides, "int32"), "int32")
+            flat_places = self.bb.emit(relax.op.sum(relax.op.multiply(held, steps), axis=-1))
+        else:
+            table = np.moveaxis(places.value.numpy(), -1, 0)
+            flat_places = relax.const(np.ravel_multi_index(table, extents).astype("int32"), "int32")
         flat = relax.op.reshape(self.get_tensor_expr(data), [prod(extents), *shape[len(extents) :]])
-        return relax.op.take(self.bb.emit(flat), relax.const(places, "int32"), axis=0, mode="fast")
+        return relax.op.take(self.bb.emit(flat), flat_places, axis=0, mode="fast")
 
     def _places(self, indices: stock.TensorWrapper, extent: int | np.ndarray) -> Value:
         """Indices as int32; constant ones are checked against `extent`."""

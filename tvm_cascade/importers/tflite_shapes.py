@@ -40,13 +40,16 @@ class ShapeConverters(MoveConverters):
         return input_tensor_idx not in self.known and super().has_expr(input_tensor_idx)
 
     def get_tensor_shape(self, tensor_wrapper: stock.TensorWrapper) -> Any:
-        """The shape of a tensor: of its folded or imported value if there is one, else the declared shape."""
+        """The shape of a tensor: of its folded or imported value if there is one, else the declared shape, which a file may
+        leave empty for tensors that operators compute."""
         if tensor_wrapper.tensor_idx in self.known:
             return np.array(self.known[tensor_wrapper.tensor_idx].shape, "int64")
         if tensor_wrapper.tensor_idx >= 0 and self.has_expr(tensor_wrapper.tensor_idx):
             shape = getattr(self.get_expr(tensor_wrapper.tensor_idx).ty, "shape", None)
             if shape is not None and hasattr(shape, "values"):
                 return np.array([int(d) for d in shape.values], "int64")
+        if not tensor_wrapper.tensor.ShapeLength():
+            return np.array([], "int64")
         return super().get_tensor_shape(tensor_wrapper)
 
     def fold_shape(self, name: str, op: Operator) -> bool:

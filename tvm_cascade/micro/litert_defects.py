@@ -145,6 +145,28 @@ def _response(edit: _Editor, op: Any) -> str:
     return "computed by TensorFlow's definition"
 
 
+_LARGE = 1 << 16  # numbers that a float network hardly reaches
+
+
+def _quantize(edit: _Editor, op: Any) -> str:
+    """The reference casts numbers beyond 2^31 steps to the least integer, whatever their sign, and adds the zero point: here
+    they are bounded before. TFLite Micro also quantizes 8 bits to 32, which LiteRT refuses: here by way of 16 bits."""
+    types, x, y = edit.schema.TensorType, int(op.inputs[0]), int(op.outputs[0])
+    scales = [q.scale for q in (edit.tensor(x).quantization, edit.tensor(y).quantization) if q is not None]
+    if edit.kind(y) == types.INT32 and edit.kind(x) in (types.INT8, types.UINT8) and len(scales) == 2:
+        middle = edit.like(x, types.INT16, -int(edit.tensor(x).quantization.zeroPoint[0]))
+        op.inputs = np.array([edit.before("QUANTIZE", [x], middle, "QuantizeOptions")], "int32")
+        return "of 8 bits to 32 computed by way of 16"
+    if edit.kind(x) != types.FLOAT32 or not scales or (1 << 31) * float(scales[-1][0]) > _LARGE:
+        return ""
+    below, bounded = (edit.like(x, types.FLOAT32) for _ in range(2))
+    most = np.array([(1 << 30) * float(scales[-1][0])])
+    edit.before("MINIMUM", [x, edit.constant(most)], below, "MaximumMinimumOptions")
+    edit.before("MAXIMUM", [below, edit.constant(-most)], bounded, "MaximumMinimumOptions")
+    op.inputs = np.array([bounded], "int32")
+    return "told numbers within 2^30 steps"
+
+
 def _become(edit: _Editor, op: Any, name: str, inputs: list[int], options: str) -> None:
     """Make `op` another operator, with the same output."""
     edit.before(name, inputs, int(op.outputs[0]), options)
@@ -159,6 +181,7 @@ _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
         "CONV_2D": _bias,
         "SUM": _sum,
         "LOCAL_RESPONSE_NORMALIZATION": _response,
+        "QUANTIZE": _quantize,
     }
 )
 

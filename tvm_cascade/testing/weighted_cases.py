@@ -118,25 +118,30 @@ def batch_matmul(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
 
 
 def lstm(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
-    """Float, or int8 with a cell of int16 whose gates reach from flat to saturated."""
+    """Float, now and then with a projection, or int8 with a cell of int16 whose gates reach from flat to saturated."""
     batch, steps, depth, units = dims(rng, 3, 5, 6, 6)
     major, coupled = bool(rng.random() < 0.4), bool(rng.random() < 0.3)
-    shape, result_shape = ((steps, batch), (steps, batch, units)) if major else ((batch, steps), (batch, steps, units))
+    made = int(rng.integers(1, 6)) if dtype == "float32" and rng.random() < 0.5 else units  # by a projection
+    shape, result_shape = ((steps, batch), (steps, batch, made)) if major else ((batch, steps), (batch, steps, made))
     (sx, zx), (sh, zh) = (quantized(rng, dtype, 1e-3, 0.1), (log_uniform(rng, 2e-3, 1 / 127), zero_point(rng, dtype)))
     x = w.activation((*shape, depth), dtype, sx, zx)
     inputs = [x, *([-1] * 23)]
     for k in range(1 if coupled else 0, 4):
         sw, sr = log_uniform(rng, 1e-3, 0.05), log_uniform(rng, 1e-3, 0.05)
         inputs[1 + k] = w.constant(stored(rng, (units, depth), dtype), sw)
-        inputs[5 + k] = w.constant(stored(rng, (units, units), dtype), sr)
+        inputs[5 + k] = w.constant(stored(rng, (units, made), dtype), sr)
         bias = rng.normal(0, 2 / (sx * sw), units).round() if dtype == "int8" else stored(rng, (units,), dtype)
         inputs[12 + k] = w.constant(bias.astype("int32" if dtype == "int8" else dtype), sx * sw)
     exponent = int(rng.integers(-15, -10))
-    inputs[18] = w.tensor((batch, units), dtype, sh, zh, variable=True)
+    if made != units:
+        inputs[16] = w.constant(stored(rng, (made, units), dtype))
+        inputs[17] = w.constant(stored(rng, (made,), dtype)) if rng.random() < 0.5 else -1
+    inputs[18] = w.tensor((batch, made), dtype, sh, zh, variable=True)
     inputs[19] = w.tensor((batch, units), "int16" if dtype == "int8" else dtype, 2.0**exponent, variable=True)
     between = [w.tensor((1,), dtype, sh, zh) for _ in range(5)] if dtype == "int8" else []
-    clip = float(rng.uniform(0.2, 1.0)) if dtype == "int8" and rng.random() < 0.3 else 0.0
-    options = {"fusedActivationFunction": 4, "timeMajor": major, "cellClip": clip, "projClip": 0.0}
+    clip, last = (float(rng.uniform(0.2, 1.0)) if rng.random() < 0.3 else 0.0 for _ in range(2))
+    options = {"fusedActivationFunction": 4, "timeMajor": major, "cellClip": clip}
+    options["projClip"] = last if dtype == "float32" else 0.0
     name, table = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
     w.operator(name, inputs, [w.tensor(result_shape, dtype, sh, zh)], table, intermediates=between, **options)
 

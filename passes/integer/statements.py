@@ -1,0 +1,33 @@
+"""TIR statements of the kernels that TE cannot express: loops whose steps depend on the steps before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm_cascade.passes.integer.fixed_point import i32
+from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, s_tir, tirx
+
+
+def store(buffer: Value, index: Scalar | int, value: Scalar) -> Value:
+    """`buffer[index] = value` of a buffer of one axis."""
+    return tirx.BufferStore(buffer, value, [i32(index) if isinstance(index, int) else index])
+
+
+def loop(name: str, extent: int, body: Callable[[Scalar], Value]) -> Value:
+    """`body(i)` for every i below `extent`, in order."""
+    var = tirx.Var(name, "int32")
+    return tirx.For(var, i32(0), i32(extent), tirx.ForKind.SERIAL, body(var))
+
+
+def sequence(*statements: Value) -> Value:
+    """The statements one after the other."""
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
+
+
+def one_block(block: Value, index: Scalar, extent: int, params: Sequence[Value]) -> Function:
+    """A PrimFunc of the buffers `params` that runs `block`, which has one axis, for every `index` below `extent`."""
+    always = tirx.const(True, "bool")
+    nest = tirx.For(index, i32(0), i32(extent), tirx.ForKind.SERIAL, s_tir.SBlockRealize([index], always, block))
+    root = s_tir.SBlockRealize([], always, s_tir.SBlock([], [], [], "root", nest, None, [], [], {}))
+    attrs = ir.make_node("ir.DictAttrs", **{"tirx.noalias": True, "s_tir": True})
+    return tirx.PrimFunc(list(params), root, ir.TupleType([]), attrs=attrs)

@@ -1,0 +1,83 @@
+"""Converter of SVDF, the filters of keyword spotting, float and int8. (Relax's importer refuses int8, and filters the state of
+the step before.)
+
+A network without other variables computes one step, from states of zero: what an interpreter computes that was just made, or
+whose variables were reset. Quantized ones are converted to integer kernels here, because no float form has their arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvm_cascade.importers.tflite_functions import FunctionConverters
+from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
+from tvm_cascade.passes.integer.emitter import Emitter
+from tvm_cascade.passes.integer.island import Output
+from tvm_cascade.passes.integer.svdf import Filters, lower_svdf
+
+
+class SvdfConverters(FunctionConverters):
+    """The converter of SVDF."""
+
+    @converts("SVDF")
+    def _svdf(self, op: Operator) -> Value:
+        x, features, times, bias, state = self.get_input_tensors(op)
+        options = self.options(op, tflite.SVDFOptions)
+        weights, last = self._svdf_weights(features, times, options.Rank())
+        if state.tensor_idx < 0 or self.has_expr(state.tensor_idx) or not state.tensor.IsVariable():
+            raise tvm.error.OpNotImplemented("SVDF with a state that is no variable")
+        units = len(weights) // options.Rank()
+        added = np.zeros(units) if bias.tensor_idx < 0 else np.asarray(self.get_tensor_value(bias))
+        if x.qnn_params:
+            return self._integer_svdf(op, weights, last, added.astype("int32"))
+        made = relax.op.matmul(self.get_tensor_expr(x), relax.const(np.ascontiguousarray(weights.T), "float32"))
+        parts = relax.op.multiply(self.bb.emit(made), relax.const(last.astype("float32")))
+        ranks = self.bb.emit(relax.op.reshape(self.bb.emit(parts), [self._shape(x)[0], units, options.Rank()]))
+        total = relax.op.add(self.bb.emit(relax.op.sum(ranks, axis=-1)), relax.const(added.astype("float32")))
+        return self.convert_fused_activation_function(total, options.FusedActivationFunction())
+
+    def _svdf_weights(self, features: Any, times: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """The weights of the features, and the time weights of the last step."""
+        if any(self.has_expr(t.tensor_idx) for t in (features, times)):
+            raise tvm.error.OpNotImplemented("SVDF with computed weights")
+        weights, all_times = (np.asarray(self.get_tensor_value(t)) for t in (features, times))
+        if (
+            weights.ndim != 2
+            or all_times.ndim != 2
+            or not len(weights) == len(all_times)
+            or rank < 1
+            or len(weights) % rank
+        ):
+            raise tvm.error.OpAttributeInvalid(f"rank {rank} of {weights.shape} and {all_times.shape}")
+        return weights, np.ascontiguousarray(all_times[:, -1])
+
+    def _integer_svdf(self, op: Operator, weights: np.ndarray, last: np.ndarray, bias: np.ndarray) -> Value:
+        """An SVDF of int8 with a state and time weights of int16 or int8, in the reference's arithmetic."""
+        x, features, times, _, state = self.get_input_tensors(op)
+        output = self.get_output_tensors(op)[0]
+        kind = self.get_tensor_type_str(state.tensor.Type())
+        types = [self.get_tensor_type_str(t.tensor.Type()) for t in (x, features, output)]
+        if types != ["int8"] * 3 or kind not in ("int8", "int16") or str(last.dtype) != kind:
+            raise tvm.error.OpNotImplemented(f"an integer SVDF of {types[0]} with a state of {kind}")
+        if not all(t.qnn_params for t in (features, times, state, output)):
+            raise tvm.error.OpNotImplemented("an integer SVDF of which a tensor has no scale")
+        if self.options(op, tflite.SVDFOptions).FusedActivationFunction() != tflite.ActivationFunctionType.RELU:
+            raise tvm.error.OpNotImplemented(
+                "an integer SVDF with another activation than RELU, which the reference refuses"
+            )
+        batch = self._shape(x)[0]
+        held = Output.unbounded((batch, len(weights)), kind, scale_of(state), zero_point_of(state))
+        out = Output.unbounded((batch, len(bias)), "int8", scale_of(output), zero_point_of(output))
+        filters = Filters(
+            weights,
+            last,
+            bias,
+            zero_point_of(x),
+            held,
+            float(scale_of(x) * scale_of(features) / held.scale),
+            float(held.scale * scale_of(times) / out.scale),
+        )
+        return lower_svdf(Emitter(self.bb, {}, "svdf"), self.get_tensor_expr(x), filters, out)
