@@ -230,3 +230,30 @@ def test_an_onnx_output_of_a_shape_that_depends_on_values_can_be_cut_off(tmp_pat
     with pytest.raises(LoadError, match=r"NonZero has an output whose shape .*--until boxes ends"):
         load(path)
     load(path, until="boxes")
+
+
+def test_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Detector(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.last = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Linear(6, 2)
+
+        def forward(self, x: Any, shift: Any) -> Any:
+            boxes = self.last(torch.relu(self.layer(x)))
+            return torch.linalg.inv_ex(boxes @ boxes.mT)[0] + shift
+
+    path = tmp_path / "net.pt2"
+    example = (torch.zeros(2, 3, 6, 6), torch.zeros(6))
+    shapes = ({0: torch.export.Dim("batch")}, None)
+    torch.export.save(torch.export.export(Detector().eval(), example, dynamic_shapes=shapes), path)
+    with pytest.raises(UnsupportedOperatorError, match=r"linalg_inv_ex.*: --until matmul ends the network"):
+        load(path)
+    (x,), (boxes,) = (getattr(io_spec(load(path, until="linear")), side) for side in ("inputs", "outputs"))
+    assert (x.name, x.shape, boxes.name, boxes.shape) == ("x", (1, 3, 6, 6), "linear", (1, 4, 6, 2))
+    for name, options in (("head", {"until": "linear"}), ("tail", {"until": "linear", "from_": "relu"})):
+        made = tvm_cascade.compile(path, target="host", output=tmp_path / name, **options)
+        assert tvm_cascade.run(made.folder, check=path).match
+    with pytest.raises(UsageError, match="linalg_inv_ex is no tensor but a list of them"):
+        load(path, until="linalg_inv_ex")

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError
 from tvm_cascade.importers.tflite_cut import cut_tflite
 from tvm_cascade.importers.tflite_model import MalformedModel
+from tvm_cascade.importers.torch_cut import cut_torch
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.tensor_spec import Cut
 
@@ -73,4 +74,8 @@ def _onnx(path: Path, data: bytes, cut: Cut) -> bytes:
     return cut_onnx(model, cut).SerializeToString()
 
 
-_CUTTERS: Mapping[str, Callable[[Path, bytes, Cut], bytes]] = MappingProxyType({".onnx": _onnx})
+def _torch(_path: Path, data: bytes, cut: Cut) -> bytes:
+    return cut_torch(data, cut)
+
+
+_CUTTERS: Mapping[str, Callable[[Path, bytes, Cut], bytes]] = MappingProxyType({".onnx": _onnx, ".pt2": _torch})

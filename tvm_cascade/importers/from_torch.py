@@ -8,12 +8,9 @@ An archive of torch.export is read by torch itself: load none from a source that
 
 from __future__ import annotations
 
-import contextlib
 import io
-import logging
-import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,8 @@ from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
 from tvm_cascade.importers.constant_indices import wrap_indices
 from tvm_cascade.importers.interface import check_inputs, check_sizes, fits, with_interface
-from tvm_cascade.importers.torch_package import torch_package
+from tvm_cascade.importers.torch_cut import until_before
+from tvm_cascade.importers.torch_package import quietly, torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
 from tvm_cascade.importers.values import blocks_closed, is_quantized, relax
 from tvm_cascade.messages import last_line, printable
@@ -52,37 +50,24 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
             unpacked = sum(member.file_size for member in archive.infolist())
         if unpacked > _MOST_BYTES:
             raise LoadError(path, f"holds {unpacked} bytes when unpacked, more than {_MOST_BYTES}")
-        with _quietly():
+        with quietly():
             exported = torch.export.load(io.BytesIO(data))
     except CascadeError:
         raise
     except Exception as error:  # zip, pickle and version errors, by version
         raise LoadError(path, f"not an archive of torch.export, or truncated: {last_line(error)}") from error
     try:
-        with _quietly():
-            exported = exported.run_decompositions(_decompositions(torch))
-            _check_operators(path, exported)
+        with quietly():
+            given, exported = exported, exported.run_decompositions(_decompositions(torch))
+            _check_operators(path, given, exported)
             importer = ExportedProgramImporter()
             with blocks_closed([importer.block_builder]):
                 mod = importer.from_exported_program(exported, False, True, False, dict(CONVERTERS))
-        return _finished(path, exported, mod, input_shapes)
+        return _finished(path, given, mod, input_shapes)
     except CascadeError:
         raise
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Silence torch and the importer, whose warnings users can do nothing about."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
 
 
 def _decompositions(torch: Any) -> dict[Any, Any]:
@@ -95,15 +80,18 @@ def _decompositions(torch: Any) -> dict[Any, Any]:
     return table
 
 
-def _check_operators(path: Path, exported: Any) -> None:
-    """Raise `UnsupportedOperatorError` with the names of all operators that have no converter."""
+def _check_operators(path: Path, given: Any, exported: Any) -> None:
+    """Raise `UnsupportedOperatorError` with the names of all operators that have no converter; `given` is the program of
+    the file, before its decomposition."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     known = set(ExportedProgramImporter().convert_map) | set(CONVERTERS)
-    called = [str(n.target.__name__) for n in exported.graph.nodes if n.op == "call_function"]
-    missing = {printable(name): None for name in called if name not in known}
+    called = [n for n in exported.graph.nodes if n.op == "call_function"]
+    missing = [n for n in called if str(n.target.__name__) not in known]
     if missing:
-        raise UnsupportedOperatorError(path, list(missing), sorted(known))
+        names = dict.fromkeys(printable(str(n.target.__name__)) for n in missing)
+        remedy = until_before(given, missing)
+        raise UnsupportedOperatorError(path, list(names), sorted(known), remedy=remedy)
 
 
 def _finished(path: Path, exported: Any, mod: Any, wanted: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -22,3 +26,16 @@ def torch_package() -> Any:
     except ImportError as error:
         raise MissingToolError("torch", "pip install 'tvm-cascade[torch]', or export the model to .onnx") from error
     return torch
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Silence torch and the importer, whose warnings users can do nothing about."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

@@ -1,0 +1,98 @@
+"""Cuts of programs of torch.export: the nodes that are left between named ones, with the parameters as they were."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.importers.cut import CutOut, FileGraph, Node, behind, cut_out, until_in_front
+from tvm_cascade.importers.torch_package import quietly, torch_package
+from tvm_cascade.messages import printable
+from tvm_cascade.tensor_spec import Cut
+
+
+def cut_torch(data: bytes, cut: Cut) -> bytes:
+    """The archive `data` with the part of its program that a cut leaves.
+
+    Raises `MissingToolError` without torch, `UsageError` where the program has no such nodes.
+    """
+    torch = torch_package()
+    with quietly():
+        program = torch.export.load(io.BytesIO(data))
+        kept = cut_out(graph_of(program), cut)
+        made = io.BytesIO()
+        torch.export.save(_with(torch, program, kept), made)
+    return made.getvalue()
+
+
+def graph_of(program: Any) -> FileGraph:
+    """The graph of a program: its operators, the inputs of its user and the nodes that these compute."""
+    given = tuple(str(name) for name in program.graph_signature.user_inputs)
+    called = [n for n in program.graph.nodes if n.op == "call_function"]
+    active = {*given, *(n.name for n in called)}
+    nodes = [Node(tuple(r.name for r in n.all_input_nodes if r.name in active), (n.name,)) for n in called]
+    return FileGraph(tuple(nodes), given, tuple(str(name) for name in program.graph_signature.user_outputs))
+
+
+def until_before(program: Any, refused: Iterable[Any]) -> str:
+    """The remedy that cuts `program` in front of nodes of what torch decomposed it to."""
+    names = {source.name for node in refused for source in node.meta.get("from_node", ())}
+    graph = graph_of(program)
+    at = [i for i, node in enumerate(graph.nodes) if not names.isdisjoint(node.writes)]
+    return until_in_front(graph, behind(graph, at))
+
+
+def _with(torch: Any, program: Any, kept: CutOut) -> Any:
+    graph, old = program.graph, program.graph_signature
+    nodes = {n.name: n for n in graph.nodes}
+    new = [name for name in kept.inputs if name not in old.user_inputs]
+    for name in (*kept.outputs, *new):
+        if not isinstance(nodes[name].meta.get("val"), torch.Tensor):
+            raise UsageError(f"{printable(name)} is no tensor but a list of them: name a node that takes one out")
+    for name in new:
+        _give(graph, nodes, name)
+    (end,) = graph.find_nodes(op="output")
+    end.args = (tuple(nodes[name] for name in kept.outputs),)
+    graph.eliminate_dead_code()
+    for name in (n for n in old.user_inputs if n not in kept.inputs):
+        graph.erase_node(nodes[name])
+    for name in new:
+        nodes[name].name = name
+    graph.lint()
+    return _program(torch, program, kept, new)
+
+
+def _give(graph: Any, nodes: dict[str, Any], name: str) -> None:
+    """Put an input in the place of a node."""
+    node, last = nodes[name], graph.find_nodes(op="placeholder")[-1]
+    with graph.inserting_after(last):
+        given = graph.placeholder(name)
+    given.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(given)
+    nodes[name] = given
+
+
+def _program(torch: Any, program: Any, kept: CutOut, new: list[str]) -> Any:
+    """`program`, whose graph is cut, with a signature that agrees."""
+    kinds, old = torch.export.graph_signature, program.graph_signature
+    flat, call = torch.utils._pytree.tree_flatten, program.module_call_graph[0]
+    dropped = {*old.user_inputs} - {*kept.inputs}
+    inputs = [spec for spec in old.input_specs if getattr(spec.arg, "name", None) not in dropped]
+    inputs += [kinds.InputSpec(kinds.InputKind.USER_INPUT, kinds.TensorArgument(name), None) for name in new]
+    user_output = kinds.OutputKind.USER_OUTPUT
+    outputs = [kinds.OutputSpec(user_output, kinds.TensorArgument(name), None) for name in kept.outputs]
+    call.signature.in_spec = flat((kept.inputs, {}))[1]
+    call.signature.out_spec = flat(kept.outputs)[1]
+    call.signature.forward_arg_names = list(kept.inputs)
+    return torch.export.ExportedProgram(
+        root=program.graph_module,
+        graph=program.graph,
+        graph_signature=kinds.ExportGraphSignature(inputs, outputs),
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=[call],
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )
