@@ -58,10 +58,25 @@ def extract_graph(mod: Any, function: str = "main") -> Extracted:
     return Extracted(with_kernels(made.graph, kernels), made.operators)
 
 
+def extract_order_graph(mod: Any, function: str = "main") -> Graph:
+    """The graph of `function` as far as an order of its operators depends on it: its tensors, and which of them are views.
+
+    Windows, work, kernels and attributes are not looked for, which takes a fraction of the time. Raises what
+    `extract_graph` raises.
+    """
+    source = read_function(mod, function)
+    views = [_offsets_of_view(c) for c in source.calls]
+    ops = tuple(
+        Op(k, c.name, c.kind, c.inputs, c.outputs) if view is None else _view(k, c, view, source.tensors)
+        for k, (c, view) in enumerate(zip(source.calls, views, strict=True))
+    )
+    return Graph(source.tensors, ops, source.inputs, source.outputs, function)
+
+
 def analyse(source: Source, function: str = "main") -> Extracted:
     """The graph of a function's calls, in which operator k is `source.calls[k]`; kernels and their bytes are not known yet."""
     patterns = [_pattern(c) for c in source.calls]
-    views = [None if c.constants or c.must_copy else view_offsets(c.func, len(c.inputs)) for c in source.calls]
+    views = [_offsets_of_view(c) for c in source.calls]
     uses = [Use(c.inputs, c.outputs, p) for c, p, v in zip(source.calls, patterns, views, strict=True) if v is None]
     axes = row_axes([t.shape for t in source.tensors], uses)
     tensors = tuple(
@@ -89,6 +104,11 @@ def with_kernels(graph: Graph, kernels: Sequence[RowKernel | None]) -> Graph:
 
 def _bytes_of(constants: Sequence[np.ndarray]) -> int:
     return sum(int(c.nbytes) for c in constants)
+
+
+def _offsets_of_view(call: Call) -> tuple[int, ...] | None:
+    """`view_offsets` of a call; None where it is no view."""
+    return None if call.constants or call.must_copy else view_offsets(call.func, len(call.inputs))
 
 
 def _pattern(call: Call) -> AccessPattern:

@@ -11,6 +11,7 @@ control flow, side effects or symbolic shapes are not changed.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,25 +128,42 @@ class _Lowering:
         name = self.gv.name_hint
         others = {gv: func for gv, func in self.mod.functions.items() if gv.name_hint != name}
         builder = relax.BlockBuilder(tvm.IRModule(others))
-        renamed: dict[Value, Value] = {p: p for p in self.func.params}
-        emitter = Emitter(builder, renamed)
+        renamed = _Values({p: p for p in self.func.params}, self._lower_floats)
+        self.emitter = Emitter(builder, renamed)
         swallowed = {clip.var for clip in self.clips.values()}
         private = "global_symbol" not in attributes(self.func)
         with builder.function(name, list(self.func.params), attrs=self._attrs(), private=private):
             with builder.dataflow():
-                for binding in self.bindings:
+                for place, binding in enumerate(self.bindings):
                     if binding.var in swallowed and binding.var in renamed:
                         continue
-                    self._lower(binding, emitter, renamed)
+                    if _may_be_float(binding.var):
+                        renamed.waiting[binding.var] = place
+                    else:
+                        self._lower(place, renamed)
                 result = builder.emit_output(substitute(self.func.body.body, renamed))
             builder.emit_func_output(result)
         return self._finish(builder.finalize(), renamed)
 
-    def _lower(self, binding: Binding, emitter: Emitter, renamed: dict[Value, Value]) -> None:
+    def _lower_floats(self, wanted: Value, renamed: _Values) -> None:
+        """Emits a value that waits, after those that it is computed from; what is being lowered goes on afterwards."""
+        emitter, found, stack = self.emitter, set[int](), [wanted]
+        while stack:
+            place = renamed.waiting.pop(stack.pop(), None)
+            if place is not None:
+                found.add(place)
+                stack.extend(relax.analysis.free_vars(self.bindings[place].value))
+        interrupted = emitter.name, emitter.place
+        for place in sorted(found):
+            self._lower(place, renamed)
+        emitter.name, emitter.place = interrupted
+
+    def _lower(self, place: int, renamed: _Values) -> None:
         """Emits the lowered form of one binding, or a copy of it if it has none."""
+        emitter, binding = self.emitter, self.bindings[place]
         clip = self.clips.get(binding.var)
         last = clip.var if clip is not None else binding.var
-        emitter.name = last.name
+        emitter.name, emitter.place = last.name, place
         try:
             lowered = self._lowered(binding.value, last, clip, emitter)
         except NotLowered as reason:
@@ -155,7 +173,7 @@ class _Lowering:
             renamed[binding.var] = renamed[last] = lowered
             return
         emitter.name = binding.var.name
-        renamed[binding.var] = emitter.builder.emit(substitute(binding.value, renamed), name_hint=emitter.name)
+        renamed[binding.var] = emitter.emit(substitute(binding.value, renamed))
 
     def _lowered(self, value: Value, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
         """The lowered form of a binding's value; None if the binding is to be copied unchanged."""
@@ -210,8 +228,9 @@ class _Lowering:
                     return tried(island)
             except NotLowered as refusal:
                 reason = reason or str(refusal)
+        quantized = lower_quantize(source, island.output, island.emitter)
         self._refuse(source, reason or "")
-        return lower_quantize(source, island.output, island.emitter)
+        return quantized
 
     def _dequantize(self, call: Call, emitter: Emitter) -> Value | None:
         """Lowers a dequantize outside of islands: it is dead code, or read by a float output or an operator not lowered."""
@@ -267,11 +286,11 @@ class _Lowering:
     def _attrs(self) -> dict[str, object]:
         return {k: v for k, v in attributes(self.func).items() if k != "global_symbol"}
 
-    def _finish(self, mod: Module, renamed: dict[Value, Value]) -> Module:
+    def _finish(self, mod: Module, renamed: _Values) -> Module:
         mod = relax.transform.DeadCodeElimination()(self._in_place(mod))
         reasons: dict[str, str] = {}
         for old, reason in self.refused.items():
-            new = renamed.get(old)
+            new = dict.get(renamed, old)
             if new is not None and isinstance(new, relax.Var):
                 reasons[new.name] = reason
         mod[self.gv] = with_remains(mod[self.gv], reasons)
@@ -281,7 +300,38 @@ class _Lowering:
         """`mod` with the new function under the original global variable, by which other functions call it."""
         name = self.gv.name_hint
         others = {gv: func for gv, func in mod.functions.items() if gv.name_hint != name}
-        return tvm.IRModule({**others, self.gv: mod[name]})
+        return tvm.IRModule({**others, self.gv: self._in_order(mod[name])})
+
+    def _in_order(self, func: Function) -> Function:
+        """The new function with its bindings in the order of those that they come from, outputs last."""
+        places, end = self.emitter.places, len(self.bindings)
+        bindings = sorted(bindings_of(func), key=lambda b: places.get(b.var, end))
+        body = relax.SeqExpr([relax.DataflowBlock(bindings)], func.body.body)
+        return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+
+
+class _Values(dict[Value, Value]):
+    """The new function's values, by variables of the old one. Those of floats are computed once something asks for them.
+
+    Most floats of a quantized network are inside of islands, of which nothing is left: they are not even copied.
+    """
+
+    def __init__(self, known: Mapping[Value, Value], compute: Callable[[Value, _Values], None]) -> None:
+        super().__init__(known)
+        self.waiting: dict[Value, int] = {}  # variables of the old function that are computed on demand: their bindings
+        self._compute = compute
+
+    def get(self, key: Value, default: Any = None) -> Any:
+        """The value of `key`, computed now where it waits."""
+        if key in self.waiting:
+            self._compute(key, self)
+        return super().get(key, default)
+
+
+def _may_be_float(var: Value) -> bool:
+    """Whether a variable is a tensor of floats, or a tuple, which may hold some."""
+    dtype = dtype_of(var)
+    return dtype == "" or dtype.startswith(("float", "bfloat"))
 
 
 def _clipped(lo: int, hi: int, clip: Binding | None) -> tuple[int, int]:

@@ -63,7 +63,7 @@ def order(
 
     asked = OrderRequest(rewrite, on_chip, time_limit)
     loaded = pipeline.load(model, _reading(input_shapes, until, from_))
-    graph = pipeline.graph_of(loaded.mod)
+    graph = pipeline.order_graph(loaded.mod)
     progress(f"{loaded.name}: ordering {len(graph.ops)} operators")
     assert not isinstance(asked.on_chip, str)
     return order_report(graph, asked.rewrite, asked.on_chip, asked.time_limit)

@@ -29,7 +29,7 @@ from tvm_cascade.errors import UsageError, ValidationError
 from tvm_cascade.frontend import io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
-from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.extract_graph import extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.request import LoadRequest, PlanRequest
@@ -138,9 +138,9 @@ def replay(plan: Plan, alignment: int) -> None:
         ) from why
 
 
-def graph_of(mod: IRModule) -> Graph:
-    """The graph of an imported module, integers lowered."""
-    return extract_graph(lower_integers(mod)).graph
+def order_graph(mod: IRModule) -> Graph:
+    """The graph of an imported module, integers lowered, as far as an order of its operators depends on it."""
+    return extract_order_graph(lower_integers(mod))
 
 
 def interface_of(mod: IRModule, graph: Graph) -> IoSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,14 @@ class Emitter:
     builder: Builder
     renamed: Mapping[Value, Value]
     name: str = ""  # of the tensor being computed
+    place: int = 0  # of the binding being lowered, in the old function
+    places: dict[Value, int] = field(default_factory=dict[Value, int])  # `place` of every variable emitted
+
+    def emit(self, value: Value) -> Value:
+        """Binds a value of the new function to a new variable."""
+        made = self.builder.emit(value, name_hint=self.name)
+        self.places[made] = self.place
+        return made
 
     def new(self, expr: Value) -> Value:
         """The new function's value for a value of the old function."""
@@ -64,10 +72,10 @@ class Emitter:
         gvar = self.builder.add_func(with_spec(func, kind, activations, Attributes(**attributes)), kind)
         output = func.params[-1]
         out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
-        return self.builder.emit(relax.call_tir(gvar, arguments, out_type), name_hint=self.name)
+        return self.emit(relax.call_tir(gvar, arguments, out_type))
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """A view, emitted only where the shape changes."""
         if shape_of(value) == tuple(shape):
             return value
-        return self.builder.emit(relax.op.reshape(value, list(shape)), name_hint=self.name)
+        return self.emit(relax.op.reshape(value, list(shape)))

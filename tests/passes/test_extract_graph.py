@@ -14,7 +14,7 @@ from tvm.script import relax as R
 from tvm_cascade import frontend
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, Window
-from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
+from tvm_cascade.passes.extract_graph import Extracted, extract_graph, extract_order_graph, with_kernels
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.testing.builder import Net
@@ -148,6 +148,25 @@ def test_views() -> None:
     assert flatten.view and flatten.windows == (Window.whole(4),)
     assert [op.name for op in graph.ops] == ["relu", "split", "split1", "reshape"]
     assert graph.outputs == (channels.outputs[0], channels.outputs[1], flatten.outputs[0])
+
+
+def test_the_graph_for_an_order_is_the_whole_one_without_its_windows() -> None:
+    def build(b, x):
+        halves = b.emit(relax.op.split(b.emit(relax.op.nn.relu(x)), 2, axis=1))
+        flat = b.emit(relax.op.reshape(halves[1], (1, 96)))
+        return relax.Tuple([b.emit(relax.op.add(halves[0], halves[0])), flat])
+
+    for mod in (small(build), branchy("float32", "NHWC")):
+        whole, found = extract_graph(mod).graph, extract_order_graph(mod)
+        assert [(t.name, t.bytes) for t in found.tensors] == [(t.name, t.bytes) for t in whole.tensors]
+        assert (found.inputs, found.outputs, found.roots) == (whole.inputs, whole.outputs, whole.roots)
+        for ours, theirs in zip(found.ops, whole.ops, strict=True):
+            assert (ours.name, ours.kind, ours.inputs, ours.view) == (
+                theirs.name,
+                theirs.kind,
+                theirs.inputs,
+                theirs.view,
+            )
 
 
 def test_outputs_that_nobody_reads_are_dropped() -> None:

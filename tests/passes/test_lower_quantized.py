@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("ai_edge_litert")
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.integer.dense import proved_multipliers, round_once
+from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import quantize_multipliers
 from tvm_cascade.passes.integer.island import Output
@@ -100,6 +102,31 @@ def test_float_inputs_and_outputs_meet_integers_exactly(tmp_path: Path) -> None:
     for data in (ties, noise, noise * np.float32(1e4)):
         for ours, theirs in zip(Compiled(mod)(data), Reference(writer.finish()).run([data]), strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def test_only_floats_that_something_reads_are_lowered_and_stay_in_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emitted: list[str] = []
+    emit = Emitter.call_func
+
+    def counted(self: Emitter, kind: str, *args: Any, **attributes: Any) -> Any:
+        emitted.append(kind)
+        return emit(self, kind, *args, **attributes)
+
+    monkeypatch.setattr(Emitter, "call_func", counted)
+    writer = ModelWriter()
+    first, second = (writer.tensor((1, 4, 4, 1), "int8", s) for s in (0.3, 0.2))
+    _convolution(writer, writer.activation((1, 6, 6, 2), "int8", 0.5, -3), 4)
+    writer.operator("RELU", [writer.outputs.pop()], [first], inner=True)
+    writer.operator("DEQUANTIZE", [first], [writer.tensor((1, 4, 4, 1), "float32")], "DequantizeOptions")
+    writer.operator("RELU", [first], [second])
+    mod = _lowered(tmp_path, writer)
+    assert emitted.count("dequantize") == 1, "those inside of islands are not"
+    assert _kinds(mod) == ["conv2d", "relu", "dequantize", "relu"], "as in the file"
+    data = np.random.default_rng(0).integers(-128, 128, (1, 6, 6, 2)).astype("int8")
+    for ours, theirs in zip(Compiled(mod)(data), Reference(writer.finish()).run([data]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_what_stays_float_is_reported_with_its_reason(tmp_path: Path) -> None:

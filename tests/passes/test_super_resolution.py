@@ -16,6 +16,8 @@ from tvm_cascade.frontend import load
 from tvm_cascade.graph import Window
 from tvm_cascade.micro.host import host_program, run_host
 from tvm_cascade.micro.placement import place_io
+from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.lower_quantized import lowered
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.zoo.super_resolution import espcn, fsrcnn
@@ -54,10 +56,10 @@ def test_cascaded_equals_the_reference(make: Callable[..., bytes], factor: int, 
 
 def test_windows_of_what_enlarges(tmp_path: Path) -> None:
     (tmp_path / "f.tflite").write_bytes(fsrcnn(HEIGHT, WIDTH, 3))
-    op = pipeline.graph_of(load(tmp_path / "f.tflite")).ops[-1]
+    op = extract_graph(lowered(load(tmp_path / "f.tflite"))).graph.ops[-1]
     assert op.windows == op.columns == (Window(4, 1, 1, 2, 3),)  # 9 taps over an input spread apart by 3
     (tmp_path / "e.tflite").write_bytes(espcn(HEIGHT, WIDTH, 2))
-    graph = pipeline.graph_of(load(tmp_path / "e.tflite"))
+    graph = extract_graph(lowered(load(tmp_path / "e.tflite"))).graph
     assert all(op.opaque is None for op in graph.ops)
     assert [op.kind for op in graph.ops if not op.view] == ["conv2d", "conv2d", "conv2d", "transpose"]
 

@@ -36,13 +36,13 @@ def step_bounds(m: Model) -> tuple[int, ...]:
     """Bytes that each operator needs at least while it runs, in any order."""
     above = ancestors(m)
     below = descendants(m, above)
-    bounds = []
-    for v, (before, after) in enumerate(zip(above, below, strict=True)):
-        here = 1 << v
-        total = m.demand[v] - max((saved for _, saved in m.overwrites[v]), default=0)
-        for s in m.storages:
-            exists = (not s.writers or s.writers & before) and not s.writers & here
-            if exists and (s.live_to_end or s.readers & (after | here)):
-                total += s.size
-        bounds.append(total)
+    bounds = [need - max((saved for _, saved in m.overwrites[v]), default=0) for v, need in enumerate(m.demand)]
+    for s in m.storages:
+        exists, needed = (0, m.full)[not s.writers], s.readers  # masks of operators, while which this is certain
+        for writer in members(s.writers):
+            exists |= below[writer]
+        for reader in members(s.readers):
+            needed |= above[reader]
+        for v in members(exists & ~s.writers & (m.full if s.live_to_end else needed)):
+            bounds[v] += s.size
     return tuple(bounds)

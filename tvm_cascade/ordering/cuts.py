@@ -48,56 +48,68 @@ def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
 def _refine(m: Model, chain: Sequence[int], above: Sequence[int], below: Sequence[int]) -> list[int]:
     """Add the cuts of rule 2 inside every region, in order of size; where a limit strikes, those found so far."""
     cuts = [chain[0]]
+    joined = [s.writers for s in m.storages if s.writers & (s.writers - 1)]
     for low, high in pairwise(chain):
-        candidates = {low | above[v] & high | 1 << v for v in members(high & ~low)}
+        candidates = {low | above[v] | 1 << v: v for v in members(high & ~low)}
         for p in sorted(candidates, key=lambda mask: (mask.bit_count(), mask)):
             if monitor().over():
                 break
-            if p != high and not cuts[-1] & ~p and p != cuts[-1] and _is_cut(m, p, cuts[-1], high, above, below):
+            if p in (high, cuts[-1]) or cuts[-1] & ~p or not _keeps_demands(m, p, cuts[-1], joined):
+                continue
+            if _is_cut(m, p, candidates[p], cuts[-1], high, above, below):
                 cuts.append(p)
         cuts.append(high)
     return cuts
 
 
-def _is_cut(m: Model, p: int, low: int, high: int, above: Sequence[int], below: Sequence[int]) -> bool:
-    """Whether rule 2 proves that some optimal order passes through the set `p`, between the cuts `low` and `high`."""
-    for u in members(p & ~low):
-        if any(m.storages[s].readers & ~p and m.storages[s].readers & p for s, _ in m.overwrites[u]):
-            return False
-    if any(s.writers & p and s.writers & ~p for s in m.storages):
+def _keeps_demands(m: Model, p: int, low: int, joined: Sequence[int]) -> bool:
+    """Whether what `p` overwrites has no readers outside of `p`, and none of the sets of writers `joined` is split by it."""
+    overwritten = (s for u in members(p & ~low) for s, _ in m.overwrites[u])
+    return not any(m.storages[s].readers & ~p for s in overwritten) and not any(w & p and w & ~p for w in joined)
+
+
+def _is_cut(m: Model, p: int, v: int, low: int, high: int, above: Sequence[int], below: Sequence[int]) -> bool:
+    """Whether rule 2 proves that some optimal order passes through the set `p` between the cuts `low` and `high`.
+
+    `p` is `low`, the operator `v` and all before it: `v` is its only maximal operator beyond `low`.
+    """
+    aside = high & ~p & ~below[v]
+    first = _ready(m, p, aside)
+    if not _none_lower(m, p, aside, first, 0):
         return False
-    here = m.live(p)
-    inner, outer = p & ~low, high & ~p
-    first = [x for x in members(outer) if not above[x] & outer]
-    last = [z for z in members(inner) if not below[z] & inner]
-    for z in last:
-        lacking = 1 << z
-        if any(1 << x & below[z] == 0 for x in first):
-            aside = outer & ~below[z]
-            if not _none_lower(m, p, aside, here, above):
-                return False
-            for x in first:
-                held = above[x] & p
-                if held >> z & 1:
-                    continue
-                if not _none_lower(m, low | held, inner & ~held & ~lacking, here, above):
-                    return False
+    here = m.live(p) if first else 0
+    for x in first:
+        base = low | above[x] & p
+        extra = p & ~base & ~(1 << v)
+        if not _none_lower(m, base, extra, _ready(m, base, extra), m.live(base) - here):
+            return False
     return True
 
 
-def _none_lower(m: Model, base: int, extra: int, limit: int, above: Sequence[int]) -> bool:
-    """Whether no downset between `base` and `base | extra` has fewer than `limit` live bytes; False where unknown."""
-    stack, seen = [(base, m.live(base))], {base}
+def _ready(m: Model, done: int, among: int) -> list[int]:
+    """The operators of `among`, none of which is in `done`, that may run right after `done`."""
+    missing = ~done
+    return [i for i in members(among) if not m.predecessors[i] & missing]
+
+
+def _none_lower(m: Model, base: int, extra: int, ready: list[int], spare: int) -> bool:
+    """Whether no downset between `base` and `base | extra` has more than `spare` live bytes less than `base`.
+
+    `ready` are the operators of `extra` that may run first. False where there are too many downsets to tell.
+    """
+    if spare < 0:
+        return False
+    stack, seen = [(base, ready, spare)], {base}
     while stack:
-        done, live = stack.pop()
-        if live < limit:
-            return False
-        for i in members(extra & ~done):
-            if not above[i] & ~done:
-                following = done | 1 << i
-                if following not in seen:
-                    seen.add(following)
-                    stack.append((following, live + m.step(done, i)[1]))
-        if len(seen) > _MOST_SETS:
-            return False
+        done, ready, spare = stack.pop()
+        for k, i in enumerate(ready):
+            following = done | 1 << i
+            if following in seen:
+                continue
+            seen.add(following)
+            left = spare + m.step(done, i)[1]
+            if left < 0 or len(seen) > _MOST_SETS:
+                return False
+            freed = [s for s in m.successors[i] if extra >> s & 1 and not m.predecessors[s] & ~following]
+            stack.append((following, ready[:k] + ready[k + 1 :] + freed, left))
     return True

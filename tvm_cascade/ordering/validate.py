@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph
@@ -20,28 +21,38 @@ def footprint(graph: Graph, order: Sequence[int], in_place: bool = True) -> tupl
         raise ValidationError("the operators do not stand in a topological order")
     time = {op: t for t, op in enumerate(order)}
     owner = _owners(graph)
-    written_at = {t: time[op.index] for op in graph.ops if not op.view for t in op.outputs}
-    first = {
-        o: 0 if o in graph.inputs else min(written_at[t] for t in written_at if owner[t] == o) for o in owner.values()
-    }
+    first, last = _lifetimes(graph, time, owner)
+    changes = [0] * (len(order) + 1)  # bytes that become live with a step, less those that died with the one before
+    for t in first:
+        if first[t] <= last[t]:
+            changes[first[t]] += graph.tensors[t].bytes
+            changes[min(last[t] + 1, len(order))] -= graph.tensors[t].bytes
+    steps = []
+    for now, (i, live) in enumerate(zip(order, accumulate(changes), strict=False)):
+        op = graph.ops[i]
+        new = set() if op.view else {owner[t] for t in op.outputs}
+        used = live + sum(graph.tensors[t].bytes for t in new if not first[t] <= now <= last[t]) + op.scratch_bytes
+        used += sum(graph.tensors[t].bytes for t in new if op.attrs.get("beside") and first[t] < now)
+        saves = in_place and new == set(op.outputs) and op.outputs
+        steps.append(used - (_overwritten(graph, i, now, owner, last) if saves else 0))
+    return tuple(steps)
+
+
+def _lifetimes(graph: Graph, time: dict[int, int], owner: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+    """For each owner of memory the step that first writes it, and the last that reads it: -1 if none does."""
+    first = dict.fromkeys((t for t in graph.inputs if owner[t] == t), 0)
+    for op in graph.ops:
+        for t in () if op.view else op.outputs:
+            first[owner[t]] = min(first.get(owner[t], len(time)), time[op.index])
     last = dict.fromkeys(first, -1)
     for op in graph.ops:
         for t in op.inputs:
             last[owner[t]] = max(last[owner[t]], time[op.index])
     for t in graph.inputs:
-        last[t] = len(order) if last[t] < 0 else last[t]
+        last[t] = len(time) if last[t] < 0 else last[t]
     for t in graph.outputs:
-        last[owner[t]] = len(order)
-    steps = []
-    for now, i in enumerate(order):
-        op = graph.ops[i]
-        new = set() if op.view else {owner[t] for t in op.outputs}
-        live = {t for t in first if first[t] <= now <= last[t]} | new
-        used = sum(graph.tensors[t].bytes for t in live) + op.scratch_bytes
-        used += sum(graph.tensors[t].bytes for t in new if op.attrs.get("beside") and first[t] < now)
-        saves = in_place and new == set(op.outputs) and op.outputs
-        steps.append(used - (_overwritten(graph, i, now, owner, last) if saves else 0))
-    return tuple(steps)
+        last[owner[t]] = len(time)
+    return first, last
 
 
 def _owners(graph: Graph) -> dict[int, int]:
@@ -52,7 +63,8 @@ def _owners(graph: Graph) -> dict[int, int]:
             if len(op.inputs) == 1:
                 owner[t] = owner[op.inputs[0]]
             else:
-                owner = {k: t if v in {owner[p] for p in op.inputs} else v for k, v in owner.items()}
+                parts = {owner[p] for p in op.inputs}
+                owner = {k: t if v in parts else v for k, v in owner.items()}
     return owner
 
 
