@@ -219,6 +219,7 @@ class Reader:
 
     definitions: Mapping[Value, Value]  # variable -> the expression bound to it
     real_operators: bool = False  # every operator of the file is defined on real numbers, as in ONNX and PyTorch
+    read: dict[Value, Quantized] = field(default_factory=dict[Value, Quantized])  # what `dequantized` found, by call
 
     def define(self, expr: Value) -> Value:
         """The expression to which a variable is bound; `expr` itself if it is not a bound variable."""
@@ -291,10 +292,12 @@ class Reader:
         call = self.define(expr)
         if name_of(call) != "relax.dequantize":
             return None
+        if call in self.read:
+            return self.read[call]
         scale, zero_point = constant_of(self.define(call.args[1])), constant_of(self.define(call.args[2]))
         if scale is None or zero_point is None:
             return None
-        if np.unique(zero_point).size > 1:
+        if np.any(zero_point != zero_point.reshape(-1)[:1]):
             raise NotLowered("zero points that differ by channel")
         stored = call.args[0]
         if not dtype_of(stored).startswith(("int", "uint")):
@@ -302,9 +305,10 @@ class Reader:
         value = self.define(stored) if constant_of(self.define(stored)) is not None else stored
         if not np.all(np.isfinite(scale)) or 0 in shape_of(stored):
             raise NotLowered("a scale that is no number, or an empty tensor")
-        return Quantized(
+        self.read[call] = Quantized(
             value, scale.astype("float32"), int(zero_point.reshape(-1)[0]), dtype_of(stored), shape_of(stored)
         )
+        return self.read[call]
 
 
 def positive(scale: np.float32) -> np.float32:

@@ -77,6 +77,7 @@ class Converter(LstmConverters):
 
     def __init__(self, *args: object, missing: dict[int, str] | None = None, **kwargs: object) -> None:
         """With `missing`, operators that cannot be converted are added to it and give zeros; else they raise."""
+        self._wrappers: dict[int, stock.TensorWrapper] = {}
         super().__init__(*args, **kwargs)
         self._missing = missing
         self._absent: dict[int, str] = {}
@@ -153,17 +154,17 @@ class Converter(LstmConverters):
 
     def get_tensors(self, tensors_idx_list: Any) -> list[stock.TensorWrapper]:
         """Corrects the axis of quantization: 0 with one scale, clamped where it exceeds the rank (rank-1 biases of some
-        converters); and allows one zero point for many scales, which the importer refuses."""
-        wrappers = []
-        for index in self._indices_or_empty(tensors_idx_list):
-            if index < 0:
-                wrappers.append(stock.TensorWrapper(index, 0, 0))
-                continue
+        converters); and allows one zero point for many scales, which the importer refuses. Every tensor is read once."""
+        return [self._wrapper(index) for index in self._indices_or_empty(tensors_idx_list)]
+
+    def _wrapper(self, index: int) -> stock.TensorWrapper:
+        if index < 0:
+            return stock.TensorWrapper(index, 0, 0)
+        if index not in self._wrappers:
             tensor = self.subgraph.Tensors(index)
-            wrappers.append(
-                stock.TensorWrapper(index, tensor, self.model.Buffers(tensor.Buffer()), _quantization(tensor))
-            )
-        return wrappers
+            buffer = self.model.Buffers(tensor.Buffer())
+            self._wrappers[index] = stock.TensorWrapper(index, tensor, buffer, _quantization(tensor))
+        return self._wrappers[index]
 
     def has_same_qnn_params(self, lhs_tensor: object, rhs_tensor: object) -> bool:
         """Always True: the reference copies or compares stored values whatever their scales; unequal ones are no error."""
