@@ -3,7 +3,7 @@
 substitute      graph substitution, if a model predicts fewer bytes
 lower           quantized operators become integer operators with the arithmetic of TFLite's kernels
 prepare         extract the graph, select kernels, get their scratch bytes
-candidates      concats in place, concats in parts, channel groups: plan each, keep the best
+candidates      float layers apart, concats in place, concats in parts, channel groups: plan each, keep the best
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -25,6 +25,7 @@ from tvm_cascade.passes.candidates.candidate import Best, KernelSource, Network,
 from tvm_cascade.passes.candidates.channel_groups import channel_groups
 from tvm_cascade.passes.candidates.concats_in_parts import concats_in_parts
 from tvm_cascade.passes.candidates.concats_in_place import concats_in_place
+from tvm_cascade.passes.candidates.float_layers_apart import float_layers_apart
 from tvm_cascade.passes.candidates.substitutions import Substitutions, promised_rewrite, with_substitutions
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.lower_quantized import lowered
@@ -161,7 +162,7 @@ def plan_lowered(network: Network) -> PlannedCandidate:
 
 def _best_of(network: Network) -> Best:
     """The best of the network and its candidates, or why none fits the cap."""
-    kinds = (concats_in_place, concats_in_parts, channel_groups)
+    kinds = (float_layers_apart, concats_in_place, concats_in_parts, channel_groups)
     try:
         start: Best = PlannedCandidate(network.prepared, plan_graph(network.prepared.graph, network.options))
     except InfeasibleError as error:

@@ -11,6 +11,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.choose_variants import choose_variants, tensors_of
 from tvm_cascade.passes.extract_graph import Extracted, analyse, with_kernels
+from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
 from tvm_cascade.passes.relax_ops import read_function
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.choose import footprints_of, kernels_of_plan
@@ -55,14 +56,18 @@ class PreparedGraph:
 
 
 def prepare_graph(
-    mod: IRModule, core: KernelTarget, database: Database | None = None, counter: Counter | None = None
+    mod: IRModule,
+    core: KernelTarget,
+    database: Database | None = None,
+    counter: Counter | None = None,
+    fused_floats: bool = True,
 ) -> PreparedGraph:
     """Extract the graph of `mod`, to which `LowerQuantized` has been applied, and select every operator's kernel.
 
     Kernels are selected by the instruction counts in `database`; None takes those shipped with the package. With a
-    `counter`, shapes that the database lacks are counted and added to it.
+    `counter`, shapes that the database lacks are counted and added to it. With `fused_floats`, float layers are fused first.
     """
-    extracted = analyse(read_function(mod, "main"))
+    extracted = analyse(read_function(fuse_float_layers(mod) if fused_floats else mod, "main"))
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
     graph = extracted.graph
     operators = zip(graph.ops, extracted.operators, strict=True)

@@ -47,10 +47,11 @@ class KernelSource:
     tuned: Callable[[PreparedGraph], PreparedGraph] | None = (
         None  # replaces selected kernels, such as by `tune_kernels`
     )
+    fused_floats: bool = True  # whether float layers are fused (`passes.fuse_float_layers`)
 
     def prepare(self, lowered: IRModule) -> PreparedGraph:
         """The graph and the kernels of a module to which `LowerQuantized` has been applied."""
-        made = prepare_graph(lowered, self.core, self.database, self.counter)
+        made = prepare_graph(lowered, self.core, self.database, self.counter, self.fused_floats)
         return made if self.tuned is None else self.tuned(made)
 
     @property

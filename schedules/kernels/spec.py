@@ -50,6 +50,9 @@ class Attributes:
     shifts: tuple[int, ...] | None = None
     head_room: int | None = None  # bits by which operands are shifted left before they are rescaled
     clamp: tuple[int, ...] | None = None  # smallest and largest stored output
+    bounds: tuple[float, ...] | None = (
+        None  # smallest and largest output of a float operator, infinite where there is none
+    )
     rounding: str | None = None
     lowest: int | None = None  # the stored input value to which a table's first entry belongs
     function: str | None = None
@@ -123,4 +126,14 @@ def _integers(value: Any) -> tuple[int, ...]:
     return tuple(int(v) for v in value)
 
 
-_READ = {"int | None": int, "bool | None": bool, "str | None": str, "tuple[int, ...] | None": _integers}
+def _floats(value: Any) -> tuple[float, ...]:
+    return tuple(float(getattr(v, "value", v)) for v in value)
+
+
+_READ = {
+    "int | None": int,
+    "bool | None": bool,
+    "str | None": str,
+    "tuple[int, ...] | None": _integers,
+    "tuple[float, ...] | None": _floats,
+}

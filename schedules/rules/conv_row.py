@@ -16,7 +16,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,9 +27,10 @@ from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import interleave
 from tvm_cascade.schedules.rules.parts import Gather, Source
-from tvm_cascade.schedules.rules.quantized import QuantizedConv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.tir import Value, i32
+
+Layer: TypeAlias = Any  # a `QuantizedConv`; or, in subclasses with an end of their own, a record with these fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class ConvRow(ABC):
     span: tuple[Value, int] | None = None  # multi-row kernels: first and number of the current block's channels
     below: Value = 0  # multi-row kernels: output pixels of the tile's rows before the current one
 
-    def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
+    def __init__(self, conv: Layer, blocking: Blocking) -> None:
         self.blocking, self.offset = blocking, 0
         self._reads(conv)
         summed = conv.parts if not parts.gathers(conv) else ()
@@ -72,10 +73,10 @@ class ConvRow(ABC):
         for i, part in enumerate(self.part_kernels):
             part.x = k.view(k.inputs[i][0], conv.dtype, "xs") if self.gather is None else self.gather.x
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
-        self.table = k.view(k.constants[1], "int32", "table")
+        self.table = k.view(k.constants[1], str(constants[1].dtype), "table")
         self.out = k.view(k.outputs[0], conv.dtype, "outs")
 
-    def _reads(self, conv: QuantizedConv) -> None:
+    def _reads(self, conv: Layer) -> None:
         self.conv = conv
         self.g: Sliding = conv.window
         kh, kw, self.depth, _ = conv.weights.shape
@@ -97,6 +98,10 @@ class ConvRow(ABC):
         """The int32 table of each channel's requantization constants and biases (`geometry.channel_table`)."""
         folded = geometry.folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
         return geometry.channel_table(self.g, self.conv.requantize.table, folded)
+
+    def bias_at(self, y: Value) -> Value:
+        """Index in a channel's entry of the table of the bias for output row `y` and the first column group."""
+        return geometry.bias_index(self.k, self.g, y)
 
     def arranged(self, arrange: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """The weights split into runs of taps, each group of channels laid out by `arrange`, one behind the other."""
@@ -124,7 +129,7 @@ class ConvRow(ABC):
         self.r0, self.r1 = g.bounds(k, k.y)
         for part in self.part_kernels:  # a part shares all other attributes of the whole
             vars(part).update({name: value for name, value in vars(self).items() if name not in vars(part)})
-        self.bias = geometry.bias_index(k, g, k.y)
+        self.bias = self.bias_at(k.y)
         for index, group in enumerate(g.column_groups()):
             self._columns(index, group)
 
@@ -150,7 +155,7 @@ class ConvRow(ABC):
                 geometry.store_bases(k, g, table, start=row * g.strides[0])
                 self.rows = table
             self.r0, self.r1 = g.bounds(k, y)
-            self.bias, self.below = geometry.bias_index(k, g, y), row * g.out_width
+            self.bias, self.below = self.bias_at(y), row * g.out_width
             for index, group in enumerate(g.column_groups()):
                 self._columns(index, group)
 
@@ -287,16 +292,20 @@ class DepthwiseRow(ABC):
 
     first_bias = 0  # index in a record of the first row variant's bias
 
-    def __init__(self, conv: QuantizedConv, pixels: int) -> None:
+    def __init__(self, conv: Layer, pixels: int) -> None:
         self.conv, self.pixels = conv, pixels
         self.g: Sliding = conv.window
-        folded = geometry.folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
-        constants = (self.pack(folded[:, 0]), *parts.tables_of(conv))
+        constants = (self.pack(self.biases()), *parts.tables_of(conv))
         self.k = k = KernelBuilder(parts.inputs_of(conv), constants, [conv.dtype], row_table=self.g.rows_by_table)
         self.sources = parts.sources(k, conv)
         self.record = k.view(k.constants[0], "int32", "record")
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
         self.out = k.view(k.outputs[0], conv.dtype, "outs")
+
+    def biases(self) -> np.ndarray:
+        """The bias of each row variant and channel, the zero point folded in."""
+        conv = self.conv
+        return geometry.folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)[:, 0]
 
     @abstractmethod
     def pack(self, biases: np.ndarray) -> np.ndarray:

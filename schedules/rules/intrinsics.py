@@ -19,11 +19,12 @@ from tvm_cascade.schedules.tir import Value, tirx
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
-    """One operation. Its result type is int32, even where the result means nothing."""
+    """One operation."""
 
     name: str  # without the prefix `tc_`
     llvm: Callable[..., Value]  # its expansion for target kind `llvm`, from its arguments
     pure: bool = True  # whether it has no side effects
+    dtype: str = "int32"  # of its result, even where that means nothing
 
 
 def _llvm(name: str, dtype: str = "int32") -> Callable[..., Value]:
@@ -82,6 +83,7 @@ INTRINSICS = (
     Intrinsic("ld32", lambda a: _word(a)),
     Intrinsic("ldr", lambda a: _word(a)),
     Intrinsic("mla", lambda a, b, c: a * b + c),
+    Intrinsic("mlaf", lambda a, b, c: a * b + c, dtype="float32"),
     Intrinsic("smlad", _llvm("llvm.arm.smlad")),
     Intrinsic("sxtb16", _llvm("llvm.arm.sxtb16")),
     Intrinsic("sxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtb16", _ror8(a))),
@@ -98,7 +100,7 @@ INTRINSICS = (
     Intrinsic("ssat8", lambda a: tirx.max(tirx.min(a, tirx.const(127, "int32")), tirx.const(-128, "int32"))),
 )
 
-_OPS: dict[str, Op] = {}
+_OPS: dict[str, tuple[Op, str]] = {}  # by name, the operator and the type of its result
 
 
 def _register(item: Intrinsic) -> None:
@@ -108,14 +110,14 @@ def _register(item: Intrinsic) -> None:
     extern = tirx.call_pure_extern if item.pure else tirx.call_extern
 
     def to_c(call: Call) -> Value:
-        return extern("int32", f"tc_{item.name}", *call.args)
+        return extern(item.dtype, f"tc_{item.name}", *call.args)
 
     def to_llvm(call: Call) -> Value:
         return item.llvm(*call.args)
 
     tirx.register_intrin_lowering(name, target="c", f=to_c)
     tirx.register_intrin_lowering(name, target="llvm", f=to_llvm)
-    _OPS[item.name] = Op.get(name)
+    _OPS[item.name] = Op.get(name), item.dtype
 
 
 for _item in INTRINSICS:
@@ -132,9 +134,10 @@ tirx.register_intrin_lowering("tirx.fabs", target="c", f=_fabs)
 
 
 def call(name: str, *args: Value) -> Value:
-    """The operation `tc_<name>` on `args`; its result is an int32."""
+    """The operation `tc_<name>` on `args`."""
+    op, dtype = _OPS[name]
     values = [tirx.const(a, "int32") if isinstance(a, int) else a for a in args]
-    return Call(_OPS[name], values, ret_ty="int32")
+    return Call(op, values, ret_ty=dtype)
 
 
 C_PRELUDE = r"""
@@ -172,6 +175,13 @@ TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) {
     int32_t r; __asm("mla %0, %1, %2, %3" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
 #else
 TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) { return a * b + c; }
+#endif
+/* rounded twice, as C99 has it and other machines compute it; written out for the same reason */
+#if defined(__GNUC__) && defined(__thumb2__) && defined(__ARM_FP) && (__ARM_FP & 4)
+TC_INLINE float tc_mlaf(float a, float b, float c) {
+    __asm("vmla.f32 %0, %1, %2" : "+t"(c) : "t"(a), "t"(b)); return c; }
+#else
+TC_INLINE float tc_mlaf(float a, float b, float c) { return a * b + c; }
 #endif
 /* the high word of a product added to two words: written out, or a factor that a loop keeps is widened to two words */
 #if defined(__GNUC__) && defined(__thumb2__)

@@ -1,0 +1,222 @@
+"""`fuse_float_layers`: float32 convolutions and products with their bias and activation become one operator each.
+
+    before: a = R.nn.conv2d(x, w)            after: c = R.call_tir(cls.conv2d, (x, w, b))
+            b = R.add(a, R.const(...))
+            c = R.nn.relu(b)
+
+As three operators, each would need a buffer and pass over it. Sums are added up in the same order, from zero, the bias
+last; so every bit stays. The function carries the attributes by which fast kernels recognize it
+(`schedules.rules.float_fpu`). Relax's own fusion would give the same computation without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, prod
+
+from tvm_cascade.passes.integer.convolution import te_pad2d
+from tvm_cascade.passes.integer.emitter import Emitter
+from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, number_of, shape_of
+from tvm_cascade.passes.integer.untyped import Binding, Call, Index, Module, Scalar, Tensor, Value, ir, relax, te, tirx
+from tvm_cascade.passes.lower_quantized import why_not_read
+from tvm_cascade.passes.relax_functions import add_function, bindings_of, substitute, without_main
+
+_MOVES = ("relax.reshape", "relax.permute_dims")  # of constants: folded later
+
+
+def fuse_float_layers(mod: Module) -> Module:
+    """A copy of `mod` with the float layers of `main` fused; `mod` itself where there are none or it cannot be read."""
+    main = mod["main"]
+    if why_not_read(main) is not None:
+        return mod
+    try:
+        layers = _Layers(bindings_of(main), main.body.body).found
+    except NotLowered:  # shapes that are not static
+        return mod
+    if not layers:
+        return mod
+    builder, renamed = without_main(mod), {p: p for p in main.params}
+    inner = {v for last, layer in layers.items() for v in layer.values if v is not last}
+    emitter = Emitter(builder, renamed)
+
+    def emit() -> Value:
+        for binding in bindings_of(main):
+            if binding.var in inner:
+                continue
+            layer = layers.get(binding.var)
+            emitter.name = binding.var.name
+            if layer is None:
+                renamed[binding.var] = builder.emit(substitute(binding.value, renamed), name_hint=emitter.name)
+            else:
+                renamed[binding.var] = layer.emit(emitter)
+        return substitute(main.body.body, renamed)
+
+    add_function(builder, "main", main.params, emit, attrs=dict(main.attrs or {}))
+    return builder.finalize()
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A convolution or product, and the operators behind it that its kernel applies."""
+
+    core: Call
+    values: tuple[Value, ...]  # the variables of its operators
+    bias: Value | None = None  # of one value per output channel, or a single one
+    bounds: tuple[float, float] = (-inf, inf)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return shape_of(self.values[0])
+
+    def emit(self, emitter: Emitter) -> Value:
+        """Emits the call of the fused operator."""
+        return self._dense(emitter) if name_of(self.core) == "relax.matmul" else self._conv2d(emitter)
+
+    def _call(
+        self, emitter: Emitter, kind: str, sums: Callable[[Tensor, Tensor], Tensor], **attributes: object
+    ) -> Value:
+        biases = [] if self.bias is None else [relax.op.reshape(emitter.new(self.bias), [prod(shape_of(self.bias))])]
+        operands = [emitter.new(a) for a in self.core.args[:2]] + [emitter.builder.emit(b) for b in biases]
+        places = [te.placeholder(shape_of(a), "float32", f"p{i}") for i, a in enumerate(operands)]
+        total = sums(*places[:2])
+        if biases or self.bounds != (-inf, inf):
+            total = te.compute(
+                self.shape, lambda *i: self._finished(total[i], *(b[_of(b, i[-1])] for b in places[2:])), kind
+            )
+        func = te.create_prim_func([*places, total], index_dtype_override="int32").without_attr("global_symbol")
+        return emitter.call_func(kind, func, operands, 1, bounds=self.bounds, **attributes)
+
+    def _finished(self, value: Scalar, bias: Scalar = None) -> Scalar:
+        value, (low, high) = value if bias is None else value + bias, self.bounds
+        value = value if high == inf else tirx.min(value, tirx.const(high, "float32"))
+        return value if low == -inf else tirx.max(value, tirx.const(low, "float32"))
+
+    def _dense(self, emitter: Emitter) -> Value:
+        def sums(x: Tensor, w: Tensor) -> Tensor:
+            rc = te.reduce_axis((0, int(w.shape[0])), "rc")
+            return te.compute(self.shape, lambda *i: te.sum(x[(*i[:-1], rc)] * w[rc, i[-1]], axis=[rc]), "dense_acc")
+
+        return self._call(emitter, "dense", sums, kernel_layout="IO")
+
+    def _conv2d(self, emitter: Emitter) -> Value:
+        attrs = self.core.attrs
+        given = [int(p) for p in attrs.padding]
+        top, left, bottom, right = given if len(given) == 4 else (*given, *given)
+        padding = top, left, bottom, right
+        (sy, sx), (dy, dx) = ([int(v) for v in pair] for pair in (attrs.strides, attrs.dilation))
+        depthwise = _is_depthwise(self.core)
+        kind = "depthwise_conv2d" if depthwise else "conv2d"
+
+        def sums(x: Tensor, w: Tensor) -> Tensor:
+            padded = te_pad2d(x, padding, 0, f"{kind}_pad")
+            kh, kw, depth, times = (int(d) for d in w.shape)
+            ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+            rc = te.reduce_axis((0, depth), "rc")
+
+            def product(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
+                at = (n, y * sy + ry * dy, xx * sx + rx * dx)
+                if not depthwise:
+                    return te.sum(padded[(*at, rc)] * w[ry, rx, rc, c], axis=[ry, rx, rc])
+                per = self.shape[3] // int(x.shape[3])
+                channel = c if per == 1 else tirx.floordiv(c, per)
+                place = (0, c) if depth == 1 else (channel, 0 if times == 1 else tirx.floormod(c, times))
+                return te.sum(padded[(*at, channel)] * w[(ry, rx, *place)], axis=[ry, rx])
+
+            return te.compute(self.shape, product, name=f"{kind}_acc")
+
+        return self._call(
+            emitter,
+            kind,
+            sums,
+            strides=(sy, sx),
+            padding=padding,
+            dilation=(dy, dx),
+            groups=int(attrs.groups),
+            layout="NHWC",
+            kernel_layout="HWCM" if depthwise else "HWIO",
+        )
+
+
+def _of(bias: Tensor, channel: Index) -> Index:
+    return 0 if int(bias.shape[0]) == 1 else channel
+
+
+@dataclass
+class _Layers:
+    """Finds the layers of a function, by the variable that each one's last operator binds."""
+
+    bindings: Sequence[Binding]
+    result: Value
+    found: dict[Value, _Layer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values: Mapping[Value, Value] = {b.var: b.value for b in self.bindings}
+        self.users: dict[Value, list[Value]] = {}
+        for binding in self.bindings:
+            for var in relax.analysis.free_vars(binding.value):
+                self.users.setdefault(var, []).append(binding.var)
+        for var in relax.analysis.free_vars(self.result):
+            self.users.setdefault(var, []).append(None)
+        for binding in self.bindings:
+            if self._is_core(binding):
+                layer = self._activated(self._biased(_Layer(binding.value, (binding.var,))))
+                self.found[layer.values[-1]] = layer
+
+    def _is_core(self, binding: Binding) -> bool:
+        call = binding.value
+        if name_of(call) not in ("relax.nn.conv2d", "relax.matmul"):
+            return False
+        x, w = call.args[:2]
+        if (
+            {dtype_of(v) for v in (binding.var, x, w)} != {"float32"}
+            or not self._is_constant(w)
+            or self._is_constant(x)
+        ):
+            return False
+        if name_of(call) == "relax.matmul":
+            return len(shape_of(w)) == 2 and len(shape_of(x)) == 2
+        attrs = call.attrs
+        layouts = str(attrs.data_layout), str(attrs.out_layout) or "NHWC", str(attrs.kernel_layout)
+        return layouts[:2] == ("NHWC", "NHWC") and (
+            _is_depthwise(call) or (int(attrs.groups) == 1 and layouts[2] == "HWIO")
+        )
+
+    def _biased(self, layer: _Layer) -> _Layer:
+        var, call = self._next(layer)
+        if name_of(call) != "relax.add":
+            return layer
+        others = [a for a in call.args if not (isinstance(a, relax.Var) and a.same_as(layer.values[-1]))]
+        if len(others) != 1 or not self._is_constant(others[0]) or shape_of(var) != layer.shape:
+            return layer
+        shape = shape_of(others[0])
+        if prod(shape) not in (1, layer.shape[-1]) or (prod(shape) > 1 and shape[-1] != layer.shape[-1]):
+            return layer
+        return replace(layer, values=(*layer.values, var), bias=others[0])
+
+    def _activated(self, layer: _Layer) -> _Layer:
+        var, call = self._next(layer)
+        name = name_of(call)
+        if name not in ("relax.nn.relu", "relax.clip"):
+            return layer
+        low, high = (0.0, inf) if name == "relax.nn.relu" else (number_of(a) for a in call.args[1:3])
+        return replace(layer, values=(*layer.values, var), bounds=(low, high))
+
+    def _next(self, layer: _Layer) -> tuple[Value, Value]:
+        """The only operator that reads a layer's value so far: its variable and its call; None where there are others."""
+        users = self.users.get(layer.values[-1], [])
+        return (users[0], self.values[users[0]]) if len(users) == 1 and users[0] is not None else (None, None)
+
+    def _is_constant(self, value: Value) -> bool:
+        if isinstance(value, relax.Var):
+            return value in self.values and self._is_constant(self.values[value])
+        return isinstance(value, ir.GenericConst) or (name_of(value) in _MOVES and self._is_constant(value.args[0]))
+
+
+def _is_depthwise(call: Call) -> bool:
+    """Whether a convolution of NHWC by HWOI or HWIO weights computes every channel of its input apart."""
+    groups, channels, weights = int(call.attrs.groups), shape_of(call.args[0])[-1], shape_of(call.args[1])
+    if groups != channels or groups == 1:
+        return False
+    layout = str(call.attrs.kernel_layout)
+    return (layout == "HWOI" and weights[2] == channels) or (layout == "HWIO" and weights[2] == 1)

@@ -1,0 +1,202 @@
+"""Row kernels of float32 layers for cores with a floating-point unit of 32 single-precision registers (Cortex-M4F and up).
+
+A layer is a convolution, depthwise convolution or product, with its bias and its activation
+(`passes.fuse_float_layers`). Convolutions keep sixteen accumulators, 4 pixels x 4 channels: eight loads for sixteen
+products. Depthwise ones take one channel of a few pixels at a time and load every input of the block once. Each sum is
+added up in the order of the generic kernel, from zero, tap by tap, the bias last: where the compiler does not contract
+products and sums, as C99 asks, results are those of the generic kernel, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite, prod
+
+import numpy as np
+
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.rules import geometry
+from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
+from tvm_cascade.schedules.rules.emit import Builder, best_step
+from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.parts import Source
+from tvm_cascade.schedules.rules.quantized import Part
+from tvm_cascade.schedules.rules.variants import Variant
+from tvm_cascade.schedules.tir import Value, i32, tirx
+
+BLOCKING = Blocking(pixels=4, channels=4, step=4)
+OTHERS = (Blocking(2, 8), Blocking(3, 4), Blocking(2, 4), Blocking(4, 2), Blocking(2, 2, unroll=1, step=1))
+DEPTHWISE_PIXELS = (3, 4, 5, 6)
+FLOAT = "float32"
+
+
+@dataclass(frozen=True, eq=False)
+class FloatLayer:
+    """A float32 layer as a convolution, NHWC with batch 1; fields as of `quantized.QuantizedConv`."""
+
+    window: Sliding
+    weights: np.ndarray  # [kh, kw, inputs, outputs], 1 input for depthwise
+    bias: np.ndarray | None  # [outputs]
+    bounds: tuple[float, ...]  # smallest and largest output; infinite: unbounded
+    depthwise: bool = False
+    multiplier: int = 1
+    dtype: str = FLOAT
+    parts: tuple[Part, ...] = ()
+    groups: int = 1
+
+    @property
+    def non_contiguous(self) -> bool:
+        return self.window.dilation[1] > 1
+
+    @property
+    def outputs(self) -> int:
+        return self.weights.shape[-1]
+
+    def finished(self, value: Value, bias: Value) -> Value:
+        """The output from a sum of products."""
+        value = value if self.bias is None else value + bias
+        low, high = self.bounds
+        if isfinite(high):
+            value = tirx.min(value, tirx.const(high, FLOAT))
+        return tirx.max(value, tirx.const(low, FLOAT)) if isfinite(low) else value
+
+
+def read_layer(spec: OperatorSpec) -> FloatLayer | None:
+    """A layer of `passes.fuse_float_layers`; None for other operators and for forms that the kernels do not know."""
+    bounds = spec.attributes.bounds
+    if bounds is None or not spec.constants or {t.dtype for t in (*spec.inputs, spec.output)} != {FLOAT}:
+        return None
+    weights, bias = spec.constants[0], spec.constants[1].ravel() if len(spec.constants) > 1 else None
+    if weights.dtype != np.float32:
+        return None
+    if spec.kind == "dense":
+        depth, units = weights.shape
+        rows = prod(spec.output.shape) // units
+        return FloatLayer(
+            Sliding(1, rows, depth, 1, rows, (1, 1), (1, 1), (0, 0)), weights.reshape(1, 1, depth, units), bias, bounds
+        )
+    window = Sliding.of(spec, (weights.shape[0], weights.shape[1]))
+    if not window.wraps_once or (window.rows_by_table and window.dilation != (1, 1)) or spec.inputs[0].shape[0] != 1:
+        return None
+    depthwise = spec.kind == "depthwise_conv2d"
+    if depthwise:
+        weights = weights.reshape(*weights.shape[:2], 1, -1)
+    times = weights.shape[-1] // window.channels if depthwise else 1
+    return FloatLayer(window, weights, bias, bounds, depthwise, times)
+
+
+class _Conv(ConvRow):
+    group = 1
+    conv: FloatLayer
+
+    def pack_table(self) -> np.ndarray:
+        return _biases(self.conv)
+
+    def bias_at(self, y: Value) -> Value:
+        return 0
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        return _zeros(self.k, pixels * size)
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        k, g = self.k, self.g
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
+        step = best_step(hi - lo, self.blocking.step, self.blocking.unroll)
+        for tap in k.unrolled((hi - lo) // step, step):
+            values = [k.let(self.w[self.place(weights, size, j, tap + lo)], "wv", FLOAT) for j in range(size)]
+            for p in range(pixels):
+                x = k.let(self.x[at + tap + p * g.strides[1] * g.channels], "xv", FLOAT)
+                for j, value in enumerate(values):
+                    k.store(acc, p * size + j, call("mlaf", x, value, acc[i32(p * size + j)]))
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        k = self.k
+        for j in range(size):
+            bias = k.let(self.table[channel + j], "bias", FLOAT) if self.conv.bias is not None else None
+            for p in range(pixels):
+                place = (x + p) * self.conv.outputs + channel + j
+                k.store(self.out, place, self.conv.finished(acc[i32(p * size + j)], bias))
+
+
+class _Depthwise(DepthwiseRow):
+    """Depthwise convolution one channel at a time; the record of a channel is its bias and its weights."""
+
+    conv: FloatLayer
+
+    def biases(self) -> np.ndarray:
+        return _biases(self.conv)
+
+    def pack(self, biases: np.ndarray) -> np.ndarray:
+        taps = self.conv.weights.reshape(-1, self.conv.outputs)
+        self.words = 1 + taps.shape[0]
+        return np.concatenate([biases[None], taps]).T.ravel()
+
+    def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
+        k, g, times = self.k, self.g, self.conv.multiplier
+        column = (x * g.strides[1] - g.padding[1]) * g.channels
+        with k.loop(g.channels, "c") as c, k.loop(times, "t") as t:
+            channel = c * times + t
+            acc = _zeros(k, len(run.taps))
+            for r in range(g.kernel[0]):
+                with geometry.valid_row(k, g, r, self.r0, self.r1):
+                    weights = channel * self.words + (1 + r * g.kernel[1])
+                    self._row(acc, rows[r] + column + c, weights, run, source)
+            bias = k.let(self.w[channel * self.words], "bias", FLOAT) if self.conv.bias is not None else None
+            for p in range(len(run.taps)):
+                value = self.conv.finished(acc[i32(p)], bias)
+                k.store(self.out, (x + p) * (g.channels * times) + channel, value)
+
+    def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
+        """Emits the products of a kernel row, each input column loaded once."""
+        k, g = self.k, self.g
+        values = [k.let(self.w[weights + kx], "wv", FLOAT) for kx in range(g.kernel[1])]
+        reads: dict[int, list[tuple[int, int]]] = {}  # by column: pixels and taps
+        for p, (k0, k1) in enumerate(run.taps):
+            for kx in range(k0, k1):
+                reads.setdefault(p * g.strides[1] + kx * g.dilation[1], []).append((p, kx))
+        for column, uses in sorted(reads.items()):
+            x = k.let(source.x[at + column * g.channels], "xv", FLOAT)
+            for p, kx in uses:
+                k.store(acc, p, call("mlaf", x, values[kx], acc[i32(p)]))
+
+
+def _biases(layer: FloatLayer) -> np.ndarray:
+    return np.zeros(layer.outputs, np.float32) if layer.bias is None else layer.bias
+
+
+def _zeros(k: Builder, count: int) -> Value:
+    acc = k.local(count, "acc", FLOAT)
+    for i in range(count):
+        k.store(acc, i, tirx.const(0.0, FLOAT))
+    return acc
+
+
+def convolution(layer: FloatLayer, blocking: Blocking) -> RowKernel:
+    """K x K and 1 x 1 convolution."""
+    return _Conv(layer, blocking).build()
+
+
+def depthwise(layer: FloatLayer, pixels: int) -> RowKernel:
+    """Depthwise convolution with any channel multiplier, in blocks of `pixels` pixels."""
+    return _Depthwise(layer, pixels).build()
+
+
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
+    """Variants of a float layer, the default first, the smallest code last; none for other operators."""
+    layer = read_layer(spec) if target.core.fpu else None
+    if layer is None:
+        return []
+    if layer.depthwise:
+        usual = geometry.fewest_blocks(layer.window.out_width, DEPTHWISE_PIXELS)
+        widths = dict.fromkeys((usual, *DEPTHWISE_PIXELS[::-1], 2, 1))
+        return [
+            Variant(f"depthwise {p}", partial(depthwise, layer, p))
+            for p in widths
+            if p <= layer.window.out_width or p == usual
+        ]
+    rows = max(layer.window.tile_rows, 1)
+    return [Variant(f"conv {b.name}", partial(convolution, layer, b), rows) for b in (BLOCKING, *OTHERS)]

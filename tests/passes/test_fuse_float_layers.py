@@ -1,0 +1,93 @@
+"""Float layers: fused with bias and activation where nothing else reads what lies between, every bit as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tvm_cascade.cascading import PlanOptions
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.passes.candidates.candidate import KernelSource
+from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
+from tvm_cascade.passes.plan_network import plan_network
+from tvm_cascade.passes.prepare_graph import PreparedGraph
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.host_check import plan_prepared, run_plan
+
+
+def prepared(mod: object, fused: bool) -> PreparedGraph:
+    return KernelSource(KernelTarget(), fused_floats=fused).prepare(mod)  # type: ignore[arg-type]
+
+
+def outputs(made: PreparedGraph, mod: object) -> tuple[np.ndarray, ...]:
+    shape = made.graph.tensors[made.graph.inputs[0]].shape
+    feed = np.random.default_rng(5).standard_normal(shape).astype("float32")
+    plan = plan_prepared(mod, made, PlanOptions(layerwise=True)).plan  # type: ignore[arg-type]
+    return run_plan(made, plan, [feed]).outputs
+
+
+NETWORKS: dict[str, tuple[Callable[[Net, Value], Value], list[str]]] = {
+    "same": (lambda n, x: n.conv(x, 6, 3, activation="relu6"), ["conv2d"]),
+    "stride": (lambda n, x: n.conv(x, 6, 3, 2, activation="relu"), ["conv2d"]),
+    "dilated, no activation": (lambda n, x: n.conv(x, 3, 3, dilation=2), ["conv2d"]),
+    "no bias": (lambda n, x: n.conv(x, 3, 1, padding="valid", bias=False, activation="relu"), ["conv2d"]),
+    "alone": (lambda n, x: n.conv(x, 3, 3, bias=False), ["conv2d"]),
+    "depthwise": (lambda n, x: n.depthwise(x, 3, 2, activation="relu6"), ["depthwise_conv2d"]),
+    "multiplier": (lambda n, x: n.depthwise(x, 3, multiplier=2), ["depthwise_conv2d"]),
+    "dense": (lambda n, x: n.dense(n.flatten(x), 7, activation="relu"), ["dense"]),
+    "groups stay apart": (lambda n, x: n.conv(x, 4, 3, groups=2), ["conv2d", "add"]),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_operator_of_the_same_bits(name: str) -> None:
+    build, kinds = NETWORKS[name]
+    net = Net("float32", seed=2)
+    mod = net.finish(build(net, net.input((1, 7, 6, 4))))
+    fused, apart = prepared(mod, True), prepared(mod, False)
+    assert [op.kind for op in fused.graph.ops if not op.view] == kinds
+    assert fused.graph.macs == apart.graph.macs
+    for have, want in zip(outputs(fused, mod), outputs(apart, mod), strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
+def test_what_others_read_is_kept() -> None:
+    net = Net("float32", seed=2)
+    x = net.input((1, 6, 6, 4))
+    y = net.conv(x, 4, 1)  # read by the relu and by the addition
+    mod = net.finish([net.add(y, net.relu(y)), net.conv(x, 4, 1, bias=False)])
+    fused, apart = prepared(mod, True), prepared(mod, False)
+    assert [op.kind for op in fused.graph.ops] == ["conv2d", "relu", "add", "conv2d"]
+    for have, want in zip(outputs(fused, mod), outputs(apart, mod), strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
+def test_sums_of_activations_are_no_biases() -> None:
+    net = Net("float32", seed=2)
+    x = net.input((1, 6, 6, 4))
+    mod = net.finish(net.relu(net.add(net.conv(x, 4, 3), x)))
+    assert [op.kind for op in prepared(mod, True).graph.ops] == ["conv2d", "add", "relu"]
+
+
+def test_other_modules_are_not_changed() -> None:
+    net = Net("int8")
+    mod = net.finish(net.conv(net.input((1, 6, 6, 4)), 4, 3))
+    assert fuse_float_layers(mod) is mod
+    planes = Net("float32", "NCHW")
+    nchw = planes.finish(planes.conv(planes.input((1, 4, 6, 6)), 4, 3))
+    assert fuse_float_layers(nchw) is nchw
+
+
+def test_apart_where_nothing_else_fits() -> None:
+    net = Net("float32", seed=1)
+    mod = net.finish(net.conv(net.input((1, 96, 96, 3)), 8, 3, 2, activation="relu"))
+    fused = plan_network(mod)
+    apart = plan_network(mod, PlanRequest(sram=fused.plan.peak - 4))
+    assert len(fused.graph.ops) == 1 and apart.plan.peak < fused.plan.peak
+    assert apart.kept == {"float layers apart": apart.kept["float layers apart"]} and "apart" in apart.reason
+    with pytest.raises(InfeasibleError):
+        plan_network(mod, PlanRequest(sram=96 * 96 * 3 * 4))

@@ -1,0 +1,87 @@
+"""Float kernels for cores with a floating-point unit: the bits of the generic kernels, in few instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tvm_cascade import api
+from tvm_cascade.cores import kernel_target
+from tvm_cascade.micro.arrays import load_arrays
+from tvm_cascade.pipeline import prepare
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
+from tvm_cascade.schedules.rules.select import variants_of
+from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.c_kernel import CKernel
+
+LAYERS: dict[str, tuple[Callable[[Net, Value], Value], float]] = {  # and the instructions per multiply-accumulate
+    "3x3": (lambda n, x: n.conv(x, 24, 3, activation="relu"), 2.2),
+    "3x3 stride": (lambda n, x: n.conv(x, 13, 3, 2, activation="relu6"), 2.7),
+    "1x1": (lambda n, x: n.conv(x, 32, 1, activation="relu"), 2.3),
+    "dilated": (lambda n, x: n.conv(x, 8, 3, dilation=2, bias=False), 3.0),
+    "depthwise": (lambda n, x: n.depthwise(x, 3, activation="relu"), 4.5),
+    "multiplier": (lambda n, x: n.depthwise(x, 3, 2, multiplier=2), 4.5),
+    "dense": (lambda n, x: n.dense(n.flatten(x), 10), 2.7),
+}
+SHAPE = (1, 11, 13, 16)
+
+
+def network(name: str) -> object:
+    net = Net("float32", seed=4)
+    return net.finish(LAYERS[name][0](net, net.input(SHAPE)))
+
+
+def rows_of(
+    kernel: RowKernel, folder: Path, x: np.ndarray, shape: tuple[int, ...], first: Callable[[int], int]
+) -> np.ndarray:
+    """All rows of a map of `shape`, of an input that is whole in memory; row `first(y)` is the first of the window."""
+    folder.mkdir()
+    library, out = CKernel(kernel, folder), np.full(shape, np.nan, np.float32)
+    rows = out.reshape(1, -1) if kernel.whole or len(shape) < 4 else out[0]
+    height = x.shape[1] if len(x.shape) == 4 else 1
+    for y, row in enumerate(rows):
+        slots = {Role.SLOT: [first(y) % height], Role.SLOTS: [height]}
+        library(y, {Role.INPUT: [x], Role.OUTPUT: [row], **slots})
+    return out
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_variant_computes_the_generic_kernel(name: str, tmp_path: Path) -> None:
+    target = kernel_target("cortex-m4", "c")
+    made = prepare(network(name), target)  # type: ignore[arg-type]
+    (op,) = (o for o in made.graph.ops if not o.view)
+    computed = made.extracted.operators[op.index]
+    assert computed is not None
+    shapes = [made.graph.tensors[t].shape for t in (op.inputs[0], op.outputs[0])]
+    x = np.random.default_rng(1).standard_normal(shapes[0]).astype(np.float32)
+    window = op.windows[0]
+
+    def first(y: int) -> int:
+        return 0 if window is None else window.first(y)
+
+    variants = variants_of(computed.spec, target)
+    assert len(variants) > 3 and all(v.name.startswith("float_fpu.") for v in variants)
+    kernels = [computed.kernel, *(v.make() for v in variants)]
+    want, *every = (rows_of(k, tmp_path / str(i), x, shapes[1], first) for i, k in enumerate(kernels))
+    for variant, have in zip(variants, every, strict=True):
+        np.testing.assert_array_equal(have, want, err_msg=variant.name)
+
+
+@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator", "quick_host")
+@pytest.mark.parametrize("name", ["3x3", "1x1", "depthwise", "dense"])
+def test_instructions_and_bits_on_cortex_m4(name: str, tmp_path: Path) -> None:
+    api.compile(network(name), target="cortex-m4", output=tmp_path / "p")  # type: ignore[arg-type]
+    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
+    boards = [
+        api.run(tmp_path / "p", board=board, inputs={"input0": x}, outputs=tmp_path / f"{board or 'own'}.npz")
+        for board in (None, "host")
+    ]
+    have, want = (load_arrays(tmp_path / f"{b}.npz") for b in ("own", "host"))
+    for key in want:
+        np.testing.assert_array_equal(have[key], want[key])
+    instructions = boards[0].instructions
+    assert instructions is not None and instructions / boards[0].planned_macs <= LAYERS[name][1]
