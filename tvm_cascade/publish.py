@@ -1,14 +1,14 @@
 """Atomic writes of files and folders: they are written under a hidden name in the same folder, then renamed.
 
 A process that is killed leaves at most a hidden file or folder, which the next process that writes to that folder removes.
-A writer holds a lock on it, which ends with the process: whatever is locked is still being written.
+A writer holds a lock (a hidden file beside it, by `filelock`), which ends with the process: whatever is locked is still being
+written.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import secrets
 import shutil
@@ -20,6 +20,7 @@ from pathlib import Path
 from tvm_cascade.errors import UsageError
 
 _HIDDEN = ".tvm-cascade-"  # begins the name of everything unfinished
+_LOCK = ".lock"  # ends the names of lock files
 _PREVIOUS = ".tvm-cascade_previous-"  # of a folder about to be replaced, where two folders cannot be swapped
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # errors of a write, which name no file
 
@@ -43,18 +44,13 @@ def publish(folder: Path, carry: Carry | None = None) -> Iterator[Path]:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(place.parent)
-        staging, held = _hidden(place.parent, None)
-        try:
+        with _hidden(place.parent, None) as staging:
             yield staging
-            with _alone_in(place.parent):
+            with _locked(place.parent / f"{_HIDDEN}turn"):
                 if carry is not None and place.exists():
                     carry(place, staging)
                 _put(staging, place)
-        finally:
-            os.close(held)
     except BaseException as error:
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)
         for parent in missing:  # innermost first
             try:
                 parent.rmdir()
@@ -86,69 +82,75 @@ def whole_file(path: str | Path) -> Iterator[Path]:
             return
         place.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(place.parent)
-        staging, held = _hidden(place.parent, place.suffix)
-        try:
+        with _hidden(place.parent, place.suffix) as staging:
             yield staging
             if place.exists():
                 shutil.copymode(place, staging)
             staging.replace(place)
-        finally:
-            os.close(held)
     except BaseException as error:
-        if staging is not None:
-            staging.unlink(missing_ok=True)
         if isinstance(error, OSError) and _is_of(error, staging, place):
             raise UsageError(f"cannot write {path}: {error.strerror}{_remedy(error, place)}") from None
         raise
 
 
-def _hidden(parent: Path, suffix: str | None) -> tuple[Path, int]:
-    """A new file, or an empty folder where `suffix` is None, and an open descriptor of it that holds its lock."""
-    while True:
-        path = parent / f"{_HIDDEN}{secrets.token_hex(6)}{suffix or ''}"
+@contextmanager
+def _hidden(parent: Path, suffix: str | None) -> Iterator[Path]:
+    """Yield a new locked file, or empty folder where `suffix` is None; what is left of it at the end is removed."""
+    path = parent / f"{_HIDDEN}{secrets.token_hex(6)}{suffix or ''}"
+    with _locked(path):
         if suffix is None:
             path.mkdir()
         else:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         try:
-            held = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue  # taken for a leftover before it was locked
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX)
-        except OSError:
-            return path, held  # a file system without locks: nothing there is ever taken for a leftover
-        if path.exists():
-            return path, held
-        os.close(held)
+            yield path
+        finally:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or folder if it exists and may be removed; a link itself, not what it names."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def _remove_leftovers(parent: Path) -> None:
     """Remove unfinished files and folders in `parent` whose processes have ended."""
-    for path in parent.glob(f"{_HIDDEN}*"):
-        try:
-            held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:
-            continue  # finished meanwhile, or somebody else's
-        with suppress(OSError):  # still being written, or no locks here: it harms nobody
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        os.close(held)
+    for path in {p.with_name(p.name.removesuffix(_LOCK)) for p in parent.glob(f"{_HIDDEN}*")}:
+        with (
+            suppress(OSError),
+            _locked(path, wait=False),
+        ):  # OSError: still being written, somebody else's, or no locks here
+            _remove(path)
 
 
 @contextmanager
-def _alone_in(parent: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `parent`, where the file system has locks."""
-    held = os.open(parent, os.O_RDONLY)
+def _locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold the exclusive lock on `path`.
+
+    Without `wait` it raises `OSError` where somebody else holds it or it cannot be had. With it, what cannot be locked, as on
+    a file system without locks, goes on without: nobody can lock it to take it for a leftover either.
+    """
+    from filelock import FileLock  # here: it takes 20 ms to import
+
+    lock = FileLock(f"{path}{_LOCK}", timeout=-1 if wait else 0)
     try:
-        with suppress(OSError):  # without locks the last one wins all the same, but may take over less of the others'
-            fcntl.flock(held, fcntl.LOCK_EX)
+        lock.acquire(poll_interval=0.005)
+    except (OSError, NotImplementedError) as error:
+        if not wait:
+            raise OSError(*error.args) from None
+    try:
         yield
     finally:
-        os.close(held)
+        if lock.is_locked:
+            with suppress(OSError):  # Windows removes it as it is released
+                os.unlink(
+                    lock.lock_file
+                )  # while it is held: whoever waits for it sees that it has gone, and makes it anew
+            lock.release()
 
 
 def _put(staging: Path, place: Path) -> None:
@@ -166,6 +168,8 @@ def _put(staging: Path, place: Path) -> None:
 
 def _swap(one: Path, other: Path) -> bool:
     """Exchange two paths atomically; returns whether the system could."""
+    if sys.platform == "win32":
+        return False
     libc = ctypes.CDLL(None, use_errno=True)
     paths = (os.fsencode(one), os.fsencode(other))
     if sys.platform == "darwin":

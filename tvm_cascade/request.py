@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 OptionalPath = Annotated[Path | None, checks.optional(checks.path)]
+OptionalPicture = Annotated[Path | None, checks.optional(checks.picture)]
 OptionalBoard = Annotated[str | None, checks.optional(checks.name_or_path)]
 OptionalCount = Annotated[int | None, checks.optional(checks.whole(0))]
 TimeLimit = Annotated[float | None, checks.optional(checks.seconds)]  # seconds of searching; None: to its end
@@ -102,7 +103,7 @@ class EmitRequest(Asked):
     name: Annotated[str | None, checks.optional(checks.text)] = None  # of the network; None: that of the model's file
     hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
     ram_weights: Annotated[int | str, checks.size] = 0  # bytes of weights at most that are copied into RAM
-    report: OptionalPath = None  # an .html file or a folder
+    report: OptionalPicture = None  # an .html file or a folder
     cache: Annotated[bool, checks.flag] = (
         True  # take what was compiled before from the user's cache folder, and keep it there
     )
@@ -126,7 +127,7 @@ class SearchRequest(Asked):
     target: Annotated[str, checks.text] = "cuda"
     device: Annotated[str | None, checks.optional(checks.text)] = None  # description; None: the target's generic one
     output: OptionalPath = None  # save what was found here
-    picture: OptionalPath = None  # draw it here
+    picture: OptionalPicture = None  # draw it here
     database: OptionalPath = None  # keeps measurements; None: in memory
     time_limit: TimeLimit = None  # the best result that is found in this time
 

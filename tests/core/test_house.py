@@ -22,11 +22,12 @@ ALGORITHMS = {
     "substitution",
     "parallel",
 }
-BASE = {"cache", "checks", "errors", "messages", "publish", "records", "request", "search_monitor", "sizes"}
+BASE = {"cache", "checks", "errors", "extras", "messages", "publish", "records", "request", "search_monitor", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "cache": set(),
     "checks": set(),
     "errors": set(),
+    "extras": set(),
     "messages": set(),
     "publish": set(),
     "records": set(),
@@ -101,6 +102,11 @@ ROOMS = rooms()
 
 
 PRODUCT = [p for room, paths in ROOMS.items() if room != "testing" for p in paths]
+
+
+def test_no_module_needs_what_only_posix_systems_have() -> None:
+    gone = {"fcntl", "termios", "tty", "pty", "grp", "pwd", "resource", "syslog"}
+    assert not {(p.name, m) for p in PRODUCT for m in imported(p) if m.partition(".")[0] in gone}
 
 
 def test_files_and_functions_stay_small() -> None:

@@ -190,7 +190,8 @@ def test_where_onnx_s_evaluator_is_wrong_it_is_said(
 ) -> None:
     x = _model(tmp_path / "m.onnx", kind, shape, opset, **attrs)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    note = f"ONNX's evaluator, which is wrong about {about}: pip install onnxruntime, which --check then uses"
+    remedy = "pip install 'tvm-cascade[check]', whose ONNX Runtime --check then uses"
+    note = f"ONNX's evaluator, which is wrong about {about}: {remedy}"
     assert _note(tmp_path / "m.onnx", x) == note
 
 
@@ -207,7 +208,8 @@ def test_what_the_evaluator_refuses_names_onnxruntime(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     x = _model(tmp_path / "m.onnx", "ConvTranspose", (1, 4, 5, 6), group=2)
     with pytest.raises(
-        MissingToolError, match="pip install onnxruntime, which --check then uses: ONNX's evaluator says"
+        MissingToolError,
+        match=r"pip install 'tvm-cascade\[check\]', whose ONNX Runtime --check then uses: ONNX's evaluator says",
     ):
         reference_outputs(tmp_path / "m.onnx", x)
 

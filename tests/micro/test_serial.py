@@ -382,7 +382,7 @@ def test_silence_and_missing_ports(tmp_path: Path, toy: EmittedNetwork, toy_inpu
         run_serial(os.ttyname(slave), toy.interface, toy_inputs, SerialOptions(timeout_s=0.3, answer_s=0.1))
     os.close(slave)
     os.close(master)
-    with pytest.raises(LinkError, match="no such device; serial ports here: "):
+    with pytest.raises(UsageError, match="no such device; serial ports here: "):
         run_serial(str(tmp_path / "ttyNONE"), toy.interface, toy_inputs)
     (tmp_path / "file").write_text("")
     with pytest.raises(LinkError, match="is no serial port"):

@@ -18,6 +18,7 @@ from typing import Any
 
 import tvm
 
+from tvm_cascade import extras
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
@@ -51,7 +52,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm_cascade.importers.onnx_halves import as_floats
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
     except ImportError as error:
-        raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
+        raise MissingToolError("onnx", extras.remedy("onnx")) from error
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf raises types of its own, by version

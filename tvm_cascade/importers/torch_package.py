@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from tvm_cascade import extras
 from tvm_cascade.errors import MissingToolError
 
 
@@ -24,7 +25,7 @@ def torch_package() -> Any:
         torch = import_module("torch")
         import_module("torch.ao.quantization.fx._decomposed")
     except ImportError as error:
-        raise MissingToolError("torch", "pip install 'tvm-cascade[torch]', or export the model to .onnx") from error
+        raise MissingToolError("torch", f"{extras.remedy('torch')}, or export the model to .onnx") from error
     return torch
 
 

@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tvm_cascade import extras
 from tvm_cascade.cores import CORES
 from tvm_cascade.cores.families import ARM, RISCV
 from tvm_cascade.errors import UnsupportedOperatorError
@@ -32,6 +34,7 @@ _PACKAGES = (  # distribution, what for, required
     ("torch", "reading .pt2 files", False),
     ("ai-edge-litert", "checking against the reference (--check)", False),
     ("matplotlib", "plots in reports", False),
+    ("pyserial", "running on real boards (--port)", False),
 )
 _TOOLS = (  # program, what for, remedy
     (ARM.gcc, "compile for Cortex-M", ARM.compiler_remedy),
@@ -194,11 +197,11 @@ def healthy(checks: Sequence[Check]) -> bool:
 
 
 def check_package(name: str, needed_for: str, required: bool) -> Check:
-    """Whether a Python distribution is installed, without importing it."""
-    try:
-        return Check(name, True, metadata.version(name), needed_for, required)
-    except metadata.PackageNotFoundError:
-        return Check(name, False, "", needed_for, required, f"pip install {name}")
+    """Whether a Python distribution, or that of the same library for CPUs alone, is installed; imports nothing."""
+    for distribution in (name, f"{name}-cpu"):
+        with suppress(metadata.PackageNotFoundError):
+            return Check(name, True, metadata.version(distribution), needed_for, required)
+    return Check(name, False, "", needed_for, required, extras.remedy(name))
 
 
 def check_tool(name: str, needed_for: str, remedy: str) -> Check:

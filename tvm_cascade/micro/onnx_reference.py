@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade import extras
 from tvm_cascade.errors import LoadError, MissingToolError
 from tvm_cascade.messages import last_line
 from tvm_cascade.micro.sensitivity import onnx_evaluator
@@ -20,7 +21,7 @@ from tvm_cascade.tensor_spec import unique_names
 Arrays = Mapping[str, np.ndarray]
 _INT64 = 7  # onnx.TensorProto.INT64
 ONNX_FLOATS = (1, 10, 11, 16)  # onnx.TensorProto.FLOAT, FLOAT16, DOUBLE and BFLOAT16
-_INSTALL = "pip install onnxruntime, which --check then uses"
+_INSTALL = f"{extras.remedy('onnxruntime')}, whose ONNX Runtime --check then uses"
 _ALONG_THE_REST = ("Softmax", "LogSoftmax", "Hardmax")  # before opset 13: over `axis` and all later axes
 _PADS = {
     "ConvTranspose": (b"SAME_UPPER", b"SAME_LOWER"),
@@ -33,10 +34,7 @@ def read_onnx(path: Path) -> Any:
 
     Raises `MissingToolError` without the `onnx` package, `LoadError` for a file that holds no model.
     """
-    try:
-        import onnx
-    except ImportError:
-        raise MissingToolError("onnx", "pip install 'tvm-cascade[onnx]'") from None
+    onnx = extras.load("onnx")
     try:
         model = onnx.load(str(path))
     except Exception as error:  # protobuf raises types of its own, by version

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.errors import LoadError, MissingToolError, UsageError
+from tvm_cascade import extras
+from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.messages import last_line
 from tvm_cascade.micro.litert_defects import doubts, packed, repaired
@@ -163,10 +164,8 @@ def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> t
     It has the reference kernels, for a model in which their known defects do not show; where those lack an operator it has
     the ordinary ones. The note says so. Extents that the file leaves open are those of `inputs`.
     """
-    try:
-        from ai_edge_litert.interpreter import Interpreter, OpResolverType
-    except ImportError:
-        raise MissingToolError("ai-edge-litert", "pip install 'tvm-cascade[test]'") from None
+    litert = extras.load("ai-edge-litert", ".interpreter")
+    Interpreter, OpResolverType = litert.Interpreter, litert.OpResolverType
     try:
         data, changes = repaired(data)
         cleared = _cleared(data)

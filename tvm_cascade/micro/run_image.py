@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tvm_cascade import extras
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.cut_file import cut_copy
 from tvm_cascade.micro import emulator
@@ -25,6 +26,7 @@ from tvm_cascade.request import RunRequest
 
 _EMULATOR_S = 600.0  # default timeout of an emulation
 _PORT_S = 60.0  # default timeout of one request to a real board
+_REFERENCES = {".tflite": "ai-edge-litert", ".onnx": "onnx", ".pt2": "torch"}  # suffix -> package of the reference
 
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str], None]
@@ -86,6 +88,10 @@ def _refuse(image: Image, asked: RunRequest) -> None:
         raise UsageError("a bundle is checked network by network: run each project with --check before bundling")
     if asked.check is not None and not asked.check.is_file():
         raise LoadError(asked.check, "no such file to check against")
+    if asked.check is not None and asked.check.suffix in _REFERENCES:
+        extras.need(_REFERENCES[asked.check.suffix])
+    if asked.port is not None:
+        extras.need("pyserial")
     if asked.port is not None and (asked.board or image.board) == "host":
         raise UsageError(
             f"{image.folder} is a project for this machine, not for a board behind a port: compile it for a target"

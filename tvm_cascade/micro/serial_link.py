@@ -1,4 +1,4 @@
-"""The framed serial link to a board: bytes over a terminal device, frames with checksums, requests with answers.
+"""The framed serial link to a board: bytes over a serial port (by pyserial), frames with checksums, requests with answers.
 
 A frame is FLAG, the escaped bytes of (type, sequence, payload, CRC-32), FLAG, as in HDLC (ISO/IEC 13239, start-stop
 transmission). A damaged frame is dropped, and a request without an answer is sent again with the same sequence number:
@@ -11,19 +11,20 @@ outputs have a second, end-to-end check (see `serial_run`).
 from __future__ import annotations
 
 import errno
-import fcntl
-import glob
-import grp
-import os
-import select
 import struct
-import termios
+import sys
 import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
+from tvm_cascade import extras
 from tvm_cascade.errors import ToolError, UsageError
+
+if TYPE_CHECKING:
+    from serial import Serial
 
 FLAG, ESCAPE, ESCAPE_XOR = 0x7E, 0x7D, 0x20
 REPLY = 0x80
@@ -32,7 +33,7 @@ MAX_PAYLOAD = 140  # bytes; the same on the board's side
 _MAX_ENCODED = 2 * (MAX_PAYLOAD + 6)
 _REOPEN_PAUSE_S = 0.05
 _MAX_CONSOLE = 2000  # characters
-_PORTS = ("/dev/ttyACM*", "/dev/ttyUSB*", "/dev/cu.usb*")
+_TURN_S = 0.05  # longest that reading waits before it looks at the deadline again
 
 
 class LinkError(ToolError):
@@ -97,19 +98,22 @@ def _decode(raw: bytes) -> tuple[int, int, bytes] | None:
 
 
 class SerialLink:
-    """Requests to a board over a terminal device such as /dev/ttyACM0; a context manager.
+    """Requests to a board over a serial port such as /dev/ttyACM0 or COM3; a context manager.
 
     `timeout_s` is the time limit for the answer to a request, `answer_s` that of its first attempt; each further attempt
     waits twice as long, up to 16 times, because the board may be computing. The device is locked against other programs
     that check locks (as pyserial, picocom and minicom do), and bytes that it received before are discarded.
+
+    Raises `MissingToolError` without pyserial, `UsageError` where there is no such port, `LinkError` where it cannot be
+    used or the board does not answer.
     """
 
     def __init__(self, port: str, baud: int = 115200, timeout_s: float = 60.0, answer_s: float = 0.5) -> None:
-        if not hasattr(termios, f"B{baud}"):
-            raise UsageError(f"the system knows no serial speed of {baud} baud")
+        self._pyserial = extras.load("pyserial")
+        if baud not in self._pyserial.Serial.BAUDRATES:
+            raise UsageError(f"there is no serial speed of {baud} baud")
         self.port, self.baud, self.timeout_s, self.answer_s = port, baud, timeout_s, answer_s
-        self._speed = getattr(termios, f"B{baud}")
-        self._file: int | None = None
+        self._device: Serial | None = None
         self._sequence = 0
         self._deadline = 0.0  # of the current request, monotonic seconds
         self._decoder = Decoder()
@@ -121,7 +125,8 @@ class SerialLink:
         try:
             self._open()
         except OSError as error:
-            raise LinkError(f"{self.port}: {_why_not(self.port, error)}") from None
+            kind = UsageError if error.errno == errno.ENOENT else LinkError
+            raise kind(f"{self.port}: {_why_not(self.port, error)}") from None
         return self
 
     def __exit__(
@@ -152,7 +157,7 @@ class SerialLink:
     def _diagnosis(self) -> str:
         """A guess why there is no answer, from the bytes that came instead."""
         image = "flashed with this project's serial image (`tvm-cascade flash`)"
-        if self._file is None:
+        if self._device is None:
             return "the device has vanished and not come back; check cable and supply"
         if self.echoes:
             return "the device sends back what it is sent; is it the board's port, and are its two lines apart?"
@@ -166,13 +171,13 @@ class SerialLink:
         return f"the board does not answer; is it {image}, and the port the right one?"
 
     def _attempt(self, frame: bytes, kind: int, answer_s: float) -> bytes | None:
-        if self._file is None and not self._reopen():
+        if self._device is None and not self._reopen():
             return None
         try:
             self._write(frame)
             end = min(self._deadline, time.monotonic() + answer_s)
-            while (left := end - time.monotonic()) > 0:
-                data = self._read(left)
+            while time.monotonic() < end:
+                data = self._read()
                 self.heard += len(data)
                 for got, sequence, payload in self._decoder.feed(data):
                     self.frames += 1
@@ -192,22 +197,14 @@ class SerialLink:
             text = self._console.decode("ascii", "replace")
             raise BoardStopped(self.port, struct.unpack("<I", payload)[0], text)
 
-    def _read(self, timeout_s: float) -> bytes:
-        assert self._file is not None
-        if not select.select((self._file,), (), (), timeout_s)[0]:
-            return b""
-        data = os.read(self._file, 4096)
-        if not data:
-            raise OSError("end of file")
-        return data
+    def _read(self) -> bytes:
+        """What has come, or the first byte that comes within a twentieth of a second."""
+        assert self._device is not None
+        return self._device.read(self._device.in_waiting or 1)
 
     def _write(self, data: bytes) -> None:
-        assert self._file is not None
-        while data:
-            left = max(0.0, self._deadline - time.monotonic())
-            if not select.select((), (self._file,), (), min(left, 1.0))[1]:
-                raise OSError("the device takes no data")
-            data = data[os.write(self._file, data) :]
+        assert self._device is not None
+        self._device.write(data)
 
     def _reopen(self) -> bool:
         try:
@@ -218,38 +215,39 @@ class SerialLink:
         return True
 
     def _open(self) -> None:
-        file = os.open(self.port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        """Open the port for 8 bits without parity or flow control, for nobody else; raises `OSError`."""
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._make_raw(file)
-        except BlockingIOError:
-            os.close(file)
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY)) from None
-        except (OSError, termios.error) as error:
-            os.close(file)
-            raise OSError(f"is no serial port ({error.args[-1]})") from None
-        self._file, self._decoder = file, Decoder()
-
-    def _make_raw(self, file: int) -> None:
-        """Set the terminal to raw mode: 8 bits, no parity, no flow control, no translation; flush its queues."""
-        control = termios.CS8 | termios.CREAD | termios.CLOCAL
-        characters = termios.tcgetattr(file)[6]
-        termios.tcsetattr(file, termios.TCSANOW, [0, 0, control, 0, self._speed, self._speed, characters])
-        termios.tcflush(file, termios.TCIOFLUSH)
+            self._device = self._pyserial.Serial(
+                self.port, self.baud, timeout=_TURN_S, write_timeout=1.0, exclusive=True
+            )
+        except OSError as error:
+            if error.errno is None:  # what pyserial says of files that are no ports
+                raise OSError(f"is no serial port ({error})") from None
+            raise
+        except Exception as error:  # termios.error of a device that vanishes meanwhile: pyserial lets it through
+            raise OSError(f"is no serial port ({error})") from None
+        self._decoder = Decoder()
 
     def _close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        if self._device is not None:
+            self._device.close()
+            self._device = None
+
+
+def list_ports() -> tuple[str, ...]:
+    """The ports of what is plugged in, each with its description, such as "/dev/ttyACM0 (STM32 STLink)"."""
+    found = extras.load("pyserial", ".tools.list_ports").comports()
+    return tuple(f"{p.device} ({p.description})" for p in sorted(found) if p.vid is not None)
 
 
 def _why_not(port: str, error: OSError) -> str:
     """Why a port cannot be opened, and what helps."""
-    if error.errno == errno.EBUSY:
+    taken = (errno.EBUSY, errno.EAGAIN, *((errno.EACCES,) if sys.platform == "win32" else ()))
+    if error.errno in taken:
         return "is in use by another program; close it"
     if error.errno == errno.EACCES:
         try:
-            group = grp.getgrgid(os.stat(port).st_gid).gr_name
+            group = Path(port).group()
         except (OSError, KeyError):
             group = "dialout"
         return (
@@ -257,6 +255,5 @@ def _why_not(port: str, error: OSError) -> str:
             "or unlock it once with `sudo chmod a+rw`"
         )
     if error.errno == errno.ENOENT:
-        found = sorted(one for pattern in _PORTS for one in glob.glob(pattern))
-        return f"no such device; serial ports here: {', '.join(found) or 'none, is the board plugged in?'}"
+        return f"no such device; serial ports here: {', '.join(list_ports()) or 'none, is the board plugged in?'}"
     return error.strerror or str(error)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tvm_cascade import extras
 from tvm_cascade.cost.interface import CostModel
-from tvm_cascade.errors import MissingToolError
 from tvm_cascade.parallel.problem import MERGE, Schedule
 from tvm_cascade.parallel.scheduler import features_of
 from tvm_cascade.parallel.units import UnitGraph
@@ -53,15 +53,11 @@ def text_timeline(units: UnitGraph, schedule: Schedule, model: CostModel) -> str
 
 def draw_timeline(units: UnitGraph, schedule: Schedule, model: CostModel, path: str | Path) -> None:
     """A picture of streams against time; needs matplotlib, else raises `MissingToolError`."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # pyright: ignore[reportMissingImports]
-        from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise MissingToolError("matplotlib", "pip install 'tvm_cascade[plot]'") from None
+    matplotlib, agg = extras.load("matplotlib", ".figure"), extras.load("matplotlib", ".backends.backend_agg")
     drawn = bars(units, schedule, model)
     streams = 1 + max((b.stream for b in drawn), default=0)
-    figure = Figure(figsize=(14, 1.2 + 0.5 * streams), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = matplotlib.Figure(figsize=(14, 1.2 + 0.5 * streams), layout="constrained")
+    agg.FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for bar in drawn:
         color = "tab:orange" if bar.merged else f"C{(bar.stage % 2) * 9}"

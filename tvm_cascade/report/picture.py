@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tvm_cascade import extras
 from tvm_cascade.cascading import Bounds, Plan
-from tvm_cascade.errors import MissingToolError
 from tvm_cascade.report.timeline import timeline
 
 _COLOURS = {
@@ -21,14 +21,8 @@ _KINDS = {"tensor": "whole tensor", "state": "step counters", "accumulator": "su
 
 
 def _pyplot():
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise MissingToolError("matplotlib", "pip install 'tvm-cascade[plot]'") from None
-    return pyplot
+    extras.load("matplotlib").use("Agg")
+    return extras.load("matplotlib", ".pyplot")
 
 
 def draw_arena(plan: Plan, path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.errors import MissingToolError, UnsupportedOperatorError
+from tvm_cascade import extras
+from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.publish import whole_file
 from tvm_cascade.substitution.dag import Dag, Node, Ref
 
@@ -32,10 +33,7 @@ def export_onnx(
     `kinds` names an opaque operator in messages. Raises `UnsupportedOperatorError` where an operator has no ONNX form,
     `MissingToolError` without onnx.
     """
-    try:
-        import onnx
-    except ImportError:
-        raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from None
+    onnx = extras.load("onnx")
     target = Path(path)
     bad = sorted({kinds(n) for n in dag.nodes if not _writable(n)})
     if bad:

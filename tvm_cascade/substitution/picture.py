@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tvm_cascade.errors import MissingToolError
+from tvm_cascade import extras
 from tvm_cascade.publish import whole_file
 from tvm_cascade.substitution.dag import Dag, Node
 
@@ -49,10 +49,7 @@ def levels(dag: Dag) -> Mapping[Node, tuple[int, int]]:
 
 def draw(before: Dag, after: Dag, path: str | Path, titles: tuple[str, str] = ("before", "after")) -> Path:
     """Write the picture; the file's suffix selects the format. Raises `MissingToolError` without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingToolError("matplotlib", "pip install 'tvm_cascade[plot]'") from None
+    Figure = extras.load("matplotlib", ".figure").Figure
     positions = [levels(dag) for dag in (before, after)]
     rows = max(row for p in positions for _, row in p.values()) + 1
     widths = [max((column for column, _ in p.values()), default=0) + 1 for p in positions]

@@ -1,0 +1,58 @@
+"""Optional packages: what is missing is said before work begins, with the extra that installs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tvm_cascade import extras
+from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.errors import MissingToolError
+from tvm_cascade.request import EmitRequest, StagesRequest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch):
+    """Hides a module from those who look for it."""
+    find = importlib.util.find_spec
+
+    def hide(module: str) -> None:
+        def found(name: str, package: str | None = None) -> ModuleSpec | None:
+            return None if name == module else find(name, package)
+
+        monkeypatch.setattr(importlib.util, "find_spec", found)
+
+    return hide
+
+
+def test_every_extra_that_a_message_names_is_declared() -> None:
+    declared = set(re.findall(r'^    "(\w+)": \[', (ROOT / "setup.py").read_text(), re.M))
+    assert {extra for _, extra in extras._EXTRAS.values()} <= declared
+
+
+@pytest.mark.parametrize("record", [lambda: EmitRequest(report="x.html"), lambda: StagesRequest(picture="x.svg")])
+def test_pictures_without_matplotlib(record, without) -> None:
+    record()
+    without("matplotlib")
+    with pytest.raises(MissingToolError, match=r"^matplotlib is not installed: pip install 'tvm-cascade\[plot\]'$"):
+        record()
+
+
+def test_a_report_is_refused_before_the_model_is_read(without) -> None:
+    without("matplotlib")
+    done = CliRunner().invoke(main, ["plan", "no_such_model.tflite", "--report", "x.html"])
+    assert done.exit_code == 2 and "pip install 'tvm-cascade[plot]'" in done.output
+
+
+def test_an_optional_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(extras._EXTRAS, "nobodys-package", ("nobodys_package", "nobody"))
+    for miss in (extras.need, extras.load):
+        with pytest.raises(MissingToolError, match=r"pip install 'tvm-cascade\[nobody\]'"):
+            miss("nobodys-package")

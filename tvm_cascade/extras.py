@@ -1,0 +1,37 @@
+"""Packages that only some commands need, and the extra of this package that installs each."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from tvm_cascade.errors import MissingToolError
+
+_EXTRAS = {  # package -> (its module, the extra that installs it)
+    "ai-edge-litert": ("ai_edge_litert", "check"),
+    "matplotlib": ("matplotlib", "plot"),
+    "onnx": ("onnx", "onnx"),
+    "onnxruntime": ("onnxruntime", "check"),
+    "pyserial": ("serial", "board"),
+    "torch": ("torch", "torch"),
+}
+
+
+def remedy(package: str) -> str:
+    """The command that installs a package."""
+    return f"pip install 'tvm-cascade[{_EXTRAS[package][1]}]'" if package in _EXTRAS else f"pip install {package}"
+
+
+def need(package: str) -> None:
+    """Raise `MissingToolError` without `package`, before the work whose end needs it. Imports nothing."""
+    if importlib.util.find_spec(_EXTRAS[package][0]) is None:
+        raise MissingToolError(package, remedy(package))
+
+
+def load(package: str, submodule: str = "") -> ModuleType:
+    """Import a package's module, or a submodule such as ".figure"; raises `MissingToolError` without the package."""
+    try:
+        return importlib.import_module(_EXTRAS[package][0] + submodule)
+    except ImportError:
+        raise MissingToolError(package, remedy(package)) from None
