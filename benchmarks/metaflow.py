@@ -239,7 +239,7 @@ def figure10(device: str) -> list[dict]:
     rows = []
     for label, chosen in (("compound", ALL_RULES), ("apart", apart)):
         for alpha in (1.0, 1.02, 1.05, 1.08, 1.12, 1.2):
-            result = optimize(dag, latency(device), chosen, SearchOptions(alpha=alpha, total_seconds=120))
+            result = optimize(dag, latency(device), chosen, SearchOptions(alpha=alpha))
             row = {"rules": label, "alpha": alpha, "ms": result.cost_after, "seconds": result.seconds}
             rows.append({**row, "graphs": result.graphs})
             print(f"{label:8} {alpha:.2f}: {result.cost_after:.4f} ms, {result.seconds:.1f} s, {result.graphs} graphs",

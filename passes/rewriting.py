@@ -1,7 +1,7 @@
 """Graph substitution of `main` for lower latency or memory under a cost model, and the report of its outcome.
 
 Quantized networks are rewritten only by rules that are exact on integers, so that results keep every bit; float results
-are equal up to reassociation. Searches for less memory are limited by the number of graphs, not by time: deterministic.
+are equal up to reassociation. Searches are limited by the number of graphs, not by time: deterministic.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -9,8 +9,7 @@ are equal up to reassociation. Searches for less memory are limited by the numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from math import inf
+from dataclasses import dataclass, fields
 
 import tvm
 from tvm import relax
@@ -24,9 +23,8 @@ from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 
 MAIN = "main"
-SECONDS = 20.0  # time limit of a search for lower latency
 GAIN = 0.01  # least relative gain of predicted latency for which a network is changed
-_OPTIONS = SearchOptions(max_graphs=1000, max_seconds=inf, patience=150)
+_OPTIONS = SearchOptions(max_graphs=1000, patience=150, total_graphs=1_000_000)
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,9 @@ def unchanged(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritt
     return Rewritten(mod, (), cost, cost, unit, reason)
 
 
-def search_main(mod: tvm.IRModule, cost: Cost, seconds: float) -> Substituted:
-    """Search `main` for an equivalent of lower `cost` within `seconds`, with the rules of `exact_rules`."""
-    options = replace(_OPTIONS, total_seconds=seconds)
-    return substitute(mod, cost, exact_rules(mod), options, functions=lambda name: name == MAIN)
+def search_main(mod: tvm.IRModule, cost: Cost) -> Substituted:
+    """Search `main` for an equivalent of lower `cost`, with the rules of `exact_rules`."""
+    return substitute(mod, cost, exact_rules(mod), _OPTIONS, functions=lambda name: name == MAIN)
 
 
 def rewrite_for_latency(
@@ -70,7 +67,7 @@ def rewrite_for_latency(
     serial = Latency("latency", TVM, model=AnalyticCost(find_device(device, target)))
     if MAIN not in {gv.name_hint for gv in mod.get_global_vars()}:
         return unchanged(mod, 0.0, "ms", "the module has no function main")
-    done = search_main(mod, serial, SECONDS)
+    done = search_main(mod, serial)
     if MAIN not in done.results:
         return unchanged(mod, 0.0, "ms", done.skipped[MAIN])
     found = done.results[MAIN]

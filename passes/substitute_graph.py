@@ -7,8 +7,7 @@ folded. A function that cannot be converted (control flow, symbolic shapes) is n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import inf
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
@@ -19,6 +18,7 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import write_function
+from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.costs import Cost, Latency
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.pattern import Rule
@@ -94,15 +94,11 @@ class SubstituteGraph(CascadePass):
     rules: Sequence[Rule] = ALL_RULES
     options: SearchOptions | None = None  # of the search; None: the defaults
     target: str = "llvm"
-    time_limit: float | None = (
-        60.0  # seconds, after which the best graph so far is taken, for each function; None: no limit
-    )
+    time_limit: float | None = None  # seconds, after which the best graphs so far are taken; None: no limit
 
     def call(self, mod: tvm.IRModule) -> PassResult:
         """The module with its functions rewritten."""
         cost = self.cost or Latency("latency", model=AnalyticCost(find_device(None, self.target)))
-        options = replace(
-            self.options or SearchOptions(), total_seconds=inf if self.time_limit is None else self.time_limit
-        )
-        done = substitute(mod, cost, tuple(self.rules), options)
+        with SearchMonitor(self.time_limit):
+            done = substitute(mod, cost, tuple(self.rules), self.options)
         return PassResult(done.mod, any(f.steps for f in done.results.values()))

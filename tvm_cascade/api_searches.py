@@ -147,23 +147,23 @@ def optimize(
     output, picture : path, optional
         Files for the graph (.onnx, else a Relax module) and for a picture of it before and after.
     database, time_limit : path and float, optional
-        File that keeps measurements; seconds after which the search ends with the best graph so far, None is 50.
+        File that keeps measurements; seconds after which the search ends with the best graph so far. None: it
+        ends by numbers of graphs, and, where kernels are measured, after 50 seconds.
 
     Raises
     ------
     LoadError, UsageError, GraphError, InfeasibleError
         The model cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
     """
-    from tvm_cascade.runtime.optimize_module import SECONDS, optimize_module, save_optimized
+    from tvm_cascade.runtime.optimize_module import optimize_module, save_optimized
     from tvm_cascade.substitution.report import format_report
 
     asked = OptimizeRequest.of_all(options)
     loaded = pipeline.load(model, _reading(input_shapes, until, from_))
     progress(f"{loaded.name}: searching")
     search = {"alpha": asked.alpha, "budget": asked.budget, "database": asked.database}
-    seconds = asked.time_limit or SECONDS
-    with SearchMonitor(seconds) as limit:
-        done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, seconds=seconds, **search)
+    with SearchMonitor(asked.time_limit) as limit:
+        done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, seconds=asked.time_limit, **search)
     if asked.output is not None:
         save_optimized(done, asked.output)
     if asked.picture is not None:

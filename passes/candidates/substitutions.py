@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
 
 from tvm.ir import IRModule
 
@@ -81,7 +80,7 @@ def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) 
     """
     if not floats and not is_quantized(mod):
         return unchanged(mod, 0, "B", "the network is not quantized: substitutions would reassociate its sums")
-    done = search_main(mod, PeakMemory(), inf)
+    done = search_main(mod, PeakMemory())
     if MAIN not in done.results:
         return unchanged(mod, 0, "B", done.skipped.get(MAIN, "the module has no function main"))
     found, plain = done.results[MAIN], _without_clips(done.read[MAIN].dag)

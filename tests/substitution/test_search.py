@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from itertools import product
 from math import inf
 
 import numpy as np
 import pytest
 
+from tvm_cascade import search_monitor
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError, InfeasibleError, UsageError
+from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.costs import (
     CUDNN,
     TVM,
@@ -334,7 +337,7 @@ def test_a_budget_ends_the_search_and_is_reported() -> None:
 @pytest.mark.parametrize("find", [search, optimize])
 @pytest.mark.parametrize("network", [resnet_module, inception_e, sru])
 def test_more_time_never_gives_a_dearer_graph(network: Callable[[], Dag], find: Callable) -> None:
-    dag, cost, options = network(), latency("v100"), SearchOptions(max_graphs=30, max_seconds=inf, total_seconds=inf)
+    dag, cost, options = network(), latency("v100"), SearchOptions(max_graphs=30)
     whole = find(dag, cost, PAPER_RULES, options)
     found = list(with_more_and_more_time(lambda: find(dag, cost, PAPER_RULES, options)))
     costs = [f.cost_after for f in found]
@@ -345,8 +348,27 @@ def test_more_time_never_gives_a_dearer_graph(network: Callable[[], Dag], find: 
 
 
 def test_no_seconds_means_the_given_graph() -> None:
-    found = search(resnet_module(), latency("v100"), PAPER_RULES, SearchOptions(max_seconds=0.0, isolated=False))
+    with SearchMonitor(0.0):
+        found = search(resnet_module(), latency("v100"), PAPER_RULES, SearchOptions(isolated=False))
     assert found.cost_after == found.cost_before and not found.complete
+
+
+def test_without_a_limit_no_clock_ends_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    dag, options = inception_e(), SearchOptions(max_graphs=60)
+    usual = optimize(dag, latency("v100"), ALL_RULES, options)
+    hours = iter(range(0, 1 << 40, 3600))
+    monkeypatch.setattr(search_monitor, "monotonic", lambda: float(next(hours)))
+    slow = optimize(dag, latency("v100"), ALL_RULES, options)
+    assert slow.graphs == usual.graphs and slow.dag.digest() == usual.dag.digest()
+
+
+def test_a_larger_number_of_graphs_for_the_whole_graph_is_shared_by_its_parts_and_finds_more() -> None:
+    dag, options = inception_e(), SearchOptions(threshold=6, window=0, isolated=False)
+    found = [optimize(dag, latency("v100"), ALL_RULES, changed(options, total_graphs=n)) for n in (0, 40, 4_000)]
+    assert [f.complete for f in found] == [False, False, True]
+    assert found[0].cost_after > found[1].cost_after > found[2].cost_after
+    assert found[0].graphs < found[1].graphs < found[2].graphs
+    assert len({s.operators for s in found[1].steps}) > 1, "no part takes all of them"
 
 
 def test_searching_twice_gives_the_same_graph_and_steps() -> None:

@@ -124,12 +124,7 @@ def stages(model: Path, as_json: bool, **options: Any) -> None:
     callback=require_new_file,
 )
 @option(OptimizeRequest, "picture", "Draw the graph before and after (.png, .svg).", callback=require_picture)
-@option(
-    OptimizeRequest,
-    "time_limit",
-    "End searches after S seconds, with the best found so far. [default: 50]",
-    metavar="S",
-)
+@TIME_LIMIT
 @INPUT_SHAPE
 @cutting
 @JSON

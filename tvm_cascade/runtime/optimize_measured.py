@@ -25,7 +25,8 @@ from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import write_function
 from tvm_cascade.runtime.choose_module import Choice, fastest, staged
 from tvm_cascade.runtime.node_latency import KernelLatency, NodeRunner
-from tvm_cascade.substitution.costs import STAGES, Latency, Limited
+from tvm_cascade.search_monitor import SearchMonitor
+from tvm_cascade.substitution.costs import STAGES, Cost, Latency, Limited
 from tvm_cascade.substitution.dag import Dag
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.pattern import Rule
@@ -34,6 +35,7 @@ from tvm_cascade.substitution.split import optimize
 
 QUICK = MeasureOptions(first=5, most=20, precision=0.05)  # a search asks for hundreds of kernels
 SHARE = 0.3  # measurements of a learned search, roughly as a share of those of a fully measured one
+SECONDS = 50.0  # of the searches without a limit on time: measuring depends on the machine anyway
 _CANDIDATES = ("original", "analytic", "measured")
 
 
@@ -60,13 +62,14 @@ class Effort:
 
     options: SearchOptions | None = None
     rules: Sequence[Rule] = ALL_RULES
-    seconds: float = 50.0  # for the searches, measuring included
+    seconds: float = SECONDS  # for the searches, measuring included
     runs: int = 7  # of every candidate
     clock: Callable[[], float] = time.perf_counter  # seconds
 
-    def within(self, seconds: float) -> SearchOptions:
-        """The options of one search of so many seconds."""
-        return replace(self.options or SearchOptions(), total_seconds=seconds)
+    def search(self, dag: Dag, cost: Cost, seconds: float) -> SearchResult:
+        """One search of at most so many seconds."""
+        with SearchMonitor(seconds):
+            return optimize(dag, cost, self.rules, self.options)
 
 
 def optimize_measured(
@@ -91,7 +94,7 @@ def optimize_measured(
     def within(cost: Latency) -> Latency | Limited:
         return cost if limit is None else Limited(cost, limit)
 
-    guess = optimize(read.dag, within(serial), effort.rules, effort.within(effort.seconds / 2))
+    guess = effort.search(read.dag, within(serial), effort.seconds / 2)
     effort = replace(effort, seconds=effort.seconds - guess.seconds)
     if learned:
         model = LearnedCost(measured, analytic)
@@ -99,7 +102,7 @@ def optimize_measured(
         result = _refined(model, cost, within, (read.dag, guess.dag), effort)
     else:
         cost = KernelLatency("latency", runner.engine, model=measured, runner=runner)
-        result = optimize(read.dag, within(cost), effort.rules, effort.within(effort.seconds))
+        result = effort.search(read.dag, within(cost), effort.seconds)
     results = [SearchResult(read.dag, result.cost_before, result.cost_before, (), 1, 0.0, True), guess, result]
     modules = [mod, *(_written(mod, read, f.dag) for f in results[1:])]
     choice = fastest(modules, runs=effort.runs, clock=effort.clock, build=staged)
@@ -129,7 +132,7 @@ def _refined(
 
     def search():
         left = max(0.0, end - time.monotonic())
-        result = optimize(known[0], within(replace(cost)), effort.rules, effort.within(left))
+        result = effort.search(known[0], within(replace(cost)), left)
         return result, stages(result.dag)
 
     first = dict.fromkeys(op[0][0] for dag in known for _, op in stages(dag))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +22,14 @@ from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.passes.substitution_write import fold, write_with_parameters
 from tvm_cascade.publish import whole_file
-from tvm_cascade.runtime.optimize_measured import Effort, optimize_measured
+from tvm_cascade.runtime.optimize_measured import SECONDS, Effort, optimize_measured
+from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.costs import STAGES, TVM, Latency, Limited, parse_cost
 from tvm_cascade.substitution.export_onnx import export_onnx
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.report import optimize_report
 from tvm_cascade.substitution.schedule_cost import ScheduleLatency
 
-SECONDS = 50.0  # of a search without a limit on time of its own
 _UNITS = {
     "latency": "ms",
     "ios": "ms",
@@ -60,7 +60,7 @@ def optimize_module(
     *,
     alpha: float = 1.05,
     budget: int = 2000,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     database: str | Path | None = None,
 ) -> Optimized:
     """Rewrites `main` for the lowest cost; `mod` stays as it is.
@@ -77,8 +77,9 @@ def optimize_module(
         Graphs are expanded while their cost is below `alpha` times the best cost; 1 is a greedy search.
     budget : int
         Graphs priced per subgraph, at most.
-    seconds : float
-        Time limit of the whole search.
+    seconds : float, optional
+        Time limit of the whole search. None: it ends by numbers of graphs, and results depend on no machine; but what
+        measures kernels ('measured', 'learned') ends after `optimize_measured.SECONDS`.
     database : path, optional
         File in which 'measured' and 'learned' keep measurements and look them up.
 
@@ -91,14 +92,14 @@ def optimize_module(
     UsageError
         The cost or device has an unknown name, or measuring is asked for another target than this machine's CPU.
     """
-    options = SearchOptions(alpha=alpha, max_graphs=budget, total_seconds=seconds)
-    options = replace(options, max_seconds=max(options.max_seconds, seconds / 2))
+    options = SearchOptions(alpha=alpha, max_graphs=budget)
     main, _, _ = cost.replace(" ", "").partition(",")
     if main in ("measured", "learned"):
-        return _measured(mod, target, cost, options, seconds, database)
+        return _measured(mod, target, cost, Effort(options, seconds=SECONDS if seconds is None else seconds), database)
     model = AnalyticCost(find_device(device, target))
     priced = parse_cost(cost, model, TVM, {"ios": ScheduleLatency(model, TVM)})
-    done = substitute(mod, priced, options=options, functions=lambda name: name == "main")
+    with SearchMonitor(seconds):
+        done = substitute(mod, priced, options=options, functions=lambda name: name == "main")
     if "main" not in done.results:
         raise GraphError(done.skipped.get("main", "the module has no function main"))
     result, read = done.results["main"], done.read["main"]
@@ -110,8 +111,7 @@ def _measured(
     mod: tvm.IRModule,
     target: str,
     cost: str,
-    options: SearchOptions,
-    seconds: float,
+    effort: Effort,
     database: str | Path | None,
 ) -> Optimized:
     """`optimize_measured`, with what was run in the report under `measured`."""
@@ -122,7 +122,7 @@ def _measured(
     name, _, _ = cost.replace(" ", "").partition(",")
     priced = parse_cost(cost, AnalyticCost(find_device("cpu")), named={name: Latency(name)})
     limit = priced.limit if isinstance(priced, Limited) else None
-    done = optimize_measured(mod, name == "learned", limit, Effort(options, seconds=seconds), database)
+    done = optimize_measured(mod, name == "learned", limit, effort, database)
     report = optimize_report(done.read.dag, done.result, "ms", STAGES)
     report["measured"] = {
         "kept": done.chosen,

@@ -3,8 +3,9 @@
 Symbols: G0 is the input graph, Gopt the best so far, alpha the relaxation: a graph is expanded while its cost is below
 alpha * Cost(Gopt). Algorithm 1 as printed has no visited set, no budget and no initial best, and never prunes its queue
 again. Here graphs are visited once (compared by structure, not by hash alone), G0 is the first best, a queued graph is
-dropped when a later best has lowered the threshold below its cost, and the search ends after a number of graphs or
-seconds. Of graphs of equal cost the one discovered first is expanded first.
+dropped when a later best has lowered the threshold below its cost, and the search ends after a number of graphs, so that
+results do not depend on the machine (or where a `search_monitor` says so). Of graphs of equal cost the one discovered
+first is expanded first. There is no lower bound: nothing is known of graphs that were not reached.
 
 Independent gains hide alternatives: after several substitutions elsewhere have lowered Cost(Gopt), an early alternative
 costs more than alpha * Cost(Gopt) and is dropped. So rules that leave no alternative (constants folded, views that cancel)
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, isinf
 
-from tvm_cascade.search_monitor import SearchMonitor, monitor
+from tvm_cascade.search_monitor import monitor
 from tvm_cascade.substitution.costs import Cost, limit_broken
 from tvm_cascade.substitution.dag import Dag, Node, Ref, replace, replaced
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
@@ -37,8 +38,7 @@ class SearchOptions:
     alpha: float = 1.05  # relaxation; 1 is greedy, infinity visits everything reachable
     max_graphs: int = 2000  # graphs whose cost is computed, per subgraph
     patience: int = 400  # graphs without a better one after which a search gives up; 0: never
-    max_seconds: float = 30.0  # per subgraph; where it strikes, the result depends on the machine's speed
-    total_seconds: float = 60.0  # for the whole graph; likewise
+    total_graphs: int = 40_000  # for the whole graph: what is left is shared among its parts by their operators
     threshold: int = 30  # operators above which a graph is split (section 4.3)
     eager: tuple[Rule, ...] = EAGER_RULES  # applied wherever they fit after every step, not searched
     isolated: bool = True  # apply a gain at a site that shares no operator with another at once, without search
@@ -90,13 +90,7 @@ def search(
     `matcher` may be shared by searches with the same pool and rules. Raises `InfeasibleError` if the input graph and
     every graph found exceed a limit of the cost.
     """
-    options = options or SearchOptions()
-    with SearchMonitor(options.max_seconds):
-        return _search(dag, cost, options, matcher or Matcher(tuple(rules)))
-
-
-def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> SearchResult:
-    """`search` inside of the monitor of its own limit on time."""
+    options, matcher = options or SearchOptions(), matcher or Matcher(tuple(rules))
     eager = Matcher(tuple(r for r in options.eager if r in matcher.rules))
     begin = time.monotonic()
     given = _State(dag, cost.total(dag))
@@ -139,7 +133,7 @@ def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> S
 
 
 def _spent(options: SearchOptions, graphs: int, best_at: int) -> bool:
-    """Whether the search ends: its number of graphs, its patience or its time is used up."""
+    """Whether the search ends: its number of graphs or its patience is used up, or a limit on time strikes."""
     if graphs >= options.max_graphs or (options.patience and graphs - best_at >= options.patience):
         return True
     return monitor().over()

@@ -26,8 +26,8 @@ def optimize_report(before: Dag, result: SearchResult, unit: str = "ms", engine:
     """The `optimize` command's JSON object.
 
     `cost_before`, `cost_after` in `unit`, `steps` (list of {rule, operators, cost}), `graphs_explored`, `seconds`;
-    also `complete` (no budget cut the search), `before` and `after` with Table 2's columns, and `hash_before` and
-    `hash_after`, the canonical structural hashes.
+    also `complete` (no budget cut the search), `bound` (null: none is known), `before` and `after` with Table 2's columns,
+    and `hash_before` and `hash_after`, the canonical structural hashes.
     """
     return {
         "cost_before": result.cost_before,
@@ -37,6 +37,7 @@ def optimize_report(before: Dag, result: SearchResult, unit: str = "ms", engine:
         "graphs_explored": result.graphs,
         "seconds": round(result.seconds, 3),
         "complete": result.complete,
+        "bound": None,
         "before": columns(before, engine),
         "after": columns(result.dag, engine),
         "hash_before": before.digest(),
@@ -61,6 +62,7 @@ def format_report(report: dict, limit: int = 40) -> str:
         lines += _measured(report["measured"])
     if not report["complete"]:
         lines.append("the budget ended the search: a larger one may find more")
+    lines.append("no bound: nothing is known of graphs that were not reached")
     return "\n".join(lines)
 
 

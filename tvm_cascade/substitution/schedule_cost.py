@@ -11,12 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from tvm_cascade.cost import CostModel
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.scheduler import Solved, latency_of
-from tvm_cascade.search_monitor import monitor
-from tvm_cascade.substitution.costs import TVM, Engine, Latency, op_features
+from tvm_cascade.search_monitor import SearchMonitor, monitor
+from tvm_cascade.substitution.costs import TVM, Cost, Engine, Latency, op_features
 from tvm_cascade.substitution.dag import Dag
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.pattern import Rule
@@ -65,9 +66,11 @@ def optimize_schedule(
     before = cost.total(dag)
     serial = Latency("latency", cost.engine, model=cost.model)
     fusing = [r for r in rules if r.name in _FUSING]
-    options = replace(options, total_seconds=options.total_seconds / 4)
-    starts = [optimize(dag, serial, rules, options), optimize(dag, serial, fusing, replace(options, alpha=1.0))]
-    ends = [optimize(s.dag, cost, rules, options) for s in starts]
+    starts = [
+        _within(0.25, dag, serial, rules, options),
+        _within(1 / 3, dag, serial, fusing, replace(options, alpha=1.0)),
+    ]
+    ends = [_within(share, s.dag, cost, rules, options) for s, share in zip(starts, (0.5, 1.0), strict=True)]
     best = min(range(len(ends)), key=lambda k: (ends[k].cost_after, k))
     graphs = sum(f.graphs for f in (*starts, *ends))
     seconds = time.monotonic() - begin
@@ -76,3 +79,10 @@ def optimize_schedule(
     steps = starts[best].steps + ends[best].steps
     complete = all(f.complete for f in (*starts, *ends))
     return SearchResult(ends[best].dag, before, ends[best].cost_after, steps, graphs, seconds, complete)
+
+
+def _within(share: float, dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions) -> SearchResult:
+    """`optimize` in a share of the time that is left, where time is limited."""
+    left = monitor().left()
+    with SearchMonitor(None if left == inf else left * share):
+        return optimize(dag, cost, rules, options)

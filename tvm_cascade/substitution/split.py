@@ -23,7 +23,7 @@ from itertools import pairwise
 from math import isinf
 
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.search_monitor import SearchMonitor, monitor
+from tvm_cascade.search_monitor import monitor
 from tvm_cascade.substitution.costs import Cost, limit_broken
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replace
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult, Step, search
@@ -193,13 +193,18 @@ class _Worker:
     graphs: int = 0
     complete: bool = True
 
-    def improve(self, dag: Dag, part: Sequence[Node], moved: dict[Ref, Ref]) -> bool:
-        """Search `part` and record in `moved` the replacements of its outputs; returns whether anything changed."""
+    def improve(self, dag: Dag, part: Sequence[Node], moved: dict[Ref, Ref], share: float = 1.0) -> bool:
+        """Search `part` and record in `moved` the replacements of its outputs; returns whether anything changed.
+
+        The search takes at most `share` of the graphs that are left of the whole graph's.
+        """
         subgraph = lift(self.pool, dag, part)
         result = self.known.get(subgraph.dag.outputs)
         if result is None:
             try:
-                result = search(subgraph.dag, self.cost, self.matcher.rules, self.options, self.matcher)
+                left = int((self.options.total_graphs - self.graphs) * share)
+                options = changed(self.options, max_graphs=min(self.options.max_graphs, max(1, left)))
+                result = search(subgraph.dag, self.cost, self.matcher.rules, options, self.matcher)
             except InfeasibleError:  # the subgraph alone exceeds a limit: `optimize` checks the whole graph
                 result = SearchResult(subgraph.dag, 0.0, 0.0, (), 1, 0.0, False)
             self.known[subgraph.dag.outputs] = result
@@ -223,14 +228,8 @@ def optimize(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions
     Raises `InfeasibleError` if the result exceeds a limit of the cost.
     """
     options = options or SearchOptions()
-    with SearchMonitor(options.total_seconds):
-        if len(dag.nodes) <= (options.window or options.threshold):
-            return search(dag, cost, rules, options)
-        return _in_parts(dag, cost, rules, options)
-
-
-def _in_parts(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions) -> SearchResult:
-    """`optimize` for a graph that is split, inside of the monitor of its limit on time."""
+    if len(dag.nodes) <= (options.window or options.threshold):
+        return search(dag, cost, rules, options)
     begin = time.monotonic()
     before = cost.total(dag)
     worker = _Worker(cost, options, before, Matcher(tuple(rules)))
@@ -279,8 +278,10 @@ def _pass(worker: _Worker, dag: Dag, parts: Sequence[Sequence[Node]]) -> tuple[D
     """Search every subgraph and join the results; also returns, for each cut, the references that cross it."""
     moved: dict[Ref, Ref] = {}
     crossing: list[tuple[Ref, ...]] = []
+    left = sum(len(part) for part in parts)
     for part in parts:
-        worker.improve(dag, part, moved)
+        worker.improve(dag, part, moved, len(part) / left)
+        left -= len(part)
         crossing.append(outputs_of(dag, part))
     outputs = tuple(moved.get(r, r) for r in dag.outputs)
     return Dag(dag.pool, dag.inputs, outputs), [tuple(moved[r] for r in c) for c in crossing[:-1]]
