@@ -68,6 +68,18 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    keywords="tvm tinyml microcontroller memory scheduling deep-learning compiler",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Programming Language :: C",
+        "Programming Language :: Python :: 3 :: Only",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in (10, 11, 12, 13)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Software Development :: Code Generators",
+        "Topic :: Software Development :: Embedded Systems",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
     packages=packages(),
     package_dir={
