@@ -10,41 +10,16 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
-import tvm_cascade
 from tvm_cascade.errors import LoadError, UnsupportedOperatorError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, rounding_divide, srdhm
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing import move_cases, operator_cases, weighted_cases
-from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
+from tvm_cascade.testing.litert_check import equal_outputs, host_equals
+from tvm_cascade.testing.reference import Compiled
 from tvm_cascade.testing.tflite import ModelWriter
 
 TYPES = ("int8", "uint8", "int16", "float32")
-
-
-def equal_outputs(folder: Path, writer: ModelWriter, *given: list[np.ndarray]) -> list[np.ndarray]:
-    """Assert that the virtual machine's outputs equal the reference's, for `given` inputs or some random ones; returns the
-    last. Floats are equal within 1e-5 of the largest."""
-    path = folder / "m.tflite"
-    path.write_bytes(writer.finish())
-    lower: Any = LowerQuantized()  # a class that TVM's decorator makes a pass
-    run, reference = Compiled(lower(load(path))), Reference(path.read_bytes())
-    made = []
-    for arrays in given or [random_inputs(reference.inputs, k) for k in range(4)]:
-        made = run(*arrays)
-        for ours, theirs in zip(made, reference.run(arrays), strict=True):
-            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-            if theirs.dtype.kind == "f":
-                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * float(np.abs(theirs).max(initial=1e-3)))
-            else:
-                np.testing.assert_array_equal(ours, theirs)
-    return made
-
-
-def host_equals(folder: Path) -> None:
-    """Assert that the program for the host, of the file that `equal_outputs` wrote, gives the reference's outputs."""
-    tvm_cascade.compile(folder / "m.tflite", target="host", output=folder / "p")
-    assert tvm_cascade.run(folder / "p", board="host", check=folder / "m.tflite").match
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -217,8 +192,7 @@ def test_decoders_of_detections_are_left_to_the_host(tmp_path: Path) -> None:
     boxes, scores = writer.activation((1, 6, 4), "float32"), writer.activation((1, 6, 3), "float32")
     anchors = writer.constant(np.zeros((6, 4), "float32"))
     outs = [writer.tensor(shape, "float32") for shape in ((1, 2, 4), (1, 2), (1, 2), (1,))]
-    writer.operator("CUSTOM", [boxes, scores, anchors], outs)
-    writer._codes[0].customCode = b"TFLite_Detection_PostProcess"
+    writer.operator("CUSTOM", [boxes, scores, anchors], outs, custom="TFLite_Detection_PostProcess")
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     with pytest.raises(UnsupportedOperatorError, match=r"TFLite_Detection_PostProcess.*left to the host"):
         load(tmp_path / "m.tflite")

@@ -7,7 +7,6 @@ quantize` islands or, for operators that only move or compare stored values, dir
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.interface import check_size
-from tvm_cascade.importers.tflite_coverage import coverage
-from tvm_cascade.importers.tflite_lstm import LstmConverters
+from tvm_cascade.importers.tflite_control import ControlConverters
+from tvm_cascade.importers.tflite_coverage import Unsupported, coverage
 from tvm_cascade.importers.tflite_moves import (
     CONVERTERS,
     Operator,
@@ -32,10 +31,10 @@ from tvm_cascade.passes.integer.island import activation_range
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset((
-    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER", "GATHER_ND",
-    "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SLICE",
-    "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE",
-    "UNPACK",
+    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "DYNAMIC_UPDATE_SLICE", "EXPAND_DIMS",
+    "GATHER", "GATHER_ND", "IF", "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT",
+    "SELECT_V2", "SLICE", "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE",
+    "TOPK_V2", "TRANSPOSE", "UNPACK", "WHILE",
 ))  # fmt: skip
 _FOLDED = frozenset(("FILL", "RANK", "SHAPE"))
 # the LSTM is refused by its converter, which says why
@@ -50,14 +49,6 @@ _FUSED_BOUNDS = {
 }
 
 
-class Unsupported(Exception):
-    """Operators that cannot be imported: their positions, and their names with what is wrong."""
-
-    def __init__(self, operators: Mapping[int, str]) -> None:
-        super().__init__(", ".join(operators.values()))
-        self.operators = operators
-
-
 class Refused(Exception):
     """A network that cannot be imported as it is; the message says why and what to do."""
 
@@ -70,7 +61,7 @@ class Refused(Exception):
 _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError)
 
 
-class Converter(LstmConverters):
+class Converter(ControlConverters):
     """TVM's `OperatorConverter`, corrected; its variables have the names of the model's tensors."""
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _FOLDED | _IN_ISLANDS

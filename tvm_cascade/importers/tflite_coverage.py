@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any
 
 from tvm.relax.frontend.tflite import tflite_frontend as stock
@@ -12,9 +12,16 @@ from tvm_cascade.importers.tflite_moves import Operator, tflite
 
 _POST_PROCESS = "TFLite_Detection_PostProcess"
 _DECODER = "a decoder of detections, which is left to the host"
-_LOOP = "a loop: convert the network with its loops unrolled (Keras: LSTM(..., unroll=True))"
-_BRANCH = "a branch: export the one of its ways that the device takes"
-_CONTROL = {"WHILE": _LOOP, "STABLEHLO_WHILE": _LOOP, "IF": _BRANCH}
+_LOOP = "a loop of StableHLO: convert the network to TFLite's operators"
+_CONTROL = {"STABLEHLO_WHILE": _LOOP}
+
+
+class Unsupported(Exception):
+    """Operators that cannot be imported: their positions, and their names with what is wrong."""
+
+    def __init__(self, operators: Mapping[int, str]) -> None:
+        super().__init__(", ".join(operators.values()))
+        self.operators = operators
 
 
 def coverage(converter: Any, known: Container[str], quantized: Container[str]) -> tuple[dict[int, str], list[str]]:

@@ -29,6 +29,7 @@ class ShapeConverters(MoveConverters):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.known: dict[int, np.ndarray] = {}
+        self.nested = False  # in a loop or branch
 
     def get_tensor_value(self, tensor_wrapper: stock.TensorWrapper, is_sparse: bool = False) -> np.ndarray:
         """The value of a constant of the file, or of a tensor folded here."""
@@ -48,22 +49,28 @@ class ShapeConverters(MoveConverters):
             shape = getattr(self.get_expr(tensor_wrapper.tensor_idx).ty, "shape", None)
             if shape is not None and hasattr(shape, "values"):
                 return np.array([int(d) for d in shape.values], "int64")
-        if not tensor_wrapper.tensor.ShapeLength():
-            return np.array([], "int64")
-        return super().get_tensor_shape(tensor_wrapper)
+        return self._declared(tensor_wrapper)
+
+    def _declared(self, tensor: stock.TensorWrapper) -> np.ndarray:
+        """The shape of a tensor in the file."""
+        wrapped: Any = tensor.tensor
+        return np.asarray(wrapped.ShapeAsNumpy() if wrapped.ShapeLength() else (), "int64")
 
     def fold_shape(self, name: str, op: Operator) -> bool:
         """Fold `op` if it computes a shape; returns whether it does. An output of the network is also bound as a constant."""
         value = self._shape_value(name, op)
         if value is None:
             return False
-        (output,) = self.get_output_tensors(op)
-        value = np.asarray(value).astype(self.get_tensor_type_str(output.tensor.Type()))
+        self._fold(self.get_output_tensors(op)[0], np.asarray(value))
+        return True
+
+    def _fold(self, output: stock.TensorWrapper, value: np.ndarray) -> None:
+        """Let a tensor be a constant."""
+        value = value.astype(self.get_tensor_type_str(output.tensor.Type()))
         self.known[output.tensor_idx] = value
-        if output.tensor_idx in stock.to_int_list(self.subgraph.OutputsAsNumpy()):
+        if not self.nested and output.tensor_idx in stock.to_int_list(self.subgraph.OutputsAsNumpy()):
             name = stock.get_tensor_name(self.subgraph, output.tensor_idx)
             self.exp_tab.set_expr(name, self.bb.emit(relax.const(value, str(value.dtype)), name_hint=name))
-        return True
 
     def _shape_value(self, name: str, op: Operator) -> Any:
         inputs = self.get_input_tensors(op)
@@ -79,7 +86,7 @@ class ShapeConverters(MoveConverters):
         if any(self.has_expr(t.tensor_idx) for t in inputs if t.tensor_idx >= 0):
             return None
         values = [np.asarray(self.get_tensor_value(t)) for t in inputs if t.tensor_idx >= 0]
-        if any(v.size > _MOST or v.dtype.kind not in "iu" for v in values):
+        if any(v.size > _MOST or v.dtype.kind not in "iub" for v in values) or any(t.qnn_params for t in inputs):
             return None
         return evaluate(self, op, *values)
 
@@ -155,6 +162,15 @@ _EVALUATE: Mapping[str, _Evaluate] = MappingProxyType(
         "ADD": _of_two(np.add, tflite.AddOptions),
         "SUB": _of_two(np.subtract, tflite.SubOptions),
         "MUL": _of_two(np.multiply, tflite.MulOptions),
+        "LESS": _of_two(np.less),
+        "LESS_EQUAL": _of_two(np.less_equal),
+        "GREATER": _of_two(np.greater),
+        "GREATER_EQUAL": _of_two(np.greater_equal),
+        "EQUAL": _of_two(np.equal),
+        "NOT_EQUAL": _of_two(np.not_equal),
+        "LOGICAL_AND": _of_two(np.logical_and),
+        "LOGICAL_OR": _of_two(np.logical_or),
+        "LOGICAL_NOT": lambda _n, _o, x: np.logical_not(x),
         "FLOOR_DIV": _of_two(np.floor_divide),
         "FLOOR_MOD": _of_two(np.mod),
         "MAXIMUM": _of_two(np.maximum),

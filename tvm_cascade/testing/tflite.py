@@ -27,6 +27,7 @@ class ModelWriter:
     _operators: list[Any] = field(default_factory=list)
     _codes: list[Any] = field(default_factory=list)
     _buffers: list[Any] = field(default_factory=list)
+    _bodies: list[ModelWriter] = field(default_factory=list)
 
     def tensor(
         self,
@@ -148,19 +149,33 @@ class ModelWriter:
         self.operator("CONV_2D", [x, weights, bias], [out], "Conv2DOptions", **how)
         return out
 
+    def body(self, graph: ModelWriter) -> int:
+        """Adds a subgraph that operators such as WHILE run, with the inputs and outputs of `graph`; returns its index."""
+        for op in graph._operators:
+            op.opcodeIndex += len(self._codes)
+        for tensor in graph._tensors:
+            tensor.buffer += len(self._buffers)
+        self._codes += graph._codes
+        self._buffers += graph._buffers
+        self._bodies.append(graph)
+        return len(self._bodies)
+
     def finish(self) -> bytes:
         """The file."""
         schema = _schema()
-        graph = schema.SubGraphT()
-        graph.name, graph.tensors, graph.operators = "main", self._tensors, self._operators
-        graph.inputs, graph.outputs = np.array(self.inputs, "int32"), np.array(self.outputs, "int32")
         model = schema.ModelT()
         model.version, model.description = 3, "made for a test"
-        model.operatorCodes, model.subgraphs = self._codes, [graph]
+        model.operatorCodes, model.subgraphs = self._codes, [g._subgraph() for g in (self, *self._bodies)]
         model.buffers = [schema.BufferT(), *self._buffers]
         builder = flatbuffers.Builder(1024)
         builder.Finish(model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
+
+    def _subgraph(self) -> Any:
+        graph = _schema().SubGraphT()
+        graph.name, graph.tensors, graph.operators = "main", self._tensors, self._operators
+        graph.inputs, graph.outputs = np.array(self.inputs, "int32"), np.array(self.outputs, "int32")
+        return graph
 
 
 def _schema() -> Any:

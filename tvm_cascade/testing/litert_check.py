@@ -1,0 +1,40 @@
+"""Comparison of `.tflite` files with LiteRT's reference kernels, bit for bit where they hold integers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tvm_cascade
+from tvm_cascade.frontend import load
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
+from tvm_cascade.testing.tflite import ModelWriter
+
+
+def equal_outputs(folder: Path, writer: ModelWriter, *given: list[np.ndarray]) -> list[np.ndarray]:
+    """Assert that the virtual machine's outputs equal the reference's, for `given` inputs or some random ones; returns the
+    last. Floats are equal within 1e-5 of the largest. The file is `m.tflite` in `folder`."""
+    path = folder / "m.tflite"
+    path.write_bytes(writer.finish())
+    lower: Any = LowerQuantized()  # a class that TVM's decorator makes a pass
+    run, reference = Compiled(lower(load(path))), Reference(path.read_bytes())
+    made = []
+    for arrays in given or [random_inputs(reference.inputs, k) for k in range(4)]:
+        made = run(*arrays)
+        for ours, theirs in zip(made, reference.run(arrays), strict=True):
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+            if theirs.dtype.kind == "f":
+                reach = 1e-5 * float(np.abs(theirs).max(initial=1e-3))
+                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=reach)
+            else:
+                np.testing.assert_array_equal(ours, theirs)
+    return made
+
+
+def host_equals(folder: Path) -> None:
+    """Assert that the program for the host, of the file that `equal_outputs` wrote, gives the reference's outputs."""
+    tvm_cascade.compile(folder / "m.tflite", target="host", output=folder / "p")
+    assert tvm_cascade.run(folder / "p", board="host", check=folder / "m.tflite").match
