@@ -40,3 +40,9 @@ def test_what_kernels_are_made_for() -> None:
     assert not kernel_target("cortex-m55", "c").vectors and not kernel_target("host").tunable
     with pytest.raises(UsageError, match="unknown target 'cortex-m9'; known: cortex-m0plus, cortex-m3, "):
         kernel_target("cortex-m9")
+    with pytest.raises(
+        UsageError, match="unknown target 'STM32F407VG'; a microcontroller with a cortex-m4: --target cortex-m4"
+    ):
+        kernel_target("STM32F407VG")
+    parts = [part for core in CORES.values() for part in core.parts]
+    assert not [(a, b) for a in parts for b in parts if a != b and a.startswith(b)]  # one core each

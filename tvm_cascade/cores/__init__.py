@@ -27,11 +27,15 @@ CORES: Mapping[str, Core] = MappingProxyType(_found())
 
 
 def get_core(name: str) -> Core:
-    """The core of that name; raises `UsageError` with the known ones."""
+    """The core of that name; raises `UsageError` with the known ones, or with that of the microcontroller so named."""
     try:
         return CORES[name]
     except KeyError:
-        raise UsageError(f"unknown target {name!r}; known: {', '.join(CORES)}") from None
+        within = [core.name for core in CORES.values() if core.parts and name.lower().startswith(core.parts)]
+        remedy = (
+            f"a microcontroller with a {within[0]}: --target {within[0]}" if within else f"known: {', '.join(CORES)}"
+        )
+        raise UsageError(f"unknown target {name!r}; {remedy}") from None
 
 
 def kernel_target(name: str, backend: str = "c", optimise: str = "balanced") -> KernelTarget:

@@ -35,6 +35,7 @@ class Core:
     rules: tuple[str, ...] = ()  # of `schedules.rules.select.RULE_SETS`, the most demanding first
     # the kernels' back end ("c", "llvm") -> a core with the same instructions, whose kernel counts apply here too
     compatible: Mapping[str, str] = field(default_factory=lambda: NONE)
+    parts: tuple[str, ...] = ()  # beginnings of the names of microcontrollers with this core, in lower case
     steps: StepModel | None = None  # instruction counts of steps; None where there is no model
 
     @property

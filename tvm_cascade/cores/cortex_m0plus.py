@@ -9,6 +9,14 @@ from tvm_cascade.cores.cortex_m3 import CORE as CORTEX_M3
 CORE = replace(
     CORTEX_M3,
     name="cortex-m0plus",
+    parts=(
+        "stm32g0",
+        "stm32l0",
+        "stm32c0",
+        "stm32u0",
+        "rp2040",
+        "samd21",
+    ),
     mcpu="cortex-m0plus",
     triple="thumbv6m-none-unknown-eabi",
     gcc_flags=("-mcpu=cortex-m0plus", "-mthumb", "-mfloat-abi=soft"),

@@ -30,6 +30,13 @@ STEPS = StepModel(
 
 CORE = Core(
     name="cortex-m3",
+    parts=(
+        "stm32f1",
+        "stm32f2",
+        "stm32l1",
+        "lpc17",
+        "atsam3",
+    ),
     family=ARM,
     mcpu="cortex-m3",
     triple="thumbv7m-none-unknown-eabi",

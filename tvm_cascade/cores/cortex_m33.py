@@ -10,6 +10,17 @@ from tvm_cascade.cores.cortex_m4 import CORE as CORTEX_M4
 CORE = replace(
     CORTEX_M4,
     name="cortex-m33",
+    parts=(
+        "stm32u5",
+        "stm32h5",
+        "stm32l5",
+        "stm32wba",
+        "nrf53",
+        "nrf54l",
+        "nrf91",
+        "rp2350",
+        "lpc55",
+    ),
     mcpu="cortex-m33",
     triple="thumbv8m.main-none-unknown-eabihf",
     gcc_flags=("-mcpu=cortex-m33", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),

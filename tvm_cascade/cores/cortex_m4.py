@@ -27,6 +27,15 @@ STEPS = StepModel(  # fitted to counts on the emulated core (`cores.step_model`)
 
 CORE = Core(
     name="cortex-m4",
+    parts=(
+        "stm32f3",
+        "stm32f4",
+        "stm32g4",
+        "stm32l4",
+        "nrf52",
+        "samd51",
+        "apollo3",
+    ),
     family=ARM,
     mcpu="cortex-m4",
     triple="thumbv7em-none-unknown-eabihf",

@@ -32,6 +32,7 @@ NO_LOW_OVERHEAD_LOOPS = ("-disable-arm-loloops:bool=1",)
 
 CORE = Core(
     name="cortex-m55",
+    parts=("stm32n6",),
     family=ARM,
     mcpu="cortex-m55",
     triple="thumbv8.1m.main-none-unknown-eabihf",

@@ -10,6 +10,13 @@ from tvm_cascade.cores.cortex_m4 import CORE as CORTEX_M4
 CORE = replace(
     CORTEX_M4,
     name="cortex-m7",
+    parts=(
+        "stm32f7",
+        "stm32h7",
+        "mimxrt10",
+        "imxrt10",
+        "atsame70",
+    ),
     mcpu="cortex-m7",
     gcc_flags=("-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-d16"),
     default_board="mps2-an500",

@@ -15,6 +15,7 @@ from tvm_cascade.cores.cortex_m55 import CORE as CORTEX_M55
 CORE = replace(
     CORTEX_M55,
     name="cortex-m85",
+    parts=("ra8",),
     mcpu="cortex-m85",
     runs_on=("cortex-m85", "cortex-m55"),
     compatible=MappingProxyType({"c": "cortex-m4", "llvm": "cortex-m55"}),

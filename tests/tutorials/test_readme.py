@@ -1,0 +1,22 @@
+"""The README's Python runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_python_of_the_readme(tmp_path: Path) -> None:
+    (block,) = re.findall(r"((?:^    .*\n)*^    import tvm.*\n(?:^    .*\n)*)", (ROOT / "README.md").read_text(), re.M)
+    shutil.copy(ROOT / "tvm_cascade/testing/data/shapes.tflite", tmp_path / "model.tflite")
+    code = textwrap.dedent(block)
+    assert code.count("tvm_cascade.") >= 3
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "fw" / "model.h").is_file() and "layer by layer" in done.stdout
