@@ -15,7 +15,7 @@ function in between has to pass it on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class SearchStopped(Exception):
 class Progress:
     """How far a search is."""
 
-    phase: str  # what is searched: "arena", "order"
+    phase: str  # what is searched, or made: "arena", "order", "kernels"
     done: int  # in whatever the phase counts: nodes, graphs, operators
     total: int | None = None  # None: nobody knows
     best: float | None = None  # value of the best result so far
@@ -131,6 +131,14 @@ _innermost: ContextVar[SearchMonitor] = ContextVar("_innermost", default=SearchM
 def monitor() -> SearchMonitor:
     """The innermost monitor around the caller; without any, one that never ends a search and shows nothing."""
     return _innermost.get()
+
+
+def counted(phase: str, items: Collection[Result]) -> Iterator[Result]:
+    """The items one by one; the monitor is told how many of them are done."""
+    for done, item in enumerate(items):
+        monitor().report(phase, done, len(items), unit="")
+        yield item
+    monitor().report(phase, len(items), len(items), unit="")
 
 
 def until_stopped(found: Iterable[Result]) -> Iterator[Result]:

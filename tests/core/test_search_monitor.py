@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from tvm_cascade.search_monitor import Progress, SearchMonitor, SearchStopped, cached, monitor, until_stopped
+from tvm_cascade.search_monitor import Progress, SearchMonitor, SearchStopped, cached, counted, monitor, until_stopped
 
 
 class Clock:
@@ -80,6 +80,13 @@ def test_progress_goes_to_the_nearest_receiver() -> None:
         with monitor().shield():
             monitor().report("order", 1)
     assert shown == [Progress("arena", 3, 10, 64, 32), Progress("order", 1)]
+
+
+def test_items_are_counted_as_they_are_taken() -> None:
+    shown: list[Progress] = []
+    with SearchMonitor(show=shown.append):
+        assert [(item, len(shown)) for item in counted("kernels", "ab")] == [("a", 1), ("b", 2)]
+    assert shown == [Progress("kernels", done, 2, unit="") for done in range(3)]
 
 
 def test_what_was_found_before_a_stop_is_kept() -> None:

@@ -19,6 +19,7 @@ from tvm_cascade.micro.board import available_ram, load_board
 from tvm_cascade.micro.elf import memory_use, read_sections
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.search_monitor import Progress, SearchMonitor
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.builds import build
 
@@ -205,3 +206,17 @@ def test_cmake_links_the_functions_of_floats(tmp_path: Path, emulator_tools: Non
     subprocess.run(configure, check=True, capture_output=True)
     subprocess.run(["cmake", "--build", folder / "build"], check=True, capture_output=True)
     assert list((folder / "build").glob("*.elf"))
+
+
+def test_a_compilation_counts_its_kernels_segments_and_c_files(tmp_path: Path, arm_gcc: None) -> None:
+    net = Net("int8", seed=1)
+    x = net.conv(net.conv(net.input((1, 8, 8, 4)), 4, 3), 4, 1)
+    shown: list[Progress] = []
+    with SearchMonitor(show=shown.append):
+        api.compile(net.finish(x), target="cortex-m4", output=tmp_path / "out", cache=False)
+    sources = list((tmp_path / "out").rglob("*.c"))
+    for phase in ("segments replayed", "kernels", "C files"):
+        counts = [p.done for p in shown if p.phase == phase]
+        assert {p.total for p in shown if p.phase == phase} == {max(counts)}, "of so many, all of which are done"
+        assert sorted(counts) == list(range(0 if phase != "C files" else 1, 1 + max(counts)))
+        assert phase != "C files" or 1 < max(counts) <= len(sources)

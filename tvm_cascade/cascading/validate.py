@@ -21,6 +21,7 @@ from tvm_cascade.cascading.validate_memory import Area, Indices, Memory, has_con
 from tvm_cascade.cascading.validate_structure import check_structure
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ROW, Op, Tensor, Tile, Window
+from tvm_cascade.search_monitor import counted
 
 _STATE, _SCRATCH, _SUM = -2, -3, -4  # tags of counters, scratch and accumulators (operator o: _SUM - o)
 
@@ -55,7 +56,7 @@ def validate(plan: Plan, alignment: int = 4) -> Replay:
     for t in plan.graph.inputs:
         if t not in memory.streamed:
             memory.write(*memory.area(Area(t, 0, tensors[t].rows)), tensors[t].name)
-    macs = sum(_run(memory, s, segment) for s, segment in enumerate(plan.segments))
+    macs = sum(_run(memory, s, segment) for s, segment in enumerate(counted("segments replayed", plan.segments)))
     for t in plan.graph.outputs:
         memory.check(*memory.area(Area(t, 0, tensors[t].rows)), f"output {tensors[t].name}")
     if macs != plan.macs:

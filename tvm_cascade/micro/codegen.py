@@ -29,6 +29,7 @@ from tvm_cascade.schedules.rules.helpers import needed
 from tvm_cascade.schedules.tir.bind_loads import bind_loads
 from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
+from tvm_cascade.search_monitor import counted, monitor
 from tvm_cascade.tensor_spec import IoSpec
 
 _ANY_NAME = "tvm_cascade_kernel"  # of a kernel in the cache
@@ -54,6 +55,7 @@ def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str, cac
     """Compile the kernels of a plan, without the driver, to a relocatable object; each is named `<symbol>_<kernel>`."""
     mod = _renamed(lowered, symbol, f"{symbol}_")
     del mod[mod.get_global_var(lowered.invoke)]
+    monitor().report("kernels, all at once by LLVM", len(mod.get_global_vars()), unit="")
     return cache.value("object", lambda: (repr(dict(target)), tvm.ir.save_json(mod)), lambda: build_object(mod, target))
 
 
@@ -91,7 +93,8 @@ def emit_c_functions(lowered: Lowered, symbol: str, cache: Cache = NO_CACHE) -> 
     mod = _renamed(lowered, symbol)
     driver = _print_driver(mod, lowered.invoke, cache)[lowered.invoke]
     texts = [
-        driver if gv.name_hint == lowered.invoke else _print_kernel(mod[gv], cache) for gv in mod.get_global_vars()
+        driver if gv.name_hint == lowered.invoke else _print_kernel(mod[gv], cache)
+        for gv in counted("kernels", list(mod.get_global_vars()))
     ]
     return _unit([_head(text) for text in texts], texts)
 

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from tvm_cascade.cache import NO_CACHE, Cache
@@ -28,6 +29,7 @@ from tvm_cascade.micro.image_text import SHARED_ARENA, own_sources
 from tvm_cascade.micro.main_text import serial_file
 from tvm_cascade.micro.object_cache import CachedObject
 from tvm_cascade.publish import whole_file
+from tvm_cascade.search_monitor import monitor
 
 # Programs of a folder: sources in addition to the networks', macro definitions, suffix of the build folder's name.
 PROGRAMS = {
@@ -205,6 +207,7 @@ def _compile(
     """Compile every source; returns the objects."""
     folder = program.folder.absolute()
     flags = (*program.target.gcc_flags, *compile_flags(program.optimise))
+    watching, done = monitor(), count(1)  # that of this thread, for the threads below
 
     def compile_one(source: str) -> str:
         made = output / f"{source}.o"
@@ -214,6 +217,7 @@ def _compile(
             where = (*(f"-I{include}" for include in includes), *entry.list_headers(made))
             run_tool((gcc, *options, *where, "-c", str(folder / source), "-o", str(made)))
             entry.keep(made)
+        watching.report("C files", next(done), len(program.sources), unit="")
         return str(made)
 
     # Largest first: the weights' file takes as long as all others together.
