@@ -8,13 +8,14 @@ of their producers have a form with that pitch. The operator stays in the graph,
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from tvm_cascade.cascading.geometry import goes_by_pixels, has_pixels
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.passes.prepare_graph import PreparedGraph
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.rules.moves import read_move
 
@@ -22,9 +23,10 @@ Made = TypeVar("Made", bound=PreparedGraph)
 FEW_CONCATS = 4  # up to so many concats are tried one by one, and listed by name in messages
 
 
-def joinable(prepared: PreparedGraph) -> tuple[str, ...]:
-    """Names of the concats that can become joins: all of their parts can be written in place."""
-    return tuple(op.name for op in prepared.graph.ops if _offsets(prepared, op))
+def joinable(prepared: PreparedGraph) -> dict[str, tuple[int, ...]]:
+    """The concats that can become joins, since all of their parts can be written in place: by name, where each part begins."""
+    pitches = _Pitches(prepared)
+    return {op.name: offsets for op in prepared.graph.ops if (offsets := _offsets(prepared, op, pitches))}
 
 
 def listed(names: tuple[str, ...]) -> str:
@@ -32,20 +34,19 @@ def listed(names: tuple[str, ...]) -> str:
     return ", ".join(names) if len(names) <= FEW_CONCATS else f"{len(names)} concats"
 
 
-def joined(prepared: Made, names: Collection[str]) -> Made:
-    """`prepared` with the concats in `names` turned into joins, which need no kernel."""
+def joined(prepared: Made, joins: Mapping[str, tuple[int, ...]]) -> Made:
+    """`prepared` with the concats of `joins`, from `joinable`, turned into joins, which need no kernel."""
     ops, kernels, computed = list(prepared.graph.ops), list(prepared.kernels), list(prepared.extracted.operators)
     for op in prepared.graph.ops:
-        if op.name in names:
-            offsets = _offsets(prepared, op)
+        if op.name in joins:
             own = replace(op.kernels, tile_fixed_bytes=0, tile_pixel_bytes=0)
-            ops[op.index] = replace(op, view=True, part_offsets=offsets, in_place=(), scratch_bytes=0, kernels=own)
-            kernels[op.index] = computed[op.index] = None
+            joined = replace(op, view=True, part_offsets=joins[op.name], in_place=(), scratch_bytes=0, kernels=own)
+            ops[op.index], kernels[op.index], computed[op.index] = joined, None, None
     extracted = replace(prepared.extracted, operators=tuple(computed))
     return replace(prepared, graph=replace(prepared.graph, ops=tuple(ops)), extracted=extracted, kernels=tuple(kernels))
 
 
-def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
+def _offsets(prepared: PreparedGraph, op: Op, pitches: _Pitches) -> tuple[int, ...]:
     """The offset of each part in bytes, into the output or (along the channels) into its pixels; empty if not joinable."""
     graph, made = prepared.graph, prepared.extracted.operators[op.index]
     if _along_rows(graph, op):
@@ -60,7 +61,7 @@ def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
     if move.blocks != whole.columns or tuple(r.bytes for r in move.runs) != units:
         return ()
     pitch = whole.row_bytes // whole.columns
-    if not all(_free(graph, op, t) and _writes_apart(prepared, graph.producer[t], u, pitch)
+    if not all(_free(graph, op, t) and pitches.apart(graph.producer[t], u, pitch)
                for t, u in zip(op.inputs, units, strict=True)):  # fmt: skip
         return ()
     offsets = tuple(sum(units[:k]) for k in range(len(units)))
@@ -83,12 +84,25 @@ def _free(graph: Graph, op: Op, part: int) -> bool:
     return not node.view and len(node.outputs) == 1 and goes_by_pixels(graph, maker)
 
 
-def _writes_apart(prepared: PreparedGraph, maker: int | None, unit: int, pitch: int) -> bool:
-    """Whether all kernels of operator `maker` have a form whose pixels of `unit` bytes lie `pitch` bytes apart."""
-    assert maker is not None
-    try:
-        for kernel in prepared.row_and_pixel_kernels(maker):
-            pitched(kernel, unit, pitch)
-    except NotPitchedError:
-        return False
-    return True
+class _Pitches:
+    """Which kernels have a form whose pixels lie apart; kernels that share a function are looked at once."""
+
+    def __init__(self, prepared: PreparedGraph) -> None:
+        self._prepared = prepared
+        self._known: dict[tuple[int, bool, int, int], tuple[RowKernel, bool]] = {}  # the kernel keeps its function's id
+
+    def apart(self, maker: int | None, unit: int, pitch: int) -> bool:
+        """Whether all kernels of operator `maker` have a form whose pixels of `unit` bytes lie `pitch` bytes apart."""
+        assert maker is not None
+        return all(self._able(kernel, unit, pitch) for kernel in self._prepared.row_and_pixel_kernels(maker))
+
+    def _able(self, kernel: RowKernel, unit: int, pitch: int) -> bool:
+        key = id(kernel.code), kernel.whole, unit, pitch
+        if key not in self._known:
+            try:
+                pitched(kernel, unit, pitch)
+                able = True
+            except NotPitchedError:
+                able = False
+            self._known[key] = kernel, able
+        return self._known[key][1]

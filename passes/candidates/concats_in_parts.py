@@ -50,7 +50,7 @@ class ConcatsInParts(Candidate):
             if self.before.joined and (rest := joinable(made)):
                 made = joined(made, rest)
                 plan = plan_graph(made.graph, options)
-                return replace(self.before, prepared=made, plan=plan, joined=rest)
+                return replace(self.before, prepared=made, plan=plan, joined=tuple(rest))
         return PlannedCandidate(made, plan_graph(made.graph, options))
 
     def _in_time(self, made: PreparedGraph, before: PlannedCandidate) -> PlanOptions:

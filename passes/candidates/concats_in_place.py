@@ -5,6 +5,7 @@ First all joinable concats at once; if that makes the plan worse and they are fe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading import Plan, baseline_peak, plan_graph
@@ -15,18 +16,18 @@ from tvm_cascade.passes.join_concats import FEW_CONCATS, joinable, joined, liste
 
 @dataclass(frozen=True)
 class ConcatsInPlace(Candidate):
-    """The network with the concats in `names` turned into joins, which need no kernel."""
+    """The network with the concats of `joins` (from `joinable`) turned into joins, which need no kernel."""
 
     name = "concats in place"
     network: Network
-    names: tuple[str, ...]
+    joins: Mapping[str, tuple[int, ...]]
     plain: Best  # the plan without joins
 
     def apply(self) -> PlannedCandidate:
-        prepared = joined(self.network.prepared, self.names)
+        prepared = joined(self.network.prepared, self.joins)
         plan = plan_graph(prepared.graph, self.network.options)
         plan = replace(plan, baseline_peak=baseline_peak(self.network.prepared.graph))
-        return PlannedCandidate(prepared, plan, joined=self.names)
+        return PlannedCandidate(prepared, plan, joined=tuple(self.joins))
 
     def beats(self, found: PlannedCandidate, best: Best) -> bool:
         """Whether the plan is no worse than without joins: in arena bytes, or in kernel calls where both fit a cap."""
@@ -40,19 +41,19 @@ class ConcatsInPlace(Candidate):
         change, peak = self.change(found.plan, self.plain), found.plan.peak
         if isinstance(self.plain, PlannedCandidate) and self.plain.plan.peak == peak:
             change = f"no copies, {peak} bytes as with them"
-        return found.told(f"writes the parts of {listed(self.names)} into place: {change}")
+        return found.told(f"writes the parts of {listed(tuple(self.joins))} into place: {change}")
 
 
 def concats_in_place(network: Network, best: Best) -> Proposals:
     """Propose all joinable concats; if those are dropped, each in turn (if they are few, or the plan is layerwise)."""
-    names = joinable(network.prepared)
-    if not names or (yield ConcatsInPlace(network, names, best)) is Outcome.KEPT:
+    joins = joinable(network.prepared)
+    if not joins or (yield ConcatsInPlace(network, joins, best)) is Outcome.KEPT:
         return ""
-    kept: tuple[str, ...] = ()
-    one_by_one = len(names) > 1 and (network.options.layerwise or len(names) <= FEW_CONCATS)
-    for name in names if one_by_one else ():
-        if (yield ConcatsInPlace(network, (*kept, name), best)) is Outcome.KEPT:
-            kept = (*kept, name)
+    kept: dict[str, tuple[int, ...]] = {}
+    one_by_one = len(joins) > 1 and (network.options.layerwise or len(joins) <= FEW_CONCATS)
+    for name, offsets in joins.items() if one_by_one else ():
+        if (yield ConcatsInPlace(network, {**kept, name: offsets}, best)) is Outcome.KEPT:
+            kept[name] = offsets
     return ""
 
 

@@ -29,10 +29,11 @@ storage at which the row's first column lies. An accumulating kernel adds elemen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -84,9 +85,17 @@ class Deferred:
 
     write: Callable[[], PrimFunc]
 
+    @classmethod
+    def of(cls, write: Callable[[], PrimFunc], form: Hashable | None) -> Deferred:
+        """The function of `write`. Those of equal `form`, which is all that they depend on, are one, and are written once."""
+        return cls(write) if form is None else _FORMS.setdefault(form, cls(write))
+
     @cached_property
     def func(self) -> PrimFunc:
         return self.write()
+
+
+_FORMS: WeakValueDictionary[Hashable, Deferred] = WeakValueDictionary()  # what some kernel still uses
 
 
 @dataclass(frozen=True)

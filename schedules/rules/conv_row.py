@@ -53,6 +53,7 @@ class ConvRow(ABC):
     """Builder of a convolution's row kernel."""
 
     group: int  # taps of a kernel row that are loaded at once
+    by_form: bool = False  # whether a subclass keeps nothing that depends on the values of weights, so that functions are shared
     x: Value  # the buffer that is read: an input, or the gathered windows
     part_kernels: list[Any]  # the builders that emit products: this one, or one for each part of the input
     span: tuple[Value, int] | None = None  # multi-row kernels: first and number of the current block's channels
@@ -115,9 +116,13 @@ class ConvRow(ABC):
 
     def build(self) -> RowKernel:
         """The kernel of one row, or of the window's `tile_rows`."""
+        form = None
+        if self.by_form and not self.conv.parts:
+            self.conv = self.conv.without_values()  # so that what is emitted cannot depend on them
+            form = type(self), self.blocking, self.conv.form
         if self.g.tile_rows:
-            return self.k.kernel(self._several_rows, self.g.tile_rows)
-        return self.k.kernel(self._one_row)
+            return self.k.kernel(self._several_rows, self.g.tile_rows, form)
+        return self.k.kernel(self._one_row, form=form)
 
     def _one_row(self) -> None:
         k, g = self.k, self.g

@@ -6,7 +6,7 @@ binds a value once (a C local, an SSA value in LLVM), `local` allocates a few re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -148,14 +148,15 @@ class KernelBuilder(Builder):
         place = self.let(slot + tap, "place")
         return (place - tirx.Select(place >= height, height, i32(0))) * row_elements
 
-    def kernel(self, emit: Callable[[], object], rows: int = 1) -> RowKernel:
+    def kernel(self, emit: Callable[[], object], rows: int = 1, form: Hashable | None = None) -> RowKernel:
         """The kernel whose statements `emit` adds when its function is first used.
 
-        It computes `rows` rows a call and returns 0; its pointers do not alias.
+        Builders whose `form` is equal emit the same statements: their kernels share one function. It computes `rows` rows a call and returns 0; its pointers do not alias.
         """
 
         def write() -> PrimFunc:
             emit()
             return kernel_function("row_kernel", self.params, self.statements())
 
-        return RowKernel(Deferred(write), self.arrays, self.scratch_bytes, self.roles, rows=rows)
+        code = Deferred.of(write, None if form is None else (tuple(self.roles), rows, form))
+        return RowKernel(code, self.arrays, self.scratch_bytes, self.roles, rows=rows)

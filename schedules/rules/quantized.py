@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -50,6 +51,22 @@ class QuantizedConv:
     @property
     def outputs(self) -> int:
         return self.weights.shape[-1]
+
+    def without_values(self) -> QuantizedConv:
+        """The same with zeros for weights, biases and requantization constants, which take no memory."""
+        requantize = replace(self.requantize, table=_blank(self.requantize.table), reason="")
+        return replace(self, weights=_blank(self.weights), bias=_blank(self.bias), requantize=requantize)
+
+    @property
+    def form(self) -> Hashable:
+        """All that tells this convolution from others, but for the values of its constants. For one without `parts`."""
+        given = [getattr(record, f.name) for record in (self, self.requantize) for f in fields(record)]
+        return tuple((v.shape, str(v.dtype)) if isinstance(v, np.ndarray) else v for v in given if v is not self.requantize)
+
+
+def _blank(array: np.ndarray) -> np.ndarray:
+    """Zeros of an array's shape and type, all of them one element of memory."""
+    return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
 def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
