@@ -53,7 +53,9 @@ class ConvRow(ABC):
     """Builder of a convolution's row kernel."""
 
     group: int  # taps of a kernel row that are loaded at once
-    by_form: bool = False  # whether a subclass keeps nothing that depends on the values of weights, so that functions are shared
+    by_form: bool = (
+        False  # whether a subclass keeps nothing that depends on the values of weights, so that functions are shared
+    )
     x: Value  # the buffer that is read: an input, or the gathered windows
     part_kernels: list[Any]  # the builders that emit products: this one, or one for each part of the input
     span: tuple[Value, int] | None = None  # multi-row kernels: first and number of the current block's channels

@@ -151,7 +151,8 @@ class KernelBuilder(Builder):
     def kernel(self, emit: Callable[[], object], rows: int = 1, form: Hashable | None = None) -> RowKernel:
         """The kernel whose statements `emit` adds when its function is first used.
 
-        Builders whose `form` is equal emit the same statements: their kernels share one function. It computes `rows` rows a call and returns 0; its pointers do not alias.
+        Builders whose `form` is equal emit the same statements: their kernels share one function. It computes `rows` rows
+        a call and returns 0; its pointers do not alias.
         """
 
         def write() -> PrimFunc:

@@ -61,7 +61,9 @@ class QuantizedConv:
     def form(self) -> Hashable:
         """All that tells this convolution from others, but for the values of its constants. For one without `parts`."""
         given = [getattr(record, f.name) for record in (self, self.requantize) for f in fields(record)]
-        return tuple((v.shape, str(v.dtype)) if isinstance(v, np.ndarray) else v for v in given if v is not self.requantize)
+        return tuple(
+            (v.shape, str(v.dtype)) if isinstance(v, np.ndarray) else v for v in given if v is not self.requantize
+        )
 
 
 def _blank(array: np.ndarray) -> np.ndarray:

@@ -13,13 +13,14 @@ from tvm_cascade.operators.record import TensorType
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
-from tvm_cascade.schedules.rules.conv_row import Blocking
+from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
 from tvm_cascade.schedules.rules.few_taps import few_taps, has_few_taps
 from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.quantized import Part, QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import accumulator_bounds, constant_channels, plan_requantize, reference
 from tvm_cascade.schedules.rules.select import first_rule
+from tvm_cascade.schedules.tir import tvm_ffi
 from tvm_cascade.testing.c_kernel import CKernel
 
 
@@ -174,6 +175,24 @@ def test_convolution(rules, name: str, tmp_path: Path) -> None:
     g = case.conv.window
     made = run_rows(rules.conv2d(case.conv), tmp_path, case.x, g, case.conv.outputs, min(span(g), g.height) + 1)
     np.testing.assert_array_equal(made, case.want)
+
+
+@pytest.mark.parametrize("rules", [cortex_m_scalar, cortex_m_dsp], ids=["scalar", "dsp"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_of_one_form_share_a_function(rules, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other weights give the function that they would give alone; another zero point of the input gives another one."""
+    case, other = (make_case(**{**CONVOLUTIONS[name], "seed": seed}).conv for seed in (1, 2))
+    first, second = rules.conv2d(case), rules.conv2d(other)
+    shifted = rules.conv2d(replace(case, input_zero_point=case.input_zero_point + 1))
+    assert (first.code is second.code) == (case.requantize.short == other.requantize.short)
+    assert first.code is not shifted.code
+    assert any((a != b).any() for a, b in zip(first.constants, second.constants, strict=True))
+    monkeypatch.setattr(ConvRow, "by_form", False)
+    for owner in (cortex_m_dsp._Conv, cortex_m_scalar._Conv):
+        monkeypatch.setattr(owner, "by_form", False)
+    alone = rules.conv2d(other)
+    assert alone.code is not second.code
+    assert tvm_ffi.structural_equal(alone.func, second.func)
 
 
 PARTS = {  # channels of the parts

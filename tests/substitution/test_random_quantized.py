@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
+
 import numpy as np
 
 from tvm_cascade.substitution.dag import Dag, Pool, Ref, postorder, replace
@@ -111,3 +113,21 @@ def test_random_applications_change_no_bit() -> None:
     wanted = {"concat_of_depthwise", "depthwise_of_concat", "fuse_grouped_convs", "concat_of_quantized_sums"}
     wanted |= {r.name for r in integer_rules() if "quantized" in r.name} - {"merge_quantized_rows"}
     assert wanted <= used
+
+
+def test_a_rule_fits_where_it_has_a_target() -> None:
+    """Pairs are told from one another without building what replaces them: no operator appears in the pool."""
+    rules = [r for r in integer_rules() if r.fits is not None]
+    fitting = others = 0
+    for seed in range(60):
+        made = Quantized(seed)
+        dag = made.dag()
+        nodes = [n for n in postorder(dag.outputs) if not n.constant]
+        for rule, (a, b) in product(rules, combinations(nodes, 2)):
+            if all(n.kind in root.kinds for n, root in zip((a, b), rule.roots, strict=True)) and a.kind == b.kind:
+                fits, size = rule.fits(a=a, b=b), len(made.pool._nodes)  # type: ignore[misc]
+                Matcher((rule,)).sites(dag)
+                assert len(made.pool._nodes) == size
+                assert fits == bool(rule.target(made.pool, a=a, b=b))
+                fitting, others = fitting + fits, others + (not fits)
+    assert fitting > 20 and others > 20

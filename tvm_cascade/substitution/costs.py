@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import fsum, inf, prod
 from types import MappingProxyType
 from typing import Protocol
@@ -18,7 +19,7 @@ from tvm_cascade.cost import CostModel, Device, OpFeatures, features
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.operators.elementwise import program_steps
-from tvm_cascade.operators.record import Family, Operator, Types
+from tvm_cascade.operators.record import Family, Operator, TensorType, Types
 from tvm_cascade.operators.table import OPERATORS
 from tvm_cascade.sizes import parse_size
 from tvm_cascade.substitution.dag import Dag, Node, Ref
@@ -97,7 +98,13 @@ def flops_of(node: Node) -> int:
 
 def bytes_of(refs: Sequence[Ref]) -> int:
     """Bytes of tensors, each once."""
-    return sum(prod(r.shape) * ITEM_BYTES.get(r.type.dtype, 4) for r in dict.fromkeys(refs))
+    return sum([_size(r.node.types[r.port]) for r in dict.fromkeys(refs)])
+
+
+@lru_cache(maxsize=4096)
+def _size(tensor: TensorType) -> int:
+    """Bytes of a tensor of a type."""
+    return prod(tensor.shape) * ITEM_BYTES.get(tensor.dtype, 4)
 
 
 def figures(node: Node, engine: Engine) -> Figures:

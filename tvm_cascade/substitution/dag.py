@@ -35,6 +35,10 @@ class Node:
     types: tuple[TensorType, ...]  # of the outputs
     constant: bool  # reads weights only: folded at compile time
     signature: int  # number in the pool of (kind, attributes, types, which operands are constant)
+    outputs: tuple[Ref, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outputs", tuple([Ref(self, port) for port in range(len(self.types))]))
 
     def __getitem__(self, name: str) -> Attr:
         for key, value in self.attrs:
@@ -48,11 +52,7 @@ class Node:
     @property
     def result(self) -> Ref:
         """The first output, the only one of most operators."""
-        return Ref(self, 0)
-
-    @property
-    def outputs(self) -> tuple[Ref, ...]:
-        return tuple([Ref(self, port) for port in range(len(self.types))])
+        return self.outputs[0]
 
     @property
     def type(self) -> TensorType:
@@ -84,6 +84,7 @@ class Pool:
     def __init__(self) -> None:
         self._nodes: dict[tuple, Node] = {}
         self._signatures: dict[tuple, int] = {}
+        self._known: dict[tuple, tuple[tuple[TensorType, ...], int]] = {}  # types and signature, by what they depend on
         self._memories: dict[int, tuple[object, dict[int, Any]]] = {}  # owners are kept alive: their ids stay unique
 
     def memory(self, owner: object) -> dict[int, Any]:
@@ -125,12 +126,17 @@ class Pool:
         known = self._nodes.get(key)
         if known is not None:
             return known
-        if types is None:
-            types = infer(kind, tuple(r.node.types[r.port] for r in inputs), dict(attrs))
-        flags = tuple([r.node.constant for r in inputs])
-        constant = kind not in ("input", "opaque") and all(flags)
         read = tuple([r.node.types[r.port] for r in inputs])
-        signature = self._signatures.setdefault((kind, attrs, read, flags, types), len(self._signatures))
+        flags = tuple([r.node.constant for r in inputs])
+        given = (kind, attrs, read, flags, types)
+        if given not in self._known:
+            made = infer(kind, read, dict(attrs)) if types is None else types
+            self._known[given] = (
+                made,
+                self._signatures.setdefault((kind, attrs, read, flags, made), len(self._signatures)),
+            )
+        types, signature = self._known[given]
+        constant = kind not in ("input", "opaque") and all(flags)
         new = Node(len(self._nodes), kind, attrs, inputs, types, constant, signature)
         self._nodes[key] = new
         return new

@@ -73,31 +73,48 @@ def output_operands(pool: Pool, nodes: Sequence[Node]) -> list[tuple[Ref, ...]] 
 
     A missing bias of an unquantized operator is zeros. None where only some quantized operators have a bias, or types differ.
     """
-    if not OPERATORS[nodes[0].kind].unquantized and any(bias_of(n) for n in nodes):
-        return [tuple(n.inputs[1] for n in nodes), tuple(bias_of(n) or _zeros(pool, n) for n in nodes)]
-    if len({len(n.inputs) for n in nodes}) != 1 or len({n.inputs[1].type.dtype for n in nodes}) != 1:
+    if not _operands_agree(nodes):
         return None
+    if _bias_may_miss(nodes):
+        return [tuple(n.inputs[1] for n in nodes), tuple(bias_of(n) or _zeros(pool, n) for n in nodes)]
     return list(zip(*(n.inputs[1:] for n in nodes), strict=True))
 
 
-def merged_outputs(pool: Pool, a: Node, b: Node) -> Ref | None:
-    """Merge two convolutions or products of one input, the outputs of `a` before those of `b`; None where that is not exact.
+def _operands_agree(nodes: Sequence[Node]) -> bool:
+    """Whether `output_operands` has a result."""
+    alike = len({len(n.inputs) for n in nodes}) == 1 and len({n.inputs[1].type.dtype for n in nodes}) == 1
+    return alike or _bias_may_miss(nodes)
+
+
+def _bias_may_miss(nodes: Sequence[Node]) -> bool:
+    """Whether these are unquantized operators of which some have a bias: the others have zeros."""
+    return not OPERATORS[nodes[0].kind].unquantized and any(bias_of(n) for n in nodes)
+
+
+def mergeable(a: Node, b: Node) -> bool:
+    """Whether two convolutions or products of one input are merged exactly into one (`merged_outputs`).
 
     Output channels are independent, so the operators have to agree only in properties that are not per channel: windows
     and attributes (of quantized ones the quantization of input and output, zero point of the weights, activation).
     """
     wa, wb, axis = a.inputs[1], b.inputs[1], weights_axis(a)
     if a.attrs != b.attrs or a.get("groups", 1) != 1 or wa.type.dtype != wb.type.dtype:
-        return None
+        return False
     if wa.shape[:axis] + wa.shape[axis + 1 :] != wb.shape[:axis] + wb.shape[axis + 1 :]:
-        return None
+        return False
     if OPERATORS[a.kind].unquantized and not all(r.node.constant for n in (a, b) for r in n.inputs[1:]):
-        return None
+        return False
     if a.kind == "matmul" and (wa.shape[:-2] not in ((), a.shape[:-2]) or not _vector_biases(a, b)):
+        return False
+    return _operands_agree((a, b)) and not (reaches(wa, b) or reaches(wb, a))
+
+
+def merged_outputs(pool: Pool, a: Node, b: Node) -> Ref | None:
+    """Merge two convolutions or products of one input, the outputs of `a` before those of `b`; None where that is not exact."""
+    operands = output_operands(pool, (a, b)) if mergeable(a, b) else None
+    if operands is None:
         return None
-    operands = output_operands(pool, (a, b))
-    if operands is None or reaches(wa, b) or reaches(wb, a):
-        return None
+    axis = weights_axis(a)
     joined = [pool.make("concat", *refs, axis=0 if i else axis) for i, refs in enumerate(operands)]
     return pool.like(a, a.inputs[0], *joined)
 

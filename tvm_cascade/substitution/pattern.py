@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations, permutations
 
 from tvm_cascade.operators.table import COMMUTATIVE
@@ -61,18 +61,25 @@ class Rule:
     eager: bool = False  # applied at once, as no other rule needs the operators that it removes
     whole_graph: bool = False  # global rule: it joins distant operators, so it is tried before the graph is split
     sees_readers: bool = False  # the target also depends on the readers of results
+    # whether `target` has a result, where that is told without building it: of many pairs few are ever rewritten
+    fits: Callable[..., bool] | None = None
 
 
 exact = partial(Rule, integer_exact=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Site:
-    """A place where a rule applies: the operators matched and the replacements."""
+    """A place where a rule applies: the operators matched and the replacements, which are built when they are asked for."""
 
     rule: Rule
     nodes: tuple[Node, ...]
-    target: Mapping[Ref, Ref]
+    build: Callable[[], Mapping[Ref, Ref]]
+
+    @cached_property
+    def target(self) -> Mapping[Ref, Ref]:
+        """What replaces which reference."""
+        return self.build()
 
 
 def matches(term: Term, node: Node) -> Iterator[dict[str, Node]]:
@@ -107,10 +114,15 @@ def _site(rule: Rule, operators: Operators, target: Target) -> Site | None:
     """The site of a match; None if the rule's target is None or empty."""
     if not target:
         return None
-    root = operators[rule.roots[0].name]
-    replaced = {root.result: target} if isinstance(target, Ref) else target
+    replaced = _replacements(rule, operators, target)
     read = (r.node for r in replaced) if rule.sees_readers else ()
-    return Site(rule, tuple(dict.fromkeys((*operators.values(), *read))), replaced)
+    return Site(rule, tuple(dict.fromkeys((*operators.values(), *read))), lambda: replaced)
+
+
+def _replacements(rule: Rule, operators: Operators, target: Target) -> Mapping[Ref, Ref]:
+    """The target of a match as a mapping."""
+    assert target
+    return {operators[rule.roots[0].name].result: target} if isinstance(target, Ref) else target
 
 
 @dataclass(slots=True)
@@ -187,8 +199,16 @@ class Matcher:
         for left in self._root(rule, 0, a):
             for right in self._root(rule, 1, b):
                 operators = {**left, **right}
-                site = _site(rule, operators, rule.target(pool, **operators)) or site
+                if rule.fits is None:
+                    site = _site(rule, operators, rule.target(pool, **operators)) or site
+                elif rule.fits(**operators):
+                    site = Site(rule, tuple(dict.fromkeys(operators.values())), partial(_built, rule, pool, operators))
         return site
+
+
+def _built(rule: Rule, pool: Pool, operators: Operators) -> Mapping[Ref, Ref]:
+    """The replacements of a match that a rule fits."""
+    return _replacements(rule, operators, rule.target(pool, **operators))
 
 
 def reaches(start: Ref, goal: Node) -> bool:

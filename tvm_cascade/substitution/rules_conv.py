@@ -12,6 +12,7 @@ from tvm_cascade.substitution.dag import Node, Pool, Ref
 from tvm_cascade.substitution.operands import (
     bias_of,
     is_convolution,
+    mergeable,
     merged_outputs,
     other_operand,
     output_axis,
@@ -204,7 +205,7 @@ _CONV, _A, _B = op("c", "conv2d"), op("a", "conv2d"), op("b", "conv2d")
 CONV_RULES = (
     exact("enlarge_kernel", "conv_kxl(x, w)", "conv_KxL(x, pad(w)), K and L to cover a sibling's window",
           (_A, _B), _enlarge, ordered=True),
-    exact("fuse_convs", "conv(x, w1), conv(x, w2)", "split(conv(x, concat(w1, w2)))", (_A, _B), fuse),
+    exact("fuse_convs", "conv(x, w1), conv(x, w2)", "split(conv(x, concat(w1, w2)))", (_A, _B), fuse, fits=mergeable),
     exact("fuse_convs_enlarged", "conv_kxl(x, w1), conv_mxn(x, w2)", "split(conv(x, concat(pad(w1), pad(w2))))",
           (_A, _B), fuse_enlarged),
     exact("fuse_conv_add", "add(conv(x, w), y)", "conv(concat(x, y), concat(w, identity))",

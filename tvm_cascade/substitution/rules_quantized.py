@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvm_cascade.substitution.dag import Node, Pool, Ref
-from tvm_cascade.substitution.operands import alike
+from tvm_cascade.substitution.operands import alike, mergeable
 from tvm_cascade.substitution.pattern import Target, exact, op
 from tvm_cascade.substitution.rules_algebra import merge_rows
 from tvm_cascade.substitution.rules_conv import fuse, fuse_enlarged
@@ -86,11 +86,11 @@ _VIEWS = "transpose reshape"
 
 QUANTIZED_RULES = (
     exact("fuse_quantized_convs", "qconv(x, w1), qconv(x, w2), outputs of one quantization",
-          "split(qconv(x, concat(w1, w2)))", (_A, _B), fuse, folds_weights=True),
+          "split(qconv(x, concat(w1, w2)))", (_A, _B), fuse, folds_weights=True, fits=mergeable),
     exact("fuse_quantized_convs_enlarged", "qconv_kxl(x, w1), qconv_mxn(x, w2), outputs of one quantization",
           "split(qconv(x, concat(pad(w1), pad(w2))))", (_A, _B), fuse_enlarged, folds_weights=True),
     exact("merge_quantized_matmuls", "qmatmul(x, A), qmatmul(x, B), outputs of one quantization",
-          "split(qmatmul(x, [A B]))", (_DENSE_A, _DENSE_B), fuse, folds_weights=True),
+          "split(qmatmul(x, [A B]))", (_DENSE_A, _DENSE_B), fuse, folds_weights=True, fits=mergeable),
     exact("merge_quantized_rows", "qmatmul(x, w), qmatmul(y, w) of equal quantizations",
           "split(qmatmul([x; y], w))", (_DENSE_A, _DENSE_B), merge_rows, shared=1),
     exact("fuse_quantized_clip", "clip(q(x, w)) on stored values, q a qconv, qmatmul or qadd", "q(x, w) with the range",
