@@ -252,8 +252,8 @@ def test_torch(tmp_path: Path) -> None:
         load(path)
     (x,), (boxes,) = (getattr(io_spec(load(path, until="linear")), side) for side in ("inputs", "outputs"))
     assert (x.name, x.shape, boxes.name, boxes.shape) == ("x", (1, 3, 6, 6), "linear", (1, 4, 6, 2))
-    for name, options in (("head", {"until": "linear"}), ("tail", {"until": "linear", "from_": "relu"})):
-        made = tvm_cascade.compile(path, target="host", output=tmp_path / name, **options)
+    for name, start in (("head", ()), ("tail", ("relu",))):
+        made = tvm_cascade.compile(path, target="host", output=tmp_path / name, until="linear", from_=start)
         assert tvm_cascade.run(made.folder, check=path).match
     with pytest.raises(UsageError, match="linalg_inv_ex is no tensor but a list of them"):
         load(path, until="linalg_inv_ex")

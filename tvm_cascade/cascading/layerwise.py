@@ -7,25 +7,33 @@ from itertools import accumulate, pairwise
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.interleaving import Interleaving
+from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.options import PlanOptions, Settings
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import Graph, Op
 
 _DEFAULTS = PlanOptions()
 
 
 def baseline_peak(graph: Graph) -> int:
-    """Bytes live when operators run one by one in file order: activations alone, whole tensors, views sharing memory."""
+    """Bytes live when operators run one by one in file order: whole tensors and scratch, views sharing memory.
+
+    An element-wise operator overwrites an input of its size that dies, as where bias and activation are part of the operator
+    before. Interpreters that place whole tensors (`testing.tflm_arena`) need as many bytes or more.
+    """
     costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
-    change = [0] * (len(graph.ops) + 2)
-    for t, born in costs.born.items():
-        change[max(born, 0)] += graph.tensors[t].bytes
-        change[costs.last[t] + 1] -= graph.tensors[t].bytes
-    whole = list(accumulate(change))[: len(graph.ops)]
-    return max(whole, default=sum(graph.tensors[t].bytes for t in graph.inputs))
+    live = (sum(costs.blocks(k, k + 1, BY_ROWS)) - _overwritten(costs, op) for k, op in enumerate(graph.ops))
+    return max(live, default=sum(graph.tensors[t].bytes for t in graph.inputs))
+
+
+def _overwritten(costs: SegmentCosts, op: Op) -> int:
+    """Bytes of the input that an operator may overwrite, element for element; 0 where it may none."""
+    tensors, roots = costs.tables.graph.tensors, costs.tables.roots
+    able = (tensors[op.inputs[i]] for i in op.in_place)
+    dying = [t.bytes for t in able if roots[t.index].tensor == t.index and costs.last[t.index] == costs.place[op.index]]
+    return max((size for size in dying if size == tensors[op.outputs[0]].bytes), default=0)
 
 
 def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:

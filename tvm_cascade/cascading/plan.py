@@ -98,7 +98,7 @@ class Plan:
     ]  # block names: "tensor 3", "kept 3" (halo columns), "state 1" or "scratch 1" by segment, "accumulator 5" by op
     macs: int  # multiply-accumulates executed, padding not counted
     baseline_macs: int  # multiply-accumulates without recompute
-    baseline_peak: int  # bytes: layer by layer in file order
+    baseline_peak: int  # bytes: layer by layer in file order (`layerwise.baseline_peak`)
     bound: int  # bytes: no plan of this search space is smaller
 
     @property
