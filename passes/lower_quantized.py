@@ -30,7 +30,8 @@ from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import NotLowered, attributes, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.island import STORED_TYPES, TRANSPOSE, VIEWS, Island, Output, Reader
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
-from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quantize
+from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quantize, lower_sign
+from tvm_cascade.passes.integer.signed import signed_variables
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.lowered_source import with_source
 from tvm_cascade.passes.relax_functions import bindings_of, substitute
@@ -120,7 +121,8 @@ class _Lowering:
     def __init__(self, mod: Module, gv: Value) -> None:
         self.mod, self.gv, self.func = mod, gv, mod[gv]
         self.bindings = bindings_of(self.func)
-        self.reader = Reader({b.var: b.value for b in self.bindings}, REAL_ATTR in attributes(self.func))
+        reader = Reader({b.var: b.value for b in self.bindings}, REAL_ATTR in attributes(self.func))
+        self.reader = replace(reader, signed=signed_variables(self.func, self.bindings, reader), read={})
         self.clips = self._clips_of_islands()
         self.refused: dict[Value, str] = {}
 
@@ -173,7 +175,16 @@ class _Lowering:
             renamed[binding.var] = renamed[last] = lowered
             return
         emitter.name = binding.var.name
-        renamed[binding.var] = emitter.emit(substitute(binding.value, renamed))
+        renamed[binding.var] = self._copied(binding, emitter, renamed)
+
+    def _copied(self, binding: Binding, emitter: Emitter, renamed: _Values) -> Value:
+        """A copy of a binding, which reads and writes the file's values where others store them as int8."""
+        value = substitute(binding.value, renamed)
+        if not isinstance(value, relax.Tuple):  # what reads a tuple knows how its fields are stored
+            signed = [v for v in relax.analysis.free_vars(binding.value) if v in self.reader.signed]
+            value = substitute(value, {renamed[v]: lower_sign(renamed[v], emitter) for v in signed})
+        made = emitter.emit(value)
+        return lower_sign(made, emitter) if binding.var in self.reader.signed else made
 
     def _lowered(self, value: Value, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
         """The lowered form of a binding's value; None if the binding is to be copied unchanged."""
@@ -208,8 +219,10 @@ class _Lowering:
 
     def _island(self, quantize: Call, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
         found = self.reader.island(quantize)
-        activated = integer.activation_range(found.bounds, found.step, found.zero_point, found.dtype)
-        output = Output(shape_of(found.source), found.dtype, found.step, found.zero_point, *_clipped(*activated, clip))
+        offset = self.reader.offset(last)
+        zero, dtype = found.zero_point - offset, "int8" if offset else found.dtype
+        lo, hi = _clipped(*integer.activation_range(found.bounds, found.step, zero, dtype), clip, offset)
+        output = Output(shape_of(found.source), dtype, found.step, zero, lo, hi, offset)
         lowered = self._lowered_core(found.source, Island(found.core, output, self.reader, emitter, found.bounds))
         for move in reversed(found.moves):
             call = self.reader.define(move)
@@ -263,8 +276,9 @@ class _Lowering:
     def _stored_output(self, last: Value, clip: Binding | None) -> Output:
         if 0 in shape_of(last):
             raise NotLowered("an empty tensor")
-        whole = Output.unbounded(shape_of(last), dtype_of(last))
-        lo, hi = _clipped(*whole.clamp, clip)
+        offset = self.reader.offset(last)
+        whole = Output.unbounded(shape_of(last), "int8" if offset else dtype_of(last), offset=offset)
+        lo, hi = _clipped(*whole.clamp, clip, offset)
         return replace(whole, lo=lo, hi=hi)
 
     def _clips_of_islands(self) -> dict[Value, Binding]:
@@ -334,8 +348,9 @@ def _may_be_float(var: Value) -> bool:
     return dtype == "" or dtype.startswith(("float", "bfloat"))
 
 
-def _clipped(lo: int, hi: int, clip: Binding | None) -> tuple[int, int]:
+def _clipped(lo: int, hi: int, clip: Binding | None, offset: int) -> tuple[int, int]:
+    """Stored bounds, within those of `clip`, which are the file's values: `offset` above the stored ones."""
     if clip is None:
         return lo, hi
-    low, high = (number_of(a) for a in clip.value.args[1:3])
-    return max(lo, int(low)), min(hi, int(high))
+    low, high = (int(number_of(a)) - offset for a in clip.value.args[1:3])
+    return max(lo, low), min(hi, high)

@@ -33,6 +33,7 @@ _TESTS = {
 def lower_test(island: Island) -> Value:
     a, b = island.operand(0), island.operand(1)
     kind = name_of(island.core).removeprefix("relax.")
+    a, b = a.like(b), b.like(a)
     if a.dtype not in STORED_TYPES or a.dtype != b.dtype or (a.constant is not None and b.constant is not None):
         raise NotLowered("a comparison of other than stored activations of one type")
     same = a.step == b.step and a.zero_point == b.zero_point
@@ -72,6 +73,8 @@ def lower_real_choice(island: Island) -> Value:
 
 def _plain(island: Island, expr: Value) -> Operand:
     data = constant_of(island.reader.define(expr))
+    if data is not None and data.dtype == np.uint8 and island.output.offset:
+        data = (data.astype("int16") - island.output.offset).astype("int8")
     return expr if data is None else data
 
 

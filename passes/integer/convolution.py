@@ -17,14 +17,14 @@ import numpy as np
 from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX
-from tvm_cascade.passes.integer.island import FLOAT, Island, Quantized, Reader
+from tvm_cascade.passes.integer.island import FLOAT, Island, Quantized, Reader, as_signed, weight_type
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, relax, te, tirx
 
 
 def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     """Lowers the convolution `core`, plus a constant int32 bias or None."""
     attrs, out = core.attrs, island.output
-    kernel, data = kernel_of(island.reader, core)
+    kernel, data = as_signed(*kernel_of(island.reader, core))
     x, groups = island.activation(core.args[0]), int(attrs.groups)
     depthwise = str(attrs.kernel_layout) == "HWOI" or (groups > 1 and data.shape[2] == 1)
     if depthwise:
@@ -50,6 +50,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         accumulator=sums.accumulator,
         input_zero_point=x.zero_point,
         weight_zero_point=kernel.zero_point,
+        **weight_type(kernel),
         **out.described,
         layout="NHWC",
         kernel_layout="HWCM" if depthwise else "HWIO",
@@ -143,13 +144,13 @@ def fold_pad(reader: Reader, x: Quantized, padding: tuple[int, ...]) -> tuple[Va
         widths = [int(p) for p in call.attrs.pad_width]
         inner = call.args[0]
         only_rows_and_columns = len(widths) == 8 and not any(widths[:2]) and not any(widths[6:])
-        if only_rows_and_columns and min(widths) >= 0 and pad_value(call) == x.zero_point:
+        if only_rows_and_columns and min(widths) >= 0 and pad_value(call) - x.offset == x.zero_point:
             return inner, (top + widths[2], left + widths[4], bottom + widths[3], right + widths[5])
     return source, (top, left, bottom, right)
 
 
 def pad_value(call: Call) -> int:
-    """The stored value with which a constant pad fills."""
+    """The file's value with which a constant pad fills."""
     return int(float(call.attrs.pad_value))
 
 
@@ -195,7 +196,7 @@ def scaling_of(
 ) -> ChannelScaling:
     """The `ChannelScaling` of a convolution by weights `data`, [kh, kw, in, out], or [kh, kw, channel, multiplier]."""
     scales = np.broadcast_to(w.scale.reshape(-1), bias.size)
-    if w.dtype == "uint8":
+    if w.declared == "uint8":
         real = (x.step * scales).astype("float64") / np.float64(island.output.scale)
     else:
         real = np.float64(x.step) * scales.astype("float64") / np.float64(island.output.scale)
@@ -220,7 +221,8 @@ def lower_biased_transpose(island: Island, core: Call, bias: np.ndarray | None) 
     axis = int(island.reader.define(core.args[1]).attrs.axis)
     if kernel.scale.size > 1 and (axis % 4 != 1 or groups > 1):
         raise NotLowered("weights without one scale an output channel")
-    flipped = _flipped(kernel.constant, groups, [int(d) for d in attrs.dilation], kernel.zero_point)
+    kernel, data = as_signed(kernel, kernel.constant)
+    flipped = _flipped(data, groups, [int(d) for d in attrs.dilation], kernel.zero_point)
     kh, kw, _, channels = flipped.shape
     scaling = scaling_of(island, x, kernel, flipped, channel_bias(bias, channels), depthwise=False)
     strides, padding = [int(s) for s in attrs.strides], [int(p) for p in attrs.padding]

@@ -11,7 +11,7 @@ import numpy as np
 from tvm_cascade.passes.integer.convolution import pad_value
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import NotLowered, number_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import i32, rounded
+from tvm_cascade.passes.integer.fixed_point import i32, range_of, rounded
 from tvm_cascade.passes.integer.gathering import lower_moving_pad
 from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import lower_requantize, stored_numbers
@@ -30,7 +30,7 @@ def lower_concat(island: Island) -> Value:
         raise NotLowered("an input of it is not dequantized from integers")
     out = island.output
     axis = int(island.core.attrs.axis) % len(out.shape)
-    types = {out.dtype, *(p.dtype for p in stored)}
+    types = {out.declared, *(p.declared for p in stored)}
     if out.whole and len(types) == 1 and any(p.constant is not None for p in stored):
         return _concat_with_constants(island, stored, axis)
     if out.whole and types == {"uint8"}:
@@ -53,10 +53,14 @@ def _tabulated_concat(island: Island, stored: Sequence[Quantized], axis: int) ->
 
 def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int) -> Value:
     """Concat with constants, rescaled at compile time; a kind of its own, as constants follow the activations as parameters."""
+    parts = [p.like(island.output) for p in parts]
     tables = [_concat_table(p, island.output) for p in parts]
     if any(t is not None and p.constant is None for p, t in zip(parts, tables, strict=True)):
         raise NotLowered("a concatenation of constants and tensors of unequal scales")
-    operands = [p.operand if t is None else t[p.constant] for p, t in zip(parts, tables, strict=True)]
+    operands = [
+        p.operand if t is None or p.constant is None else t[p.constant.astype("int64") - range_of(p.dtype)[0]]
+        for p, t in zip(parts, tables, strict=True)
+    ]
 
     def compute(*given: Tensor) -> Tensor:
         return _te_concat(given, (), [-1] * len(parts), axis, island.output.shape)
@@ -87,7 +91,7 @@ def _copied(
 def lower_pad(island: Island) -> Value:
     if str(island.core.attrs.pad_mode) != "constant":
         return lower_moving_pad(island)
-    return _padded(island, island.core.args[0], pad_value(island.core))
+    return _padded(island, island.core.args[0], pad_value(island.core) - island.output.offset)
 
 
 @ISLANDS.lowers("nn.pad")
@@ -182,15 +186,16 @@ def lower_split_part(island: Island, index: int) -> Value:
 
 
 def _concat_table(part: Quantized, out: Output) -> np.ndarray | None:
-    """The table `clamp(rha(x k + b) + zo)` over all stored x, computed in float32; None if values are copied unchanged."""
-    if part.step == out.scale and part.zero_point == out.zero_point:
+    """The table `clamp(rha(x k + b) + zo)` over all stored x of uint8, in ascending order, computed in float32 from the
+    file's values; None if stored values are copied unchanged."""
+    if out.same_as(part):
         return None
-    if part.dtype != "uint8" or out.dtype != "uint8":
+    if (part.declared, out.declared) != ("uint8", "uint8"):
         raise NotLowered("a concatenation of constants with unequal scales")
     k = part.step * (np.float32(1) / out.scale)
-    b = np.float32(-part.zero_point) * k
+    b = np.float32(-part.zero_point - part.offset) * k
     x = (np.arange(256, dtype="float32") * k + b).astype("float32")
-    return np.clip(rounded(x).astype("int64") + out.zero_point, 0, 255).astype("uint8")
+    return np.clip(rounded(x).astype("int64") + out.zero_point, *range_of(out.dtype)).astype(out.dtype)
 
 
 def _te_concat(
@@ -203,7 +208,9 @@ def _te_concat(
         for k in reversed(range(len(parts))):
             start = ends[k] - int(parts[k].shape[axis])
             own = tuple(i - start if d == axis else i for d, i in enumerate(index))
-            value = parts[k][own] if which[k] < 0 else tables[which[k]][parts[k][own].astype("int32")]
+            value = parts[k][own]
+            if which[k] >= 0:
+                value = tables[which[k]][value.astype("int32") - i32(range_of(str(value.dtype))[0])]
             chosen = value if chosen is None else tirx.if_then_else(index[axis] < i32(ends[k]), value, chosen)
         assert chosen is not None
         return chosen

@@ -14,7 +14,7 @@ import numpy as np
 from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, rounded
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized, Reader
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized, Reader, as_signed, weight_type
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 _EXACT_BITS = 53  # bits of a double's mantissa
@@ -27,6 +27,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     if not _fully_connected(island, core):
         return _lower_batch_matmul(island, core, bias)
     x, weights, data = operands_of(island.reader, core)
+    weights, data = as_signed(weights, data)
     out = island.output
     units, depth = data.shape
     bias = channel_bias(bias, units)
@@ -67,6 +68,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         [x.value, data, bias, multiplier, shift],
         input_zero_point=x.zero_point,
         weight_zero_point=weights.zero_point,
+        **weight_type(weights),
         **out.described,
         rounding="once, half away from zero",
         kernel_layout="OI",

@@ -117,8 +117,15 @@ def lower_resize_bilinear(island: Island) -> Value:
         own = in_scale_of(island, x)
         return from_own_scale(island, own.output, lower_resize_bilinear(own))
     rows, columns = _grids(island)
-    blend = _te_blend_uint8 if island.output.dtype == "uint8" else _te_blend_fixed
-    return _bilinear(island, x.value, rows, lambda a, n, y, xx, c: blend(a, n, c, rows, y, columns, xx))
+    if out.declared != "uint8":
+        return _bilinear(island, x.value, rows, lambda a, n, y, xx, c: _te_blend_fixed(a, n, c, rows, y, columns, xx))
+
+    def unsigned(a: Tensor, n: Index, y: Index, xx: Index, c: Index) -> Scalar:
+        at = _te_float_coordinate(rows, y), _te_float_coordinate(columns, xx)
+        total = _te_blend(a, n, c, *at, out.offset) + tirx.const(0.5, "float32")
+        return (total.astype("int32") - i32(out.offset)).astype(out.dtype)
+
+    return _bilinear(island, x.value, rows, unsigned)
 
 
 @FLOAT.lowers("image.resize2d")
@@ -256,21 +263,25 @@ def _te_float_coordinate(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
     return tirx.min(first, last), tirx.min(above, last), coordinate - tirx.min(first, last).astype("float32")
 
 
-def _te_blend_uint8(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
-    blended = _te_blend(a, n, c, _te_float_coordinate(rows, y), _te_float_coordinate(columns, x))
-    total = blended + tirx.const(0.5, "float32")
-    return total.astype("int32").astype("uint8")
-
-
 def _te_blend(
-    a: Tensor, n: Index, c: Index, row: tuple[Scalar, Scalar, Scalar], column: tuple[Scalar, Scalar, Scalar]
+    a: Tensor,
+    n: Index,
+    c: Index,
+    row: tuple[Scalar, Scalar, Scalar],
+    column: tuple[Scalar, Scalar, Scalar],
+    offset: int = 0,
 ) -> Scalar:
-    """Bilinear blend of four neighbours in float32, summed in the reference's order."""
+    """Bilinear blend of four neighbours, `offset` added to each, in float32, summed in the reference's order."""
     (y0, y1, wy), (x0, x1, wx) = row, column
     one = tirx.const(1.0, "float32")
+
+    def at(y: Scalar, x: Scalar) -> Scalar:
+        value = a[n, y, x, c]
+        return (value.astype("int32") + i32(offset) if offset else value).astype("float32")
+
     return (
-        a[n, y0, x0, c].astype("float32") * (one - wy) * (one - wx)
-        + a[n, y1, x0, c].astype("float32") * wy * (one - wx)
-        + a[n, y0, x1, c].astype("float32") * (one - wy) * wx
-        + a[n, y1, x1, c].astype("float32") * wy * wx
+        at(y0, x0) * (one - wy) * (one - wx)
+        + at(y1, x0) * wy * (one - wx)
+        + at(y0, x1) * (one - wy) * wx
+        + at(y1, x1) * wy * wx
     )

@@ -20,6 +20,7 @@ from tvm_cascade.passes.integer.untyped import Call, Scalar, Tensor, Value, rela
 
 STORED_TYPES = ("int8", "uint8", "int16")  # of quantized activations; int16 ones have int8 weights
 BYTE_TYPES = ("int8", "uint8")
+_SIGN = 128  # how far uint8 is above int8
 EXPLICIT_AXIS = -1  # axis by which the importer marks a dequantize (one scale) that is an operator of the file
 
 VIEWS = frozenset({"relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"})
@@ -63,6 +64,20 @@ class Quantized:
     zero_point: int
     dtype: str
     shape: tuple[int, ...]
+    offset: int = 0  # what the file's values are above the stored ones: 128 for a uint8 tensor that is stored as int8
+
+    @property
+    def declared(self) -> str:
+        """The element type that the file has."""
+        return "uint8" if self.offset else self.dtype
+
+    def like(self, other: Quantized | Output) -> Quantized:
+        """A constant in the type in which `other` is stored, where that is int8 for uint8; anything else unchanged."""
+        data = self.constant
+        if data is None or not other.offset or self.dtype != "uint8":
+            return self
+        signed, values = as_signed(self, data)
+        return replace(signed, value=relax.const(values, "int8"))
 
     @property
     def step(self) -> np.float32:
@@ -109,13 +124,19 @@ class Output:
     zero_point: int
     lo: int
     hi: int
+    offset: int = 0  # as in `Quantized`
 
     @classmethod
     def unbounded(
-        cls, shape: tuple[int, ...], dtype: str, scale: np.floating | float = 0, zero_point: int = 0
+        cls, shape: tuple[int, ...], dtype: str, scale: np.floating | float = 0, zero_point: int = 0, offset: int = 0
     ) -> Output:
         """An output clamped only to the range of its integer type."""
-        return cls(shape, dtype, np.float32(scale), zero_point, *range_of(dtype))
+        return cls(shape, dtype, np.float32(scale), zero_point, *range_of(dtype), offset)
+
+    @property
+    def declared(self) -> str:
+        """The element type that the file has."""
+        return "uint8" if self.offset else self.dtype
 
     @property
     def clamp(self) -> tuple[int, int]:
@@ -220,6 +241,7 @@ class Reader:
     definitions: Mapping[Value, Value]  # variable -> the expression bound to it
     real_operators: bool = False  # every operator of the file is defined on real numbers, as in ONNX and PyTorch
     read: dict[Value, Quantized] = field(default_factory=dict[Value, Quantized])  # what `dequantized` found, by call
+    signed: Collection[Value] = ()  # variables of type uint8 that are stored as int8
 
     def define(self, expr: Value) -> Value:
         """The expression to which a variable is bound; `expr` itself if it is not a bound variable."""
@@ -305,10 +327,27 @@ class Reader:
         value = self.define(stored) if constant_of(self.define(stored)) is not None else stored
         if not np.all(np.isfinite(scale)) or 0 in shape_of(stored):
             raise NotLowered("a scale that is no number, or an empty tensor")
-        self.read[call] = Quantized(
-            value, scale.astype("float32"), int(zero_point.reshape(-1)[0]), dtype_of(stored), shape_of(stored)
-        )
+        offset = self.offset(stored)
+        zero, dtype = int(zero_point.reshape(-1)[0]) - offset, "int8" if offset else dtype_of(stored)
+        self.read[call] = Quantized(value, scale.astype("float32"), zero, dtype, shape_of(stored), offset)
         return self.read[call]
+
+    def offset(self, stored: Value) -> int:
+        """What the file's values of a stored tensor are above those that are stored (see `Quantized`)."""
+        return _SIGN if isinstance(stored, relax.Var) and stored in self.signed else 0
+
+
+def as_signed(weights: Quantized, data: np.ndarray) -> tuple[Quantized, np.ndarray]:
+    """Constants of uint8 and their values `data` as int8, 128 less; others unchanged."""
+    if weights.dtype != "uint8":
+        return weights, data
+    signed = replace(weights, dtype="int8", zero_point=weights.zero_point - _SIGN, offset=_SIGN)
+    return signed, (data.astype("int16") - _SIGN).astype("int8")
+
+
+def weight_type(weights: Quantized) -> dict[str, str]:
+    """The attribute of kernels by which they know weights that are uint8 in the file."""
+    return {"weight_type": weights.declared} if weights.offset else {}
 
 
 def positive(scale: np.float32) -> np.float32:

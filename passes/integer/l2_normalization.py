@@ -11,7 +11,7 @@ from functools import partial
 from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64
-from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Reader
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Output, Reader
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
@@ -43,16 +43,16 @@ def normalized(reader: Reader, core: Call) -> Value | None:
 def lower_l2_normalization(island: Island) -> Value:
     """Lowers an L2 normalization; `island.core` is a division that `normalized` matches."""
     x, out = island.operand(0), island.output
-    if x.dtype not in BYTE_TYPES or x.constant is not None or out.dtype != x.dtype:
+    if x.dtype not in BYTE_TYPES or x.constant is not None or out.declared != x.declared:
         raise NotLowered("an l2 normalization of something other than stored bytes")
-    middle = 128 if out.dtype == "uint8" else 0
-    if (float(out.scale), out.zero_point) != (1 / 128, middle):
+    unsigned = out.declared == "uint8"
+    if (float(out.scale), out.zero_point) != (1 / 128, 128 if out.dtype == "uint8" else 0):
         raise NotLowered("an l2 normalization whose output has other than the reference's quantization")
     if x.shape[-1] * 255 * 255 > INT32_MAX:
         raise NotLowered(f"an l2 normalization of {x.shape[-1]} channels, whose sum exceeds 32 bits")
 
     def compute(a: Tensor) -> Tensor:
-        return _te_normalized(a, x.zero_point, middle, out.dtype)
+        return _te_normalized(a, x.zero_point, out, unsigned)
 
     return island.emitter.call(
         "l2_normalization",
@@ -64,7 +64,7 @@ def lower_l2_normalization(island: Island) -> Value:
     )
 
 
-def _te_normalized(x: Tensor, zero_point: int, middle: int, dtype: str) -> Tensor:
+def _te_normalized(x: Tensor, zero_point: int, out: Output, unsigned: bool) -> Tensor:
     rows = Rows(x, "l2_normalization")
     rk = rows.axis("rk")
 
@@ -76,7 +76,7 @@ def _te_normalized(x: Tensor, zero_point: int, middle: int, dtype: str) -> Tenso
 
     def finish(row: Row, k: Index) -> Scalar:
         d = element(row, k).astype("int64")
-        if middle:
+        if unsigned:
             high = fp.te_srdhm(d * i64(1 << _OUTPUT_BITS), inverse[row])
             e = shift[row].astype("int64")
         else:
@@ -85,7 +85,7 @@ def _te_normalized(x: Tensor, zero_point: int, middle: int, dtype: str) -> Tenso
             e = tirx.max(i64(0) - left, i64(0))
         sign = tirx.Select(e > i64(0), high >> i64(63), i64(0))
         rounded = ((high + sign + ((i64(1) << e) >> i64(1))) >> e).astype("int32")
-        return fp.te_clamp(rounded + i32(middle), *fp.range_of(dtype), dtype)
+        return fp.te_clamp(rounded + i32(out.zero_point), *fp.range_of(out.dtype), out.dtype)
 
     return rows.elements(finish)
 

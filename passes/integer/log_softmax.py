@@ -33,7 +33,7 @@ def lower_log_softmax(island: Island) -> Value:
     rank = len(out.shape)
     if int(island.core.attrs.axis) % rank != rank - 1:
         raise NotLowered("a log softmax that is not along the last axis")
-    if x.dtype not in BYTE_TYPES or x.constant is not None or out.dtype != x.dtype:
+    if x.dtype not in BYTE_TYPES or x.constant is not None or out.declared != x.declared:
         raise NotLowered("a log softmax of something other than stored bytes")
     if (float(out.scale), out.zero_point) != (1 / 16, fp.range_of(out.dtype)[1]):
         raise NotLowered("a log softmax whose output has other than the reference's quantization")

@@ -62,7 +62,7 @@ def lower_negative(island: Island) -> Value:
     x, out = _operand(island, island.core.args[0]), island.output
     if x.dtype == "int16":
         return int16.lower_int16_negative(island, x)
-    if not island.real and x.dtype == out.dtype:
+    if not island.real and x.declared == out.declared != "uint8":
         return lookup(island, x, (-_centred(x) - x.zero_point).astype(out.dtype))
     if x.zero_point or out.zero_point or x.step != out.scale:
         raise NotLowered("a negation of real numbers between zero points or scales")
@@ -172,7 +172,8 @@ def hard_swish_table(x: Quantized, out: Output) -> np.ndarray:
     product = np.where(product >= 0, product >> 15, -((-product) >> 15))
     if output_exponent > 0:
         raise NotLowered("a hard-swish whose output scale is too small for the reference")
-    return _clipped(_wrap16(fp.rounding_divide(product, -output_exponent) + out.zero_point), out, add_zero=False)
+    wrapped = _wrap16(fp.rounding_divide(product, -output_exponent) + (out.zero_point + out.offset)) - out.offset
+    return _clipped(wrapped, out, add_zero=False)
 
 
 def _operand(island: Island, value: Value) -> Quantized:

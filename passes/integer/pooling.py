@@ -18,6 +18,7 @@ from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_rescale, te_rescale_channel
 from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import HALF_UP
 
 _NONE = (0, 0, 0, 0)
 _HEAD_ROOM = 8  # left shift of an average's sum, so that the first of MBQM's two roundings does not change the result
@@ -80,12 +81,15 @@ def _average(island: Island, source: Value) -> Value:
             columns = _inside(xx, sx, left, kw, 0, width) if padding[1] or padding[3] else i32(kw)
             count, total = rows * columns, acc[n, y, xx, c]
             half = tirx.truncdiv(count, i32(2))
+            if out.offset:  # the reference rounds the sum of the file's values, which is not negative
+                return out.clamped(tirx.truncdiv(total + count * i32(out.offset) + half, count) - i32(out.offset))
             average = tirx.truncdiv(total + tirx.Select(total > i32(0), half, i32(0) - half), count)
             return out.clamped(average)
 
         return te.compute(out.shape, finish, name="avg_pool2d")
 
-    return island.emitter.call("avg_pool2d", compute, [source], **_attributes(island, padding))
+    rounding = {"rounding": HALF_UP} if out.offset else {}
+    return island.emitter.call("avg_pool2d", compute, [source], **_attributes(island, padding), **rounding)
 
 
 def _window_sums(island: Island, a: Tensor) -> Tensor:

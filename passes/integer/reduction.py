@@ -50,7 +50,7 @@ def lower_compare(island: Island) -> Value:
     The reference compares and copies stored values, whatever their scales and the output's."""
     if island.real:
         return _extreme(island, [_real_operand(island, a) for a in island.core.args])
-    operands = [island.operand(k) for k in range(2)]
+    operands = [island.operand(k).like(island.output) for k in range(2)]
     if any(x.dtype != island.output.dtype for x in operands):
         raise NotLowered("operands and output of different types")
     return _extreme(island, [x.operand for x in operands])
@@ -62,7 +62,7 @@ def _real_operand(island: Island, expr: Value) -> Operand:
     if name_of(inner) not in ("relax.maximum", "relax.minimum"):
         return in_output_scale(island, expr)
     out = island.output
-    inner_output = Output.unbounded(shape_of(expr), out.dtype, out.scale, out.zero_point)
+    inner_output = Output.unbounded(shape_of(expr), out.dtype, out.scale, out.zero_point, out.offset)
     return lower_compare(island.writing(inner_output, inner))
 
 

@@ -48,6 +48,20 @@ def lower_dequantize(x: Quantized, emitter: Emitter) -> Value:
     return emitter.call("dequantize", compute, [x.value], input_zero_point=x.zero_point)
 
 
+def lower_sign(source: Value, emitter: Emitter) -> Value:
+    """uint8 stored as int8, 128 less, or back; `source` is a value of the new function."""
+    signed = dtype_of(source) == "int8"
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            value = a[index].astype("int32")
+            return (value + i32(128)).astype("uint8") if signed else (value - i32(128)).astype("int8")
+
+        return te.compute(shape_of(source), at, name="sign")
+
+    return emitter.call("sign", compute, [source])
+
+
 def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
     """`clamp(rha(x / s) + z)` of an array in float32, as `lower_quantize` computes it; NaN counts as 0."""
     with np.errstate(all="ignore"):
@@ -132,10 +146,10 @@ def in_output_scale(island: Island, expr: Value) -> Operand:
         return stored_numbers(data.reshape(-1), out).reshape(data.shape).astype(out.dtype)
     if operand is None or operand.constant is not None:
         raise NotLowered(f"an operand of {name_of(island.core)} is not dequantized from integers")
-    inner = Output.unbounded(shape_of(expr), out.dtype, out.scale, out.zero_point)
+    inner = Output.unbounded(shape_of(expr), out.dtype, out.scale, out.zero_point, out.offset)
     return lower_requantize(island.writing(inner, core))
 
 
 def in_scale_of(island: Island, x: Quantized) -> Island:
     """The island with an output of the same shape in the quantization of `x`, its operand."""
-    return island.writing(Output.unbounded(island.output.shape, x.dtype, x.step, x.zero_point))
+    return island.writing(Output.unbounded(island.output.shape, x.dtype, x.step, x.zero_point, x.offset))

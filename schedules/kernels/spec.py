@@ -19,6 +19,9 @@ from tvm_cascade.operators.record import TensorType
 KIND, ACTIVATIONS = "op_kind", "num_activations"  # PrimFunc attributes in addition to the fields of `Attributes`
 
 
+HALF_UP = "half up"  # rounding of averages: half away from zero otherwise
+
+
 @dataclass(frozen=True, slots=True)
 class Attributes:
     """The parameters that define an operator in addition to its tensors; None where its kind has no such parameter.
@@ -42,6 +45,7 @@ class Attributes:
     input_zero_point: int | None = None
     input_zero_points: tuple[int, ...] | None = None
     weight_zero_point: int | None = None
+    weight_type: str | None = None  # the file's, where that is uint8: the weights are int8, 128 less
     slope_zero_point: int | None = None
     output_zero_point: int | None = None
     multiplier: int | None = None
@@ -53,7 +57,7 @@ class Attributes:
     bounds: tuple[float, ...] | None = (
         None  # smallest and largest output of a float operator, infinite where there is none
     )
-    rounding: str | None = None
+    rounding: str | None = None  # of a dense layer; of an average, where it is `HALF_UP`
     lowest: int | None = None  # the stored input value to which a table's first entry belongs
     function: str | None = None
     constant_first: bool | None = None  # whether the first operand is the constant one

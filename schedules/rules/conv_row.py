@@ -60,6 +60,7 @@ class ConvRow(ABC):
     part_kernels: list[Any]  # the builders that emit products: this one, or one for each part of the input
     span: tuple[Value, int] | None = None  # multi-row kernels: first and number of the current block's channels
     below: Value = 0  # multi-row kernels: output pixels of the tile's rows before the current one
+    sums: Value = None  # what `window_sums` returned for the current block of pixels
 
     def __init__(self, conv: Layer, blocking: Blocking) -> None:
         self.blocking, self.offset = blocking, 0
@@ -71,13 +72,13 @@ class ConvRow(ABC):
             part.offset = before
         constants = (np.concatenate(weights) if summed else weights[0], self.pack_table(), *parts.tables_of(conv))
         scratch = parts.gathered_bytes(conv, blocking.pixels)
-        self.k = k = KernelBuilder(parts.inputs_of(conv), constants, [conv.dtype], scratch, self.g.rows_by_table)
+        self.k = k = KernelBuilder(parts.inputs_of(conv), constants, [conv.out_dtype], scratch, self.g.rows_by_table)
         self.gather = Gather(k, conv, blocking.pixels) if scratch else None
         for i, part in enumerate(self.part_kernels):
             part.x = k.view(k.inputs[i][0], conv.dtype, "xs") if self.gather is None else self.gather.x
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
         self.table = k.view(k.constants[1], str(constants[1].dtype), "table")
-        self.out = k.view(k.outputs[0], conv.dtype, "outs")
+        self.out = k.view(k.outputs[0], conv.out_dtype, "outs")
 
     def _reads(self, conv: Layer) -> None:
         self.conv = conv
@@ -186,6 +187,7 @@ class ConvRow(ABC):
 
     def _pixels(self, index: int, group: Columns, x: Value, pixels: int) -> None:
         if self.span is not None:
+            self.sums = self.window_sums(group, x, pixels, 0)
             self._block(index, group, x, pixels, *self.span, 0)
             return
         outputs = self.conv.outputs // self.conv.groups
@@ -193,6 +195,7 @@ class ConvRow(ABC):
         if self.gather is not None:
             self.gather.fill(group, x, pixels, self.r0, self.r1)
         with self.k.loop(self.conv.groups, "nth") as nth:
+            self.sums = self.window_sums(group, x, pixels, nth)
             if outputs >= size:
                 with self.k.loop(outputs // size, "ob") as ob:
                     self._block(index, group, x, pixels, ob * size + nth * outputs, size, nth)
@@ -247,6 +250,10 @@ class ConvRow(ABC):
                 k.store(acc, p * size + j, bias)
         return acc
 
+    def window_sums(self, _group: Columns, _x: Value, _pixels: int, _nth: Value) -> Value:
+        """Emits what `outputs` needs of the windows of a block of pixels, whatever the channel; by default nothing."""
+        return None
+
     @abstractmethod
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         """Emits the products of a run's valid taps: `at` is the first one's element of `x`, `weights` the run's of `w`."""
@@ -287,7 +294,7 @@ class ConvRow(ABC):
             m, addend, shift = (k.let(self.table[(channel + j) * width + i], s) for i, s in enumerate(("m", "r", "e")))
             for p in range(pixels):
                 value = emit_requantize(k, q, acc[i32(p * size + j)], m, addend, shift)
-                k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.dtype))
+                k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.out_dtype))
 
 
 class DepthwiseRow(ABC):
@@ -303,11 +310,11 @@ class DepthwiseRow(ABC):
         self.conv, self.pixels = conv, pixels
         self.g: Sliding = conv.window
         constants = (self.pack(self.biases()), *parts.tables_of(conv))
-        self.k = k = KernelBuilder(parts.inputs_of(conv), constants, [conv.dtype], row_table=self.g.rows_by_table)
+        self.k = k = KernelBuilder(parts.inputs_of(conv), constants, [conv.out_dtype], row_table=self.g.rows_by_table)
         self.sources = parts.sources(k, conv)
         self.record = k.view(k.constants[0], "int32", "record")
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
-        self.out = k.view(k.outputs[0], conv.dtype, "outs")
+        self.out = k.view(k.outputs[0], conv.out_dtype, "outs")
 
     def biases(self) -> np.ndarray:
         """The bias of each row variant and channel, the zero point folded in."""

@@ -72,7 +72,8 @@ class _Conv(ConvRow):
 
 
 class _HalfwordConv(_Conv):
-    """Weights as int16: no widening, twice the flash. Required for uint8, whose weights need nine bits."""
+    """Weights as int16: no widening, twice the flash. Required where weights less their zero point need nine bits; layers
+    of a file with uint8 weights are all stored so."""
 
     def pack_weights(self) -> np.ndarray:
         return self.arranged(lambda w: interleave(paired(w.astype(np.int16)), self.blocking.channels, self.group))
@@ -87,8 +88,8 @@ class _HalfwordConv(_Conv):
 
 
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False) -> RowKernel:
-    """K x K and 1 x 1 convolution; with `halfwords`, and always for uint8, weights are stored as int16."""
-    if halfwords or conv.dtype == "uint8":
+    """K x K and 1 x 1 convolution; `halfwords`: weights are stored as int16, which is so for all that are uint8 in the file."""
+    if halfwords or conv.unsigned or conv.weights.dtype == np.int16:
         return _HalfwordConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
     return _Conv(conv, blocking).build()
 

@@ -1,10 +1,10 @@
 """Row kernels for Cortex-M55 and M85: the M-profile vector extension, through LLVM.
 
 - Convolutions whose input channels are a multiple of eight: 2 pixels x 4 channels, sixteen (or eight widened) products
-  per `vmladava`. Remainders of eight use int16 lanes, so nothing is read beyond the row.
+  per `vmladava`. Remainders of eight use int16 lanes, so nothing is read beyond the row. A channel whose weights, less
+  their zero point, need nine bits stores them less a number (`lifts`), and adds that times the sum of the window.
 - First layers and other channel counts: lanes over four output channels, one input value times a vector at a time.
-- Depthwise: lanes over eight channels. The sum of two products fits int16 (weights are at least -127, checked per
-  layer), so taps are taken in pairs and their sums widened into the accumulators of even and odd channels.
+- Depthwise: `schedules.rules.depthwise_mve`.
 
 The accumulators of two pixels by four channels take eight even registers, lr among them: LLVM must not turn these loops
 into low-overhead loops (`-disable-arm-loloops`; the feature `lob` has to stay on, or LLVM 22 drops vector copies).
@@ -13,18 +13,22 @@ Requantization: `schedules.rules.lanes`. The C back end cannot print TIR vectors
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
+
 import numpy as np
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
+from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow
 from tvm_cascade.schedules.rules.dense import read_dense
+from tvm_cascade.schedules.rules.depthwise_mve import depthwise_variants
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
 from tvm_cascade.schedules.rules.emit import best_step
-from tvm_cascade.schedules.rules.geometry import Columns, Run, folded_bias, valid_row
+from tvm_cascade.schedules.rules.geometry import Columns, folded_bias
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
-from tvm_cascade.schedules.rules.packing import lane_records, lane_table, tailed_interleave
-from tvm_cascade.schedules.rules.parts import Source, in_eights, tables_of
+from tvm_cascade.schedules.rules.packing import lane_table, tailed_interleave
+from tvm_cascade.schedules.rules.parts import in_eights
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.variants import Variant
@@ -35,14 +39,18 @@ class _LaneOutputs(ConvRow):
     """Output channels in groups of four: a table of vectors `[m][shift][biases...]` for each four channels."""
 
     def pack_table(self) -> np.ndarray:
-        conv = self.conv
-        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
-        self.words = LANES * (2 + folded.shape[0] * folded.shape[1])
+        biases = self.biases()
+        self.words = LANES * (2 + len(biases))
         self.passes = self.pass_counts()
-        head = [*self.passes, conv.requantize.zero_point]
+        head = [*self.passes, self.conv.requantize.zero_point]
         self.head = -(-len(head) // LANES) * LANES
         head = np.array(head + [0] * (self.head - len(head)), np.int32)
-        return np.concatenate([head, lane_table(conv.requantize.table, folded.reshape(-1, conv.outputs))])
+        return np.concatenate([head, lane_table(self.conv.requantize.table, biases)])
+
+    def biases(self) -> np.ndarray:
+        """Numbers of each channel that the table holds as vectors, [numbers, channels]: biases, others may follow."""
+        conv = self.conv
+        return folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point).reshape(-1, conv.outputs)
 
     def pass_counts(self) -> list[int]:
         """Trip counts of the loops over a kernel row that LLVM must not unroll.
@@ -75,17 +83,42 @@ class _LaneOutputs(ConvRow):
         m, shift = vector(self.table, words, LANES), vector(self.table, words + LANES, LANES)
         zero = self.table[i32(len(self.passes))]
         value = requantize_lanes(self.k, self.conv.requantize, acc, m, shift, zero)
-        put(self.k, self.out, (x + p) * self.conv.outputs + channel + j, value.astype("int8x4"), LANES)
+        place = (x + p) * self.conv.outputs + channel + j
+        put(self.k, self.out, place, value.astype(f"{self.conv.out_dtype}x4"), LANES)
 
 
 class _Dot(_LaneOutputs):
     """Convolution by dot products: sixteen products at a time along a kernel row."""
 
     group = 16
+    summing = False  # whether this copy of the builder emits the sums of windows instead of products
 
     def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
-        super().__init__(conv, blocking)
+        self.lifts = lifts(conv.weights)
+        weights = (conv.weights - self.lifts).astype(np.int8)
+        super().__init__(replace(conv, weights=weights), blocking)
         self.words_of_w = self.k.view(self.k.constants[0], "int32", "ww")
+        if conv.dtype == "uint8":  # read as int8: `_inputs` takes 128 from every value
+            self.x = self.k.view(self.k.inputs[0][0], "int8", "xs")
+
+    def biases(self) -> np.ndarray:
+        conv = self.conv
+        zero = conv.input_zero_point - (128 if conv.dtype == "uint8" else 0)
+        folded = folded_bias(self.g, conv.weights + self.lifts, conv.bias, zero).reshape(-1, conv.outputs)
+        return np.concatenate([folded, self.lifts[None]]) if self.lifts.any() else folded
+
+    def window_sums(self, group: Columns, x: Value, pixels: int, nth: Value) -> Value:
+        """The sum of the inputs in each pixel's window, where a channel's weights are stored less than they are."""
+        if not self.lifts.any():
+            return None
+        sums = self.k.local(pixels, "sums")
+        for p in range(pixels):
+            self.k.store(sums, p, i32(0))
+        for part in self.part_kernels:
+            summing = copy(part)
+            summing.summing = True
+            summing.add(sums, group, x, pixels, 0, 1, nth)
+        return sums
 
     def pack_weights(self) -> np.ndarray:
         conv = self.conv
@@ -116,12 +149,13 @@ class _Dot(_LaneOutputs):
     def _dot(
         self, acc: Value, at: Value, weights: Value, tap: Value, lo: int, lanes: int, pixels: int, size: int
     ) -> None:
-        k, g = self.k, self.g
-        wide = {16: "int8x16", 8: "int16x8"}[lanes]
-        xs = [
-            k.let(vector(self.x, at + tap + p * g.strides[1] * g.channels, lanes).astype(wide), "xv", wide)
-            for p in range(pixels)
-        ]
+        k, wide = self.k, {16: "int8x16", 8: "int16x8"}[lanes]
+        xs = self._inputs(at + tap, wide, lanes, pixels)
+        if self.summing:
+            for p, x in enumerate(xs):
+                total = tirx.call_llvm_pure_intrin("int32", "llvm.arm.mve.addv", x, 0)
+                k.store(acc, p, acc[i32(p)] + total)
+            return
         for j in range(size):
             block = weights + j // LANES * (self.taps * LANES)
             place = block + (tap + lo) * LANES + j % LANES * lanes
@@ -130,6 +164,16 @@ class _Dot(_LaneOutputs):
                 value = acc[i32(p * size + j)]
                 total = tirx.call_llvm_pure_intrin("int32", "llvm.arm.mve.vmldava", 0, 0, 0, value, x, w)
                 k.store(acc, p * size + j, total)
+
+    def _inputs(self, at: Value, wide: str, lanes: int, pixels: int) -> list[Value]:
+        """`lanes` inputs of each pixel, from element `at` of the first one on, as vectors of the type `wide`."""
+        k, g, xs = self.k, self.g, []
+        for p in range(pixels):
+            x = vector(self.x, at + p * g.strides[1] * g.channels, lanes).astype(wide)
+            if self.conv.dtype == "uint8":
+                x = tirx.bitwise_xor(x, splat(tirx.const(-128, wide.split("x")[0]), lanes))
+            xs.append(k.let(x, "xv", wide))
+        return xs
 
     def _weights(self, place: Value) -> Value:
         """Sixteen weights, loaded as words (flash is aligned), which have four times the range of immediate offsets."""
@@ -144,8 +188,11 @@ class _Dot(_LaneOutputs):
         for p in range(pixels):
             for j in range(0, size, LANES):
                 values = [acc[i32(p * size + j + i)] for i in range(LANES)]
-                four = self.k.let(tirx.Shuffle(values, lanes), "four", "int32x4")
-                self.finish_lanes(four, x, channel, self.block_words(channel, j), p, j)
+                four, words = tirx.Shuffle(values, lanes), self.block_words(channel, j)
+                if self.sums is not None:
+                    lift = vector(self.table, words + self.words - LANES, LANES)
+                    four = self.k.let(four, "four", "int32x4") + lift * splat(self.sums[i32(p)])
+                self.finish_lanes(self.k.let(four, "four", "int32x4"), x, channel, words, p, j)
 
     def _singly(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
         """Requantizes outputs one by one: lanes cannot do the form that rounds once."""
@@ -155,8 +202,11 @@ class _Dot(_LaneOutputs):
             m, e = k.let(self.table[words], "m"), k.let(0 - self.table[words + LANES], "e")
             addend = k.let(tirx.shift_left(i32(1), e - 1), "r")
             for p in range(pixels):
-                value = emit_requantize(k, q, acc[i32(p * size + j)], m, addend, e)
-                k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype("int8"))
+                total = acc[i32(p * size + j)]
+                if self.sums is not None:
+                    total = k.let(total + self.table[words + self.words - LANES] * self.sums[i32(p)], "total")
+                value = emit_requantize(k, q, total, m, addend, e)
+                k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.out_dtype))
 
 
 class _Outer(_LaneOutputs):
@@ -202,6 +252,12 @@ class _Outer(_LaneOutputs):
                 self.finish_lanes(vector(acc, p * size + j, LANES), x, channel, self.block_words(channel, j), p, j)
 
 
+def lifts(weights: np.ndarray) -> np.ndarray:
+    """By output channel, the number nearest to 0 by which its weights (at most nine bits, last axis channels) fit int8."""
+    flat = weights.reshape(-1, weights.shape[-1]).astype(np.int32)
+    return (np.maximum(flat.max(0) - 127, 0) + np.minimum(flat.min(0) + 128, 0)).astype(np.int32)
+
+
 DOT = Blocking(pixels=2, channels=LANES, unroll=4, step=3)
 OUTER = Blocking(pixels=4, channels=LANES, unroll=9, step=4)
 _OTHER_DOTS = tuple(Blocking(p, LANES, unroll=n, step=n) for p, n in ((2, 6), (2, 2), (2, 1), (1, 2), (1, 1)))
@@ -227,107 +283,14 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
         return [Variant(f"{name} {b.name}", lambda b=b: form(conv, b).build(), rows) for b in blockings]
 
     outers = listed("outer", _Outer, (OUTER, *_OTHER_OUTERS)) if short else []
-    if not in_eights(conv):
+    if not in_eights(conv) or (conv.dtype == "uint8" and conv.parts):
         return outers
     return listed("dot", _Dot, (DOT, *_OTHER_DOTS)) + (outers[:1] if conv.weights.shape[2] == 8 else [])
 
 
-def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
-    """Variants of a depthwise convolution by pixels a block, the default first.
-
-    They need a multiple of eight channels, multiplier 1, the short requantization, weights of at least -127, and no parts
-    that a table requantizes.
-    """
-    lanes = in_eights(conv) and conv.multiplier == 1 and conv.requantize.short
-    if not lanes or tables_of(conv) or conv.weights.min() < -127:
-        return []
-    return [Variant(f"depthwise {p}", lambda p=p: _Depthwise(conv, p).build()) for p in (2, 1, 3, 4)]
-
-
-class _Depthwise(DepthwiseRow):
-    """Depthwise convolution on lanes of eight channels (constants: output zero point, then `packing.lane_records`)."""
-
-    def pack(self, biases: np.ndarray) -> np.ndarray:
-        records, self.words = lane_records(self.conv.weights, biases, self.conv.requantize.table)
-        self.weights_at = (4 + 2 * biases.shape[0]) * LANES
-        return np.concatenate([np.array([self.conv.requantize.zero_point, 0, 0, 0], records.dtype), records])
-
-    def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
-        k, g = self.k, self.g
-        pixels = range(len(run.taps))
-        channels, first = source.window.channels, source.first // 8
-        column = (x * g.strides[1] - g.padding[1]) * channels
-        with k.loop(channels // 8, "cb") as block:
-            cb = block + first
-            words = cb * self.words + LANES
-            acc = k.local(8 * len(pixels), "acc")
-            for odd in range(2):
-                place = words + (4 + odd) * LANES + self.bias * (2 * LANES)
-                start = k.let(vector(self.record, place, LANES), "start", "int32x4")
-                for p in pixels:
-                    put(k, acc, p * 8 + odd * LANES, start, LANES)
-            self._pad(acc, words, run)
-            for r in range(g.kernel[0]):
-                with valid_row(k, g, r, self.r0, self.r1):
-                    self._row(acc, rows[r] + column + block * 8, self._weights(words, r), run, source)
-            self._outputs(acc, x, cb, words, len(pixels))
-
-    def _weights(self, words: Value, r: int) -> Value:
-        return (words + self.weights_at) * 4 + r * (self.g.kernel[1] * 8)
-
-    def _pad(self, acc: Value, words: Value, run: Run) -> None:
-        """Adds `weight * zero point` for the taps in padding columns, in every kernel row that lies inside the input."""
-        k, g = self.k, self.g
-        missing = [(p, kx) for p, (k0, k1) in enumerate(run.taps) for kx in (*range(k0), *range(k1, g.kernel[1]))]
-        if not missing or not self.conv.input_zero_point:
-            return
-        for r in range(g.kernel[0]):
-            with valid_row(k, g, r, self.r0, self.r1):
-                for p, kx in missing:
-                    w = vector(self.w, self._weights(words, r) + kx * 8, 8).astype("int16x8")
-                    z = tirx.const(self.conv.input_zero_point, "int16")
-                    self._widen(acc, p, k.let(w * splat(z, 8), "pad", "int16x8"))
-
-    def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
-        """Emits the products of a kernel row: taps in pairs, whose products are summed in int16."""
-        k, g = self.k, self.g
-        for first in range(0, g.kernel[1], 2):
-            taps = range(first, min(first + 2, g.kernel[1]))
-            ws = {kx: k.let(vector(self.w, weights + kx * 8, 8).astype("int16x8"), "wv", "int16x8") for kx in taps}
-            for p, (k0, k1) in enumerate(run.taps):
-                products = []
-                for kx in taps:
-                    if k0 <= kx < k1:
-                        place = at + (kx * g.dilation[1] + p * g.strides[1]) * source.window.channels
-                        products.append(vector(source.x, place, 8).astype("int16x8") * ws[kx])
-                if products:
-                    self._widen(acc, p, k.let(sum(products[1:], products[0]), "two", "int16x8"))
-
-    def _widen(self, acc: Value, p: int, value: Value) -> None:
-        for odd in range(2):
-            half = tirx.Shuffle([value], [i32(2 * i + odd) for i in range(LANES)]).astype("int32x4")
-            place = p * 8 + odd * LANES
-            put(self.k, acc, place, vector(acc, place, LANES) + half, LANES)
-
-    def _outputs(self, acc: Value, x: Value, cb: Value, words: Value, pixels: int) -> None:
-        k = self.k
-        order = [i32(i // 2 + i % 2 * LANES) for i in range(8)]
-        for p in range(pixels):
-            halves = []
-            for odd in range(2):
-                m, shift = (vector(self.record, words + (2 * i + odd) * LANES, LANES) for i in range(2))
-                four, zero = vector(acc, p * 8 + odd * LANES, LANES), self.record[i32(0)]
-                value = requantize_lanes(k, self.conv.requantize, four, m, shift, zero)
-                halves.append(k.let(value.astype("int16x4"), "half", "int16x4"))
-            both = k.let(tirx.Shuffle(halves, order), "both", "int16x8")
-            put(k, self.out, (x + p) * self.g.channels + cb * 8, both.astype("int8x8"), 8)
-
-
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of an int8 convolution, dense layer or element-wise operator on a core with MVE; else none."""
+    """Variants of an 8-bit convolution, dense layer or int8 element-wise operator on a core with MVE; else none."""
     if not target.vectors:
         return []
     conv = read_conv(spec) or read_dense(spec)
-    if conv is not None and conv.dtype != "int8":
-        return []
     return vector_elementwise(spec) if conv is None else conv_variants(conv)

@@ -89,7 +89,7 @@ class _Depthwise(DepthwiseRow):
             m, addend, e = (k.let(self.record[channel * self.words + i], s) for i, s in enumerate(("m", "r", "e")))
             for p in pixels:
                 value = emit_requantize(k, self.conv.requantize, acc[i32(p)], m, addend, e)
-                k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype(self.conv.dtype))
+                k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype(self.conv.out_dtype))
 
     def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
         """Emits the products of a kernel row, each input column loaded once; padding columns count as the zero point."""

@@ -8,25 +8,27 @@ values of acc, they are equal, and the layer uses the short form of convolutions
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Sliding
-from tvm_cascade.schedules.rules.quantized import QuantizedConv
+from tvm_cascade.schedules.rules.quantized import RANGES, QuantizedConv, centred
 from tvm_cascade.schedules.rules.requantize import Requantize, accumulator_bounds, plan_requantize
 
 ROUNDING = "once, half away from zero"
 
 
 def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
-    """An int8 fully connected layer as a convolution; None for other operators and forms that the kernels do not know."""
+    """An 8-bit fully connected layer as a convolution; None for other operators and forms that the kernels do not know."""
     if spec.kind != "dense" or len(spec.constants) != 4:
         return None
     weights, bias, multiplier, shift = spec.constants
     data, given = spec.inputs[0], spec.attributes
-    if data.dtype != "int8" or spec.output.dtype != "int8" or weights.dtype != np.int8 or weights.ndim != 2:
+    if not {data.dtype, spec.output.dtype} <= RANGES.keys() or weights.dtype != np.int8 or weights.ndim != 2:
         return None
-    if multiplier.dtype != np.int32 or given.weight_zero_point:
+    if multiplier.dtype != np.int32:
         return None
     if given.rounding != ROUNDING or given.kernel_layout != "OI":
         return None
@@ -36,14 +38,15 @@ def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
     units = weights.shape[0]
     window = Sliding(1, rows, depth, 1, rows, (1, 1), (1, 1), (0, 0))
     zero_in, zero_out = given.input_zero_point or 0, given.output_zero_point or 0
-    lo, hi = given.clamp or (-128, 127)
-    taps = np.ascontiguousarray(weights.T).reshape(1, 1, depth, units)
-    bounds = accumulator_bounds(taps.reshape(depth, units), bias, zero_in, (-128, 127))
+    lo, hi = given.clamp or RANGES[spec.output.dtype]
+    taps = np.ascontiguousarray(centred(weights, given.weight_zero_point or 0).T).reshape(1, 1, depth, units)
+    bounds = accumulator_bounds(taps.reshape(depth, units), bias, zero_in, RANGES[data.dtype])
     m, s = (np.broadcast_to(a.ravel(), (units,)).astype(np.int64) for a in (multiplier, shift))
     requantize = plan_single(m, s, bounds, zero_out, (lo, hi))
     if requantize is None:
         return None
-    return QuantizedConv(window, taps, bias.ravel().astype(np.int32), zero_in, requantize, False)
+    conv = QuantizedConv(window, taps, bias.ravel().astype(np.int32), zero_in, requantize, False)
+    return replace(conv, dtype=data.dtype, out_dtype=spec.output.dtype, unsigned=given.weight_type == "uint8")
 
 
 def plan_single(

@@ -44,11 +44,13 @@ class _FewTaps:
             whole, conv.weights.sum(axis=(0, 1), keepdims=True), conv.bias, conv.input_zero_point
         )
         table = geometry.channel_table(whole, conv.requantize.table, bias)
-        self.k = k = KernelBuilder([conv.dtype], (halves.ravel(), table), [conv.dtype], row_table=self.g.rows_by_table)
+        self.k = k = KernelBuilder(
+            [conv.dtype], (halves.ravel(), table), [conv.out_dtype], row_table=self.g.rows_by_table
+        )
         self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
         self.w = k.view(k.constants[0], "int32", "pairs")
         self.table = k.view(k.constants[1], "int32", "table")
-        self.out = k.view(k.outputs[0], conv.dtype, "outs")
+        self.out = k.view(k.outputs[0], conv.out_dtype, "outs")
 
     def build(self) -> RowKernel:
         return self.k.kernel(self._emit)
@@ -94,4 +96,4 @@ class _FewTaps:
             for p, pair in enumerate(pairs):
                 acc = k.let(call("smlad", pair, self.w[channel * self.pairs + p], acc), "acc")
             value = emit_requantize(k, self.conv.requantize, acc, m, addend, e)
-            k.store(self.out, x * outputs + channel, value.astype(self.conv.dtype))
+            k.store(self.out, x * outputs + channel, value.astype(self.conv.out_dtype))

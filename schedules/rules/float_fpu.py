@@ -45,6 +45,7 @@ class FloatLayer:
     depthwise: bool = False
     multiplier: int = 1
     dtype: str = FLOAT
+    out_dtype: str = FLOAT
     parts: tuple[Part, ...] = ()
     groups: int = 1
 

@@ -77,7 +77,7 @@ def lane_table(requantize: np.ndarray, biases: np.ndarray) -> np.ndarray:
 
 
 def lane_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarray) -> tuple[np.ndarray, int]:
-    """Pack records of eight channels for `cortex_m_mve.depthwise`: int32 words, flat, and the words per record.
+    """Pack records of eight channels for `depthwise_mve`: int32 words, flat, and the words per record.
 
     `[multiplier even][odd][-shift even][odd]`, then a bias pair per row variant, then the weights, eight bytes a tap.
     """

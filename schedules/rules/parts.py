@@ -30,12 +30,13 @@ class Source:
     window: Sliding  # the convolution's window over that tensor
     index: int  # position among the kernel's inputs
     first: int = 0  # the channel of the concat at which this part begins
-    table: Value = None  # buffer of 256 entries by which its values are requantized; None: they are not
+    table: Value = None  # buffer of 256 entries by which its values are requantized, in their order; None: they are not
+    lowest: int = 0  # the least value of the tensor's type
 
     def load(self, place: Value) -> Value:
         """The (requantized) element at `place` as an int32."""
         value = self.x[place].astype("int32")
-        return value if self.table is None else self.table[value].astype("int32")
+        return value if self.table is None else self.table[value - self.lowest].astype("int32")
 
 
 def inputs_of(conv: QuantizedConv) -> list[str]:
@@ -77,7 +78,8 @@ def sources(k: KernelBuilder, conv: QuantizedConv) -> list[Source]:
         x, values = k.view(k.inputs[index][0], conv.dtype, "xs"), None
         if part.table is not None:
             values, table = k.view(k.constants[table], conv.dtype, "values"), table + 1
-        made.append(Source(x, replace(conv.window, channels=part.channels), index, first, values))
+        window = replace(conv.window, channels=part.channels)
+        made.append(Source(x, window, index, first, values, int(np.iinfo(conv.dtype).min)))
         first += part.channels
     return made
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
+from tvm_cascade.schedules.kernels.spec import HALF_UP, Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_bases, row_offsets, valid_row
 from tvm_cascade.schedules.rules.intrinsics import call
@@ -41,6 +41,7 @@ class Pool:
     input_zero_point: int = 0  # of a mean or a scaled average
     requantize: Requantize | None = None
     head_room: int = 0  # bits by which a sum is shifted left before it is rescaled
+    half_up: bool = False  # a plain average's rounding; else half away from zero
 
     @property
     def taps(self) -> int:
@@ -68,7 +69,8 @@ def read_pool(spec: OperatorSpec) -> Pool | None:
         return None
     if kind == "scaled_avg_pool2d":
         return _rescaled(given, window, (lo, hi))
-    return Pool("max" if kind == "max_pool2d" else "average", window, data.dtype, (lo, hi))
+    half_up = given.rounding == HALF_UP
+    return Pool("max" if kind == "max_pool2d" else "average", window, data.dtype, (lo, hi), half_up=half_up)
 
 
 def _read_mean(spec: OperatorSpec, clamp: tuple[int, int]) -> Pool | None:
@@ -168,6 +170,8 @@ class _Pooling(ABC):
             m, addend, e, zero = self.numbers
             return emit_requantize(k, q, k.let((total - zero) * i32(1 << self.pool.head_room), "acc"), m, addend, e)
         half = n // 2
+        if self.pool.half_up:  # of a sum that is moved above zero
+            return self.clamped(tirx.truncdiv(total + i32(128 * n + half), i32(n)) - 128)
         rounded = k.let(total + tirx.Select(total > 0, i32(half), i32(-half)), "rounded")
         return self.clamped(tirx.truncdiv(rounded, i32(n)))
 
@@ -293,17 +297,22 @@ class _VectorAverage(_Pooling):
                 acc = acc * splat(i32(1 << self.pool.head_room))
             acc = k.let(acc, "acc", "int32x4")
             return requantize_lanes(k, q, acc, splat(m), splat(0 - e), i32(q.zero_point))
-        factor, shift = reciprocal(self.pool.taps)
+        n = self.pool.taps
+        if self.pool.half_up:
+            factor, shift = reciprocal(n, 255)
+            value = tirx.shift_right((total + splat(128 * n + n // 2)) * splat(factor), splat(shift)) - splat(128)
+            return value if (lo, hi) == (-128, 127) else tirx.max(tirx.min(value, splat(hi)), splat(lo))
+        factor, shift = reciprocal(n, 128)
         sign = k.let(tirx.shift_right(total, splat(31)), "sign", "int32x4")
-        size = tirx.bitwise_xor(total, sign) - sign + splat(self.pool.taps // 2)
+        size = tirx.bitwise_xor(total, sign) - sign + splat(n // 2)
         quotient = k.let(tirx.shift_right(size * splat(factor), splat(shift)), "quotient", "int32x4")
         value = tirx.bitwise_xor(quotient, sign) - sign
         return value if (lo, hi) == (-128, 127) else tirx.max(tirx.min(value, splat(hi)), splat(lo))
 
 
-def reciprocal(n: int) -> tuple[int, int]:
-    """`(f, e)` with `(v f) >> e == v // n` and `v f` in 31 bits, checked for each v that is a sum of n int8 plus n / 2."""
-    sums = np.arange(n * 128 + n // 2 + 1, dtype=np.int64)
+def reciprocal(n: int, most: int) -> tuple[int, int]:
+    """`(f, e)` with `(v f) >> e == v // n` and `v f` in 31 bits, checked for each v up to `most` times n plus n / 2."""
+    sums = np.arange(n * most + n // 2 + 1, dtype=np.int64)
     for shift in range(23, 0, -1):
         factor = -(-(1 << shift) // n)
         if int(sums[-1]) * factor < 1 << 31 and np.array_equal(sums * factor >> shift, sums // n):

@@ -28,8 +28,8 @@ class Part:
 class QuantizedConv:
     """An 8-bit convolution, NHWC with batch 1.
 
-    `weights` is [kh, kw, inputs, outputs] with the zero point subtracted: int8 for int8 activations, int16 for uint8 ones;
-    inputs are those of one group. A depthwise convolution has 1 input, and channels times `multiplier` outputs.
+    `weights` is [kh, kw, inputs, outputs] with the zero point subtracted: int16 where a difference needs nine bits, else
+    int8; inputs are those of one group. A depthwise convolution has 1 input, and channels times `multiplier` outputs.
     """
 
     window: Sliding
@@ -39,9 +39,11 @@ class QuantizedConv:
     requantize: Requantize
     depthwise: bool
     multiplier: int = 1
-    dtype: str = "int8"  # of activations
+    dtype: str = "int8"  # of the input
+    out_dtype: str = "int8"
     parts: tuple[Part, ...] = ()  # of the input, where it is a concat that was removed
     groups: int = 1  # 1 for depthwise
+    unsigned: bool = False  # whether the file's weights are uint8
 
     @property
     def non_contiguous(self) -> bool:
@@ -74,21 +76,20 @@ def _blank(array: np.ndarray) -> np.ndarray:
 def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
     """A convolution as a `QuantizedConv`; None for other operators, and for forms that the kernels do not know.
 
-    They know int8 tensors with int8 weights of zero point 0, and uint8 tensors with uint8 weights of one zero point; batch
-    1; padding at the top of at most the input's height; no dilation in combination with a row table.
+    They know 8-bit tensors with int8 weights of one zero point; batch 1; padding at the top of at most the input's height;
+    no dilation in combination with a row table.
     """
     if spec.kind in ("concat_conv2d", "concat_depthwise_conv2d"):
         return _read_parts(spec, spec.kind.removeprefix("concat_"))
     if spec.kind not in ("conv2d", "depthwise_conv2d") or len(spec.constants) != 4:
         return None
     weights, bias, _, _ = spec.constants
-    data, dtype, zero = spec.inputs[0], spec.inputs[0].dtype, spec.attributes.weight_zero_point or 0
-    if dtype not in RANGES or spec.output.dtype != dtype or str(weights.dtype) != dtype or weights.ndim != 4:
+    data = spec.inputs[0]
+    if not {data.dtype, spec.output.dtype} <= RANGES.keys() or weights.dtype != np.int8 or weights.ndim != 4:
         return None
-    if (dtype == "int8" and zero) or data.shape[0] != 1 or bias.dtype != np.int32:
+    if data.shape[0] != 1 or bias.dtype != np.int32:
         return None
-    if dtype == "uint8":
-        weights = weights.astype(np.int16) - np.int16(zero)
+    weights = centred(weights, spec.attributes.weight_zero_point or 0)
     depthwise, groups = spec.kind == "depthwise_conv2d", spec.attributes.groups or 1
     if depthwise:
         weights = weights.reshape(*weights.shape[:2], 1, -1)
@@ -98,6 +99,12 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
     if not window.wraps_once or (window.rows_by_table and window.dilation != (1, 1)):
         return None
     return _conv(spec, window, weights, depthwise)
+
+
+def centred(weights: np.ndarray, zero_point: int) -> np.ndarray:
+    """int8 weights less their zero point, as int16 where int8 cannot hold a difference."""
+    wide = weights.astype(np.int16) - np.int16(zero_point)
+    return wide.astype(np.int8) if wide.min() >= -128 and wide.max() <= 127 else wide
 
 
 def _read_parts(spec: OperatorSpec, kind: str) -> QuantizedConv | None:
@@ -123,13 +130,14 @@ def _read_parts(spec: OperatorSpec, kind: str) -> QuantizedConv | None:
 
 
 def _conv(spec: OperatorSpec, window: Sliding, weights: np.ndarray, depthwise: bool) -> QuantizedConv:
-    given, dtype, outputs = spec.attributes, spec.inputs[0].dtype, spec.output.shape[3]
+    given, dtype, out, outputs = spec.attributes, spec.inputs[0].dtype, spec.output.dtype, spec.output.shape[3]
     zeros = given.input_zero_point or 0, given.output_zero_point or 0
-    layer = _Layer(id(spec.constants), spec.constants, weights, dtype, outputs, zeros, given.clamp or RANGES[dtype])
+    layer = _Layer(id(spec.constants), spec.constants, weights, dtype, outputs, zeros, given.clamp or RANGES[out])
     weights, bias, requantize = _requantized(layer)
     times = outputs // window.channels if depthwise else 1
     groups = 1 if depthwise else given.groups or 1
-    return QuantizedConv(window, weights, bias, zeros[0], requantize, depthwise, times, dtype, groups=groups)
+    conv = QuantizedConv(window, weights, bias, zeros[0], requantize, depthwise, times, dtype, out, groups=groups)
+    return replace(conv, unsigned=given.weight_type == "uint8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,7 @@ class _Layer:
     identity: int  # of `constants`
     constants: tuple[np.ndarray, ...] = field(compare=False)
     weights: np.ndarray = field(compare=False)  # of four axes, the zero point subtracted
-    dtype: str
+    dtype: str  # of the input
     outputs: int
     zero_points: tuple[int, int]  # of input and output
     clamp: tuple[int, ...]

@@ -41,6 +41,7 @@ class Softmax:
     rows: int
     classes: int
     dtype: str
+    out_dtype: str
 
 
 def read_softmax(spec: OperatorSpec) -> Softmax | None:
@@ -49,13 +50,13 @@ def read_softmax(spec: OperatorSpec) -> Softmax | None:
         return None
     *lead, classes = spec.inputs[0].shape
     dtype = spec.inputs[0].dtype
-    if dtype not in ("int8", "uint8") or spec.output.dtype != dtype or spec.constants[0].dtype != np.int32:
+    if not {dtype, spec.output.dtype} <= {"int8", "uint8"} or spec.constants[0].dtype != np.int32:
         return None
     if len(lead) > 1:  # tensors with a row axis must have batch 1
         if lead[0] != 1:
             return None
         lead = lead[2:]
-    return Softmax(prod(lead), classes, dtype)
+    return Softmax(prod(lead), classes, dtype, spec.output.dtype)
 
 
 class _Scalar:
@@ -63,10 +64,10 @@ class _Scalar:
 
     def __init__(self, op: Softmax, exps: np.ndarray) -> None:
         self.op = op
-        self.k = k = KernelBuilder([op.dtype], (exps,), [op.dtype])
+        self.k = k = KernelBuilder([op.dtype], (exps,), [op.out_dtype])
         self.x = k.view(k.inputs[0][0], op.dtype, "xs")
         self.exps = k.view(k.constants[0], "int32", "exps")
-        self.out = k.view(k.outputs[0], op.dtype, "outs")
+        self.out = k.view(k.outputs[0], op.out_dtype, "outs")
         self.first = k.let(k.row_offset(0, 0, op.rows * op.classes), "first")
 
     def build(self) -> RowKernel:
@@ -114,12 +115,12 @@ class _Scalar:
         k = self.k
         half, drop = k.let(tirx.shift_left(i32(1), shift - 2), "half"), k.let(shift - 1, "drop")
 
-        low = int(np.iinfo(self.op.dtype).min)
+        low = int(np.iinfo(self.op.out_dtype).min)
         for place in self.each():
             e = k.let(self.looked(at, place, top), "e")
             value = k.let(call("smlalh", e, scale, i32(1 << 30), half), "wide")
             value = call("ssat8" if low else "usat8", tirx.shift_right(value, drop) + low)
-            k.store(self.out, to + place, value.astype(self.op.dtype))
+            k.store(self.out, to + place, value.astype(self.op.out_dtype))
 
     def each(self) -> Iterator[Value]:
         """The index of every class, in a partly unrolled loop."""
@@ -185,14 +186,14 @@ class _Vectors(_Scalar):
         )
 
     def finish(self, at: Value, to: Value, top: Value, scale: Value, shift: Value) -> None:
-        k, info = self.k, np.iinfo(self.op.dtype)
+        k, info = self.k, np.iinfo(self.op.out_dtype)
         down = k.let(0 - shift, "down")
 
         for place in self.overlapped(LANES):
             high = high_lanes(k, self.gathered(at, place, top), splat(scale))
             moved = k.let(rounded_lanes(high, splat(down)), "q", "int32x4") + splat(int(info.min))
             value: Value = tirx.min(moved, splat(int(info.max)))
-            put(k, self.out, to + place, value.astype(f"{self.op.dtype}x4"), LANES)
+            put(k, self.out, to + place, value.astype(f"{self.op.out_dtype}x4"), LANES)
 
     def overlapped(self, lanes: int) -> Iterator[Value]:
         """Start indices of vectors of `lanes` that cover the row; the last one may overlap the one before."""

@@ -102,7 +102,7 @@ def test_averages_to_another_scale(core: KernelTarget, tmp_path: Path) -> None:
 
 def test_reciprocals_are_exact() -> None:
     for n in (2, 3, 9, 49, 125, 255):
-        factor, shift = pooling.reciprocal(n)
+        factor, shift = pooling.reciprocal(n, 128)
         sums = np.arange(n * 128 + n // 2 + 1, dtype=np.int64)
         np.testing.assert_array_equal(sums * factor >> shift, sums // n)
         assert int(sums[-1]) * factor < 1 << 31

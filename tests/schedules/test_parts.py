@@ -69,10 +69,10 @@ def test_vectors_do_not_read_parts_through_tables() -> None:
     computed = prepared.extracted.operators[reader.index]
     assert computed is not None
     conv = read_conv(computed.spec)
-    assert conv is not None and cortex_m_mve.depthwise_variants(conv)
+    assert conv is not None and cortex_m_mve.conv_variants(conv)
     table = np.arange(256).astype("uint8").view("int8")
     requantized = replace(conv, parts=(replace(conv.parts[0], table=table), *conv.parts[1:]))
-    assert cortex_m_mve.depthwise_variants(requantized) == []
+    assert cortex_m_mve.conv_variants(requantized) == []
 
 
 def in_emulator(mod: tvm.IRModule, folder: Path, x: np.ndarray, **options: object) -> tuple[list[bytes], int | None]:

@@ -25,11 +25,13 @@ def check_operator(
     seed: int = 0,
     plain: bool = False,
     within: int = 0,
+    inside: bool = False,
 ) -> None:
     """Asserts that every output of every case equals the reference's on every input, and that nothing stays float.
 
     Operators on floats are equal within 1e-5 of the largest output, since sums are reassociated. With `plain` the
-    ordinary kernels are the reference, of which integers may differ by `within`.
+    ordinary kernels are the reference, of which integers may differ by `within`. With `inside` uint8 inputs and outputs of
+    the operators are tensors inside of the model, between QUANTIZE operators that change nothing.
 
     One import, one compilation and one oracle serve all cases: the file in `folder` holds them side by side.
     """
@@ -38,6 +40,8 @@ def check_operator(
     for _ in range(cases):
         generate(rng, dtype, writer)
         ends.append(len(writer.outputs))
+    if inside:
+        writer.put_inside()
     data = writer.finish()
     path = folder / "cases.tflite"
     path.write_bytes(data)

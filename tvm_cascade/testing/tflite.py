@@ -130,6 +130,21 @@ class ModelWriter:
         self._operators.append(op)
         self.outputs.extend([] if inner else outputs)
 
+    def put_inside(self) -> None:
+        """Makes uint8 inputs and outputs inner tensors: QUANTIZE operators of equal scales stand between them and the
+        model's own."""
+        for side, swap in ((self.inputs, False), (self.outputs, True)):
+            for k, inner in enumerate(side):
+                like = self._tensors[inner]
+                if like.type != _ELEMENT_TYPES["uint8"] or like.quantization is None:
+                    continue
+                scale, zero = float(like.quantization.scale[0]), int(like.quantization.zeroPoint[0])
+                side[k] = self.tensor(like.shape, "uint8", scale, zero)
+                ends = (inner, side[k]) if swap else (side[k], inner)
+                self.operator("QUANTIZE", [ends[0]], [ends[1]], "QuantizeOptions", inner=True)
+                if not swap:
+                    self._operators.insert(0, self._operators.pop())
+
     def convolution(
         self, x: int, channels: int, kernel: int, stride: int, rng: np.random.Generator, name: str | None = None
     ) -> int:
