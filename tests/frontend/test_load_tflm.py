@@ -12,6 +12,7 @@ pytest.importorskip("ai_edge_litert")
 
 from tvm_cascade.errors import LoadError, UnsupportedOperatorError
 from tvm_cascade.frontend import load
+from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, rounding_divide, srdhm
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing import move_cases, operator_cases, weighted_cases
@@ -125,7 +126,8 @@ def test_filters_of_keyword_spotting(tmp_path: Path, dtype: str) -> None:
 
 
 def test_filters_whose_state_is_int8_have_the_arithmetic_of_micro(tmp_path: Path) -> None:
-    """LiteRT reads such weights as int16: here a step from a state of zero is spelled out, filter by filter."""
+    """LiteRT reads such weights as int16, beyond their end: here a step from a state of zero is spelled out, filter by
+    filter, and what arbitrates in LiteRT's place is held to it too."""
     writer, rank = ModelWriter(), 2
     _svdf(writer, "int8", 2, rank, kind="int8")
     path = tmp_path / "m.tflite"
@@ -141,6 +143,9 @@ def test_filters_whose_state_is_int8_have_the_arithmetic_of_micro(tmp_path: Path
     state = np.clip(_rescaled((x.astype("int64") - 5) @ weights.T, first) + 3, -128, 127) - 3
     total = (state * last).reshape(2, 7, rank).sum(-1) + added
     np.testing.assert_array_equal(made, np.clip(_rescaled(total, second) - 20, -128, 127))
+    expected = reference_outputs(path, {"t0": x})
+    assert expected.note == "LiteRT with SVDF: with a state of int8 computed as convolutions"
+    np.testing.assert_array_equal(next(iter(expected.outputs.values())), made)
     assert len(np.unique(made)) > 5
     lowest, highest = int(state.min()), int(state.max())
     assert lowest == -131 and highest == 124  # both ends saturate, around the zero point

@@ -6,7 +6,7 @@ record in the file lacks. What nothing arbitrates is said by `doubts`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -74,15 +74,46 @@ class _Editor:
         self._graph.tensors.append(made)
         return len(self._graph.tensors) - 1
 
-    def constant(self, data: np.ndarray) -> int:
-        """A new constant of float32."""
-        buffer, made = self.schema.BufferT(), self.schema.TensorT()
-        buffer.data = np.frombuffer(np.ascontiguousarray(data, "float32").tobytes(), "uint8")
-        self._model.buffers.append(buffer)
-        made.name, made.shape = f"{len(self._graph.tensors)}", np.array(data.shape, "int32")
-        made.type, made.buffer = self.schema.TensorType.FLOAT32, len(self._model.buffers) - 1
+    def new(self, shape: Sequence[int], dtype: int, scale: float | None = None, zero_point: int = 0) -> int:
+        """A new tensor, quantized where it has a scale."""
+        made = self.schema.TensorT()
+        made.name, made.shape, made.type, made.buffer = (
+            f"{len(self._graph.tensors)}",
+            np.array(shape, "int32"),
+            dtype,
+            0,
+        )
+        if scale is not None:
+            made.quantization = self.schema.QuantizationParametersT()
+            made.quantization.scale = np.array([scale], "float32")
+            made.quantization.zeroPoint = np.array([zero_point], "int64")
         self._graph.tensors.append(made)
         return len(self._graph.tensors) - 1
+
+    def constant(self, data: np.ndarray, dtype: str = "float32", scale: float | None = None) -> int:
+        """A new constant."""
+        index, buffer = (
+            self.new(data.shape, getattr(self.schema.TensorType, dtype.upper()), scale),
+            self.schema.BufferT(),
+        )
+        buffer.data = np.frombuffer(np.ascontiguousarray(data, dtype).tobytes(), "uint8")
+        self._model.buffers.append(buffer)
+        self.tensor(index).buffer = len(self._model.buffers) - 1
+        return index
+
+    def data(self, index: int, dtype: str) -> np.ndarray:
+        """The elements of a constant."""
+        raw = bytes(bytearray(self._model.buffers[self.tensor(index).buffer].data))
+        return np.frombuffer(raw, dtype).reshape(self.tensor(index).shape)
+
+    def quantization(self, index: int) -> tuple[np.float32, int]:
+        """The scale and zero point of a tensor of one scale."""
+        found = self.tensor(index).quantization
+        return np.float32(found.scale[0]), int(found.zeroPoint[0])
+
+    def reshaping(self, index: int, shape: Sequence[int]) -> list[int]:
+        """The operands of a RESHAPE, which copies elements whatever the quantization of its input and output."""
+        return [index, self.constant(np.asarray(shape), "int32")]
 
     def before(self, name: str, inputs: list[int], output: int, options: str = "", **values: Any) -> int:
         """Add an operator in front of the one that is repaired; returns its output."""
@@ -137,9 +168,8 @@ def _response(edit: _Editor, op: Any) -> str:
     square, total, power = (edit.like(x, edit.schema.TensorType.FLOAT32) for _ in range(3))
     edit.before("MUL", [x, x], square, "MulOptions")
     weights = edit.constant((how.alpha * band).reshape(len(channels), 1, 1, len(channels)))
-    window = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
     bias = edit.constant(np.full(len(channels), how.bias))
-    edit.before("CONV_2D", [square, weights, bias], total, "Conv2DOptions", **window)
+    edit.before("CONV_2D", [square, weights, bias], total, "Conv2DOptions", **_WINDOW)
     edit.before("POW", [total, edit.constant(np.array([-how.beta]))], power)
     _become(edit, op, "MUL", [x, power], "MulOptions")
     return "computed by TensorFlow's definition"
@@ -167,6 +197,38 @@ def _quantize(edit: _Editor, op: Any) -> str:
     return "told numbers within 2^30 steps"
 
 
+_WINDOW = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+
+
+def _svdf(edit: _Editor, op: Any) -> str:
+    """LiteRT reads time weights and states of int8, which TensorFlow Lite Micro has, as int16, beyond their end. Here the step
+    from a state of zero is two convolutions of one pixel, whose scales are made to multiply to the effective ones."""
+    types, out = edit.schema.TensorType, int(op.outputs[0])
+    x, features, times, bias, state = (int(i) for i in op.inputs)
+    if edit.kind(x) != types.INT8 or edit.kind(times) != types.INT8:
+        return ""
+    weights, last = edit.data(features, "int8"), edit.data(times, "int8")[:, -1]
+    (batch, depth), count, units = edit.tensor(x).shape, len(weights), len(weights) // op.builtinOptions.rank
+    scales, zeros = zip(*(edit.quantization(i) for i in (x, features, state, times, out)), strict=True)
+    first, second = scales[0] * scales[1] / scales[2], scales[2] * scales[3] / scales[4]
+    matrix = np.zeros((units, 1, 1, count))
+    matrix[np.arange(count) // op.builtinOptions.rank, 0, 0, np.arange(count)] = last
+    added = np.zeros(units) if bias < 0 else edit.data(bias, "int32")
+    value = x
+    for scale, zero, after, kernel, sums in (
+        (first, zeros[0], zeros[2], weights.reshape(count, 1, 1, depth), np.zeros(count)),
+        (second, zeros[2], zeros[4], matrix, added),
+    ):
+        shape = (batch, 1, 1, kernel.shape[-1])
+        seen = edit.new(shape, types.INT8, scale, zero)
+        edit.before("RESHAPE", edit.reshaping(value, shape), seen, "ReshapeOptions")
+        held = [edit.constant(kernel, "int8", 1.0), edit.constant(sums, "int32", scale)]
+        value = edit.new((batch, 1, 1, len(kernel)), types.INT8, 1.0, after)
+        edit.before("CONV_2D", [seen, *held], value, "Conv2DOptions", **_WINDOW)
+    _become(edit, op, "RESHAPE", edit.reshaping(value, (batch, units)), "ReshapeOptions")
+    return "with a state of int8 computed as convolutions"
+
+
 def _become(edit: _Editor, op: Any, name: str, inputs: list[int], options: str) -> None:
     """Make `op` another operator, with the same output."""
     edit.before(name, inputs, int(op.outputs[0]), options)
@@ -182,6 +244,7 @@ _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
         "SUM": _sum,
         "LOCAL_RESPONSE_NORMALIZATION": _response,
         "QUANTIZE": _quantize,
+        "SVDF": _svdf,
     }
 )
 
