@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
@@ -191,14 +190,6 @@ def test_sizes_that_the_graph_computes(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "n.onnx")
     run = Compiled(_LOWER(load(tmp_path / "n.onnx", {"x": (1, 4, 3, 7)})))
     assert run(np.zeros((1, 4, 3, 7), "float32"))[0].shape == (1, 4, 21)
-
-
-def test_recurrent_operators_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    net = Layers()
-    y = net.node("GRU", "x", net.constant(np.zeros((1, 9, 4), "float32")), net.constant(np.zeros((1, 9, 3), "float32")))
-    net.save(tmp_path / "n.onnx", y, (5, 1, 4), 4)
-    with pytest.raises(LoadError, match=r"unsupported operator GRU: save the network with torch.export as .pt2"):
-        load(tmp_path / "n.onnx")
 
 
 @pytest.mark.parametrize("kind", ["Sigmoid", "Tanh", "Softmax"])

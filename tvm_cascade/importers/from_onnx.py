@@ -29,7 +29,6 @@ from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
 
 _STATIC = ": write sizes that the model computes as constants (onnxsim, or torch.onnx.export with dynamo=True)"
-_RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
 
 
 def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
@@ -139,13 +138,9 @@ def _check_operators(path: Path, given: Any, model: Any, known: Mapping[str, obj
 
     missing = {k: n.op_type for k, n in enumerate(model.graph.node) if n.op_type not in (*known, "Constant")}
     if missing:
-        names = dict.fromkeys(missing.values())
-        remedies = (
-            ["save the network with torch.export as .pt2, which has it unrolled"] if _RECURRENT & {*names} else []
-        )
         until = until_before(given, model, missing)
-        remedy = "; or ".join([*remedies, until] if until else remedies)
-        raise UnsupportedOperatorError(path, [printable(m) for m in names], sorted(known), remedy=remedy)
+        names = dict.fromkeys(missing.values())
+        raise UnsupportedOperatorError(path, [printable(m) for m in names], sorted(known), remedy=until)
 
 
 def _check_static(path: Path, mod: Any, computed: Callable[[], LoadError | None]) -> None:

@@ -24,6 +24,7 @@ from tvm_cascade.importers.interface import check_inputs, check_sizes, fits, wit
 from tvm_cascade.importers.torch_cut import until_before
 from tvm_cascade.importers.torch_package import quietly, torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
+from tvm_cascade.importers.torch_recurrent import recurrent_converters, undecomposed
 from tvm_cascade.importers.values import blocks_closed, is_quantized, relax
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
@@ -58,11 +59,12 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
         raise LoadError(path, f"not an archive of torch.export, or truncated: {last_line(error)}") from error
     try:
         with quietly():
-            given, exported = exported, exported.run_decompositions(_decompositions(torch))
-            _check_operators(path, given, exported)
+            given, exported = exported, exported.run_decompositions(_decompositions(torch, exported))
+            converters = {**CONVERTERS, **recurrent_converters(exported)}
+            _check_operators(path, given, exported, converters)
             importer = ExportedProgramImporter()
             with blocks_closed([importer.block_builder]):
-                mod = importer.from_exported_program(exported, False, True, False, dict(CONVERTERS))
+                mod = importer.from_exported_program(exported, False, True, False, converters)
         return _finished(path, given, mod, input_shapes)
     except CascadeError:
         raise
@@ -70,22 +72,24 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
 
 
-def _decompositions(torch: Any) -> dict[Any, Any]:
-    """Torch's default decompositions without the operators in `_KEPT`."""
+def _decompositions(torch: Any, exported: Any) -> dict[Any, Any]:
+    """Torch's default decompositions without the operators in `_KEPT`, and without recurrent ones of known sizes."""
     table = torch.export.default_decompositions()
     for name in _KEPT:
         packet = getattr(torch.ops.aten, name)
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
+    for operator in undecomposed(torch, exported):
+        table.pop(operator, None)
     return table
 
 
-def _check_operators(path: Path, given: Any, exported: Any) -> None:
+def _check_operators(path: Path, given: Any, exported: Any, converters: Mapping[str, object]) -> None:
     """Raise `UnsupportedOperatorError` with the names of all operators that have no converter; `given` is the program of
     the file, before its decomposition."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-    known = set(ExportedProgramImporter().convert_map) | set(CONVERTERS)
+    known = set(ExportedProgramImporter().convert_map) | set(converters)
     called = [n for n in exported.graph.nodes if n.op == "call_function"]
     missing = [n for n in called if str(n.target.__name__) not in known]
     if missing:

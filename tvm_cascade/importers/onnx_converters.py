@@ -25,6 +25,7 @@ from tvm_cascade.importers.onnx_normalizations import (
     lp_normalization,
     rms_normalization,
 )
+from tvm_cascade.importers.onnx_recurrent import gru, lstm, rnn, with_outputs_read
 from tvm_cascade.importers.values import Value, blocks_closed, constant_of, relax, shape_of
 
 Attributes = dict[str, Any]
@@ -40,7 +41,7 @@ class Importer(ONNXGraphImporter):
 
     def from_onnx(self, graph: Any, opset: int) -> Any:
         with blocks_closed([self.bb]):
-            return super().from_onnx(graph, opset)
+            return super().from_onnx(with_outputs_read(graph), opset)
 
     def has(self, node: Any) -> bool:
         """Whether a node has been converted."""
@@ -354,6 +355,9 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "LayerNormalization": layer_normalization,
         "RMSNormalization": rms_normalization,
         "LpNormalization": lp_normalization,
+        "LSTM": lstm,
+        "GRU": gru,
+        "RNN": rnn,
         "NonMaxSuppression": _suppression,
         "OneHot": _one_hot,
         "SequenceInsert": _insert,

@@ -1,0 +1,95 @@
+"""The arithmetic of the recurrent cells: the sums of products that each needs, and what it makes of them.
+
+With `W` the weights of the input `x`, `R` those of the state `h`, `P` of the cell state `c` (peepholes), and one bias:
+
+    lstm  i, f = sigmoid(W x + R h + P c + b)    g = tanh(W x + R h + b)    c' = f c + i g
+          o = sigmoid(W x + R h + P c' + b)      h' = o tanh(c')
+    gru   z, r = sigmoid(W x + R h + b)          n = tanh(W x + R (r h) + b), or with `reset_after`
+          h' = (1 - z) n + z h                   n = tanh(W x + a + r (R h + b))
+    rnn   h' = tanh(W x + R h + b)
+
+A projection makes a state of another size of the `h'` of an LSTM, `V h' + v`, which is the output and the next step's `h`.
+A cell computes in phases. A phase runs over all units; the products of one may read what the phase before has written for
+every unit. Sums of a phase are computed together, so that each element of `x` and `h` is read once for all gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tvm_cascade.passes.recurrent.functions import Activation
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A sum of products: of the input by the weights of one gate, and of a state by those of one gate; -1 for none."""
+
+    by_input: int
+    by_state: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Sums that are computed together for each unit. `of_reset` takes `r h` in place of `h`."""
+
+    sums: tuple[Sum, ...]
+    of_reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A kind of cell: its gates, in the order of the weights, and its activations by default."""
+
+    gates: tuple[str, ...]
+    functions: tuple[str, ...]
+
+
+CELLS: Mapping[str, Cell] = MappingProxyType(
+    {
+        "lstm": Cell(("input", "forget", "cell", "output"), ("Sigmoid", "Tanh", "Tanh")),
+        "gru": Cell(("update", "reset", "new"), ("Sigmoid", "Tanh")),
+        "rnn": Cell(("new",), ("Tanh",)),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """A recurrent layer without its weights. Axes are s (steps), d (directions), b (batch) and u (units, depth or states)."""
+
+    kind: str  # lstm, gru or rnn
+    functions: tuple[
+        tuple[Activation, ...], ...
+    ]  # of each direction: of the gates, the candidate, and an LSTM's output
+    backward: tuple[bool, ...] = (False,)  # of each direction: whether it starts at the last step
+    clip: float = 0.0  # bound on the magnitude of what activations of gates are applied to; 0 for none
+    cell_clip: float = 0.0  # bound on the magnitude of an LSTM's cell state; 0 for none
+    projection_clip: float = 0.0  # bound on the magnitude of a projected state; 0 for none
+    derived: str = ""  # the gate of an LSTM, input or forget, that is one less the other and has no weights
+    reset_after: bool = False  # a GRU's reset gate multiplies the product of the state, not the state
+    input_axes: str = "sbu"
+    output_axes: str = "sdbu"
+    state_axes: str = "dbu"
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """The gates that have weights, in the order of the weights."""
+        return tuple(g for g in CELLS[self.kind].gates if g != self.derived)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What is summed up, in order."""
+        if self.kind != "gru":
+            return (Phase(tuple(Sum(k, k) for k in range(len(self.gates)))),)
+        both = (Sum(0, 0), Sum(1, 1))
+        if self.reset_after:
+            return (Phase((*both, Sum(2, -1), Sum(-1, 2))),)
+        return Phase(both), Phase((Sum(2, 2),), of_reset=True)
+
+
+def products(phase: Phase, by_input: bool) -> Sequence[tuple[int, int]]:
+    """Of each sum of a phase that multiplies the input (or the state): its place in the phase, and the gate."""
+    gates = [s.by_input if by_input else s.by_state for s in phase.sums]
+    return [(place, gate) for place, gate in enumerate(gates) if gate >= 0]

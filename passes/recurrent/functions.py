@@ -1,0 +1,77 @@
+"""Activations of recurrent cells on one element, under ONNX's names, which are defined for all of LSTM, GRU and RNN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import nan
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tvm_cascade.passes.integer.untyped import Scalar, tirx
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A function of one element; `alpha` and `beta` are ignored where it has no such parameter."""
+
+    name: str  # a key of `FUNCTIONS`
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    def __call__(self, x: Scalar) -> Scalar:
+        """The TIR expression of the value at `x`."""
+        return FUNCTIONS[self.name].value(x, self.alpha, self.beta)
+
+
+class _Function(NamedTuple):
+    value: Callable[[Scalar, float, float], Scalar]
+    alpha: float | None = None  # the default; None without such a parameter, NaN where readers do not agree on one
+    beta: float | None = None
+
+
+def number(value: float) -> Scalar:
+    """A float32 constant."""
+    return tirx.const(value, "float32")
+
+
+def _relu(x: Scalar, _alpha: float, _beta: float) -> Scalar:
+    return tirx.max(x, number(0))
+
+
+def _affine(x: Scalar, alpha: float, beta: float) -> Scalar:
+    return x * number(alpha) + number(beta)
+
+
+def _hard_sigmoid(x: Scalar, alpha: float, beta: float) -> Scalar:
+    return tirx.max(tirx.min(_affine(x, alpha, beta), number(1)), number(0))
+
+
+def _elu(x: Scalar, alpha: float, _beta: float) -> Scalar:
+    return tirx.Select(x < number(0), number(alpha) * (tirx.exp(tirx.min(x, number(0))) - number(1)), x)
+
+
+def _softsign(x: Scalar, _alpha: float, _beta: float) -> Scalar:
+    return x / (number(1) + tirx.abs(x))
+
+
+def _softplus(x: Scalar, _alpha: float, _beta: float) -> Scalar:
+    return tirx.max(x, number(0)) + tirx.log(number(1) + tirx.exp(number(0) - tirx.abs(x)))
+
+
+FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
+    {
+        "Sigmoid": _Function(lambda x, _alpha, _beta: tirx.sigmoid(x)),
+        "Tanh": _Function(lambda x, _alpha, _beta: tirx.tanh(x)),
+        "Relu": _Function(_relu),
+        "Affine": _Function(_affine, nan, 0.0),
+        "LeakyRelu": _Function(lambda x, alpha, _beta: tirx.Select(x < number(0), x * number(alpha), x), 0.01),
+        "ThresholdedRelu": _Function(lambda x, alpha, _beta: tirx.Select(x > number(alpha), x, number(0)), nan),
+        "ScaledTanh": _Function(lambda x, alpha, beta: number(alpha) * tirx.tanh(number(beta) * x), nan, nan),
+        "HardSigmoid": _Function(_hard_sigmoid, 0.2, 0.5),
+        "Elu": _Function(_elu, 1.0),
+        "Softsign": _Function(_softsign),
+        "Softplus": _Function(_softplus),
+    }
+)
+SIGMOID, TANH, RELU = Activation("Sigmoid"), Activation("Tanh"), Activation("Relu")

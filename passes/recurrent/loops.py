@@ -1,0 +1,262 @@
+"""The kernel of a recurrent layer: a PrimFunc that loops over the steps, so that neither code nor planning grows with them.
+
+One block computes a sequence of the batch in one direction. Its scratch is two states (that of the step before is read while
+the new one is written), the cell state, and for a GRU whose reset gate multiplies the state the update gate and `r h`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, s_tir, tirx
+from tvm_cascade.passes.recurrent.cells import Phase, Recurrence, products
+from tvm_cascade.passes.recurrent.functions import Activation, number
+
+
+class Extents(NamedTuple):
+    """The sizes of a layer."""
+
+    steps: int
+    directions: int
+    batch: int
+    depth: int
+    units: int
+    states: int  # as many as units, unless they are projected
+
+
+class Loops:
+    """Builds the PrimFunc of a layer from the shapes of its parameters and the names of its outputs.
+
+    Parameters are x, hidden and cell (initial states), peepholes, projection and its bias, and weights, recurrent and bias of
+    each phase, numbered;
+    outputs are y, y_hidden and y_cell.
+    """
+
+    def __init__(
+        self, layer: Recurrence, extents: Extents, shapes: Mapping[str, Sequence[int]], outputs: Sequence[str]
+    ) -> None:
+        self.layer, self.extents, self.outputs = layer, extents, tuple(outputs)
+        self.order = tuple(shapes)
+        self.buffers = {name: _buffer(name, shape) for name, shape in shapes.items()}
+        self.buffers |= {name: _buffer(name, self.shape(name)) for name in outputs}
+        self.state = _buffer("state", (2, extents.states))
+        self.sums = _buffer("sums", (max(len(p.sums) for p in layer.phases),))
+        projected = ("whole_state",) if "projection" in shapes else ()
+        named = {"lstm": ("cell_state", *projected), "gru": () if layer.reset_after else ("update", "reset_state")}
+        self.held = {name: _buffer(name, (extents.units,)) for name in named.get(layer.kind, ())}
+        self.d, self.b = (tirx.Var(name, "int32") for name in ("v_d", "v_b"))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an output."""
+        steps, directions, batch, _, units, states = self.extents
+        extents = {"s": steps, "d": directions, "b": batch, "u": units if name == "y_cell" else states}
+        axes = self.layer.output_axes if name == "y" else self.layer.state_axes
+        return tuple(extents[a] for a in axes)
+
+    def function(self) -> Function:
+        """The PrimFunc: parameters in `order`, then the outputs."""
+        loops = {v: tirx.Var(f"i_{v.name}", "int32") for v in (self.d, self.b)}
+        counts = {self.d: self.extents.directions, self.b: self.extents.batch}
+        axes = [tirx.IterVar(ir.Range(0, counts[v]), v, tirx.IterVar.DataPar) for v in loops]
+        regions = [[self._region(name) for name in names] for names in (self.order, self.outputs)]
+        scratch = [self.state, self.sums, *self.held.values()]
+        block = s_tir.SBlock(axes, *regions, self.layer.kind, self._sequence(), None, scratch, [], {})
+        always = tirx.const(True, "bool")
+        nest = s_tir.SBlockRealize(list(loops.values()), always, block)
+        for v in (self.b, self.d):
+            nest = tirx.For(loops[v], _i32(0), _i32(counts[v]), tirx.ForKind.SERIAL, nest)
+        root = s_tir.SBlockRealize([], always, s_tir.SBlock([], [], [], "root", nest, None, [], [], {}))
+        attrs = ir.make_node("ir.DictAttrs", **{"tirx.noalias": True, "s_tir": True})
+        params = [self.buffers[name] for name in (*self.order, *self.outputs)]
+        return tirx.PrimFunc(params, root, ir.TupleType([]), attrs=attrs)
+
+    def _axes(self, name: str) -> str:
+        """The axes of a parameter or output that blocks divide it by; others are named by a full stop."""
+        if name in ("hidden", "cell", "y_hidden", "y_cell"):
+            return self.layer.state_axes
+        return {"x": self.layer.input_axes, "y": self.layer.output_axes}.get(name, "d...")
+
+    def _region(self, name: str) -> Value:
+        buffer, lanes = self.buffers[name], {"d": self.d, "b": self.b}
+        ranges = [
+            ir.Range.from_min_extent(lanes[a], _i32(1)) if a in lanes else ir.Range(0, extent)
+            for a, extent in zip(self._axes(name), buffer.shape, strict=False)
+        ]
+        return tirx.BufferRegion(buffer, ranges)
+
+    def _place(self, name: str, u: Scalar, s: Scalar | None = None) -> list[Scalar]:
+        """The indices of an element of x, y or a state."""
+        by_axis = {"s": s, "d": self.d, "b": self.b, "u": u}
+        return [by_axis[a] for a in self._axes(name)]
+
+    def _sequence(self) -> Value:
+        units, states = self.extents.units, self.extents.states
+        parts = [_loop("u", states, lambda u: tirx.BufferStore(self.state, self._initial("hidden", u), [_i32(0), u]))]
+        if self.layer.kind == "lstm":
+            cell = self.held["cell_state"]
+            parts.append(_loop("u", units, lambda u: tirx.BufferStore(cell, self._initial("cell", u), [u])))
+        parts.append(_loop("t", self.extents.steps, self._step))
+        if "y_hidden" in self.outputs:
+            last = _i32(self.extents.steps % 2)
+            parts.append(_loop("u", states, lambda u: self._store("y_hidden", self.state[last, u], u)))
+        if "y_cell" in self.outputs:
+            parts.append(_loop("u", units, lambda u: self._store("y_cell", self.held["cell_state"][u], u)))
+        return _in_order(*parts)
+
+    def _initial(self, name: str, u: Scalar) -> Scalar:
+        return self.buffers[name][tuple(self._place(name, u))] if name in self.buffers else number(0)
+
+    def _store(self, name: str, value: Scalar, u: Scalar, s: Scalar | None = None) -> Value:
+        return tirx.BufferStore(self.buffers[name], value, self._place(name, u, s))
+
+    def _step(self, t: Scalar) -> Value:
+        mirrored = _i32(self.extents.steps - 1) - t
+        ways = {(False,): t, (True,): mirrored, (False, True): tirx.Select(self.d == _i32(0), t, mirrored)}
+        s = ways[self.layer.backward]
+        parts = [self._phase(k, phase, t, s) for k, phase in enumerate(self.layer.phases)]
+        if "projection" in self.buffers:
+            parts.append(_loop("p", self.extents.states, lambda p: self._projected(t, s, p)))
+        return _in_order(*parts)
+
+    def _projected(self, t: Scalar, s: Scalar, p: Scalar) -> Value:
+        """Computes one of the states of a step from the units."""
+        bias, matrix = self.buffers.get("projection_bias"), self.buffers["projection"]
+
+        def add(u: Scalar) -> Value:
+            return self._set(0, self.sums[0] + self.held["whole_state"][u] * matrix[self.d, p, u])
+
+        return _in_order(
+            self._set(0, number(0) if bias is None else bias[self.d, p]),
+            _loop("u", self.extents.units, add),
+            self._renew(t, p, _bounded(self.sums[0], self.layer.projection_clip)),
+            *self._written(t, s, p),
+        )
+
+    def _written(self, t: Scalar, s: Scalar, u: Scalar) -> list[Value]:
+        """The store of a step's state into the output of all steps; nothing where that is not wanted."""
+        return [self._store("y", self._new(t, u), u, s)] if "y" in self.outputs else []
+
+    def _phase(self, k: int, phase: Phase, t: Scalar, s: Scalar) -> Value:
+        last = k == len(self.layer.phases) - 1
+
+        def unit(u: Scalar) -> Value:
+            bias = self.buffers.get(f"bias{k}")
+            first = [number(0) if bias is None else bias[self.d, u, n] for n in range(len(phase.sums))]
+            by_state = _in_order(*self._product(k, phase, False, u, lambda j: self._read(phase, t, j)))
+            if "hidden" not in self.buffers:  # a state of zero adds nothing
+                by_state = tirx.IfThenElse(t > _i32(0), by_state, None)
+            return _in_order(
+                *(self._set(n, value) for n, value in enumerate(first)),
+                *self._product(k, phase, True, u, lambda i: self.buffers["x"][tuple(self._place("x", i, s))]),
+                by_state,
+                *getattr(self, f"_{self.layer.kind}")(phase, t, u),
+                *(self._written(t, s, u) if last and "projection" not in self.buffers else []),
+            )
+
+        return _loop("u", self.extents.units, unit)
+
+    def _product(
+        self, k: int, phase: Phase, by_input: bool, u: Scalar, factor: Callable[[Scalar], Scalar]
+    ) -> list[Value]:
+        """Adds the products of the input (or the state) to the sums."""
+        used = products(phase, by_input)
+        weights = self.buffers[f"{'weights' if by_input else 'recurrent'}{k}"]
+
+        def add(i: Scalar) -> Value:
+            terms = [(place, factor(i) * weights[self.d, u, i, n]) for n, (place, _) in enumerate(used)]
+            return _in_order(*(self._set(place, self.sums[place] + term) for place, term in terms))
+
+        return [_loop("i", self.extents.depth if by_input else self.extents.states, add)]
+
+    def _read(self, phase: Phase, t: Scalar, j: Scalar) -> Scalar:
+        return self.held["reset_state"][j] if phase.of_reset else self._old(t, j)
+
+    def _old(self, t: Scalar, u: Scalar) -> Scalar:
+        return self.state[t & _i32(1), u]
+
+    def _new(self, t: Scalar, u: Scalar) -> Scalar:
+        return self.state[(t + _i32(1)) & _i32(1), u]
+
+    def _set(self, place: int, value: Scalar) -> Value:
+        return tirx.BufferStore(self.sums, value, [_i32(place)])
+
+    def _lstm(self, phase: Phase, t: Scalar, u: Scalar) -> list[Value]:
+        layer, cell = self.layer, self.held["cell_state"]
+        at = {gate: k for k, gate in enumerate(layer.gates)}
+        made = []
+        for gate in ("input", "forget"):
+            if gate in at:
+                made.append(self._set(at[gate], self._gate(0, self._watched(gate, at[gate], u))))
+        made.append(self._set(at["cell"], self._gate(1, self.sums[at["cell"]])))
+        taken, kept = (
+            number(1) - self.sums[at[other]] if gate == layer.derived else self.sums[at[gate]]
+            for gate, other in (("input", "forget"), ("forget", "input"))
+        )
+        state = _bounded(kept * cell[u] + taken * self.sums[at["cell"]], layer.cell_clip)
+        made.append(tirx.BufferStore(cell, state, [u]))
+        made.append(self._set(at["output"], self._gate(0, self._watched("output", at["output"], u))))
+        result = self.sums[at["output"]] * self._applied(2, cell[u])
+        if "projection" in self.buffers:
+            return [*made, tirx.BufferStore(self.held["whole_state"], result, [u])]
+        return [*made, self._renew(t, u, result)]
+
+    def _gru(self, phase: Phase, t: Scalar, u: Scalar) -> list[Value]:
+        if phase.of_reset:
+            update, new = self.held["update"][u], self._gate(1, self.sums[0])
+            mixed = (number(1) - update) * self.sums[0] + update * self._old(t, u)
+            return [self._set(0, new), self._renew(t, u, mixed)]
+        made = [self._set(n, self._gate(0, self.sums[n])) for n in (0, 1)]
+        if not self.layer.reset_after:
+            reset = self.sums[1] * self._old(t, u)
+            stored = (("update", self.sums[0]), ("reset_state", reset))
+            return [*made, *(tirx.BufferStore(self.held[name], value, [u]) for name, value in stored)]
+        made.append(self._set(2, self._gate(1, self.sums[2] + self.sums[1] * self.sums[3])))
+        mixed = (number(1) - self.sums[0]) * self.sums[2] + self.sums[0] * self._old(t, u)
+        return [*made, self._renew(t, u, mixed)]
+
+    def _rnn(self, phase: Phase, t: Scalar, u: Scalar) -> list[Value]:
+        return [self._renew(t, u, self._gate(0, self.sums[0]))]
+
+    def _renew(self, t: Scalar, u: Scalar, value: Scalar) -> Value:
+        return tirx.BufferStore(self.state, value, [(t + _i32(1)) & _i32(1), u])
+
+    def _watched(self, gate: str, place: int, u: Scalar) -> Scalar:
+        """The sum of a gate that may look at the cell state through a peephole."""
+        if "peepholes" not in self.buffers:
+            return self.sums[place]
+        which = ("input", "forget", "output").index(gate)
+        seen = self.buffers["peepholes"][self.d, which, u] * self.held["cell_state"][u]
+        return seen + self.sums[place]
+
+    def _gate(self, which: int, value: Scalar) -> Scalar:
+        return self._applied(which, _bounded(value, self.layer.clip))
+
+    def _applied(self, which: int, value: Scalar) -> Scalar:
+        """An activation; that of the block's direction, where directions have different ones."""
+        first, last = (functions[which] for functions in (self.layer.functions[0], self.layer.functions[-1]))
+        return first(value) if first == last else self._by_direction(first, last, value)
+
+    def _by_direction(self, first: Activation, last: Activation, value: Scalar) -> Scalar:
+        return tirx.if_then_else(self.d == _i32(0), first(value), last(value))
+
+
+def _bounded(value: Scalar, bound: float) -> Scalar:
+    return tirx.max(tirx.min(value, number(bound)), number(-bound)) if bound else value
+
+
+def _buffer(name: str, shape: Sequence[int]) -> Value:
+    return tirx.decl_buffer([int(d) for d in shape], "float32", name)
+
+
+def _i32(value: int) -> Scalar:
+    return tirx.const(value, "int32")
+
+
+def _loop(name: str, extent: int, body: Callable[[Scalar], Value]) -> Value:
+    var = tirx.Var(name, "int32")
+    return tirx.For(var, _i32(0), _i32(extent), tirx.ForKind.SERIAL, body(var))
+
+
+def _in_order(*statements: Value) -> Value:
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))

@@ -1,0 +1,114 @@
+"""Lowering of a recurrent layer to one call of a kernel, with its weights arranged as the kernel reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, shape_of
+from tvm_cascade.passes.integer.untyped import Builder, Value, relax
+from tvm_cascade.passes.recurrent.arrays import Arranger, Array, as_value, data_or_value
+from tvm_cascade.passes.recurrent.cells import Phase, Recurrence, products
+from tvm_cascade.passes.recurrent.loops import Extents, Loops
+from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operands:
+    """What a recurrent layer computes with, all float32. Gates are in the order of `Recurrence.gates`; states that are left
+    out start at zero."""
+
+    x: Value  # by `Recurrence.input_axes`
+    weights: Array  # [directions, gates, units, depth]
+    recurrent: Array  # [directions, gates, units, states]: as many states as units, unless they are projected
+    bias: Array | None = None  # [directions, gates, units], added to the product of the input
+    recurrent_bias: Array | None = None  # the same, added to the product of the state
+    peepholes: Array | None = None  # [directions, 3, units], of an LSTM's gates input, forget and output
+    hidden: Value | None = None  # of states, by `Recurrence.state_axes`
+    cell: Value | None = None  # of units, the same, of an LSTM
+    projection: Array | None = None  # [directions, states, units], of an LSTM
+    projection_bias: Array | None = None  # [directions, states]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which results are computed: the states of all steps, the last state, and an LSTM's last cell state."""
+
+    steps: bool = True
+    hidden: bool = False
+    cell: bool = False
+
+
+def lower_recurrence(
+    builder: Builder, layer: Recurrence, operands: Operands, wanted: Wanted
+) -> tuple[Value | None, Value | None, Value | None]:
+    """Emit the kernel. Returns the states of all steps by `layer.output_axes`, the last state and the last cell state by
+    `layer.state_axes`; None for what is not `wanted`.
+
+    Raises
+    ------
+    NotLowered
+        For tensors that are not float32 or have no static shape.
+    """
+    given = [v for v in (operands.x, operands.hidden, operands.cell) if v is not None]
+    if any(dtype_of(v) != "float32" for v in given):
+        raise NotLowered("a recurrent layer of other numbers than float32")
+    by_axis = dict(zip(layer.input_axes, shape_of(operands.x), strict=True))
+    units, states = _shape(operands.recurrent)[2:]
+    extents = Extents(by_axis["s"], len(layer.backward), by_axis["b"], by_axis["u"], units, states)
+    parameters = _parameters(Arranger(builder), layer, operands)
+    loops = Loops(layer, extents, {name: shape_of(v) for name, v in parameters.items()}, _outputs(wanted))
+    order = loops.order
+    activations = sum(data_or_value(parameters[name]) is parameters[name] for name in order)
+    func = with_spec(loops.function(), layer.kind, activations, Attributes(units=units))
+    types = [relax.TensorType(list(loops.shape(name)), "float32") for name in loops.outputs]
+    called = relax.call_tir(builder.add_func(func, layer.kind), [parameters[name] for name in order], types)
+    made = builder.emit(called)
+    fields = [made] if len(types) == 1 else [builder.emit(relax.TupleGetItem(made, k)) for k in range(len(types))]
+    found = dict(zip(loops.outputs, fields, strict=True))
+    return found.get("y"), found.get("y_hidden"), found.get("y_cell")
+
+
+def _outputs(wanted: Wanted) -> tuple[str, ...]:
+    named = {"y": wanted.steps, "y_hidden": wanted.hidden, "y_cell": wanted.cell}
+    return tuple(name for name, is_wanted in named.items() if is_wanted)
+
+
+def _parameters(arranger: Arranger, layer: Recurrence, operands: Operands) -> dict[str, Value]:
+    """The kernel's parameters by name: activations, and the weights of every phase."""
+    found: dict[str, Array | None] = {"x": operands.x, "hidden": operands.hidden, "cell": operands.cell}
+    for k, phase in enumerate(layer.phases):
+        found[f"weights{k}"] = _weights(arranger, operands.weights, products(phase, True))
+        found[f"recurrent{k}"] = _weights(arranger, operands.recurrent, products(phase, False))
+        found[f"bias{k}"] = _bias(arranger, phase, operands)
+    found |= {name: getattr(operands, name) for name in ("peepholes", "projection", "projection_bias")}
+    return {name: as_value(v) for name, v in found.items() if v is not None}
+
+
+def _weights(arranger: Arranger, weights: Array, used: Sequence[tuple[int, int]]) -> Array:
+    """The weights of some gates as [directions, units, depth, gates], in which those of one input are neighbours."""
+    chosen = arranger.take(data_or_value(weights), [gate for _, gate in used], 1)
+    return arranger.permute(chosen, (0, 2, 3, 1))
+
+
+def _bias(arranger: Arranger, phase: Phase, operands: Operands) -> Array | None:
+    """The bias of every sum of a phase, [directions, units, sums]; None without any."""
+    total: Array | None = None
+    pairs = (
+        (operands.bias, [s.by_input for s in phase.sums]),
+        (operands.recurrent_bias, [s.by_state for s in phase.sums]),
+    )
+    for bias, gates in pairs:
+        if bias is None:
+            continue
+        bias = data_or_value(bias)
+        count = _shape(bias)[1]
+        part = arranger.take(arranger.extend(bias, 1), [count if g < 0 else g for g in gates], 1)
+        total = part if total is None else arranger.add(total, part)
+    return None if total is None else arranger.permute(total, (0, 2, 1))
+
+
+def _shape(array: Array) -> tuple[int, ...]:
+    return tuple(array.shape) if isinstance(array, np.ndarray) else shape_of(array)
