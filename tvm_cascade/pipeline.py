@@ -35,6 +35,7 @@ from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.request import LoadRequest, PlanRequest
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
+from tvm_cascade.schedules.rules.multiply_add import joins_products, with_joined_products
 from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
@@ -60,9 +61,10 @@ class Prepared(PreparedGraph):
 
     @property
     def prelude(self) -> str:
-        """C helpers of the performance schedules; empty where none was chosen."""
+        """C helpers of the performance schedules and of joined products; empty where there are neither."""
         generic = all(k is None or k.rule == "generic" for k in self.kernels)
-        return "" if generic or self.core.backend != "c" else C_PRELUDE
+        joined = joins_products(self.core) and any(t.dtype == "float32" for t in self.graph.tensors)
+        return "" if (generic and not joined) or self.core.backend != "c" else C_PRELUDE
 
 
 @dataclass(frozen=True)
@@ -159,5 +161,6 @@ def lower(
     `fetch` names the C function that delivers rows of streamed inputs, `hook` one that is called after every step.
     """
     if not counted:
-        return lower_plan(plan, prepared.kernels_of(plan), fetch=fetch, hook=hook)
+        joined = with_joined_products if joins_products(prepared.core) else None
+        return lower_plan(plan, prepared.kernels_of(plan), transform=joined, fetch=fetch, hook=hook)
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)

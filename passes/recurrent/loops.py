@@ -13,6 +13,9 @@ from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, s_ti
 from tvm_cascade.passes.recurrent.cells import Phase, Recurrence, products
 from tvm_cascade.passes.recurrent.functions import Activation, number
 
+_MOST_SUMS = 8  # in registers, and few enough that compilers keep them there
+_UNROLLED = (4, 3, 2, 5, 1)  # iterations of a product that one iteration of its loop may do, the best first
+
 
 class Extents(NamedTuple):
     """The sizes of a layer."""
@@ -23,6 +26,25 @@ class Extents(NamedTuple):
     depth: int
     units: int
     states: int  # as many as units, unless they are projected
+
+
+def units_together(sums: int, units: int) -> int:
+    """How many units are computed together, each by as many `sums`: a divisor of all `units`."""
+    return max(n for n in range(1, max(_MOST_SUMS // sums, 1) + 1) if units % n == 0)
+
+
+class _Sums:
+    """The sums of one unit: elements of `buffer` from `first` on."""
+
+    def __init__(self, buffer: Value, first: int = 0) -> None:
+        self.buffer, self.first = buffer, first
+
+    def __getitem__(self, place: int) -> Scalar:
+        return self.buffer[_i32(self.first + place)]
+
+    def set(self, place: int, value: Scalar) -> Value:
+        """The store of a sum."""
+        return tirx.BufferStore(self.buffer, value, [_i32(self.first + place)])
 
 
 class Loops:
@@ -41,7 +63,8 @@ class Loops:
         self.buffers = {name: _buffer(name, shape) for name, shape in shapes.items()}
         self.buffers |= {name: _buffer(name, self.shape(name)) for name in outputs}
         self.state = _buffer("state", (2, extents.states))
-        self.sums = _buffer("sums", (max(len(p.sums) for p in layer.phases),))
+        counts = [len(p.sums) for p in layer.phases]
+        self.sums = _buffer("sums", (max(n * units_together(n, extents.units) for n in counts),))
         projected = ("whole_state",) if "projection" in shapes else ()
         named = {"lstm": ("cell_state", *projected), "gru": () if layer.reset_after else ("update", "reset_state")}
         self.held = {name: _buffer(name, (extents.units,)) for name in named.get(layer.kind, ())}
@@ -123,13 +146,15 @@ class Loops:
         """Computes one of the states of a step from the units."""
         bias, matrix = self.buffers.get("projection_bias"), self.buffers["projection"]
 
-        def add(u: Scalar) -> Value:
-            return self._set(0, self.sums[0] + self.held["whole_state"][u] * matrix[self.d, p, u])
+        sums = _Sums(self.sums)
+
+        def add(u: Scalar) -> list[Value]:
+            return [sums.set(0, sums[0] + self.held["whole_state"][u] * matrix[self.d, p, u])]
 
         return _in_order(
-            self._set(0, number(0) if bias is None else bias[self.d, p]),
-            _loop("u", self.extents.units, add),
-            self._renew(t, p, _bounded(self.sums[0], self.layer.projection_clip)),
+            sums.set(0, number(0) if bias is None else bias[self.d, p]),
+            _unrolled("u", self.extents.units, add),
+            self._renew(t, p, _bounded(sums[0], self.layer.projection_clip)),
             *self._written(t, s, p),
         )
 
@@ -140,34 +165,38 @@ class Loops:
     def _phase(self, k: int, phase: Phase, t: Scalar, s: Scalar) -> Value:
         last = k == len(self.layer.phases) - 1
 
-        def unit(u: Scalar) -> Value:
-            bias = self.buffers.get(f"bias{k}")
-            first = [number(0) if bias is None else bias[self.d, u, n] for n in range(len(phase.sums))]
-            by_state = _in_order(*self._product(k, phase, False, u, lambda j: self._read(phase, t, j)))
+        bias, count = self.buffers.get(f"bias{k}"), len(phase.sums)
+        together = units_together(count, self.extents.units)
+
+        def units(v: Scalar) -> Value:
+            own = [(v * _i32(together) + _i32(n), _Sums(self.sums, n * count)) for n in range(together)]
+            first = [
+                sums.set(n, number(0) if bias is None else bias[self.d, u, n]) for u, sums in own for n in range(count)
+            ]
+            by_state = self._product(k, phase, False, v, lambda j: self._read(phase, t, j))
             if "hidden" not in self.buffers:  # a state of zero adds nothing
                 by_state = tirx.IfThenElse(t > _i32(0), by_state, None)
-            return _in_order(
-                *(self._set(n, value) for n, value in enumerate(first)),
-                *self._product(k, phase, True, u, lambda i: self.buffers["x"][tuple(self._place("x", i, s))]),
-                by_state,
-                *getattr(self, f"_{self.layer.kind}")(phase, t, u),
-                *(self._written(t, s, u) if last and "projection" not in self.buffers else []),
-            )
+            done = []
+            for u, sums in own:
+                done += getattr(self, f"_{self.layer.kind}")(phase, t, u, sums)
+                done += self._written(t, s, u) if last and "projection" not in self.buffers else []
+            by_input = self._product(k, phase, True, v, lambda i: self.buffers["x"][tuple(self._place("x", i, s))])
+            return _in_order(*first, by_input, by_state, *done)
 
-        return _loop("u", self.extents.units, unit)
+        return _loop("v", self.extents.units // together, units)
 
-    def _product(
-        self, k: int, phase: Phase, by_input: bool, u: Scalar, factor: Callable[[Scalar], Scalar]
-    ) -> list[Value]:
-        """Adds the products of the input (or the state) to the sums."""
-        used = products(phase, by_input)
+    def _product(self, k: int, phase: Phase, by_input: bool, v: Scalar, factor: Callable[[Scalar], Scalar]) -> Value:
+        """Adds the products of the input (or the state) to the sums of the units in block `v`."""
+        used, count = products(phase, by_input), len(phase.sums)
         weights = self.buffers[f"{'weights' if by_input else 'recurrent'}{k}"]
+        places = [n * count + place for n in range(units_together(count, self.extents.units)) for place, _ in used]
+        sums = _Sums(self.sums)
 
-        def add(i: Scalar) -> Value:
-            terms = [(place, factor(i) * weights[self.d, u, i, n]) for n, (place, _) in enumerate(used)]
-            return _in_order(*(self._set(place, self.sums[place] + term) for place, term in terms))
+        def add(i: Scalar) -> list[Value]:
+            terms = [factor(i) * weights[self.d, v, i, n] for n in range(len(places))]
+            return [sums.set(place, sums[place] + term) for place, term in zip(places, terms, strict=True)]
 
-        return [_loop("i", self.extents.depth if by_input else self.extents.states, add)]
+        return _unrolled("i", self.extents.depth if by_input else self.extents.states, add)
 
     def _read(self, phase: Phase, t: Scalar, j: Scalar) -> Scalar:
         return self.held["reset_state"][j] if phase.of_reset else self._old(t, j)
@@ -178,56 +207,53 @@ class Loops:
     def _new(self, t: Scalar, u: Scalar) -> Scalar:
         return self.state[(t + _i32(1)) & _i32(1), u]
 
-    def _set(self, place: int, value: Scalar) -> Value:
-        return tirx.BufferStore(self.sums, value, [_i32(place)])
-
-    def _lstm(self, phase: Phase, t: Scalar, u: Scalar) -> list[Value]:
+    def _lstm(self, phase: Phase, t: Scalar, u: Scalar, sums: _Sums) -> list[Value]:
         layer, cell = self.layer, self.held["cell_state"]
         at = {gate: k for k, gate in enumerate(layer.gates)}
         made = []
         for gate in ("input", "forget"):
             if gate in at:
-                made.append(self._set(at[gate], self._gate(0, self._watched(gate, at[gate], u))))
-        made.append(self._set(at["cell"], self._gate(1, self.sums[at["cell"]])))
+                made.append(sums.set(at[gate], self._gate(0, self._watched(gate, sums[at[gate]], u))))
+        made.append(sums.set(at["cell"], self._gate(1, sums[at["cell"]])))
         taken, kept = (
-            number(1) - self.sums[at[other]] if gate == layer.derived else self.sums[at[gate]]
+            number(1) - sums[at[other]] if gate == layer.derived else sums[at[gate]]
             for gate, other in (("input", "forget"), ("forget", "input"))
         )
-        state = _bounded(kept * cell[u] + taken * self.sums[at["cell"]], layer.cell_clip)
+        state = _bounded(kept * cell[u] + taken * sums[at["cell"]], layer.cell_clip)
         made.append(tirx.BufferStore(cell, state, [u]))
-        made.append(self._set(at["output"], self._gate(0, self._watched("output", at["output"], u))))
-        result = self.sums[at["output"]] * self._applied(2, cell[u])
+        made.append(sums.set(at["output"], self._gate(0, self._watched("output", sums[at["output"]], u))))
+        result = sums[at["output"]] * self._applied(2, cell[u])
         if "projection" in self.buffers:
             return [*made, tirx.BufferStore(self.held["whole_state"], result, [u])]
         return [*made, self._renew(t, u, result)]
 
-    def _gru(self, phase: Phase, t: Scalar, u: Scalar) -> list[Value]:
+    def _gru(self, phase: Phase, t: Scalar, u: Scalar, sums: _Sums) -> list[Value]:
         if phase.of_reset:
-            update, new = self.held["update"][u], self._gate(1, self.sums[0])
-            mixed = (number(1) - update) * self.sums[0] + update * self._old(t, u)
-            return [self._set(0, new), self._renew(t, u, mixed)]
-        made = [self._set(n, self._gate(0, self.sums[n])) for n in (0, 1)]
+            update, new = self.held["update"][u], self._gate(1, sums[0])
+            mixed = (number(1) - update) * sums[0] + update * self._old(t, u)
+            return [sums.set(0, new), self._renew(t, u, mixed)]
+        made = [sums.set(n, self._gate(0, sums[n])) for n in (0, 1)]
         if not self.layer.reset_after:
-            reset = self.sums[1] * self._old(t, u)
-            stored = (("update", self.sums[0]), ("reset_state", reset))
+            reset = sums[1] * self._old(t, u)
+            stored = (("update", sums[0]), ("reset_state", reset))
             return [*made, *(tirx.BufferStore(self.held[name], value, [u]) for name, value in stored)]
-        made.append(self._set(2, self._gate(1, self.sums[2] + self.sums[1] * self.sums[3])))
-        mixed = (number(1) - self.sums[0]) * self.sums[2] + self.sums[0] * self._old(t, u)
+        made.append(sums.set(2, self._gate(1, sums[2] + sums[1] * sums[3])))
+        mixed = (number(1) - sums[0]) * sums[2] + sums[0] * self._old(t, u)
         return [*made, self._renew(t, u, mixed)]
 
-    def _rnn(self, phase: Phase, t: Scalar, u: Scalar) -> list[Value]:
-        return [self._renew(t, u, self._gate(0, self.sums[0]))]
+    def _rnn(self, phase: Phase, t: Scalar, u: Scalar, sums: _Sums) -> list[Value]:
+        return [self._renew(t, u, self._gate(0, sums[0]))]
 
     def _renew(self, t: Scalar, u: Scalar, value: Scalar) -> Value:
         return tirx.BufferStore(self.state, value, [(t + _i32(1)) & _i32(1), u])
 
-    def _watched(self, gate: str, place: int, u: Scalar) -> Scalar:
-        """The sum of a gate that may look at the cell state through a peephole."""
+    def _watched(self, gate: str, total: Scalar, u: Scalar) -> Scalar:
+        """The sum of a gate, `total`, which may look at the cell state through a peephole."""
         if "peepholes" not in self.buffers:
-            return self.sums[place]
+            return total
         which = ("input", "forget", "output").index(gate)
         seen = self.buffers["peepholes"][self.d, which, u] * self.held["cell_state"][u]
-        return seen + self.sums[place]
+        return seen + total
 
     def _gate(self, which: int, value: Scalar) -> Scalar:
         return self._applied(which, _bounded(value, self.layer.clip))
@@ -256,6 +282,14 @@ def _i32(value: int) -> Scalar:
 def _loop(name: str, extent: int, body: Callable[[Scalar], Value]) -> Value:
     var = tirx.Var(name, "int32")
     return tirx.For(var, _i32(0), _i32(extent), tirx.ForKind.SERIAL, body(var))
+
+
+def _unrolled(name: str, extent: int, body: Callable[[Scalar], list[Value]]) -> Value:
+    """A loop that does several iterations of `body` in each of its own, as many as divide `extent`."""
+    step = next(n for n in _UNROLLED if extent % n == 0)
+    return _loop(
+        name, extent // step, lambda i: _in_order(*(v for n in range(step) for v in body(i * _i32(step) + _i32(n))))
+    )
 
 
 def _in_order(*statements: Value) -> Value:

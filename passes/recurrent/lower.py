@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, shape_o
 from tvm_cascade.passes.integer.untyped import Builder, Value, relax
 from tvm_cascade.passes.recurrent.arrays import Arranger, Array, as_value, data_or_value
 from tvm_cascade.passes.recurrent.cells import Phase, Recurrence, products
-from tvm_cascade.passes.recurrent.loops import Extents, Loops
+from tvm_cascade.passes.recurrent.loops import Extents, Loops, units_together
 from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
 
 
@@ -80,17 +79,22 @@ def _parameters(arranger: Arranger, layer: Recurrence, operands: Operands) -> di
     """The kernel's parameters by name: activations, and the weights of every phase."""
     found: dict[str, Array | None] = {"x": operands.x, "hidden": operands.hidden, "cell": operands.cell}
     for k, phase in enumerate(layer.phases):
-        found[f"weights{k}"] = _weights(arranger, operands.weights, products(phase, True))
-        found[f"recurrent{k}"] = _weights(arranger, operands.recurrent, products(phase, False))
+        found[f"weights{k}"] = _weights(arranger, operands.weights, phase, True)
+        found[f"recurrent{k}"] = _weights(arranger, operands.recurrent, phase, False)
         found[f"bias{k}"] = _bias(arranger, phase, operands)
     found |= {name: getattr(operands, name) for name in ("peepholes", "projection", "projection_bias")}
     return {name: as_value(v) for name, v in found.items() if v is not None}
 
 
-def _weights(arranger: Arranger, weights: Array, used: Sequence[tuple[int, int]]) -> Array:
-    """The weights of some gates as [directions, units, depth, gates], in which those of one input are neighbours."""
-    chosen = arranger.take(data_or_value(weights), [gate for _, gate in used], 1)
-    return arranger.permute(chosen, (0, 2, 3, 1))
+def _weights(arranger: Arranger, weights: Array, phase: Phase, by_input: bool) -> Array:
+    """The weights of a phase as [directions, blocks of units, depth, units of a block * gates]: neighbours share an input."""
+    used = [gate for _, gate in products(phase, by_input)]
+    chosen = arranger.take(data_or_value(weights), used, 1)
+    directions, gates, units, depth = _shape(chosen)
+    together = units_together(len(phase.sums), units)
+    blocks = arranger.reshape(chosen, (directions, gates, units // together, together, depth))
+    moved = arranger.permute(blocks, (0, 2, 4, 3, 1))
+    return arranger.reshape(moved, (directions, units // together, depth, together * gates))
 
 
 def _bias(arranger: Arranger, phase: Phase, operands: Operands) -> Array | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 
 from tvm_cascade import api
 from tvm_cascade.cores import kernel_target
@@ -85,3 +87,27 @@ def test_instructions_and_bits_on_cortex_m4(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(have[key], want[key])
     instructions = boards[0].instructions
     assert instructions is not None and instructions / boards[0].planned_macs <= LAYERS[name][1]
+
+
+@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator", "quick_host")
+def test_products_of_generic_kernels_are_one_instruction_each(tmp_path: Path) -> None:
+    """A product of two activations has no kernel of its own; each of its sums is rounded as C99 has it."""
+    relax: Any = tvm.relax
+    builder = relax.BlockBuilder()
+    shapes = ((1, 9, 31), (1, 31, 17))
+    given = [relax.Var(f"input{k}", relax.TensorType(shape, "float32")) for k, shape in enumerate(shapes)]
+    with builder.function("main", given):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.matmul(*given))
+        builder.emit_func_output(result)
+    api.compile(builder.finalize(), target="cortex-m4", output=tmp_path / "p")
+    assert "= tc_mlaf(" in (tmp_path / "p" / "network.c").read_text()
+    rng = np.random.default_rng(1)
+    feed = {f"input{k}": rng.standard_normal(shape).astype(np.float32) for k, shape in enumerate(shapes)}
+    own, host = (tmp_path / f"{n}.npz" for n in ("own", "host"))
+    ran = api.run(tmp_path / "p", inputs=feed, outputs=own)
+    api.run(tmp_path / "p", board="host", inputs=feed, outputs=host)
+    for have, want in zip(load_arrays(own).values(), load_arrays(host).values(), strict=True):
+        np.testing.assert_array_equal(have, want)
+    assert ran.instructions is not None and ran.instructions / ran.planned_macs <= 7.5

@@ -1,0 +1,33 @@
+"""Products that are added to a sum, in generic kernels of float32, as one instruction of the floating-point unit.
+
+A C compiler that keeps to C99 does not join them. The instruction rounds twice, as C99 has it, so results stay the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.tir import PrimFunc, dtype_of, is_own, tirx, tvm_ffi
+from tvm_cascade.schedules.tir.macs import is_mac
+
+
+def joins_products(target: KernelTarget) -> bool:
+    """Whether kernels of a target gain by it: LLVM joins them, or makes vectors of them, by itself."""
+    return target.core.fpu and "float_fpu" in target.core.rules and target.backend == "c"
+
+
+def with_joined_products(func: PrimFunc) -> PrimFunc:
+    """`func` with `s = s + a * b` of float32 as a call of the intrinsic `mlaf`."""
+
+    def joined(store: Any) -> Any:
+        if not is_mac(store) or dtype_of(store.value) != "float32":
+            return store
+        own, product = store.value.a, store.value.b
+        own, product = (own, product) if is_own(own, store) else (product, own)
+        if not isinstance(product, tirx.Mul):  # of another type, and cast
+            return store
+        return tirx.BufferStore(store.buffer, call("mlaf", product.a, product.b, own), store.indices)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, joined)))
