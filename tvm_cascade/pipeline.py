@@ -32,6 +32,7 @@ from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandida
 from tvm_cascade.passes.extract_graph import extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
+from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
 from tvm_cascade.request import LoadRequest, PlanRequest
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
@@ -110,8 +111,9 @@ def plan(
 
     Raises `InfeasibleError` where no candidate fits the cap.
     """
-    found = plan_network(loaded.mod, request, progress=lambda line: progress(f"{loaded.name}: {line}"), kernels=kernels)
-    mod = loaded.mod if found.rewritten is None else found.rewritten.mod
+    source = reshaped_inputs(loaded.mod) if request.stream_input and has_interface(loaded.mod) else loaded.mod
+    found = plan_network(source, request, progress=lambda line: progress(f"{loaded.name}: {line}"), kernels=kernels)
+    mod = source if found.rewritten is None else found.rewritten.mod
     return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core))
 
 
@@ -147,10 +149,16 @@ def order_graph(mod: IRModule) -> Graph:
 
 def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
     """Names and quantization of inputs and outputs: the model's, or the graph's where the module was not loaded."""
+    return io_spec(mod) if has_interface(mod) else graph_io(graph)
+
+
+def has_interface(mod: IRModule) -> bool:
+    """Whether a module says how its file names and shapes its inputs and outputs."""
     try:
-        return io_spec(mod)
+        io_spec(mod)
     except UsageError:
-        return graph_io(graph)
+        return False
+    return True
 
 
 def lower(

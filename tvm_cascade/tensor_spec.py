@@ -29,6 +29,7 @@ class TensorSpec:
     c_name: str = ""  # member of `struct <network>_inputs` or `_outputs`
     offset: int | None = None  # bytes from the start of the arena; None if streamed, or before placement
     stream_axis: int | None = None  # of an input that the network asks for row by row: the axis of its rows
+    stream_shape: tuple[int, ...] = ()  # of such an input: the shape that `stream_axis` counts, where it is not `shape`
     passes: int = 1  # of such an input: how often the network asks for it from the first row to the last
     file_name: str = ""  # in the model's file, where `name` had to be made unique
 
@@ -43,7 +44,12 @@ class TensorSpec:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row of a streamed input, all planes together."""
-        return self.bytes if self.stream_axis is None else self.bytes // self.shape[self.stream_axis]
+        return self.bytes if self.stream_axis is None else self.bytes // self.row_shape[self.stream_axis]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape whose rows are streamed: that of the input, or what the network reshapes it to first."""
+        return self.stream_shape or self.shape
 
     @property
     def type_text(self) -> str:

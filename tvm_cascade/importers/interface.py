@@ -116,5 +116,6 @@ def fits(shape: Sequence[int], known: Sequence[int | None]) -> bool:
     return len(shape) == len(known) and all(d in (-1, None, s) for s, d in zip(shape, known, strict=True))
 
 
-def _specs(raw: Sequence[dict]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(**{**s, "shape": tuple(s["shape"])}) for s in raw)
+def _specs(raw: Sequence[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    shapes: list[dict[str, Any]] = [{k: tuple(s[k]) for k in ("shape", "stream_shape")} for s in raw]
+    return tuple(TensorSpec(**{**s, **shape}) for s, shape in zip(raw, shapes, strict=True))

@@ -78,7 +78,8 @@ def _struct(c: CInterface, which: str) -> list[str]:
     for spec in specs:
         c_type = C_TYPES[spec.dtype]
         also = f", another {c_comment(spec.file_name)} of the model" if spec.file_name else ""
-        about = f"{c_comment(spec.name)}{also}: {spec.type_text}, {spec.bytes} bytes"
+        rows = f" as {list(spec.stream_shape)}" if spec.stream_shape else ""
+        about = f"{c_comment(spec.name)}{also}: {spec.type_text}{rows}, {spec.bytes} bytes"
         if not spec.streamed:
             fields.append(f"    {const}{c_type} *{spec.c_name}; /* {about} */")
             continue

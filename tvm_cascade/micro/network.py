@@ -84,7 +84,7 @@ class Interface:
             if spec.stream_axis is None:
                 parts.append(np.ascontiguousarray(array).tobytes())
             else:
-                rows[k] = np.moveaxis(array, spec.stream_axis, 0)
+                rows[k] = np.moveaxis(array.reshape(spec.row_shape), spec.stream_axis, 0)
         taken = dict.fromkeys(rows, 0)
         for k in self.requests:
             parts.append(np.ascontiguousarray(rows[k][taken[k] % len(rows[k])]).tobytes())
@@ -107,12 +107,12 @@ def split_outputs(outputs: Sequence[TensorSpec], data: bytes) -> tuple[np.ndarra
 
 
 def _tensor_to_dict(spec: TensorSpec) -> dict[str, object]:
-    keys = ("name", "c_name", "dtype", "shape", "bytes", "scale", "zero_point", "stream_axis", "passes")
+    keys = ("name", "c_name", "dtype", "shape", "bytes", "scale", "zero_point", "stream_axis", "stream_shape", "passes")
     return {key: getattr(spec, key) for key in keys}
 
 
 def _tensor_from_dict(data: Mapping[str, Any]) -> TensorSpec:
-    fields = {**data, "shape": tuple(int(extent) for extent in data["shape"])}
+    fields: dict[str, Any] = dict(data) | {k: tuple(int(n) for n in data.get(k, ())) for k in ("shape", "stream_shape")}
     size = fields.pop("bytes")
     spec = TensorSpec(**fields)
     if size != spec.bytes:

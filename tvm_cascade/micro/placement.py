@@ -39,7 +39,9 @@ def _place(plan: Plan, tensor: int, spec: TensorSpec) -> TensorSpec:
     if tensor not in streamed_inputs(plan):
         return replace(spec, offset=place_of(plan, tensor))
     passes = max((len(s.stripes) for s in plan.segments if tensor in s.streamed), default=1) or 1
-    return replace(spec, stream_axis=plan.graph.tensors[tensor].row_axis, passes=passes)
+    taken = plan.graph.tensors[tensor]
+    other = () if taken.shape == spec.shape else taken.shape
+    return replace(spec, stream_axis=taken.row_axis, stream_shape=other, passes=passes)
 
 
 def _c_names(specs: Sequence[TensorSpec], side: str, reserved: Container[str]) -> list[str]:

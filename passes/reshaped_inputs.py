@@ -1,0 +1,57 @@
+"""Inputs that a network reshapes first, taken in the shape that it works on: `main(x) { y = reshape(x); ... }` becomes
+`main(y) { ... }`. A reshape keeps the order of elements, so that rows of y are runs of x, and can arrive one after the other.
+"""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule
+
+from tvm_cascade.passes.relax_functions import bindings_of, substitute, without_main
+
+_RESHAPES = frozenset(("relax.reshape", "relax.flatten", "relax.expand_dims", "relax.squeeze"))
+
+
+def reshaped_inputs(mod: IRModule) -> IRModule:
+    """`mod` with each parameter of `main` in the shape of the only value that reads it, where that is a reshape into several
+    rows; `mod` itself where there is none."""
+    given = {param: after for param in mod["main"].params if (after := _reshaped(mod, param)) is not None}
+    if not given:
+        return mod
+    main, builder = mod["main"], without_main(mod)
+    params = {p: relax.Var(p.name, given[p].ty) if p in given else p for p in main.params}
+    renamed: dict[Any, Any] = {var: params[p] for p, var in given.items()}
+    with builder.function("main", list(params.values()), attrs=dict(main.attrs or {})):
+        with builder.dataflow():
+            for binding in bindings_of(main):
+                if binding.var not in renamed:
+                    renamed[binding.var] = builder.emit(substitute(binding.value, renamed), binding.var.name)
+            result = builder.emit_output(substitute(main.body.body, renamed))
+        builder.emit_func_output(result)
+    return relax.transform.DeadCodeElimination()(builder.finalize()).with_attrs(dict(mod.attrs or {}))
+
+
+def _reshaped(mod: Any, param: Any) -> Any:
+    """The variable of the last reshape in a chain that begins at `param`; None where it has other readers, or one row."""
+    found, bindings = None, bindings_of(mod["main"])
+    readers = _readers(bindings, mod["main"].body.body, param)
+    while len(readers) == 1 and _is_reshape(readers[0]):
+        found = readers[0].var
+        readers = _readers(bindings, mod["main"].body.body, found)
+    rows = found is not None and sum(int(d) > 1 for d in found.ty.shape.values) > 1
+    return found if rows else None
+
+
+def _readers(bindings: Any, result: Any, var: Any) -> list[Any]:
+    """The bindings that read a variable; none where the function returns it too."""
+    found = [b for b in bindings if var in relax.analysis.free_vars(b.value)]
+    return [] if var in relax.analysis.free_vars(result) else found
+
+
+def _is_reshape(binding: Any) -> bool:
+    value = binding.value
+    return isinstance(value, relax.Call) and getattr(value.op, "name", "") in _RESHAPES
