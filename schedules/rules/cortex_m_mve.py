@@ -105,7 +105,10 @@ class _Dot(_LaneOutputs):
         conv = self.conv
         zero = conv.input_zero_point - (128 if conv.dtype == "uint8" else 0)
         folded = folded_bias(self.g, conv.weights + self.lifts, conv.bias, zero).reshape(-1, conv.outputs)
-        return np.concatenate([folded, self.lifts[None]]) if self.lifts.any() else folded
+        more = ([conv.requantize.table[:, 1]] if conv.requantize.wide else []) + (
+            [self.lifts] if self.lifts.any() else []
+        )
+        return np.concatenate([folded, *(row[None] for row in more)])
 
     def window_sums(self, group: Columns, x: Value, pixels: int, nth: Value) -> Value:
         """The sum of the inputs in each pixel's window, where a channel's weights are stored less than they are."""
@@ -200,7 +203,10 @@ class _Dot(_LaneOutputs):
         for j in range(size):
             words = self.block_words(channel, j) + j % LANES
             m, e = k.let(self.table[words], "m"), k.let(0 - self.table[words + LANES], "e")
-            addend = k.let(tirx.shift_left(i32(1), e - 1), "r")
+            if q.wide:  # the last number of the table but the lift
+                addend = k.let(self.table[words + self.words - LANES * (1 if self.sums is None else 2)], "low")
+            else:
+                addend = k.let(tirx.shift_left(i32(1), e - 1), "r")
             for p in range(pixels):
                 total = acc[i32(p * size + j)]
                 if self.sums is not None:

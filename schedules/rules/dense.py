@@ -3,7 +3,8 @@
 The lowered operator computes `clamp(((acc m + 2^(k-1) + (acc >> 31)) >> k) + zo)` with `k = 31 - s`: the reference's
 double arithmetic, rounded half away from zero; m and s are multiplier and shift, zo is the output's zero point.
 Convolutions round twice (`schedules.rules.requantize`). Both are monotone in acc; where their outputs change at the same
-values of acc, they are equal, and the layer uses the short form of convolutions.
+values of acc, they are equal, and the layer uses the short form of convolutions. Where no m of 31 bits gives the double
+arithmetic's outputs, m has 53 bits: the products are summed in 32 bits all the same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.quantized import RANGES, QuantizedConv, centred
-from tvm_cascade.schedules.rules.requantize import Requantize, accumulator_bounds, plan_requantize
+from tvm_cascade.schedules.rules.requantize import WIDE_LOW, Requantize, accumulator_bounds, plan_requantize
 
 ROUNDING = "once, half away from zero"
 
@@ -27,8 +28,6 @@ def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
     weights, bias, multiplier, shift = spec.constants
     data, given = spec.inputs[0], spec.attributes
     if not {data.dtype, spec.output.dtype} <= RANGES.keys() or weights.dtype != np.int8 or weights.ndim != 2:
-        return None
-    if multiplier.dtype != np.int32:
         return None
     if given.rounding != ROUNDING or given.kernel_layout != "OI":
         return None
@@ -42,7 +41,8 @@ def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
     taps = np.ascontiguousarray(centred(weights, given.weight_zero_point or 0).T).reshape(1, 1, depth, units)
     bounds = accumulator_bounds(taps.reshape(depth, units), bias, zero_in, RANGES[data.dtype])
     m, s = (np.broadcast_to(a.ravel(), (units,)).astype(np.int64) for a in (multiplier, shift))
-    requantize = plan_single(m, s, bounds, zero_out, (lo, hi))
+    plan = plan_single if multiplier.dtype == np.int32 else plan_wide
+    requantize = plan(m, s, bounds, zero_out, (lo, hi))
     if requantize is None:
         return None
     conv = QuantizedConv(window, taps, bias.ravel().astype(np.int32), zero_in, requantize, False)
@@ -65,6 +65,17 @@ def plan_single(
         return planned
     table = np.stack([m, np.int64(1) << (-s - 2), -s - 1], axis=1).astype(np.int32)
     return Requantize(table, False, True, zero_point, *clamp, "rounds once", once=True)
+
+
+def plan_wide(
+    m: np.ndarray, s: np.ndarray, _bounds: object, zero_point: int, clamp: tuple[int, int]
+) -> Requantize | None:
+    """The form that rounds once by multipliers of up to 53 bits; None for shifts whose half is no multiple of 2^32."""
+    e = np.where(m == 0, 1, -s - 1 - WIDE_LOW)  # of the high word of a product by the multiplier's upper bits
+    if (e < 1).any() or (e > 31).any() or (m < 0).any():
+        return None
+    table = np.stack([m >> WIDE_LOW, m & ((1 << WIDE_LOW) - 1), e], axis=1).astype(np.int32)
+    return Requantize(table, False, True, zero_point, *clamp, "rounds once, by wide multipliers", once=True, wide=True)
 
 
 def _equal(m: int, s: int, zero_point: int, clamp: tuple[int, int]) -> bool:

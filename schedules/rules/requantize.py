@@ -31,6 +31,7 @@ from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.tir import Value, tirx
 
 _LIMIT = 1 << 31
+WIDE_LOW = 25  # low bits of a wide multiplier, which are multiplied apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +50,9 @@ class Requantize:
     hi: int
     reason: str = ""  # why it is not the short form
     once: bool = False  # rounds once, half away from zero; `table` is then m, 2^(e-1), e with e = -shift - 1
+    wide: bool = (
+        False  # rounds once, by multipliers m of 53 bits; `table` is then m >> 25, the rest of m, e (`WIDE_LOW`)
+    )
 
     @property
     def full_range(self) -> bool:
@@ -130,6 +134,8 @@ def accumulator_bounds(
 
 def emit_requantize(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
     """Emits the requantization of accumulator `acc`; the output value (int32, clamped)."""
+    if q.wide:
+        return _wide(b, q, acc, m, addend, shift)
     if q.once:
         return _once(b, q, acc, m, addend, shift)
     if not q.short:
@@ -145,6 +151,15 @@ def _once(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift:
     wide = acc.astype("int64") * m.astype("int64") + tirx.shift_right(acc, tirx.const(31, "int32")).astype("int64")
     high = b.let(tirx.shift_right(wide, tirx.const(32, "int64")).astype("int32"), "h")
     return clamp_value(b, q, tirx.shift_right(high + addend, shift) + q.zero_point)
+
+
+def _wide(b: Builder, q: Requantize, acc: Value, m: Value, low: Value, shift: Value) -> Value:
+    """`(acc M + (acc >> 31) + 2^(56 + e)) >> (57 + e)` with `M = (m << 25) + low`: the product's high words suffice."""
+    wide, sign = acc.astype("int64"), tirx.shift_right(acc, tirx.const(31, "int32")).astype("int64")
+    rest = b.let(tirx.shift_right(wide * low.astype("int64") + sign, tirx.const(WIDE_LOW, "int64")), "rest", "int64")
+    high = b.let(tirx.shift_right(wide * m.astype("int64") + rest, tirx.const(32, "int64")).astype("int32"), "h")
+    half = tirx.shift_left(tirx.const(1, "int32"), shift - 1)
+    return clamp_value(b, q, tirx.shift_right(high + half, shift) + q.zero_point)
 
 
 def clamp_value(b: Builder, q: Requantize, value: Value) -> Value:

@@ -158,6 +158,27 @@ def test_dense_layers_round_once(core: KernelTarget, shift: int, tmp_path: Path)
     assert read_dense(replace(spec, attributes=replace(spec.attributes, rounding="twice"))) is None
 
 
+@pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "dsp"])
+def test_dense_layers_of_wide_multipliers(core: KernelTarget, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    weights = rng.integers(-127, 128, (6, 20)).astype(np.int8)
+    bias = rng.integers(-500, 500, 6).astype(np.int32)
+    m, s = rng.integers(1 << 52, 1 << 53, 6), np.array([-27, -28, -29, -30, -31, 0], np.int32)
+    m[5] = 0  # a channel that vanished
+    x = rng.integers(-128, 128, (1, 20)).astype(np.int8)
+    attrs = {"input_zero_point": 5, "output_zero_point": -3, "clamp": [-128, 127], "kernel_layout": "OI"}
+    spec = operator("dense", [(1, 20)], (1, 6), "int8", (weights, bias, m, s), rounding=ROUNDING, **attrs)
+    kernel = first_rule(spec, core)
+    assert kernel is not None
+    acc = (x.astype(np.int64) - 5) @ weights.astype(np.int64).T + bias
+    want = [round_once(acc[:, c], int(m[c]), int(s[c])) for c in range(6)]
+    have = run_rows(kernel, tmp_path, [x], np.zeros((1, 6), np.int8), lambda y: y)
+    np.testing.assert_array_equal(have, np.clip(np.stack(want, 1) - 3, -128, 127))
+    assert len(np.unique(want)) > 4
+    nearly_one = replace(spec, constants=(weights, bias, m, np.full(6, -20, np.int32)))
+    assert read_dense(nearly_one) is None
+
+
 @pytest.mark.parametrize("m,s", [(1 << 30, -4), (1518500250, -7), ((1 << 31) - 1, -9), (1300000001, -2)])
 def test_one_rounding_is_proved_equal_or_kept(m: int, s: int) -> None:
     """The form that is chosen equals one rounding for every accumulator that any step lies at."""
