@@ -17,7 +17,7 @@ from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, rounding
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing import move_cases, operator_cases, weighted_cases
 from tvm_cascade.testing.litert_check import equal_outputs, host_equals
-from tvm_cascade.testing.reference import Compiled
+from tvm_cascade.testing.reference import Compiled, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter
 
 TYPES = ("int8", "uint8", "int16", "float32")
@@ -201,3 +201,15 @@ def test_decoders_of_detections_are_left_to_the_host(tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     with pytest.raises(UnsupportedOperatorError, match=r"TFLite_Detection_PostProcess.*left to the host"):
         load(tmp_path / "m.tflite")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float32"])
+def test_a_transposed_convolution_of_a_given_size_has_the_declared_one(tmp_path: Path, dtype: str) -> None:
+    """As those of a network for sound that were cut out of it: the size is an input."""
+    writer = ModelWriter()
+    weighted_cases.transpose_conv(np.random.default_rng(5), dtype, writer)
+    op = writer._operators[0]
+    size = np.array(writer._tensors[op.outputs[0]].shape, "int32")
+    op.inputs[0] = writer.activation((4,), "int32")
+    x = random_inputs([{"dtype": dtype, "shape": tuple(writer._tensors[op.inputs[2]].shape)}], 0)
+    equal_outputs(tmp_path, writer, [*x, size])

@@ -191,7 +191,8 @@ class Converter(ControlConverters):
 
     @converts("TRANSPOSE_CONV")
     def _transpose_conv(self, op: Operator) -> Value:
-        """The output has the size that an operand gives; the importer computes it from the padding alone.
+        """The output has the size that an operand gives, or, where that is computed, the file declares; the importer computes
+        it from the padding alone.
 
         Float convolutions are emitted in NCHW, the only layout that Relax legalizes.
         """
@@ -200,7 +201,9 @@ class Converter(ControlConverters):
         weights, x = inputs[1], inputs[2]
         if self.has_expr(weights.tensor_idx):
             raise tvm.error.OpNotImplemented("TRANSPOSE_CONV with computed weights")
-        size, extents = self._shape(x)[1:3], self._ints(inputs[0])[1:3]
+        declared = self._shape(output)
+        shape = declared if len(declared) == 4 and self.has_expr(inputs[0].tensor_idx) else self._ints(inputs[0])
+        size, extents = self._shape(x)[1:3], shape[1:3]
         kernel = self._shape(weights)[1:3]
         strides = [options.StrideH(), options.StrideW()]
         padding, extra = _transposed_padding(size, extents, kernel, strides, options.Padding() == tflite.Padding.SAME)
