@@ -6,6 +6,8 @@ int8 with zero point `z_s`. A unit adds the products of its filters' states and 
     y_u = sat8(MBQM(b_u + sum_f sum_m T_fm (state_fm - z_s)) + z_y)
 
 States start at zero, so of one step only the last column of the time weights counts, and the sum over m is one product.
+With a state of int8 the features are a convolution of one pixel, and so are the sums where every unit has one filter: the
+importer writes these as such (`importers/tflite_svdf.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Filters:
 
 def lower_svdf(emitter: Emitter, x: Value, filters: Filters, out: Output) -> Value:
     """Emits both products of one step for `x`, int8 [batch, depth]; `out` is int8 [batch, units]."""
-    return _summed(emitter, _features(emitter, x, filters), filters, out)
+    return lower_sums(emitter, _features(emitter, x, filters), filters, out)
 
 
 def _features(emitter: Emitter, x: Value, filters: Filters) -> Value:
@@ -66,8 +68,8 @@ def _features(emitter: Emitter, x: Value, filters: Filters) -> Value:
     return emitter.call("svdf_features", compute, [x, weights], input_zero_point=filters.input_zero, **state.described)
 
 
-def _summed(emitter: Emitter, features: Value, filters: Filters, out: Output) -> Value:
-    """The units from the features of the one step; sums that may exceed 32 bits wrap, as the reference's do."""
+def lower_sums(emitter: Emitter, features: Value, filters: Filters, out: Output) -> Value:
+    """Emits the units from the features of the one step; sums that may exceed 32 bits wrap, as the reference's do."""
     state, units = filters.state, out.shape[1]
     rank, (m, s) = shape_of(features)[1] // units, bounded_multiplier(filters.output_scale)
     reach = max(state.hi - state.zero_point, state.zero_point - state.lo)

@@ -125,10 +125,11 @@ def test_filters_of_keyword_spotting(tmp_path: Path, dtype: str) -> None:
     host_equals(tmp_path)
 
 
-def test_filters_whose_state_is_int8_have_the_arithmetic_of_micro(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [1, 2])
+def test_filters_whose_state_is_int8_have_the_arithmetic_of_micro(tmp_path: Path, rank: int) -> None:
     """LiteRT reads such weights as int16, beyond their end: here a step from a state of zero is spelled out, filter by
     filter, and what arbitrates in LiteRT's place is held to it too."""
-    writer, rank = ModelWriter(), 2
+    writer, filters = ModelWriter(), 7 * rank
     _svdf(writer, "int8", 2, rank, kind="int8")
     path = tmp_path / "m.tflite"
     path.write_bytes(writer.finish())
@@ -136,8 +137,8 @@ def test_filters_whose_state_is_int8_have_the_arithmetic_of_micro(tmp_path: Path
     lower: Any = LowerQuantized()
     (made,) = Compiled(lower(load(path)))(x)
     features, times, bias = (writer._buffers[k].data for k in (1, 2, 3))
-    weights = features.view("int8").reshape(14, 9).astype("int64")
-    last, added = times.view("int8").reshape(14, 4)[:, -1].astype("int64"), bias.view("int32").astype("int64")
+    weights = features.view("int8").reshape(filters, 9).astype("int64")
+    last, added = times.view("int8").reshape(filters, 4)[:, -1].astype("int64"), bias.view("int32").astype("int64")
     first = np.float32(0.02) * np.float32(0.01) / np.float32(0.02)
     second = np.float32(0.02) * np.float32(1 / 254) / np.float32(0.02)
     state = np.clip(_rescaled((x.astype("int64") - 5) @ weights.T, first) + 3, -128, 127) - 3

@@ -1,8 +1,9 @@
 """Converter of SVDF, the filters of keyword spotting, float and int8. (Relax's importer refuses int8, and filters the state of
 the step before.)
 
-A network without other variables computes one step, from states of zero: what an interpreter computes that was just made, or
-whose variables were reset. Quantized ones are converted to integer kernels here, because no float form has their arithmetic.
+Every run computes one step, from states of zero: what an interpreter computes that was just made, or whose variables were
+reset. Filters whose state is int8 are convolutions of one pixel, which `passes.LowerQuantized` lowers as any other; those of
+int16 are converted to integer kernels here, because no float form has their arithmetic.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tvm_cascade.importers.tflite_functions import FunctionConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.island import Output
-from tvm_cascade.passes.integer.svdf import Filters, lower_svdf
+from tvm_cascade.passes.integer.svdf import Filters, lower_sums, lower_svdf
 
 
 class SvdfConverters(FunctionConverters):
@@ -80,4 +81,33 @@ class SvdfConverters(FunctionConverters):
             float(scale_of(x) * scale_of(features) / held.scale),
             float(held.scale * scale_of(times) / out.scale),
         )
-        return lower_svdf(Emitter(self.bb, {}, "svdf"), self.get_tensor_expr(x), filters, out)
+        value, emitter = self.get_tensor_expr(x), Emitter(self.bb, {}, "svdf")
+        if kind == "int16":
+            return lower_svdf(emitter, value, filters, out)
+        none = np.zeros(len(weights), "int32")
+        features = self._pixel(value, weights.T[None, None], none, zero_point_of(x), filters.feature_scale, held)
+        if len(weights) > len(bias):
+            return lower_sums(emitter, features, filters, out)
+        return self._pixel(features, last[None, None, :, None], bias, held.zero_point, filters.output_scale, out)
+
+    def _pixel(
+        self, value: Value, weights: np.ndarray, bias: np.ndarray, zero: int, multiplier: float, out: Output
+    ) -> Value:
+        """A product of int8 as a convolution of one pixel, which has its arithmetic and fast kernels: [1, 1, depth, units], or
+        depthwise [1, 1, units, 1]. Only the product of scales counts, so the input takes all of `multiplier`."""
+        depth, units = weights.shape[2], out.shape[1]
+        kind = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
+        if weights.shape[3] != units:
+            kind |= {"kernel_layout": "HWOI", "groups": units}
+
+        def real(stored: Value, scale: float, at: int, axis: int) -> Value:
+            numbers = relax.const(np.float32(scale)), relax.const(at, "int32")
+            return self.bb.emit(relax.op.dequantize(stored, *numbers, axis=axis))
+
+        pixel = self.bb.emit(relax.op.reshape(value, [out.shape[0], 1, 1, depth]))
+        kernel = real(relax.const(np.ascontiguousarray(weights), "int8"), 1.0, 0, 3)
+        made = self.bb.emit(relax.op.nn.conv2d(real(pixel, multiplier, zero, 0), kernel, **kind))
+        total = self.bb.emit(relax.op.add(made, real(relax.const(bias, "int32"), multiplier, 0, 0)))
+        ends = relax.const(np.float32(1)), relax.const(out.zero_point, "int32")
+        stored = self.bb.emit(relax.op.quantize(total, *ends, axis=3, out_dtype="int8"))
+        return self.bb.emit(relax.op.reshape(stored, list(out.shape)))
