@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -23,7 +22,6 @@ from tvm_cascade.substitution.costs import Cost, Latency
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import ALL_RULES
-from tvm_cascade.substitution.schedule_cost import ScheduleLatency, optimize_schedule
 from tvm_cascade.substitution.split import optimize
 
 
@@ -61,8 +59,8 @@ def substitute(
         except GraphError as error:
             skipped[name] = str(error)
             continue
-        search: Any = optimize_schedule if isinstance(cost, ScheduleLatency) else optimize
-        result: SearchResult = search(read.dag, cost, rules, options)
+        own: Callable[..., SearchResult] | None = getattr(cost, "search", None)
+        result = optimize(read.dag, cost, rules, options) if own is None else own(read.dag, rules, options)
         results[name], reads[name] = result, read
         if result.steps:
             rewritten.update_func(gv, write_function(result.dag, read, func.attrs))

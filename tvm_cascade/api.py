@@ -8,22 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvm_cascade import checks, compilation, pipeline
+from tvm_cascade import checks, pipeline
 from tvm_cascade.api_searches import Model, Progress, optimize, order, silent, stages
-from tvm_cascade.compiled import keep, key_of
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.keywords import CompileKeywords, PlanKeywords, takes
-from tvm_cascade.micro.bundle import BundleResult, make_bundle
-from tvm_cascade.micro.doctor import Doctor, diagnose
-from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.run_image import run_image
-from tvm_cascade.micro.run_report import RunReport
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.request import (
@@ -43,10 +38,23 @@ from tvm_cascade.search_monitor import SearchMonitor
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from tvm_cascade.micro.bundle import BundleResult
+    from tvm_cascade.micro.doctor import Doctor
+    from tvm_cascade.micro.run_report import RunReport
+
 __all__ = [
     "BundleResult", "CompileResult", "PlanResult", "RunReport", "bundle", "compile", "doctor", "export", "load", "optimize",
     "order", "plan", "run", "stages",
 ]  # fmt: skip
+
+_RESULTS = {"BundleResult": "tvm_cascade.micro.bundle", "RunReport": "tvm_cascade.micro.run_report"}
+
+
+def __getattr__(name: str) -> object:
+    """What planning does without, and imports `micro`, is imported when it is asked for."""
+    if name in _RESULTS:
+        return getattr(import_module(_RESULTS[name]), name)
+    raise AttributeError(f"module 'tvm_cascade.api' has no attribute '{name}'")
 
 
 @takes(PlanKeywords, LoadRequest, PlanRequest, KernelRequest)
@@ -104,7 +112,7 @@ def plan(
         planned = pipeline.plan(loaded, request.plan, KernelSource(core, counts), progress)
         made = planned.prepared
         flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
-        told = compilation.describe_plan(planned, loaded.name, started, progress, whole=True, flash=flash)
+        told = pipeline.describe(planned, loaded.name, started, progress, whole=True, flash=flash)
     return replace(told, limited=limit.limited)
 
 
@@ -153,6 +161,9 @@ def compile(
     LoadError, UnsupportedOperatorError, UsageError
         As in `plan`.
     """
+    from tvm_cascade import compilation
+    from tvm_cascade.compiled import keep, key_of
+
     started, folder = time.perf_counter(), checks.path("output", output)
     request = request_of(target, options, COMPILE_OPTIONS)
     compilation.require_free(folder)
@@ -204,6 +215,8 @@ def run(
         The folder or a file cannot be read; the emulator is not installed, or fails.
     """
     options = {"board": board, "port": port, "timeout": timeout, "outputs": outputs, "check": check}
+    from tvm_cascade.micro.run_image import run_image
+
     return run_image(checks.path("directory", directory), RunRequest.of(options), inputs, progress)
 
 
@@ -224,6 +237,8 @@ def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str
         compiled project; the target's binutils are not installed.
     """
     checks.choice("zephyr", "arduino")("as", kind)
+    from tvm_cascade.micro.export import export_folder
+
     return export_folder(checks.path("directory", directory), kind, checks.path("output", output))
 
 
@@ -244,6 +259,8 @@ def bundle(directories: Sequence[str | Path], *, output: str | Path, board: str 
         not installed, or it fails, or the image exceeds the memory of its board.
     """
     folders = [checks.path("directories", d) for d in directories]
+    from tvm_cascade.micro.bundle import make_bundle
+
     return make_bundle(folders, checks.path("output", output), checks.optional(checks.name_or_path)("board", board))
 
 
@@ -252,4 +269,6 @@ def doctor(model: str | Path | None = None) -> Doctor:
 
     Raises `LoadError` if the model cannot be read (unknown operators are no error), `GraphError` if it cannot be planned.
     """
+    from tvm_cascade.micro.doctor import diagnose
+
     return diagnose(model)

@@ -25,8 +25,6 @@ from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.passes.plan_network import plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.publish import publish
-from tvm_cascade.report.frontier import frontier_report
-from tvm_cascade.report.left_out import left_out
 from tvm_cascade.request import KernelRequest, Request
 from tvm_cascade.results import CompileResult, PlanResult
 from tvm_cascade.schedules.tuning.metaschedule import Search
@@ -66,7 +64,7 @@ def plan_for(
         planned = _planned(loaded, request, build, progress)
         progress(f"{loaded.name}: replaying the plan on simulated memory")
         pipeline.replay(planned.plan, planned.options.alignment)
-        told = describe_plan(planned, loaded.name, started, progress, whole=request.emit.report is not None)
+        told = pipeline.describe(planned, loaded.name, started, progress, whole=request.emit.report is not None)
     return planned, replace(told, limited=limit.limited)
 
 
@@ -152,35 +150,6 @@ def require_free(folder: Path) -> None:
         raise UsageError(f"{folder} is a file; give a folder for the project")
     if any(folder.iterdir()) and not (folder / firmware.METADATA).is_file():
         raise UsageError(f"{folder} holds something other than a compiled project; give another folder or empty it")
-
-
-def describe_plan(
-    planned: pipeline.Planned,
-    name: str,
-    started: float,
-    progress: Progress,
-    whole: bool,
-    flash: tuple[int, int] | None = None,
-) -> PlanResult:
-    """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` is bytes of weights and of code."""
-    chosen, options = planned.candidate, planned.options
-    report = frontier_report(chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"))
-    rewritten = chosen.rewritten
-    return PlanResult(
-        name,
-        chosen.plan,
-        report.points,
-        left_out(chosen.prepared.graph, chosen.plan, options),
-        time.perf_counter() - started,
-        None if rewritten is None else rewritten.to_dict(),
-        estimates=report.estimates,
-        bounds=report.bounds,
-        concats=chosen.reason,
-        candidates=chosen.exactness,
-        groups=chosen.groups,
-        in_groups=report.in_groups,
-        flash=flash,
-    )
 
 
 def describe_project(

@@ -15,10 +15,6 @@ import tvm
 
 from tvm_cascade import checks
 from tvm_cascade.errors import LoadError
-from tvm_cascade.importers.cut_file import cut_data
-from tvm_cascade.importers.from_onnx import load_onnx
-from tvm_cascade.importers.from_tflite import load_tflite
-from tvm_cascade.importers.from_torch import load_torch
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.limits import check_types
 from tvm_cascade.importers.stored_io import storable_inputs, store_io, with_scales
@@ -29,8 +25,29 @@ __all__ = ["IoSpec", "TensorSpec", "io_spec", "load", "storable_inputs"]
 MAX_FILE_BYTES = 1 << 30
 
 _Loader = Callable[[Path, bytes, Mapping[str, tuple[int, ...]]], tvm.IRModule]
+# An importer of a format is imported with the first file of it.
+
+
+def _tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+    from tvm_cascade.importers.from_tflite import load_tflite
+
+    return load_tflite(path, data, input_shapes)
+
+
+def _onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+    from tvm_cascade.importers.from_onnx import load_onnx
+
+    return load_onnx(path, data, input_shapes)
+
+
+def _torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+    from tvm_cascade.importers.from_torch import load_torch
+
+    return load_torch(path, data, input_shapes)
+
+
 _LOADERS: Mapping[str, _Loader] = MappingProxyType(
-    {".tflite": load_tflite, ".lite": load_tflite, ".onnx": load_onnx, ".pt2": load_torch}
+    {".tflite": _tflite, ".lite": _tflite, ".onnx": _onnx, ".pt2": _torch}
 )
 
 
@@ -74,7 +91,7 @@ def load(
     path = Path(path)
     data, cut = _read(path), Cut(checks.names("until", until), checks.names("from_", from_))
     loader = _LOADERS.get(path.suffix.lower()) or _by_content(path, data)
-    mod = loader(path, cut_data(path, data, cut), dict(input_shapes or {}))
+    mod = loader(path, _cut(path, data, cut), dict(input_shapes or {}))
     check_types(path, mod)
     mod = with_scales(attach(mod, replace(io_spec(mod), cut=cut)))
     return store_io(mod) if stored_io else mod
@@ -94,7 +111,15 @@ def _read(path: Path) -> bytes:
     return data
 
 
+def _cut(path: Path, data: bytes, cut: Cut) -> bytes:
+    if not cut:
+        return data
+    from tvm_cascade.importers.cut_file import cut_data
+
+    return cut_data(path, data, cut)
+
+
 def _by_content(path: Path, data: bytes) -> _Loader:
     if data[4:8] == b"TFL3":
-        return load_tflite
+        return _tflite
     raise LoadError(path, f"unknown format; supported: {', '.join(_LOADERS)}")

@@ -14,6 +14,7 @@
 # pyright: reportReturnType=false
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -33,7 +34,10 @@ from tvm_cascade.passes.extract_graph import extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
+from tvm_cascade.report.frontier import frontier_report
+from tvm_cascade.report.left_out import left_out
 from tvm_cascade.request import LoadRequest, PlanRequest
+from tvm_cascade.results import PlanResult
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.multiply_add import joins_products, with_joined_products
@@ -129,6 +133,35 @@ def prepare(
 
 def _prepared(mod: IRModule, made: PreparedGraph) -> Prepared:
     return Prepared(made.graph, made.extracted, made.kernels, made.core, interface_of(mod, made.graph))
+
+
+def describe(
+    planned: Planned,
+    name: str,
+    started: float,
+    progress: Progress,
+    whole: bool,
+    flash: tuple[int, int] | None = None,
+) -> PlanResult:
+    """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` is bytes of weights and of code."""
+    chosen, options = planned.candidate, planned.options
+    report = frontier_report(chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"))
+    rewritten = chosen.rewritten
+    return PlanResult(
+        name,
+        chosen.plan,
+        report.points,
+        left_out(chosen.prepared.graph, chosen.plan, options),
+        time.perf_counter() - started,
+        None if rewritten is None else rewritten.to_dict(),
+        estimates=report.estimates,
+        bounds=report.bounds,
+        concats=chosen.reason,
+        candidates=chosen.exactness,
+        groups=chosen.groups,
+        in_groups=report.in_groups,
+        flash=flash,
+    )
 
 
 def replay(plan: Plan, alignment: int) -> None:

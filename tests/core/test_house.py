@@ -51,7 +51,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "importers": {"passes", "tensor_spec"},
     "frontend": {"importers", "tensor_spec"},
     "report": {"graph", "cores", "cost", "cascading"},
-    "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "tensor_spec"},
+    "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "results", "tensor_spec"},
     "registration": {"relax_pipeline"},
     "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request"},
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},

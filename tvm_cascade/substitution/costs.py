@@ -57,7 +57,10 @@ class Figures:
 
 
 class Cost(Protocol):
-    """A cost function of graphs, lower is better. `total` is infinite for a graph that exceeds a limit."""
+    """A cost function of graphs, lower is better. `total` is infinite for a graph that exceeds a limit.
+
+    A cost that needs a search of its own brings it, as `search(dag, rules, options)`.
+    """
 
     @property
     def name(self) -> str: ...

@@ -51,6 +51,10 @@ class ScheduleLatency:
         with monitor().shield():  # a price that a limit cut short would be that of another schedule
             return latency_of(predecessors, features, self.model, self.options, self._solved)
 
+    def search(self, dag: Dag, rules: Sequence[Rule], options: SearchOptions | None = None) -> SearchResult:
+        """`optimize_schedule` for this cost."""
+        return optimize_schedule(dag, self, rules, options)
+
 
 def optimize_schedule(
     dag: Dag, cost: ScheduleLatency, rules: Sequence[Rule], options: SearchOptions | None = None
