@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,7 +53,7 @@ def legalize(mod: Any) -> Any:
     passes = [
         relax.transform.InlinePrivateFunctions(),
         relax.transform.DecomposeOpsForInference(),
-        relax.transform.LegalizeOps({"relax.take": _take}),
+        relax.transform.LegalizeOps(_LEGALIZATIONS),
         relax.transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(mod.clone())
@@ -83,6 +83,41 @@ def _take(bb: Any, call: Any) -> Any:
         return te.compute(shape, at_index, name="T_take")
 
     return bb.call_te(take, *call.args[:2])
+
+
+def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[[Any, Any], Any]:
+    """Legalization of a maximum or minimum of floats over axes, which begins with an infinity: TVM's begins with the largest
+    finite number, of which infinities alone would make that number."""
+
+    def legalization(bb: Any, call: Any) -> Any:
+        axes, keep = call.attrs.axis, bool(call.attrs.keepdims)
+        plain = {"max": topi.max, "min": topi.min}[name]
+        if not str(call.ty.dtype).startswith("float"):
+            return bb.call_te(plain, call.args[0], axes, keep)
+        reduced = te.comm_reducer(lambda a, b: operator(a, b), lambda dtype: tirx.const(worst, dtype), name=name)
+
+        def extreme(data: Any) -> Any:
+            rank = len(data.shape)
+            over = {int(a) % rank: te.reduce_axis((0, data.shape[int(a) % rank])) for a in axes or range(rank)}
+            shape = [1 if a in over else d for a, d in enumerate(data.shape) if keep or a not in over]
+
+            def value(*i: Any) -> Any:
+                free = iter(i)
+                at = [over.get(a, next(free) if keep or a not in over else None) for a in range(rank)]
+                return reduced(data(*at), axis=list(over.values()))
+
+            return te.compute(shape, value, name=f"{name}_red")
+
+        return bb.call_te(extreme, call.args[0], primfunc_name_hint=name)
+
+    return legalization
+
+
+_LEGALIZATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "relax.take": _take,
+    "relax.max": _extreme(tirx.max, "max", float("-inf")),
+    "relax.min": _extreme(tirx.min, "min", float("inf")),
+}
 
 
 def read_function(mod: Any, function: str) -> Source:

@@ -203,13 +203,5 @@ def test_a_resize_to_more_than_memory_is_refused(tmp_path: Path) -> None:
     net = Layers()
     y = net.node("Resize", "x", "", net.constant(np.array([1, 1, 1e9 / 3, 1.5], "float32")), mode="nearest")
     net.save(tmp_path / "n.onnx", y, (1, 3, 5, 7), 4)
-    with pytest.raises(LoadError, match="exceeds"):
-        load(tmp_path / "n.onnx")
-
-
-def test_a_blend_by_scales_that_give_no_whole_size_is_refused(tmp_path: Path) -> None:
-    net = Layers()
-    y = net.node("Resize", "x", "", net.constant(np.array([1, 1, 1.7, 2], "float32")), mode="linear")
-    net.save(tmp_path / "n.onnx", y, (1, 3, 5, 7), 4)
-    with pytest.raises(LoadError, match=r"no whole size of \[1, 3, 5, 7\]: export it with sizes"):
+    with pytest.raises(LoadError, match=r"Resize .*: a result of shape \[1, 3, 1666666752, 10\]"):
         load(tmp_path / "n.onnx")

@@ -44,6 +44,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         import onnx
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
+        from tvm_cascade.importers.onnx_branches import without_branches
         from tvm_cascade.importers.onnx_converters import CONVERTERS, Importer
         from tvm_cascade.importers.onnx_folding import constant_operands, fold_pads, fold_shapes
         from tvm_cascade.importers.onnx_functions import expand_functions
@@ -62,7 +63,8 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         given = in_order(path, model)
         model = as_signed(spell_out(as_floats(narrow_indices(given))))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
-        model = in_order(path, expand_functions(model, shapes, known))
+        spelled = without_branches(expand_functions(model, shapes, known), shapes)
+        model = in_order(path, expand_functions(spelled, shapes, known))
         _check_filled(path, model)
         _check_operators(path, given, model, known)
         ready = fold_pads(constant_operands(fold_shapes(model, shapes)))
@@ -95,6 +97,8 @@ def _imported(path: Path, importer: Any, given: Any, model: Any) -> tvm.IRModule
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         if computed := _computed(path, given, model):
             raise computed from error
+        if lost := re.search(r"Missing outputs during conversion.* in (\w+)", str(error)):
+            raise LoadError(path, f"operator {lost[1]} with its later outputs is not supported") from error
         at = re.search(r"Error converting operator (\w+)", said.getvalue())
         known = isinstance(error, (NotImplementedError, tvm.error.OpNotImplemented)) or _is_valid(model)
         what = "has a form that is not supported" if known else "is malformed"
@@ -189,6 +193,8 @@ def _static_shape(path: Path, value: Any, wanted: tuple[int, ...] | None) -> lis
                 path, f"input {value.name} has the symbolic shape [{named}]: fix it with --input-shape {value.name}=..."
             )
         return [int(d) for d in stored if d is not None]
+    if any(d < 1 for d in wanted):
+        raise UsageError(f"input {value.name} has the shape {list(wanted)}: give positive sizes")
     if not fits(wanted, stored):
         raise UsageError(f"input {value.name} has the shape {stored} in the file, not {list(wanted)}")
     return list(wanted)

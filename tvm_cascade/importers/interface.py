@@ -58,9 +58,9 @@ def check_sizes(path: object, mod: Any) -> None:
     LoadError
         Naming the tensor.
     """
-    for binding in bindings_of(mod["main"]):
+    for var in (*mod["main"].params, *(b.var for b in bindings_of(mod["main"]))):
         try:
-            check_size(binding.var.ty)
+            check_size(var.ty)
         except ValueError as error:
             raise LoadError(path, str(error)) from error
 

@@ -18,7 +18,18 @@ import numpy as np
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
-from tvm_cascade.importers.nearest import nearest_sources
+from tvm_cascade.importers.onnx_known import (
+    compress,
+    computed_size,
+    dropout,
+    eye_like,
+    refused,
+    reverse_sequence,
+    roi_align_of_maxima,
+    shape_constant,
+    space_to_depth,
+    top_of_unsigned,
+)
 from tvm_cascade.importers.onnx_normalizations import (
     batch_normalization,
     layer_normalization,
@@ -26,6 +37,9 @@ from tvm_cascade.importers.onnx_normalizations import (
     rms_normalization,
 )
 from tvm_cascade.importers.onnx_recurrent import gru, lstm, rnn, with_outputs_read
+from tvm_cascade.importers.onnx_numbers import bit_cast, bit_shift, of_truths, power, remainder
+from tvm_cascade.importers.onnx_resize import resize, text, upsample
+from tvm_cascade.importers.onnx_signals import cumulative_product, fourier, short_time_fourier
 from tvm_cascade.importers.values import Value, blocks_closed, constant_of, relax, shape_of
 
 Attributes = dict[str, Any]
@@ -33,7 +47,6 @@ Converter = Callable[
     [Any, list[Value], Attributes], Value | None
 ]  # None: convert as the importer does, by the (changed) attributes
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
-_FIXED = "export it with sizes (torch: interpolate(size=...) or recompute_scale_factor=True)"
 
 
 class Importer(ONNXGraphImporter):
@@ -52,15 +65,11 @@ class Importer(ONNXGraphImporter):
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
         convert = CONVERTERS.get(op_name)
+        attrs["tvm_custom"]["opset"] = opset
         made = convert(self.bb, inputs, attrs) if convert is not None else None
         if made is None:
             return super()._convert_operator(op_name, inputs, attrs, opset)
         return self.bb.normalize(made)
-
-
-def _text(attrs: Attributes, name: str, otherwise: str) -> str:
-    value = attrs.get(name, otherwise)
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _constant(inputs: Sequence[Value], index: int) -> np.ndarray | None:
@@ -78,7 +87,7 @@ def _number(inputs: Sequence[Value], index: int, otherwise: float) -> float | No
 
 
 def _pad(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    x, mode = inputs[0], _PAD_MODES.get(_text(attrs, "mode", "constant"))
+    x, mode = inputs[0], _PAD_MODES.get(text(attrs, "mode", "constant"))
     shape = shape_of(x)
     widths = _constant(inputs, 1) if inputs[1] is not None else np.array(attrs.get("pads", ()))
     value, axes = _number(inputs, 2, float(attrs.get("value", 0.0))), _constant(inputs, 3)
@@ -187,14 +196,9 @@ def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
             while len(inputs) <= index:
                 inputs.append(None)
             inputs[index] = relax.const(np.float32(default))
-
-
-def _power(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
-    """Pow whose constant exponent has another type than its float base: the exponent is cast."""
-    exponent, kind = _constant(inputs, 1), str(inputs[0].ty.dtype)
-    if exponent is None or str(exponent.dtype) == kind or not kind.startswith("float"):
-        return None
-    return relax.op.power(inputs[0], relax.const(exponent.astype(kind)))
+    reach = _number(inputs, 3, 0)
+    if reach is not None:  # boxes that overlap by just as much are kept, and the importer's are not
+        inputs[3] = relax.const(np.nextafter(np.float32(reach), np.float32(np.inf)))
 
 
 def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
@@ -242,7 +246,7 @@ def _local_normalization(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -
 
 def _window(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
     """Write SAME padding as explicit `pads`, for the importer: `ceil(in / stride)` outputs, an odd pad after or before."""
-    mode = _text(attrs, "auto_pad", "NOTSET")
+    mode = text(attrs, "auto_pad", "NOTSET")
     extents = shape_of(inputs[0])[2:]
     if not mode.startswith("SAME"):
         return None
@@ -278,65 +282,10 @@ def _transposed(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value |
         s * (d - 1) + e + (k - 1) * f + 1 - w
         for d, s, k, f, e, w in zip(extents, strides, kernel, dilations, extra, wanted[-len(extents) :], strict=True)
     ]
-    attrs["pads"] = _halves([max(s, 0) for s in spare], _text(attrs, "auto_pad", "NOTSET") == "SAME_UPPER")
+    attrs["pads"] = _halves([max(s, 0) for s in spare], text(attrs, "auto_pad", "NOTSET") == "SAME_UPPER")
     attrs["output_padding"] = tuple(e + max(-s, 0) for e, s in zip(extra, spare, strict=True))
     attrs["auto_pad"] = b"NOTSET"
     return None
-
-
-def _spread(inputs: list[Value], attrs: Attributes) -> None:
-    """Extend scales or sizes that a Resize gives for some `axes` to all axes, in place."""
-    shape, axes = shape_of(inputs[0]), attrs.pop("axes", None)
-    for index, name in ((2, "scales"), (3, "sizes")):
-        if axes is not None and inputs[index] is not None:
-            given = _constant(inputs, index)
-            if given is None:
-                raise NotImplementedError(f"{name} that are computed: {_FIXED}")
-            whole = np.ones(len(shape), "float32") if name == "scales" else np.array(shape, "int64")
-            whole[list(axes)] = given
-            inputs[index] = relax.const(whole)
-
-
-def _upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Upsample as a Resize by the same scales, with asymmetric coordinates."""
-    x, scales = inputs[0], _constant(inputs, 1) if inputs[1] is not None else attrs.get("scales")
-    if scales is None or len(shape_of(x)) != 4 or any(float(s) != 1 for s in scales[:2]):
-        raise NotImplementedError(f"scales that are computed, or of other axes than the last two of four: {_FIXED}")
-    mode = _text(attrs, "mode", "nearest")
-    how = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    resized = _resize(bb, [x, None, relax.const(np.array(scales, "float32")), None], how)
-    if resized is not None:
-        return resized
-    size = [int(np.float32(s) * np.float32(d)) for s, d in zip(scales[2:], shape_of(x)[2:], strict=True)]
-    method, rounding = ("nearest_neighbor", "floor") if mode == "nearest" else (mode, "")
-    form = {"method": method, "rounding_method": rounding, "coordinate_transformation_mode": "asymmetric"}
-    return relax.op.image.resize2d(x, size, layout="NCHW", **form)
-
-
-def _resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
-    """Resize by scales that give no whole size: gathers for mode nearest, a refusal for others. None for whole sizes."""
-    policy = _text(attrs, "keep_aspect_ratio_policy", "stretch")
-    if attrs.get("antialias") or policy != "stretch":
-        what = "antialias" if attrs.get("antialias") else f"keep_aspect_ratio_policy {policy}"
-        raise NotImplementedError(f"{what}: export it without")
-    _spread(inputs, attrs)
-    scales, shape = _constant(inputs, 2), shape_of(inputs[0])
-    if scales is None or scales.size != len(shape):
-        return None
-    how, mode = _text(attrs, "coordinate_transformation_mode", "half_pixel"), _text(attrs, "mode", "nearest")
-    sizes = [int(np.floor(s * d)) for s, d in zip(scales, shape, strict=True)]
-    exact = all(float(s * np.float32(d)) == n for s, d, n in zip(scales, shape, sizes, strict=True))
-    if exact or how in ("align_corners", "tf_crop_and_resize") or min(sizes) < 1 or prod(sizes) > MAX_ELEMENTS:
-        return None
-    if mode != "nearest":
-        by = [float(s) for s in scales]
-        raise NotImplementedError(f"mode {mode} by scales {by} that give no whole size of {list(shape)}: {_FIXED}")
-    x = inputs[0]
-    for axis, (scale, extent, size) in enumerate(zip(scales, shape, sizes, strict=True)):
-        places = nearest_sources(extent, size, float(scale), how, _text(attrs, "nearest_mode", "round_prefer_floor"))
-        if places != list(range(extent)):
-            x = bb.normalize(relax.op.take(x, relax.const(np.array(places, "int64")), axis))
-    return x
 
 
 CONVERTERS: Mapping[str, Converter] = MappingProxyType(
@@ -348,7 +297,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "Mean": _pairwise(relax.op.add, average=True),
         "Max": _pairwise(relax.op.maximum),
         "Min": _pairwise(relax.op.minimum),
-        "Pow": _power,
+        "Pow": power,
         "Swish": _swish,
         "IsInf": _infinite,
         "BatchNormalization": batch_normalization,
@@ -358,6 +307,23 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "LSTM": lstm,
         "GRU": gru,
         "RNN": rnn,
+        "BitShift": bit_shift,
+        "BitCast": bit_cast,
+        "Mod": remainder,
+        "ReduceMax": of_truths(relax.op.max),
+        "ReduceMin": of_truths(relax.op.min),
+        "EyeLike": eye_like,
+        "Compress": compress,
+        "Dropout": dropout,
+        "CumProd": cumulative_product,
+        "DFT": fourier,
+        "STFT": short_time_fourier,
+        "Shape": shape_constant,
+        "ReverseSequence": reverse_sequence,
+        "SpaceToDepth": space_to_depth,
+        "RoiAlign": refused(roi_align_of_maxima),
+        "TopK": refused(top_of_unsigned),
+        "MaxUnpool": refused(computed_size),
         "NonMaxSuppression": _suppression,
         "OneHot": _one_hot,
         "SequenceInsert": _insert,
@@ -369,7 +335,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "MaxPool": _window,
         "AveragePool": _window,
         "ConvTranspose": _transposed,
-        "Resize": _resize,
-        "Upsample": _upsample,
+        "Resize": resize,
+        "Upsample": upsample,
     }
 )

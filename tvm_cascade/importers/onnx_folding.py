@@ -55,7 +55,13 @@ def constant_tensor(node: Any) -> Any | None:
 
 def fold_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
     """A copy of `model` with computed sizes folded to constants; `shapes` are those of its inputs."""
-    if not any(n.op_type in ("Shape", "Size") for n in model.graph.node):
+    held = {w.name for w in model.graph.initializer} | {
+        n.output[0] for n in model.graph.node if constant_tensor(n) is not None
+    }
+    if not any(
+        n.op_type in ("Shape", "Size") or (n.op_type in _ARITHMETIC and held.issuperset(n.input))
+        for n in model.graph.node
+    ):
         return model
     made = with_input_shapes(model, shapes)
     for _ in range(_ROUNDS):
@@ -89,7 +95,7 @@ def computed_shape(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int
 def _folded(model: Any) -> bool:
     """Fold nodes of `model` in place, one pass; returns whether any became a constant."""
     graph = model.graph
-    known = _shapes(model)
+    known = static_shapes(model)
     tensors = {w.name: w for w in graph.initializer}
     tensors |= {n.output[0]: t for n in graph.node if (t := constant_tensor(n)) is not None}
     small = {name: t for name, t in tensors.items() if int(np.prod(t.dims, dtype="int64")) <= _LARGEST}
@@ -108,7 +114,7 @@ def _folded(model: Any) -> bool:
     return changed
 
 
-def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
+def static_shapes(model: Any) -> dict[str, tuple[int, ...]]:
     """The static shapes that ONNX infers."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph

@@ -1,0 +1,109 @@
+"""The whole ONNX backend suite: `python benchmarks/conformance.py` writes `benchmarks/results/conformance.md`.
+
+    python benchmarks/conformance.py [--update] [--jobs N] [PATTERN ...]
+
+Exit status 1 where a case is wrong, crashes or hangs, or does not end as `tests/conformance/expected.txt` says; `--update`
+writes that list anew (the lines of the cases that were run): read the diff, and commit it with the change. A PATTERN, such as
+`node/test_pad*`, runs those cases only, and writes no table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+
+os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"  # every case is a fork of this process
+
+import onnx
+
+from tvm_cascade.testing.conformance import PASS, REFUSED, Outcome, outcomes, read_expected, written
+from tvm_cascade.testing.onnx_suite import Case, suite
+
+HERE = Path(__file__).parent
+EXPECTED = HERE.parent / "tests" / "conformance" / "expected.txt"
+RESULTS = HERE / "results" / "conformance.md"
+HEAD = f"""# The ONNX backend suite
+
+Every case of onnx {onnx.__version__} with tensors of numbers in and out, compiled for the host and run, or through
+`relax_pipeline="cascade"` (`tvm_cascade/testing/conformance.py`); what is expected of each is in
+`tests/conformance/expected.txt`.
+
+"""
+
+
+def table(expected: Mapping[str, Outcome], operators: Mapping[str, str]) -> str:
+    """The counts of the verdicts by group of cases, and of the refusals by operator and reason."""
+    verdicts = sorted({o.verdict for o in expected.values()}, key=(PASS, REFUSED).__contains__, reverse=True)
+    groups = Counter((name.split("/")[0], o.verdict) for name, o in expected.items())
+    lines = [f"| cases | {' | '.join(verdicts)} |", "| --- |" + " ---: |" * len(verdicts)]
+    for group in sorted({group for group, _ in groups}):
+        lines.append(f"| {group} | {' | '.join(str(groups[group, v]) for v in verdicts)} |")
+    totals = Counter(o.verdict for o in expected.values())
+    lines.append(f"| all {len(expected)} | {' | '.join(str(totals[v]) for v in verdicts)} |")
+    refused = Counter((operators[name], o.reason) for name, o in expected.items() if o.verdict != PASS)
+    lines += [
+        "",
+        "What is refused, by the operator that the case is of:",
+        "",
+        "| cases | operator | reason |",
+        "| ---: | --- | --- |",
+    ]
+    lines += [
+        f"| {n} | {operator} | {reason.replace('|', '/')} |"
+        for (operator, reason), n in sorted(refused.items(), key=_most_first)
+    ]
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _most_first(item: tuple[tuple[str, str], int]) -> tuple[int, tuple[str, str]]:
+    return -item[1], item[0]
+
+
+def _operator(case: Case) -> str:
+    """The operator that a case is of: its only one, or the group's name."""
+    kinds = {node.op_type for node in case.model.graph.node if node.op_type != "Constant"}
+    return kinds.pop() if len(kinds) == 1 else f"several ({case.name.split('/')[0]})"
+
+
+def run(cases: Iterable[Case], known: Mapping[str, Outcome], jobs: int) -> tuple[dict[str, Outcome], int]:
+    """The outcomes by name, and how many are wrong, crash, hang or are not as known."""
+    found, bad = {}, 0
+    for case, outcome in outcomes(cases, jobs):
+        found[case.name] = outcome
+        expected = known.get(case.name)
+        failed = outcome.verdict not in (PASS, REFUSED)
+        changed = expected is None or expected.verdict != outcome.verdict
+        bad += failed or changed
+        if failed or changed:
+            was = "new" if expected is None else f"was {expected.verdict}"
+            print(f"{case.name}: {outcome.verdict} ({was}) {outcome.reason}", flush=True)
+    return found, bad
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The whole ONNX backend suite")
+    parser.add_argument("--update", action="store_true", help="write the list of expected outcomes anew")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
+    parser.add_argument("patterns", nargs="*", metavar="PATTERN")
+    args = parser.parse_args()
+    cases = suite()
+    chosen = [c for c in cases if not args.patterns or any(fnmatch(c.name, p) for p in args.patterns)]
+    known = read_expected(EXPECTED) if EXPECTED.is_file() else {}
+    found, bad = run(chosen, known, args.jobs)
+    counts = Counter(o.verdict for o in found.values())
+    print(f"{len(found)} cases: " + ", ".join(f"{v} {n}" for v, n in counts.most_common()))
+    if args.update:
+        kept = known if args.patterns else {}
+        EXPECTED.write_text(written({**kept, **found}))
+    if not args.patterns:
+        RESULTS.write_text(table(found, {c.name: _operator(c) for c in cases}))
+    return int(bad > 0 and not args.update)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

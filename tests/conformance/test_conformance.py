@@ -1,0 +1,57 @@
+"""A part of the ONNX backend suite, the same in every run; `benchmarks/conformance.py` runs all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from tvm_cascade.testing.conformance import PASS, REFUSED, Outcome, difference, outcomes, read_expected, written
+from tvm_cascade.testing.onnx_suite import Case, suite
+
+EXPECTED = Path(__file__).parent / "expected.txt"
+CASES = 100
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Outcome]:
+    return read_expected(EXPECTED)
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return suite()
+
+
+def test_nothing_wrong_is_expected_and_every_refusal_has_a_reason(expected: dict[str, Outcome]) -> None:
+    assert {o.verdict for o in expected.values()} <= {PASS, REFUSED}
+    assert all(o.reason for o in expected.values() if o.verdict == REFUSED)
+    assert EXPECTED.read_text() == written(expected)
+
+
+def test_every_case_is_expected(cases: list[Case], expected: dict[str, Outcome]) -> None:
+    """Of the version of `onnx` that the list is of; other versions have a few others."""
+    names = {case.name for case in cases}
+    assert len(names & expected.keys()) > 0.9 * len(expected)
+
+
+def test_a_part_of_the_suite_ends_as_expected(cases: list[Case], expected: dict[str, Outcome]) -> None:
+    """Small cases: the expansions of large functions take long to import, and are left to the whole run."""
+    small = [case for case in cases if case.name in expected and len(case.model.graph.node) <= 12]
+    drawn = sorted(small, key=Case.rank)[:CASES]
+    found = {case.name: outcome for case, outcome in outcomes(drawn)}
+    assert len(found) == CASES
+    changed = {name: (o, expected[name].verdict) for name, o in found.items() if o.verdict != expected[name].verdict}
+    assert not changed
+
+
+def test_what_differs_is_said() -> None:
+    one = np.zeros((2, 2), "float32")
+    assert difference([one], [one]) == ""
+    assert difference([one + 1], [one]) == "output 0 differs in 4 of 4: 1 for 0"
+    assert difference([one.astype("int32")], [one]) == "output 0 is int32, not float32"
+    assert difference([one[0]], [one]) == "output 0 has shape [2], not [2, 2]"
+    assert difference([], [one]) == "0 outputs, not 1"

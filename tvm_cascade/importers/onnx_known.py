@@ -1,0 +1,109 @@
+"""Converters of ONNX operators whose result, or the places that it is taken from, follow from shapes and constants alone, or
+that have forms which are not supported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
+
+Attributes = dict[str, Any]
+Converter = Callable[[Any, Sequence[Value], Attributes], Value | None]
+
+
+def eye_like(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """EyeLike: ones on a diagonal, of the type `dtype`, which the importer takes only where it is the input's."""
+    dtype = (
+        np.dtype(helper.tensor_dtype_to_np_dtype(attrs["dtype"])).name if "dtype" in attrs else str(inputs[0].ty.dtype)
+    )
+    return relax.const(np.eye(*shape_of(inputs[0]), k=int(attrs.get("k", 0)), dtype=dtype))
+
+
+def compress(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Compress by a constant condition: a gather of the places where it is true."""
+    condition = constant_of(inputs[1])
+    if condition is None:
+        raise NotImplementedError("a condition that the network computes: make it a constant")
+    places = relax.const(np.flatnonzero(condition).astype("int32"))
+    if "axis" in attrs:
+        return relax.op.take(inputs[0], places, int(attrs["axis"]) % len(shape_of(inputs[0])))
+    return relax.op.take(bb.normalize(relax.op.reshape(inputs[0], (-1,))), places, 0)
+
+
+def dropout(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """Dropout: its input; nothing is masked, as the second output says. In training only without anything to drop."""
+    mode = np.array(False) if inputs[2] is None else constant_of(inputs[2])
+    training = mode is None or bool(mode.any())
+    ratio = constant_of(inputs[1]) if inputs[1] is not None else np.float32(0.5)
+    if training and (ratio is None or ratio.any()):
+        raise NotImplementedError("training_mode, in which results are drawn by chance: export it for inference")
+    kept = relax.const(np.ones(shape_of(inputs[0]), "bool"))
+    return relax.Tuple([inputs[0], kept]) if int(attrs["tvm_custom"]["num_outputs"]) > 1 else inputs[0]
+
+
+def shape_constant(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Shape of a tensor whose shape is known: a constant, which may be an output of the network too."""
+    dims = getattr(getattr(inputs[0].ty, "shape", None), "values", None)
+    if dims is None or not all(hasattr(d, "value") for d in dims):
+        return None
+    return relax.const(np.array(shape_of(inputs[0])[attrs.get("start", 0) : attrs.get("end")], "int64"))
+
+
+def reverse_sequence(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """ReverseSequence of constant lengths: a gather of the steps of all batches, in one axis."""
+    x, lengths = inputs[0], constant_of(inputs[1])
+    if lengths is None:
+        raise NotImplementedError("sequence_lens that the network computes: make them a constant")
+    time, batch = int(attrs.get("time_axis", 0)), int(attrs.get("batch_axis", 1))
+    shape = shape_of(x)
+    step, length = np.arange(shape[time])[None], lengths.reshape(-1, 1)
+    places = np.where(step < length, length - 1 - step, step)  # of each batch
+    places = places + np.arange(shape[batch])[:, None] * shape[time]
+    places = places if batch < time else places.T
+    if batch > time:
+        x = bb.normalize(relax.op.permute_dims(x, [1, 0, *range(2, len(shape))]))
+    flat = bb.normalize(relax.op.reshape(x, (shape[0] * shape[1], *shape[2:])))
+    taken = bb.normalize(relax.op.take(flat, relax.const(places.reshape(-1).astype("int32")), 0))
+    return relax.op.reshape(taken, shape)
+
+
+def space_to_depth(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """SpaceToDepth whose blocks come last among the channels, a mode of opset 28 that the importer ignores."""
+    if attrs.get("mode", b"DCR") == b"DCR":
+        return None
+    size, (batch, channels, rows, columns) = int(attrs["blocksize"]), shape_of(inputs[0])
+    rows, columns = rows // size, columns // size
+    blocks = bb.normalize(relax.op.reshape(inputs[0], (batch, channels, rows, size, columns, size)))
+    moved = bb.normalize(relax.op.permute_dims(blocks, [0, 1, 3, 5, 2, 4]))
+    return relax.op.reshape(moved, (batch, channels * size * size, rows, columns))
+
+
+def refused(found: Callable[[Sequence[Value], Attributes], str]) -> Converter:
+    """A converter that leaves an operator to the importer, unless `found` says what of it is not supported."""
+
+    def convert(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> None:
+        if what := found(inputs, attrs):
+            raise NotImplementedError(what)
+
+    return convert
+
+
+def roi_align_of_maxima(_inputs: Sequence[Value], attrs: Attributes) -> str:
+    """Whose maximum ONNX takes before it adds what is interpolated, and the importer after."""
+    return "mode max: export it with mode avg" if attrs.get("mode") == b"max" else ""
+
+
+def top_of_unsigned(inputs: Sequence[Value], _attrs: Attributes) -> str:
+    """Sorting has no kernel of these types."""
+    dtype = str(inputs[0].ty.dtype)
+    return f"values of {dtype}: cast them to int64" if dtype.startswith("uint") else ""
+
+
+def computed_size(inputs: Sequence[Value], _attrs: Attributes) -> str:
+    """MaxUnpool's third input."""
+    computed = inputs[2] is not None and constant_of(inputs[2]) is None
+    return "output_shape that the network computes: make it a constant" if computed else ""

@@ -1,0 +1,113 @@
+"""Converters of ONNX operators on single numbers: shifts, bits read as another type, powers, remainders, and on booleans.
+
+A shift by as many bits as the type has, or by a negative number of them, leaves what the sign alone would fill; C and LLVM
+leave it undefined. Relax has no operator that reads bits as another type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+from tvm import topi
+
+from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
+
+Attributes = dict[str, Any]
+
+
+def bit_shift(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """BitShift by any number of bits; by constants within the width of the type it is left to the importer."""
+    value, places = inputs[:2]
+    dtype = np.dtype(str(value.ty.dtype))
+    width = 8 * dtype.itemsize
+    known = constant_of(places)
+    if known is not None and ((known >= 0) & (known < width)).all():
+        return None
+    if constant_of(value) is not None and known is not None:
+        value = bb.normalize(
+            relax.op.add(value, relax.const(np.zeros((), dtype)))
+        )  # the importer folds, by numpy's rules
+    fits = bb.normalize(relax.op.less(places, relax.const(np.array(width, dtype))))
+    if dtype.kind == "i":
+        positive = bb.normalize(relax.op.greater_equal(places, relax.const(np.array(0, dtype))))
+        fits = bb.normalize(relax.op.logical_and(fits, positive))
+    left = attrs.get("direction") == b"LEFT"
+    sign = dtype.kind == "i" and not left
+    most = relax.const(np.array(width - 1 if sign else 0, dtype))
+    by = bb.normalize(relax.op.where(fits, places, most))
+    shifted = bb.normalize((relax.op.left_shift if left else relax.op.right_shift)(value, by))
+    return shifted if sign else relax.op.where(fits, shifted, relax.const(np.array(0, dtype)))
+
+
+def bit_cast(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """The same bits as numbers of another type of as many bits."""
+    target = np.dtype(helper.tensor_dtype_to_np_dtype(int(attrs["to"])))
+    source = str(inputs[0].ty.dtype)
+    if int(attrs["to"]) == TensorProto.BOOL or source == "bool":
+        return relax.op.astype(inputs[0], target.name)
+    known = constant_of(inputs[0])
+    if known is not None:
+        return relax.const(np.ascontiguousarray(known).view(target))
+    return bb.call_te(topi.reinterpret, inputs[0], target.name, primfunc_name_hint="bit_cast")
+
+
+def remainder(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Mod of floats with the divisor's sign, as numpy has it: the importer's is NaN for infinite divisors."""
+    x, y = inputs
+    if attrs.get("fmod") or not str(x.ty.dtype).startswith("float") or all(constant_of(v) is not None for v in inputs):
+        return None
+    left = bb.normalize(relax.op.mod(x, y))  # with the sign of x
+    zero = relax.const(np.array(0, str(x.ty.dtype)))
+    below = [bb.normalize(relax.op.less(v, zero)) for v in (left, y)]
+    other = bb.normalize(relax.op.logical_xor(*below))
+    other = bb.normalize(relax.op.logical_and(other, bb.normalize(relax.op.not_equal(left, zero))))
+    return relax.op.where(other, bb.normalize(relax.op.add(left, y)), left)
+
+
+def power(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
+    """Pow of a float and a constant of another type, which is cast; or of integers, by squaring and multiplying; or of an
+    integer and a float, computed as floats."""
+    x, by, kind = inputs[0], inputs[1], str(inputs[0].ty.dtype)
+    exponent, base = constant_of(by), constant_of(x)
+    if exponent is not None and base is not None:
+        return relax.const(np.power(base, exponent).astype(kind))
+    if kind.startswith("float"):
+        if exponent is None or str(exponent.dtype) == kind:
+            return None
+        return relax.op.power(x, relax.const(exponent.astype(kind)))
+    if str(by.ty.dtype).startswith("float"):
+        real = bb.normalize(relax.op.astype(x, str(by.ty.dtype)))
+        return relax.op.astype(bb.normalize(relax.op.power(real, by)), kind)
+    if exponent is None or (exponent < 0).any():
+        raise NotImplementedError(
+            "integers to a power that is computed or negative: make it a constant, or cast to float"
+        )
+    one = relax.const(np.array(1, kind))
+    result, factor = one, x
+    for bit in range(int(exponent.max(initial=0)).bit_length()):
+        factor = bb.normalize(relax.op.multiply(factor, factor)) if bit else factor
+        used = relax.const((exponent >> bit & 1).astype("bool"))
+        result = bb.normalize(relax.op.multiply(result, bb.normalize(relax.op.where(used, factor, one))))
+    return relax.op.broadcast_to(result, np.broadcast_shapes(shape_of(x), exponent.shape)) if result is one else result
+
+
+def of_truths(operator: Callable[..., Value]) -> Callable[[Any, Sequence[Value], Attributes], Value | None]:
+    """A converter of a maximum or minimum of booleans over constant axes, which TVM has for numbers alone."""
+
+    def convert(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+        if str(inputs[0].ty.dtype) != "bool":
+            return None
+        given = inputs[1]
+        axes = attrs.get("axes") if given is None else constant_of(given)
+        if given is not None and axes is None:
+            raise NotImplementedError("axes that the network computes: make them a constant")
+        if attrs.get("noop_with_empty_axes") and (axes is None or not len(axes)):
+            return inputs[0]
+        numbers = bb.normalize(relax.op.astype(inputs[0], "int8"))
+        over = None if axes is None or not len(axes) else [int(a) for a in axes]
+        return relax.op.astype(bb.normalize(operator(numbers, over, bool(attrs.get("keepdims", 1)))), "bool")
+
+    return convert
