@@ -21,7 +21,8 @@ os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"  # every cas
 
 import onnx
 
-from tvm_cascade.testing.conformance import PASS, REFUSED, Outcome, outcomes, read_expected, written
+from tvm_cascade.testing.conformance import outcomes, read_expected, written
+from tvm_cascade.testing.forked import PASS, REFUSED, Outcome
 from tvm_cascade.testing.onnx_suite import Case, suite
 
 HERE = Path(__file__).parent

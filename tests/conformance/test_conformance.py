@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from tvm_cascade.testing.conformance import PASS, REFUSED, Outcome, difference, outcomes, read_expected, written
+from tvm_cascade.testing.conformance import difference, outcomes, read_expected, written
+from tvm_cascade.testing.forked import PASS, REFUSED, Outcome
 from tvm_cascade.testing.onnx_suite import Case, suite
 
 EXPECTED = Path(__file__).parent / "expected.txt"

@@ -36,8 +36,8 @@ from tvm_cascade.importers.onnx_normalizations import (
     lp_normalization,
     rms_normalization,
 )
+from tvm_cascade.importers.onnx_numbers import bit_cast, bit_shift, of_truths, power, remainder, sloped
 from tvm_cascade.importers.onnx_recurrent import gru, lstm, rnn, with_outputs_read
-from tvm_cascade.importers.onnx_numbers import bit_cast, bit_shift, of_truths, power, remainder
 from tvm_cascade.importers.onnx_resize import resize, text, upsample
 from tvm_cascade.importers.onnx_signals import cumulative_product, fourier, short_time_fourier
 from tvm_cascade.importers.values import Value, blocks_closed, constant_of, relax, shape_of
@@ -310,6 +310,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "BitShift": bit_shift,
         "BitCast": bit_cast,
         "Mod": remainder,
+        "PRelu": sloped,
         "ReduceMax": of_truths(relax.op.max),
         "ReduceMin": of_truths(relax.op.min),
         "EyeLike": eye_like,

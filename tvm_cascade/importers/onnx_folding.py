@@ -84,7 +84,7 @@ def with_input_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
 def computed_shape(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int, str] | None:
     """The position of the first operator whose output has another shape for other values, and a sentence that says so;
     None where ONNX infers every shape from those of the model's inputs, `shapes`."""
-    known = _shapes(with_input_shapes(model, shapes))
+    known = static_shapes(with_input_shapes(model, shapes))
     for at, node in enumerate(model.graph.node):
         if node.output[0] not in known and node.op_type != "Constant":
             of_onnx = node.domain in ("", "ai.onnx")

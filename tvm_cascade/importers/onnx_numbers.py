@@ -94,6 +94,18 @@ def power(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
     return relax.op.broadcast_to(result, np.broadcast_shapes(shape_of(x), exponent.shape)) if result is one else result
 
 
+def sloped(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """PRelu of computed slopes, which ONNX broadcasts, and before opset 7 of a slope for every channel; the others are left
+    to the importer."""
+    x, slope = inputs[:2]
+    if attrs["tvm_custom"]["opset"] < 7 and len(shape_of(slope)) == 1 and shape_of(slope)[0] > 1:
+        return relax.op.nn.prelu(x, slope, 1)
+    if constant_of(slope) is not None:
+        return None
+    below = bb.normalize(relax.op.less(x, relax.const(np.array(0, str(x.ty.dtype)))))
+    return relax.op.where(below, bb.normalize(relax.op.multiply(x, slope)), x)
+
+
 def of_truths(operator: Callable[..., Value]) -> Callable[[Any, Sequence[Value], Attributes], Value | None]:
     """A converter of a maximum or minimum of booleans over constant axes, which TVM has for numbers alone."""
 

@@ -9,14 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,42 +22,22 @@ from tvm import relax as _relax
 
 import tvm_cascade
 from tvm_cascade.errors import CascadeError
+from tvm_cascade.testing.forked import CRASH, PASS, REFUSED, SECONDS, WRONG, Outcome, forked
 from tvm_cascade.testing.onnx_suite import Case
 
 relax: Any = _relax  # its nodes get their fields at run time
-SECONDS = 60  # for one case; longer is a hang
-PASS, REFUSED, WRONG, CRASH, HANG = "pass", "refused", "wrong", "crash", "hang"
 _LONGEST = 300  # characters of a reason
 _NARROWED = {("int64", "int32"), ("uint64", "uint32"), ("uint64", "int32"), ("float16", "float32")}
 _NARROWED |= {("float64", "float32"), ("bool", "int8"), ("bool", "uint8")}
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a case, and why where it did not pass."""
-
-    verdict: str
-    reason: str = ""
 
 
 _Way = Callable[[Path, Mapping[str, tuple[int, ...]], Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def outcomes(cases: Iterable[Case], jobs: int = 1, seconds: int = SECONDS) -> Iterator[tuple[Case, Outcome]]:
-    """What becomes of every case, in the order in which they end: `jobs` processes at a time, each of which may take
-    `seconds`."""
-    waiting, running = iter(cases), list[_Child]()
+    """What becomes of every case, in the order in which they end; see `forked`."""
     _warm()
-    while True:
-        running += [_started(case, seconds) for case in islice(waiting, jobs - len(running))]
-        if not running:
-            return
-        left = max(min(child.deadline for child in running) - time.monotonic(), 0)
-        ready = select.select([child.pipe for child in running], [], [], left)[0]
-        for child in list(running):
-            if child.pipe in ready or child.deadline <= time.monotonic():
-                running.remove(child)
-                yield child.case, _ended(child, child.pipe in ready, seconds)
+    yield from forked(cases, _found, jobs, seconds)
 
 
 def _warm() -> None:
@@ -79,58 +53,14 @@ def _warm() -> None:
             assert not difference(way(path, {}, inputs), case.outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
-    case: Case
-    process: int
-    pipe: int  # from which its outcome is read
-    deadline: float  # of the monotonic clock
-
-
-def _started(case: Case, seconds: int) -> _Child:
-    read, write = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            os.setpgid(0, 0)
-            os.close(read)
-            _silence()
-            os.write(write, json.dumps(_found(case)).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    return _Child(case, process, read, time.monotonic() + seconds)
-
-
-def _ended(child: _Child, ready: bool, seconds: int) -> Outcome:
-    text = os.read(child.pipe, 1 << 16) if ready else b""
-    os.close(child.pipe)
-    if not text:
-        with suppress(OSError):  # with the compilers that it started
-            os.killpg(child.process, signal.SIGKILL)
-    status = os.waitpid(child.process, 0)[1]
-    if text:
-        return Outcome(*json.loads(text))
-    return (
-        Outcome(CRASH, f"the process died with status {status}") if ready else Outcome(HANG, f"longer than {seconds} s")
-    )
-
-
-def _silence() -> None:
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)
-    os.dup2(nothing, 2)
-
-
-def _found(case: Case) -> tuple[str, str]:
+def _found(case: Case) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TVM_CASCADE_CACHE_DIR"] = f"{folder}/cache"
         try:
             found = _tried(case, Path(folder))
         except Exception as error:  # any that is not the project's own is a finding
             found = Outcome(CRASH, f"{type(error).__name__}: {str(error).strip()}")
-        reason = " ".join(found.reason.replace(f"{folder}/", "").split())
-        return found.verdict, reason[:_LONGEST]
+        return Outcome(found.verdict, " ".join(found.reason.replace(f"{folder}/", "").split())[:_LONGEST])
 
 
 def _tried(case: Case, folder: Path) -> Outcome:

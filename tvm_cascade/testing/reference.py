@@ -50,30 +50,30 @@ class Reference:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         kernels = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if plain else OpResolverType.BUILTIN_REF
-        self._interpreter: Any = Interpreter(
+        self.interpreter: Any = Interpreter(
             model_content=data,
             experimental_op_resolver_type=kernels,
             experimental_preserve_all_tensors=True,
             num_threads=1,
         )
-        for detail, shape in zip(self._interpreter.get_input_details(), shapes, strict=False):
-            self._interpreter.resize_tensor_input(detail["index"], shape)
-        self._interpreter.allocate_tensors()
-        self.inputs = self._interpreter.get_input_details()
-        self.outputs = self._interpreter.get_output_details()
-        self.tensors = {d["name"]: d["index"] for d in self._interpreter.get_tensor_details()}
+        for detail, shape in zip(self.interpreter.get_input_details(), shapes, strict=False):
+            self.interpreter.resize_tensor_input(detail["index"], shape)
+        self.interpreter.allocate_tensors()
+        self.inputs = self.interpreter.get_input_details()
+        self.outputs = self.interpreter.get_output_details()
+        self.tensors = {d["name"]: d["index"] for d in self.interpreter.get_tensor_details()}
 
     def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         """Outputs of one inference, in the model's order; states (of an LSTM) start at zero."""
-        self._interpreter.reset_all_variables()
+        self.interpreter.reset_all_variables()
         for detail, array in zip(self.inputs, arrays, strict=True):
-            self._interpreter.set_tensor(detail["index"], array)
-        self._interpreter.invoke()
-        return [self._interpreter.get_tensor(d["index"]).copy() for d in self.outputs]
+            self.interpreter.set_tensor(detail["index"], array)
+        self.interpreter.invoke()
+        return [self.interpreter.get_tensor(d["index"]).copy() for d in self.outputs]
 
     def tensor(self, index: int) -> np.ndarray:
         """Any tensor of the last inference."""
-        return self._interpreter.get_tensor(index).copy()
+        return self.interpreter.get_tensor(index).copy()
 
 
 def with_every_tensor(mod: tvm.IRModule) -> tuple[tvm.IRModule, tuple[str, ...]]:

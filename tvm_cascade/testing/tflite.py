@@ -14,7 +14,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-_ELEMENT_TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "bool": 6, "int16": 7, "int8": 9}
+ELEMENT_TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "bool": 6, "int16": 7, "int8": 9}
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class ModelWriter:
         tensor.name = name if name is not None else f"t{len(self._tensors)}"
         tensor.shape = np.array(shape, "int32")
         tensor.shapeSignature = None if signature is None else np.array(signature, "int32")
-        tensor.type = _ELEMENT_TYPES[dtype]
+        tensor.type = ELEMENT_TYPES[dtype]
         tensor.isVariable = variable  # a state that the interpreter keeps
         if scale is not None:
             q = schema.QuantizationParametersT()

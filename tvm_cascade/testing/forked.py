@@ -1,0 +1,92 @@
+"""Many independent examinations, each in a process of its own: what crashes or hangs there is an outcome like any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, TypeVar
+
+SECONDS = 60  # of processor time for one; longer is a hang
+PASS, REFUSED, WRONG, CRASH, HANG = "pass", "refused", "wrong", "crash", "hang"
+_WAITING = 10  # times as long by the clock, for what sleeps, or shares the processor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one, and why where it did not pass."""
+
+    verdict: str
+    reason: str = ""
+
+
+def forked(
+    tasks: Iterable[T], examine: Callable[[T], Outcome], jobs: int = 1, seconds: int = SECONDS
+) -> Iterator[tuple[T, Outcome]]:
+    """What `examine` says of every task, in the order in which they end: `jobs` processes at a time, each of which may take
+    `seconds` of processor time."""
+    waiting, running = iter(tasks), list[_Child[T]]()
+    while True:
+        running += [_started(task, examine, seconds) for task in islice(waiting, jobs - len(running))]
+        if not running:
+            return
+        left = max(min(child.deadline for child in running) - time.monotonic(), 0)
+        ready = select.select([child.pipe for child in running], [], [], left)[0]
+        for child in list(running):
+            if child.pipe in ready or child.deadline <= time.monotonic():
+                running.remove(child)
+                yield child.task, _ended(child, child.pipe in ready, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Child(Generic[T]):
+    task: T
+    process: int
+    pipe: int  # from which its outcome is read
+    deadline: float  # of the monotonic clock
+
+
+def _started(task: T, examine: Callable[[T], Outcome], seconds: int) -> _Child[T]:
+    read, write = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            os.setpgid(0, 0)
+            os.close(read)
+            _silence()
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, 2 * seconds))
+            found = examine(task)
+            os.write(write, json.dumps((found.verdict, found.reason)).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    return _Child(task, process, read, time.monotonic() + _WAITING * seconds)
+
+
+def _ended(child: _Child[T], ready: bool, seconds: int) -> Outcome:
+    text = os.read(child.pipe, 1 << 16) if ready else b""
+    os.close(child.pipe)
+    if not text:
+        with suppress(OSError):  # with the compilers that it started
+            os.killpg(child.process, signal.SIGKILL)
+    status = os.waitpid(child.process, 0)[1]
+    if text:
+        return Outcome(*json.loads(text))
+    if not ready or os.waitstatus_to_exitcode(status) == -signal.SIGXCPU:
+        return Outcome(HANG, f"longer than {seconds} s")
+    return Outcome(CRASH, f"the process died with status {status}")
+
+
+def _silence() -> None:
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.dup2(nothing, 2)
