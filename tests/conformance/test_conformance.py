@@ -14,7 +14,14 @@ from tvm_cascade.testing.forked import PASS, REFUSED, Outcome
 from tvm_cascade.testing.onnx_suite import Case, suite
 
 EXPECTED = Path(__file__).parent / "expected.txt"
-CASES = 100
+CASES = 80
+ONCE_WRONG = (
+    "bitshift_left_int32_negative_shift", "bitshift_right_int32_shift_ge_width", "dropout_default_mask",
+    "mod_float_edge_cases_fmod_0_float32", "nonmaxsuppression_iou_threshold_boundary", "reduce_max_bool_inputs",
+    "resize_downsample_scales_cubic_align_corners", "resize_downsample_scales_linear_align_corners",
+    "resize_tf_crop_and_resize_axes_3_2", "roialign_mode_max", "spacetodepth_crd_mode_example", "pow_types_int32_int32",
+    "attention_24_fullymasked_qk_matmul_output_mode3_zero", "reduce_max_empty_set", "top_k_uint64",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +47,13 @@ def test_every_case_is_expected(cases: list[Case], expected: dict[str, Outcome])
 
 
 def test_a_part_of_the_suite_ends_as_expected(cases: list[Case], expected: dict[str, Outcome]) -> None:
-    """Small cases: the expansions of large functions take long to import, and are left to the whole run."""
+    """Those that were wrong once, and of the others small ones: the expansions of large functions take long to import, and
+    are left to the whole run."""
     small = [case for case in cases if case.name in expected and len(case.model.graph.node) <= 12]
-    drawn = sorted(small, key=Case.rank)[:CASES]
-    found = {case.name: outcome for case, outcome in outcomes(drawn)}
-    assert len(found) == CASES
+    before = [case for case in cases if case.name.removeprefix("node/test_") in ONCE_WRONG]
+    drawn = {case.name: case for case in (*before, *sorted(small, key=Case.rank)[:CASES])}
+    found = {case.name: outcome for case, outcome in outcomes(drawn.values())}
+    assert len(found) == len(drawn) >= CASES
     changed = {name: (o, expected[name].verdict) for name, o in found.items() if o.verdict != expected[name].verdict}
     assert not changed
 

@@ -94,16 +94,11 @@ def power(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
     return relax.op.broadcast_to(result, np.broadcast_shapes(shape_of(x), exponent.shape)) if result is one else result
 
 
-def sloped(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """PRelu of computed slopes, which ONNX broadcasts, and before opset 7 of a slope for every channel; the others are left
-    to the importer."""
-    x, slope = inputs[:2]
-    if attrs["tvm_custom"]["opset"] < 7 and len(shape_of(slope)) == 1 and shape_of(slope)[0] > 1:
-        return relax.op.nn.prelu(x, slope, 1)
-    if constant_of(slope) is not None:
-        return None
-    below = bb.normalize(relax.op.less(x, relax.const(np.array(0, str(x.ty.dtype)))))
-    return relax.op.where(below, bb.normalize(relax.op.multiply(x, slope)), x)
+def sloped(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """PRelu before opset 7, with a slope for every channel: the importer takes it for one of every column."""
+    slope = inputs[1]
+    several = attrs["tvm_custom"]["opset"] < 7 and len(shape_of(slope)) == 1 and shape_of(slope)[0] > 1
+    return relax.op.nn.prelu(inputs[0], slope, 1) if several else None
 
 
 def of_truths(operator: Callable[..., Value]) -> Callable[[Any, Sequence[Value], Attributes], Value | None]:
