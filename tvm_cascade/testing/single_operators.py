@@ -96,12 +96,11 @@ def _referred(path: Path) -> Outcome:
         made = [reference.run(arrays) for arrays in runs]
     except (ValueError, RuntimeError) as error:
         return Outcome(UNKNOWN, str(error).splitlines()[0])
-    sides = {
-        side: [a for tensor in zip(*values, strict=True) for a in tensor]
-        for side, values in (("inputs", runs), ("outputs", made))
-    }
-    arrays = {f"{k}/{side}": a for side, values in sides.items() for k, a in enumerate(values)}
-    np.savez(path.with_suffix(".npz"), **arrays, **{side: np.array(len(values)) for side, values in sides.items()})
+    held: dict[str, Any] = {}
+    for side, values in (("inputs", runs), ("outputs", made)):
+        arrays = [array for tensor in zip(*values, strict=True) for array in tensor]
+        held |= {side: len(arrays), **{f"{k}/{side}": array for k, array in enumerate(arrays)}}
+    np.savez(path.with_suffix(".npz"), **held)
     return Outcome(PASS)
 
 

@@ -136,7 +136,7 @@ class ModelWriter:
         for side, swap in ((self.inputs, False), (self.outputs, True)):
             for k, inner in enumerate(side):
                 like = self._tensors[inner]
-                if like.type != _ELEMENT_TYPES["uint8"] or like.quantization is None:
+                if like.type != ELEMENT_TYPES["uint8"] or like.quantization is None:
                     continue
                 scale, zero = float(like.quantization.scale[0]), int(like.quantization.zeroPoint[0])
                 side[k] = self.tensor(like.shape, "uint8", scale, zero)
