@@ -12,9 +12,11 @@ pytest.importorskip("onnx")
 
 import onnx
 
+from tvm_cascade.cores import kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.pipeline import prepare
 from tvm_cascade.testing.reference import Compiled
 
 _LOWER: Any = LowerQuantized()
@@ -204,8 +206,26 @@ def test_fused_quantized_operators(tmp_path: Path) -> None:
     assert {"conv2d", "dense"} <= set(kinds)
 
 
+def test_weights_of_uint8_take_the_kernels_of_int8(tmp_path: Path) -> None:
+    net = _Network("uint8", 2)
+
+    def pair(scale: float, zero: int) -> list[str]:
+        return [net.constant(np.float32(scale)), net.constant(np.array(zero, "uint8"))]
+
+    w = net.constant(net.rng.integers(0, 256, (8, 8, 3, 3)).astype("uint8"))
+    x, out = pair(1 / 255, 0), pair(0.05, 120)
+    stored = net.node("QuantizeLinear", ["x", *x])
+    conv = net.node("QLinearConv", [stored, *x, w, *pair(0.004, 151), *out], pads=[1, 1, 1, 1])
+    y = net.node("DequantizeLinear", [conv, *out])
+    net.finish(tmp_path / "q.onnx", y, [1, 8, 6, 6], [1, 8, 6, 6])
+    assert "conv2d" in _compare(tmp_path / "q.onnx", (1, 8, 6, 6), 0.05, 1)
+    prepared = prepare(load(tmp_path / "q.onnx"), kernel_target("cortex-m55", "obj"))
+    rules = [k.rule for op, k in zip(prepared.graph.ops, prepared.kernels, strict=True) if k and op.kind == "conv2d"]
+    assert len(rules) == 1 and rules[0].startswith("cortex_m_mve")
+
+
 def test_contrib_operators_are_spelled_out() -> None:
-    from tvm_cascade.importers.onnx_qoperators import RULES, as_signed, spell_out
+    from tvm_cascade.importers.onnx_qoperators import RULES, spell_out
 
     pair = ["s", "z"]
     nodes = [
@@ -219,7 +239,7 @@ def test_contrib_operators_are_spelled_out() -> None:
     spelled = [n.op_type for n in spell_out(model).graph.node]
     assert [n for n in spelled if "Linear" not in n] == ["Add", "GlobalAveragePool", "Concat", "Sigmoid"]
     assert not set(spelled) & set(RULES)
-    again = [name for n in as_signed(spell_out(model)).graph.node for name in n.output]
+    again = [name for n in spell_out(model).graph.node for name in n.output]
     assert len(set(again)) == len(again)
     assert spelled.count("DequantizeLinear") == 6 and spelled.count("QuantizeLinear") == 4
     assert [n.op_type for n in model.graph.node] == [n.op_type for n in nodes]

@@ -50,7 +50,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm_cascade.importers.onnx_functions import expand_functions
         from tvm_cascade.importers.onnx_graph import in_order, narrow_indices
         from tvm_cascade.importers.onnx_halves import as_floats
-        from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
+        from tvm_cascade.importers.onnx_qoperators import spell_out
     except ImportError as error:
         raise MissingToolError("onnx", extras.remedy("onnx")) from error
     try:
@@ -61,7 +61,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         if not model.graph.node:
             raise LoadError(path, "not an ONNX model: its graph has no operator")
         given = in_order(path, model)
-        model = as_signed(spell_out(as_floats(narrow_indices(given))))
+        model = spell_out(as_floats(narrow_indices(given)))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
         spelled = without_branches(expand_functions(model, shapes, known), shapes)
         model = in_order(path, expand_functions(spelled, shapes, known))

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import helper, numpy_helper
 
 from tvm_cascade.importers.onnx_folding import copied
@@ -74,37 +73,12 @@ class _Writer:
     def data(self, name: str) -> np.ndarray:
         return np.asarray(numpy_helper.to_array(self.weights[name]))
 
-    def is_unsigned(self, name: str) -> bool:
-        """Whether a constant is of uint8."""
-        return name in self.weights and self.weights[name].data_type == onnx.TensorProto.UINT8
-
     def constant(self, data: np.ndarray) -> str:
         name = self.fresh()
         tensor = numpy_helper.from_array(data, name)
         self.graph.initializer.append(tensor)
         self.weights[name] = tensor
         return name
-
-
-def as_signed(model: Any) -> Any:
-    """A copy of `model` whose inner uint8 tensors are int8, every value and zero point 128 less: the same network, in
-    the type that kernels are fastest in. The model's inputs and outputs keep their types."""
-    made = copied(model)
-    writer = _Writer(made)
-    readers: dict[str, list[Any]] = {}
-    for node in made.graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    seen = {o.name for o in made.graph.output}
-    for node in made.graph.node:
-        if node.op_type != "QuantizeLinear" or not writer.is_unsigned(_input(node, 2)) or node.output[0] in seen:
-            continue
-        users = readers.get(node.output[0], [])
-        if not users or any(u.op_type != "DequantizeLinear" or not writer.is_unsigned(_input(u, 2)) for u in users):
-            continue
-        for one in (node, *users):
-            one.input[2] = writer.constant((writer.data(one.input[2]).astype("int16") - 128).astype("int8"))
-    return made
 
 
 _Rule = Callable[[_Writer, Any], None]
