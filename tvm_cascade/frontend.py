@@ -15,6 +15,7 @@ import tvm
 
 from tvm_cascade import checks
 from tvm_cascade.errors import LoadError
+from tvm_cascade.importers.index_inputs import with_index_inputs
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.limits import check_types
 from tvm_cascade.importers.stored_io import storable_inputs, store_io, with_scales
@@ -93,7 +94,7 @@ def load(
     loader = _LOADERS.get(path.suffix.lower()) or _by_content(path, data)
     mod = loader(path, _cut(path, data, cut), dict(input_shapes or {}))
     check_types(path, mod)
-    mod = with_scales(attach(mod, replace(io_spec(mod), cut=cut)))
+    mod = with_index_inputs(with_scales(attach(mod, replace(io_spec(mod), cut=cut))))
     return store_io(mod) if stored_io else mod
 
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tvm_cascade.errors import LoadError
-from tvm_cascade.frontend import load
+from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.passes.float_remains import float_remains
@@ -101,6 +101,15 @@ _GATHERS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[int, ...]]] 
     "flattened": (lambda net, x: torch.take(x, net.i), _held(i=[[0, -1], [4, 2]]), (2, 5)),
     "last step of an LSTM": (lambda net, x: net.r(x)[0][-1], {"r": torch.nn.LSTM(8, 16)}, (5, 1, 8)),
     "all of an LSTM": (lambda net, x: net.r(x), {"r": torch.nn.LSTM(8, 16, bidirectional=True)}, (5, 1, 8)),
+    "an LSTM of two layers in both directions": (
+        lambda net, x: net.r(x)[1],
+        {"r": torch.nn.LSTM(8, 6, 2, bidirectional=True, batch_first=True)},
+        (2, 5, 8),
+    ),
+    "an LSTM with a projection": (lambda net, x: net.r(x), {"r": torch.nn.LSTM(8, 6, 2, proj_size=3)}, (5, 2, 8)),
+    "a GRU without biases": (lambda net, x: net.r(x), {"r": torch.nn.GRU(8, 6, bias=False)}, (5, 2, 8)),
+    "an RNN": (lambda net, x: net.r(x, x[:1, :, :6]), {"r": torch.nn.RNN(8, 6)}, (5, 2, 8)),
+    "an RNN of relu": (lambda net, x: net.r(x), {"r": torch.nn.RNN(8, 6, nonlinearity="relu")}, (5, 2, 8)),
     "last step of a GRU": (lambda net, x: net.r(x)[0][-1], {"r": torch.nn.GRU(8, 16)}, (5, 1, 8)),
 }
 
@@ -148,3 +157,22 @@ def test_an_index_by_booleans_is_refused(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(Network(), (torch.rand(3, 4),)), tmp_path / "n.pt2")
     with pytest.raises(LoadError, match="booleans"):
         load(tmp_path / "n.pt2")
+
+
+def test_token_ids_are_narrow(tmp_path: Path) -> None:
+    """An embedding takes int32, and its random ids lie below the table's extent."""
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(11, 6)
+
+        def forward(self, ids: Any) -> Any:
+            return torch.relu(self.table(ids)).mean(1)
+
+    net, ids = Network().eval(), torch.tensor([[1, 10, 0]])
+    torch.export.save(torch.export.export(net, (ids,)), tmp_path / "n.pt2")
+    mod = load(tmp_path / "n.pt2")
+    (spec,) = io_spec(mod).inputs
+    assert (spec.dtype, spec.extent) == ("int32", 11)
+    np.testing.assert_allclose(Compiled(mod)(ids.numpy().astype("int32"))[0], net(ids).detach().numpy(), atol=1e-6)

@@ -48,7 +48,8 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def random_inputs(image: Image, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random input arrays of all networks by `Image.label`: integers uniform over their type, floats standard normal.
+    """Random input arrays of all networks by `Image.label`: integers uniform over their type (indices: below
+    their extent), floats standard normal.
 
     The generator is seeded again for each network, so a network of a bundle gets the same inputs as when it runs alone.
     """
@@ -62,7 +63,7 @@ def random_inputs(image: Image, seed: int = 0) -> dict[str, np.ndarray]:
 def _random(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
     dtype = np.dtype(spec.dtype)
     if dtype.kind in "iu":
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if spec.extent is None else (0, spec.extent - 1)
         return rng.integers(low, high, spec.shape, dtype=dtype, endpoint=True)
     return rng.standard_normal(spec.shape).astype(dtype)
 

@@ -1,0 +1,117 @@
+"""Inputs that are only indices, such as token ids: int32, which kernels take, and known to lie below an extent.
+
+From such an input every path leads through moves of its elements, and through counting negative ones from the end, to gathers
+along axes. Random inputs are drawn below the smallest of their extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import tvm
+
+from tvm_cascade.importers.interface import attach, io_spec
+from tvm_cascade.importers.values import Rewriting, Value, bindings_of, constant_of, name_of, relax, shape_of
+from tvm_cascade.passes.relax_functions import substitute
+
+_MOVES = frozenset(("expand_dims", "flatten", "permute_dims", "reshape", "squeeze", "strided_slice"))
+_GATHERS = ("take", "gather_elements")
+_COMPARISONS = ("less", "greater_equal")
+
+
+def with_index_inputs(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` whose inputs of int64 that are only moved, cast to int32 and gathered by are int32; the extents of all inputs
+    that are only indices are in its interface."""
+    users = _users(mod)
+    inputs = list(mod["main"].params)
+    narrow = [p for p in inputs if str(getattr(p.ty, "dtype", "")) == "int64" and _is_narrow(p, users)]
+    mod = _Narrowing(mod, narrow).narrowed() if narrow else mod
+    users, spec = _users(mod), io_spec(mod)
+    found = [
+        replace(s, dtype=str(p.ty.dtype), extent=_extent(p, users))
+        for s, p in zip(spec.inputs, mod["main"].params, strict=True)
+    ]
+    return mod if tuple(found) == spec.inputs else attach(mod, replace(spec, inputs=tuple(found)))
+
+
+class _User(NamedTuple):
+    """What reads a variable: the operator's name, empty for the result of `main`; its call, and the variable of that."""
+
+    kind: str
+    call: Value
+    var: Value
+
+
+Users = Mapping[Value, list[_User]]
+
+
+def _users(mod: Any) -> Users:
+    found: dict[Value, list[_User]] = {}
+    for binding in bindings_of(mod["main"]):
+        for var in relax.analysis.free_vars(binding.value):
+            found.setdefault(var, []).append(_User(name_of(binding.value), binding.value, binding.var))
+    for var in relax.analysis.free_vars(mod["main"].body.body):
+        found.setdefault(var, []).append(_User("", None, None))
+    return found
+
+
+def _is_narrow(var: Value, users: Users) -> bool:
+    """Whether all paths from an int64 value lead through moves to casts to int32 and gathers."""
+    for kind, call, made in users.get(var, []):
+        cast = kind == "astype" and str(call.attrs.dtype) == "int32"
+        gathered = kind in _GATHERS and not call.args[0].same_as(var)
+        if not (cast or gathered or (kind in _MOVES and _is_narrow(made, users))):
+            return False
+    return bool(users.get(var))
+
+
+def _extent(var: Value, users: Users) -> int | None:
+    """The smallest extent that the elements of `var` index; None where they are read as anything else, or not at all."""
+    if not str(getattr(var.ty, "dtype", "")).startswith("int"):
+        return None
+    found: list[int] = []
+    for kind, call, made in users.get(var, []):
+        if kind in _GATHERS and not call.args[0].same_as(var):
+            data, axis = shape_of(call.args[0]), call.attrs.axis
+            found.append(int(np.prod(data)) if axis is None else data[int(axis) % len(data)])
+        elif kind == "floor_mod" and (extent := constant_of(call.args[1])) is not None:
+            found.append(int(extent.min()))
+        elif kind in _MOVES or kind in ("astype", "where"):
+            inner = _extent(made, users)
+            if inner is None:
+                return None
+            found.append(inner)
+        elif not (kind in _COMPARISONS or (kind == "add" and _wraps(made, users))):
+            return None
+    return min(found, default=None)
+
+
+def _wraps(var: Value, users: Users) -> bool:
+    """Whether a sum is only chosen where an index counts from the end."""
+    return all(user.kind == "where" for user in users.get(var, []))
+
+
+class _Narrowing(Rewriting):
+    """Rewrites inputs of int64 as int32, with the moves behind them."""
+
+    def __init__(self, mod: Any, inputs: list[Value]) -> None:
+        super().__init__(mod)
+        made = {p: relax.Var(p.name, relax.TensorType(list(shape_of(p)), "int32")) for p in inputs}
+        self.params = [made.get(p, p) for p in self.main.params]
+        self.renamed: dict[Value, Value] = dict(made)
+
+    def narrowed(self) -> tvm.IRModule:
+        """The module with the new inputs."""
+        return self.run(self.params)
+
+    def _bind(self, var: Value, value: Value) -> None:
+        new = substitute(value, self.renamed)
+        if name_of(value) in _MOVES and value.args[0] in self.renamed:  # its type has to be inferred anew
+            new = relax.Call(value.op, [self.renamed[value.args[0]], *value.args[1:]], value.attrs)
+        self.renamed[var] = self.bb.emit(new, name_hint=var.name)
+
+    def _returned(self, value: Value) -> Value:
+        return substitute(value, self.renamed)
