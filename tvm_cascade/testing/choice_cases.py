@@ -142,6 +142,14 @@ def gather_nd(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator("GATHER_ND", [x, w.constant(indices)], [out], "GatherNdOptions")
 
 
+def top_k(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    shape = _shape(rng)
+    k = int(rng.integers(1, shape[-1] + 1))
+    x = w.activation(shape, dtype, *quantized(rng, dtype))
+    outs = [w.tensor((*shape[:-1], k), dtype, 0.1), w.tensor((*shape[:-1], k), "int32")]
+    w.operator("TOPK_V2", [x, w.constant(np.array(k, "int32"))], outs, "TopKV2Options")
+
+
 def concat_constants(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     """Some parts constant."""
     shape = list(_shape(rng))
@@ -247,6 +255,7 @@ OPERATORS: Mapping[str, Generator] = MappingProxyType(
         "strided_slice_masks": strided_slice_masks,
         "gather_batches": gather_batches,
         "gather_nd": gather_nd,
+        "top_k": top_k,
         "concat_constants": concat_constants,
         "gelu": _gelu(False),
         "gelu_tanh": _gelu(True),

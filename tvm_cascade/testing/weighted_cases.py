@@ -146,6 +146,27 @@ def lstm(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator(name, inputs, [w.tensor(result_shape, dtype, sh, zh)], table, intermediates=between, **options)
 
 
+def svdf(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    """Float, or int8 with a state of int16."""
+    batch, depth, units, rank, steps = dims(rng, 3, 12, 6, 4, 5)
+    (xs, xz), (fs, ts) = quantized(rng, dtype, 1e-3, 0.1), (log_uniform(rng, 1e-3, 0.05) for _ in range(2))
+    kind = "int16" if dtype == "int8" else dtype
+    state = log_uniform(rng, 1e-4, 1e-2)
+    out_scale = float(np.float32(state * ts * 32768 * 128 * log_uniform(rng, 0.2, 20.0)))
+    inputs = [
+        w.activation((batch, depth), dtype, xs, xz),
+        w.constant(stored(rng, (rank * units, depth), dtype), fs),
+        w.constant(stored(rng, (rank * units, steps), kind), ts),
+        w.constant(rng.normal(0, 3 * out_scale / (state * ts), units).astype("int32"), state * ts)
+        if dtype == "int8"
+        else w.constant(stored(rng, (units,), dtype)),
+        w.tensor((batch, rank * units * steps), kind, state, variable=True),
+    ]
+    inputs[3] = inputs[3] if rng.random() < 0.7 else -1
+    out = w.tensor((batch, units), dtype, out_scale, zero_point(rng, dtype))
+    w.operator("SVDF", inputs, [out], "SVDFOptions", rank=rank, fusedActivationFunction=1, version=3)
+
+
 OPERATORS: Mapping[str, Generator] = MappingProxyType(
     {
         "transpose_conv": transpose_conv,
@@ -154,6 +175,7 @@ OPERATORS: Mapping[str, Generator] = MappingProxyType(
         "sum": sum_,
         "reduce_prod": reduce_prod,
         "batch_matmul": batch_matmul,
+        "svdf": svdf,
     }
 )
 # the reference sums int8 as if it were unsigned, and has no products of uint8
@@ -161,6 +183,6 @@ KINDS = tuple(
     (name, dtype)
     for name in OPERATORS
     for dtype in ("int8", "uint8")
-    if (name, dtype) not in (("sum", "int8"), ("batch_matmul", "uint8"), ("reduce_prod", "uint8"))
+    if (name, dtype) not in (("sum", "int8"), ("batch_matmul", "uint8"), ("reduce_prod", "uint8"), ("svdf", "uint8"))
 )
 INT16 = ("transpose_conv", "grouped_conv2d", "batch_matmul", "prelu", "reduce_prod")
