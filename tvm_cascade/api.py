@@ -112,7 +112,7 @@ def plan(
         planned = pipeline.plan(loaded, request.plan, KernelSource(core, counts), progress)
         made = planned.prepared
         flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
-        told = pipeline.describe(planned, loaded.name, started, progress, whole=True, flash=flash)
+        told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=flash)
     return replace(told, limited=limit.limited)
 
 

@@ -64,7 +64,7 @@ def plan_for(
         planned = _planned(loaded, request, build, progress)
         progress(f"{loaded.name}: replaying the plan on simulated memory")
         pipeline.replay(planned.plan, planned.options.alignment)
-        told = pipeline.describe(planned, loaded.name, started, progress, whole=request.emit.report is not None)
+        told = pipeline.describe(planned, loaded, started, progress, whole=request.emit.report is not None)
     return planned, replace(told, limited=limit.limited)
 
 

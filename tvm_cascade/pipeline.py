@@ -15,12 +15,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
-import numpy as np
 from tvm.ir import IRModule
 
 from tvm_cascade import frontend
@@ -36,6 +35,7 @@ from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
 from tvm_cascade.report.frontier import frontier_report
 from tvm_cascade.report.left_out import left_out
+from tvm_cascade.report.suggestions import suggestions
 from tvm_cascade.request import LoadRequest, PlanRequest
 from tvm_cascade.results import PlanResult
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
@@ -56,6 +56,9 @@ class Loaded:
 
     mod: IRModule
     name: str  # of its file, without what follows the last dot
+    storable: Mapping[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # float inputs that are only quantized -> bytes stored, and as floats
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,12 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
     name = Path(model).stem
     mod = frontend.load(model, request.input_shapes, request.stored_io, request.until, request.from_)
     progress(f"{name}: reading the graph")
-    for spec in frontend.storable_inputs(mod):
-        stored = prod(spec.shape) * np.dtype(spec.dtype).itemsize
+    storable = {s.name: (s.bytes, prod(s.shape) * 4) for s in frontend.storable_inputs(mod)}
+    for tensor, (stored, real) in storable.items():
         progress(
-            f"{name}: {spec.name}: a float that the network only quantizes; --stored-io takes integers, "
-            f"{stored} bytes for {prod(spec.shape) * 4}"
+            f"{name}: {tensor}: a float that the network only quantizes; --stored-io takes integers, {stored} bytes for {real}"
         )
-    return Loaded(mod, name)
+    return Loaded(mod, name, storable)
 
 
 def plan(
@@ -137,14 +139,14 @@ def _prepared(mod: IRModule, made: PreparedGraph) -> Prepared:
 
 def describe(
     planned: Planned,
-    name: str,
+    loaded: Loaded,
     started: float,
     progress: Progress,
     whole: bool,
     flash: tuple[int, int] | None = None,
 ) -> PlanResult:
     """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` is bytes of weights and of code."""
-    chosen, options = planned.candidate, planned.options
+    chosen, options, name = planned.candidate, planned.options, loaded.name
     report = frontier_report(chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"))
     rewritten = chosen.rewritten
     return PlanResult(
@@ -161,6 +163,7 @@ def describe(
         groups=chosen.groups,
         in_groups=report.in_groups,
         flash=flash,
+        suggestions=suggestions(chosen.plan, options, loaded.storable),
     )
 
 

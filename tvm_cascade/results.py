@@ -32,6 +32,7 @@ class PlanResult:
     groups: Mapping[str, int] = field(default_factory=dict, kw_only=True)  # projection -> number of channel groups
     in_groups: tuple[bool, ...] = field(default=(), kw_only=True)  # whether points of the frontier use channel tiling
     flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
+    suggestions: tuple[str, ...] = field(default=(), kw_only=True)  # options that would save RAM, and how much
     limited: bool = field(
         default=False, kw_only=True
     )  # whether a limit ended a search: more time may give a smaller arena
@@ -71,6 +72,7 @@ class PlanResult:
             "candidates": dict(self.candidates),
             "channel_groups": dict(self.groups),
             "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
+            "suggestions": list(self.suggestions),
             "seconds": self.seconds,
         }
         if self.flash is not None:
@@ -97,6 +99,8 @@ class PlanResult:
             parts += ["", "kept: " + ", ".join(f"{name} ({exact})" for name, exact in self.candidates.items())]
         if self.estimates:
             parts += ["", frontier_table(self.frontier, self.estimates, self.in_groups)]
+        if self.suggestions:
+            parts += ["", "less RAM:", *(f"  {line}" for line in self.suggestions)]
         if verbose:
             why = [f"  {name}: {reason}" for name, reason in self.left_out.items()]
             parts += ["", "left out of cascades:", *(why or ["  none"])]

@@ -100,6 +100,9 @@ class Plan:
     baseline_macs: int  # multiply-accumulates without recompute
     baseline_peak: int  # bytes: layer by layer in file order (`layerwise.baseline_peak`)
     bound: int  # bytes: no plan of this search space is smaller
+    finer: tuple[int, float] | None = (
+        None  # arena, and factor of instructions, of a smaller plan that `max_time` refuses
+    )
 
     @property
     def peak(self) -> int:

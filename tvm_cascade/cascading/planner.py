@@ -26,7 +26,7 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
 from tvm_cascade.cascading.regions import region_order
 from tvm_cascade.cascading.segments import SegmentCosts
-from tvm_cascade.cascading.timing import instruction_factor
+from tvm_cascade.cascading.timing import instruction_factor, refused_by_time
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import AllocateOptions, Allocation
@@ -129,7 +129,7 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
     plan, steps = _cascade(graph, options), options.steps
     if steps is None or options.granularity != "auto":
         return plan, options
-    bound, first = plan.bound, options
+    smallest, first = plan, options
     coarser = CHUNKS[::-1] if len(graph.ops) <= LARGE else ()
     for finest in (options.finest, *(c for c in (*coarser, 0) if c > options.finest or not c)):
         if instruction_factor(plan, steps) <= options.max_time:
@@ -140,7 +140,7 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
     if options != first and any(segment.tile.by_pixels for segment in plan.segments):  # finer steps do not always win
         with suppress(SearchStopped):
             plan = smaller(_cascade(graph, replace(options, finest=0)), plan)
-    return replace(plan, bound=bound), options
+    return replace(plan, bound=smallest.bound, finer=refused_by_time(plan, smallest, steps)), options
 
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:

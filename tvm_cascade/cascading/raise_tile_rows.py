@@ -41,7 +41,7 @@ def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
     able = any(op.kernels.multi_row for op in plan.graph.ops)
     if options.steps is None or not able or any(s.stripes for s in plan.segments):
         return plan
-    return _RaiseTileRows(plan, options, options.steps).plan
+    return replace(_RaiseTileRows(plan, options, options.steps).plan, finer=plan.finer)
 
 
 @dataclass(frozen=True, slots=True)

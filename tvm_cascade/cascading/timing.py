@@ -7,6 +7,11 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores.step_model import StepModel
 
 
+def refused_by_time(plan: Plan, smallest: Plan, model: StepModel) -> tuple[int, float] | None:
+    """Bytes and `instruction_factor` of the plan of smallest arena, where a limit on instructions made `plan` larger."""
+    return (smallest.peak, instruction_factor(smallest, model)) if smallest.peak < plan.peak else None
+
+
 def instruction_factor(plan: Plan, model: StepModel) -> float:
     """Estimated instructions of a plan, as a factor of those of its operators run by whole rows.
 

@@ -1,0 +1,70 @@
+"""Options that `plan` suggests: they are named where they help, with the bytes that come true."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tvm_cascade
+from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cores.cortex_m4 import STEPS
+from tvm_cascade.graph import Graph
+from tvm_cascade.report.suggestions import suggestions
+from tvm_cascade.testing.graphs import ds_cnn, mobilenet_v1
+from tvm_cascade.testing.tflite import ModelWriter
+
+_OPTIONS = PlanOptions(steps=STEPS)
+
+
+def _said(graph: Graph, options: PlanOptions) -> tuple[str, ...]:
+    return suggestions(plan_graph(graph, options), options, {})
+
+
+def _with_pixels(graph: Graph) -> Graph:
+    """The same, whose operators have kernels of some pixels that need no workspace."""
+    kernels = [replace(op.kernels, tile_pixel_bytes=1) for op in graph.ops]
+    return replace(graph, ops=tuple(replace(op, kernels=k) for op, k in zip(graph.ops, kernels, strict=True)))
+
+
+def test_more_time_gives_the_arena_that_is_promised() -> None:
+    graph, tight = _with_pixels(ds_cnn()), replace(_OPTIONS, max_time=1.0)
+    (line,) = [s for s in _said(graph, tight) if s.startswith("--max-time")]
+    found = re.match(r"--max-time (\S+): an arena of (\d+) bytes in place of (\d+)", line)
+    assert found is not None
+    factor, smaller, now = float(found[1]), int(found[2]), int(found[3])
+    assert now == plan_graph(graph, tight).peak > smaller == plan_graph(graph, replace(tight, max_time=factor)).peak
+    assert not any(s.startswith("--max-time") for s in _said(graph, replace(tight, max_time=factor)))
+    assert not any(s.startswith("--max-time") for s in _said(graph, replace(tight, sram=2 * now)))
+
+
+def test_streaming_is_suggested_while_the_input_lies_in_the_arena_at_its_largest() -> None:
+    graph = mobilenet_v1(96, 96, 3, alpha=0.25, classes=2)
+    name, size = graph.tensors[graph.inputs[0]].name, 96 * 96 * 3
+    said = f"--stream-input: the {size} bytes of {name} lie in the arena whole"
+    assert any(s.startswith(said) for s in _said(graph, _OPTIONS))
+    streamed = replace(_OPTIONS, stream_input=True)
+    assert plan_graph(graph, streamed).peak < plan_graph(graph, _OPTIONS).peak
+    assert _said(graph, streamed) == _said(graph, replace(_OPTIONS, layerwise=True)) == ()
+
+
+def test_inputs_behind_a_reshape_and_floats_that_are_only_quantized(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert")
+    rng, w = np.random.default_rng(0), ModelWriter()
+    x = w.activation((1, 432), "float32", name="x")
+    flat, image = (w.tensor(shape, "int8", 0.1) for shape in ((1, 432), (1, 12, 12, 3)))
+    w.operator("QUANTIZE", [x], [flat], inner=True)
+    w.operator("RESHAPE", [flat, w.constant(np.array([1, 12, 12, 3], "int32"))], [image], "ReshapeOptions", inner=True)
+    w.outputs = [w.convolution(image, 1, 3, 2, rng)]
+    path = tmp_path / "n.tflite"
+    path.write_bytes(w.finish())
+    plain = tvm_cascade.plan(path)
+    assert "--stored-io: x takes 432 bytes as the integers that the network stores, 1728 as floats" in plain.suggestions
+    assert plain.to_dict()["suggestions"] == list(plain.suggestions) and plain.suggestions[0] in plain.to_text()
+    stored = tvm_cascade.plan(path, stored_io=True)
+    assert [s.split(":")[0] for s in stored.suggestions] == ["--stream-input"] and stored.peak_bytes < plain.peak_bytes
+    streamed = tvm_cascade.plan(path, stored_io=True, stream_input=True)
+    assert streamed.suggestions == () and streamed.peak_bytes < stored.peak_bytes

@@ -1,0 +1,60 @@
+"""Options that were not used and would save RAM, with the bytes, from what is known of a plan without another search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+
+from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cascading.geometry import reads_rows, streamable
+from tvm_cascade.graph import Graph
+from tvm_cascade.report.text import peak_segment
+
+
+def suggestions(plan: Plan, options: PlanOptions, storable: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
+    """A sentence for each option that would help.
+
+    `storable` are the inputs that the network only quantizes: bytes as its stored integers, and as floats.
+    """
+    found = [
+        f"--stored-io: {name} takes {stored} bytes as the integers that the network stores, {real} as floats"
+        for name, (stored, real) in storable.items()
+    ]
+    if options.layerwise:
+        return tuple(found)
+    if not options.stream_input:
+        found += [
+            f"--stream-input: the {plan.graph.tensors[t].bytes} bytes of {plan.graph.tensors[t].name} lie in the arena whole "
+            "where it is largest; asked for row by row they do not"
+            for t in _streamable_at_peak(plan)
+        ]
+    if options.sram is None and plan.finer is not None:
+        peak, factor = plan.finer
+        found.append(
+            f"--max-time {ceil(100 * factor) / 100:g}: an arena of {peak} bytes in place of {plan.peak}, by smaller steps, which "
+            f"are estimated to take {factor:.2f}x the instructions of whole rows"
+        )
+    return tuple(found)
+
+
+def _streamable_at_peak(plan: Plan) -> Iterator[int]:
+    """The inputs that lie in the arena whole while it is largest, and that could come row by row."""
+    peak = peak_segment(plan)
+    for t in plan.graph.inputs:
+        storage, tensor = plan.storages[t], plan.graph.tensors[t]
+        live = storage.lower <= peak < storage.upper and not storage.is_ring(tensor.rows)
+        if live and _comes_by_rows(plan.graph, t):
+            yield t
+
+
+def _comes_by_rows(graph: Graph, tensor: int) -> bool:
+    """Whether all that read an input read it row by row, behind a reshape that only it has, if any."""
+    readers = graph.consumers[tensor]
+    while len(readers) == 1 and graph.ops[readers[0]].view and len(graph.ops[readers[0]].outputs) == 1:
+        if tensor in graph.outputs or graph.ops[readers[0]].part_offsets:
+            return False
+        (tensor,) = graph.ops[readers[0]].outputs
+        readers = graph.consumers[tensor]
+    places = [(graph.ops[i], k) for i in readers for k, read in enumerate(graph.ops[i].inputs) if read == tensor]
+    by_rows = bool(places) and all(reads_rows(graph, op, k) for op, k in places)
+    return by_rows and graph.tensors[tensor].rows > 1 and tensor not in graph.outputs and streamable(graph, tensor)
