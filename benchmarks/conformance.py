@@ -46,6 +46,8 @@ def table(expected: Mapping[str, Outcome], operators: Mapping[str, str]) -> str:
         lines.append(f"| {group} | {' | '.join(str(groups[group, v]) for v in verdicts)} |")
     totals = Counter(o.verdict for o in expected.values())
     lines.append(f"| all {len(expected)} | {' | '.join(str(totals[v]) for v in verdicts)} |")
+    if left := len(operators) - len(expected):
+        lines += ["", f"{left} cases were not run."]
     refused = Counter((operators[name], o.reason) for name, o in expected.items() if o.verdict != PASS)
     lines += [
         "",

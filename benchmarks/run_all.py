@@ -26,7 +26,7 @@ def main() -> None:
         ["serenity.py"],
         *(["metaflow.py", "--figure", f] for f in ("table2", "6", "7", "9", "10")),
     ]
-    commands += [["conformance.py"], ["ways_in.py"]]
+    commands += [["conformance.py"], ["single_operators.py"], ["ways_in.py"]]
     commands += [["ios.py", "--figure", f] for f in ("6", "cpu")]
     if models is not None:
         commands = [

@@ -14,6 +14,7 @@ import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.interface import check_size
+from tvm_cascade.importers.tflite_contradictions import contradiction
 from tvm_cascade.importers.tflite_control import ControlConverters
 from tvm_cascade.importers.tflite_coverage import Unsupported, coverage
 from tvm_cascade.importers.tflite_moves import (
@@ -128,6 +129,8 @@ class Converter(ControlConverters):
             )
 
     def _convert(self, name: str, op: Operator) -> None:
+        if reason := contradiction(name, self.get_input_tensors(op), self.get_output_tensors(op)):
+            raise NotImplementedError(reason)
         result = None if self.fold_shape(name, op) else self.convert_map[name](op=op)
         if result is None:
             return
@@ -160,6 +163,28 @@ class Converter(ControlConverters):
     def has_same_qnn_params(self, lhs_tensor: object, rhs_tensor: object) -> bool:
         """Always True: the reference copies or compares stored values whatever their scales; unequal ones are no error."""
         return True
+
+    def convert_fused_activation_function(self, in_expr: Value, fused_activation_fn: int) -> Value:
+        """Bounds alone: kernels ignore others, such as a fused TANH."""
+        if fused_activation_fn not in (tflite.ActivationFunctionType.NONE, *_FUSED_BOUNDS):
+            name = self.activation_fn_type.get(fused_activation_fn, str(fused_activation_fn))
+            raise NotImplementedError(f"a fused activation {name}, which TFLite's kernels ignore")
+        return super().convert_fused_activation_function(in_expr, fused_activation_fn)
+
+    def _convert_resize(self, method: str, op: Operator) -> Value:
+        """The reference copies what is stored: an output of another scale than the input's is not rescaled."""
+        options = op.BuiltinOptions()
+        made = tflite.ResizeBilinearOptions() if method == "linear" else tflite.ResizeNearestNeighborOptions()
+        made.Init(options.Bytes, options.Pos)
+        if made.AlignCorners() and made.HalfPixelCenters():
+            raise NotImplementedError("align_corners and half_pixel_centers at once")
+        source, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        own = output.qnn_params
+        try:
+            output.qnn_params = source.qnn_params
+            return super()._convert_resize(method, op)
+        finally:
+            output.qnn_params = own
 
     def convert_qnn_fused_activation_function(
         self, expr: Value, fused_activation_fn: int, scale: float, zero_point: int, dtype: str

@@ -1,0 +1,22 @@
+"""Single operators of raw `.tflite` files with scales, zero points, types and attributes that no converter writes: as the
+reference computes them, or refused. `benchmarks/single_operators.py` draws 2,000."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("ai_edge_litert")
+
+from tvm_cascade.testing.forked import PASS, REFUSED, forked
+from tvm_cascade.testing.single_operators import UNKNOWN, drawn, examined
+
+# a fused TANH, resizes of another output scale, both corners of a resize, unequal types, zero points of int16, uint8 softmax
+ONCE_WRONG = {789: REFUSED, 479: PASS, 1134: PASS, 924: REFUSED, 1310: REFUSED, 582: REFUSED, 198: REFUSED, 59: REFUSED}
+
+
+def test_operators_changed_at_random_equal_the_reference_or_are_refused() -> None:
+    cases = {seed: drawn(seed) for seed in (*ONCE_WRONG, *range(400, 440))}
+    found = {case.name: outcome for case, outcome in forked(cases.values(), examined)}
+    assert {seed: found[cases[seed].name].verdict for seed in ONCE_WRONG} == ONCE_WRONG
+    assert not {n: o for n, o in found.items() if o.verdict not in (PASS, REFUSED, UNKNOWN)}
+    assert sum(o.verdict == PASS for o in found.values()) > len(found) // 2

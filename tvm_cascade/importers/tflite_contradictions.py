@@ -1,0 +1,41 @@
+"""Operators of `.tflite` files that contradict TFLite's specification, and that its kernels compute in ways of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isclose
+from typing import Any
+
+from tvm_cascade.importers.tflite_moves import scale_of, tflite, zero_point_of
+
+_OF_TWO = frozenset(("ADD", "MAXIMUM", "MINIMUM", "MUL", "SQUARED_DIFFERENCE", "SUB"))  # inputs of one type
+_OF_ONE = frozenset(  # operators whose output has the type of their first input
+    (
+        *("ABS", "AVERAGE_POOL_2D", "EXP", "GELU", "HARD_SWISH", "L2_NORMALIZATION", "LEAKY_RELU", "LOG", "LOGISTIC"),
+        *("LOG_SOFTMAX", "MAX_POOL_2D", "MEAN", "NEG", "PRELU", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "RELU"),
+        *("RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "RSQRT", "SQRT", "SUM"),
+        *("TANH", *_OF_TWO),
+    )
+)
+
+
+def contradiction(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> str:
+    """What of an operator contradicts the specification; empty where nothing does."""
+    types = tflite.TensorType
+    for tensor in (*inputs, *outputs):
+        if tensor.qnn_params and tensor.tensor.Type() == types.INT16 and _zero(tensor):
+            return "a tensor of int16 with a zero point, which TFLite defines as 0"
+    compared = [*inputs[: 2 if name in _OF_TWO else 1], *outputs] if name in _OF_ONE else []
+    if len({tensor.tensor.Type() for tensor in compared}) > 1:
+        return "its input and output are of unequal types"
+    if name == "SOFTMAX" and inputs[0].qnn_params and inputs[0].tensor.Type() == types.UINT8:
+        made = outputs[0]
+        if made.tensor.Type() != types.UINT8 or not made.qnn_params:
+            return "its input and output are of unequal types"
+        if not isclose(scale_of(made), 1 / 256, rel_tol=1e-3) or zero_point_of(made):
+            return "an output of uint8 whose scale is not 1/256"
+    return ""
+
+
+def _zero(tensor: Any) -> bool:
+    return bool(tensor.qnn_params["zero_point"].value.numpy().any())
