@@ -46,6 +46,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
 
         from tvm_cascade.importers.onnx_branches import without_branches
         from tvm_cascade.importers.onnx_converters import CONVERTERS, Importer
+        from tvm_cascade.importers.onnx_empty import without_empty
         from tvm_cascade.importers.onnx_folding import constant_operands, fold_pads, fold_shapes
         from tvm_cascade.importers.onnx_functions import expand_functions
         from tvm_cascade.importers.onnx_graph import in_order, narrow_indices
@@ -67,7 +68,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         model = in_order(path, expand_functions(spelled, shapes, known))
         _check_filled(path, model)
         _check_operators(path, given, model, known)
-        ready = fold_pads(constant_operands(fold_shapes(model, shapes)))
+        ready = fold_pads(constant_operands(without_empty(fold_shapes(model, shapes), shapes)))
         imported = _imported(path, Importer(shapes, "float32"), given, ready)
         check_sizes(path, imported)
         _check_static(path, imported, lambda: _computed(path, given, ready, shapes))

@@ -18,6 +18,7 @@ import numpy as np
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
+from tvm_cascade.importers.onnx_integer_conv import conv_integer
 from tvm_cascade.importers.onnx_known import (
     compress,
     computed_size,
@@ -304,6 +305,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "LayerNormalization": layer_normalization,
         "RMSNormalization": rms_normalization,
         "LpNormalization": lp_normalization,
+        "ConvInteger": conv_integer,
         "LSTM": lstm,
         "GRU": gru,
         "RNN": rnn,
