@@ -225,6 +225,14 @@ class Graph:
     def __post_init__(self) -> None:
         _check(self)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Caches are asked for graphs again and again, and a graph has thousands of fields."""
+        return hash((self.tensors, self.ops, self.inputs, self.outputs, self.name))
+
     @cached_property
     def producer(self) -> tuple[int | None, ...]:
         """For each tensor the operator that writes it; None for graph inputs."""

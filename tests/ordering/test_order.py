@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph
-from tvm_cascade.ordering import BASELINES, OrderOptions, footprint, order, peak_of, validate
+from tvm_cascade.ordering import BASELINES, OrderOptions, footprint, order, peak_of, solve, validate
+from tvm_cascade.ordering.dp import run
 from tvm_cascade.testing.brute_force import least_peak_by_sets
 from tvm_cascade.testing.random_graphs import mixed_graph, wired_graph
 
@@ -89,3 +91,29 @@ def test_the_validator_refuses_wrong_claims() -> None:
         validate(graph, found.order, found.peak + 1, 0, False)
     with pytest.raises(ValidationError, match="does not go with"):
         validate(graph, found.order, found.peak, found.peak - 1, True)
+
+
+def test_networks_of_one_model_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names and multiply-accumulates do not matter to an order; bytes of scratch do."""
+    runs: list[int] = []
+
+    def counted(*args: object) -> object:
+        runs.append(1)
+        return run(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(solve, "run", counted)
+    graph = wired_graph(11, 25)
+    first = order(graph)
+    count = len(runs)
+    renamed = replace(graph, ops=tuple(replace(op, name=f"other_{op.name}", macs=7) for op in graph.ops), name="other")
+    assert replace(order(renamed), seconds=0.0) == replace(first, seconds=0.0)
+    assert len(runs) == count > 0
+    larger = replace(graph, ops=tuple(replace(op, scratch_bytes=op.scratch_bytes + 512) for op in graph.ops))
+    assert order(larger).peak == first.peak + 512
+    assert len(runs) > count
+
+
+def test_equal_graphs_hash_alike() -> None:
+    graph, same = wired_graph(11, 25), wired_graph(11, 25)
+    assert hash(graph) == hash(same) and graph == same
+    assert hash(replace(graph, name="other")) != hash(graph)

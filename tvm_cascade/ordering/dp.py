@@ -54,7 +54,7 @@ class _State:
 
     peak: int  # bytes
     live: int  # bytes live after the set
-    ready: int  # mask of operators that may run next
+    ready: tuple[int, ...]  # operators that may run next, ascending
     parent: _State | None  # the set without `op`
     op: int  # the last operator, -1 at the start
 
@@ -72,7 +72,7 @@ def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance:
         Run a ready operator at once if that is proven not to raise the peak of any completion.
     """
     inside = region.after & ~region.before
-    ready = sum(1 << i for i in members(inside) if not m.predecessors[i] & ~region.before)
+    ready = tuple(i for i in members(inside) if not m.predecessors[i] & ~region.before)
     layer = {region.before: _State(max(floor, region.live), region.live, ready, None, -1)}
     states, steps, complete, exceeded, limit = 1, 0, True, 1 << 62, monitor()
     for depth in range(region.length):
@@ -104,11 +104,12 @@ def _expand(
     Returns the least demand, in bytes, of a step that the budget forbade, and the number of steps tried.
     """
     blocked, tried, moves = 1 << 62, 0, []
-    for op in members(state.ready):
+    step, live, peak = m.step, state.live, state.peak
+    for op in state.ready:
         tried += 1
-        need, change = m.step(done, op)
-        top = state.live + need
-        if dominance and change <= 0 and top <= state.peak:
+        need, change = step(done, op)
+        top = live + need
+        if dominance and change <= 0 and top <= peak:
             moves = [(op, top, change)]
             break
         if top > budget:
@@ -117,18 +118,22 @@ def _expand(
             moves.append((op, top, change))
     for op, top, change in moves:
         after = done | 1 << op
-        peak, live = max(state.peak, top), state.live + change
+        highest = top if top > peak else peak
         known = following.get(after)
-        if known is not None:
-            if peak < known.peak:
-                known.peak, known.parent, known.op = peak, state, op
-            continue
-        ready = state.ready & ~(1 << op)
-        for s in m.successors[op]:
-            if inside >> s & 1 and not m.predecessors[s] & ~after:
-                ready |= 1 << s
-        following[after] = _State(peak, live, ready, state, op)
+        if known is None:
+            following[after] = _State(highest, live + change, _ready(m, state.ready, op, after, inside), state, op)
+        elif highest < known.peak:
+            known.peak, known.parent, known.op = highest, state, op
     return blocked, tried
+
+
+def _ready(m: Model, ready: tuple[int, ...], op: int, after: int, inside: int) -> tuple[int, ...]:
+    """The operators that may run after the set `after`, whose last operator is `op`; `ready` are those before that."""
+    at = ready.index(op)
+    missing = ~after
+    fresh = [s for s in m.successors[op] if not m.predecessors[s] & missing and inside >> s & 1]
+    rest = (*ready[:at], *ready[at + 1 :])
+    return tuple(sorted((*rest, *fresh))) if fresh else rest
 
 
 def _path(state: _State | None) -> tuple[int, ...]:

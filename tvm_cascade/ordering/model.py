@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from tvm_cascade.graph import Graph, Op
 
@@ -30,7 +31,7 @@ class Storage:
     live_to_end: bool  # a graph output, or a graph input that nothing reads
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
     """A graph in the form that the ordering algorithms use. In masks bit i stands for operator i."""
 
@@ -59,21 +60,24 @@ class Model:
     def step(self, done: int, op: int) -> tuple[int, int]:
         """Bytes needed while `op` runs after the set `done`, beyond `live(done)`, and the change in live bytes that it leaves."""
         after = ~(done | 1 << op)
-        change = self.outliving_bytes[op]
-        storages = self.storages
-        for s in self.reads[op]:
-            storage = storages[s]
-            if not storage.live_to_end and not storage.readers & after:
-                change -= storage.size
-        need = self.demand[op]
+        change, need = self.outliving_bytes[op], self.demand[op]
+        for readers, size in self._dying[op]:
+            if not readers & after:
+                change -= size
         joined, beside = self.part[op]
-        if joined >= 0 and storages[joined].writers & done:
-            change -= storages[joined].size
-            need -= 0 if beside else storages[joined].size
+        if joined >= 0 and self.storages[joined].writers & done:
+            change -= self.storages[joined].size
+            need -= 0 if beside else self.storages[joined].size
         for s, saved in self.overwrites[op]:
-            if not storages[s].readers & after:
+            if not self.storages[s].readers & after:
                 return need - saved, change
         return need, change
+
+    @cached_property
+    def _dying(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """By operator, the readers and bytes of each storage that it reads and that dies with its last reader."""
+        read = ([self.storages[s] for s in own] for own in self.reads)
+        return tuple(tuple((s.readers, s.size) for s in own if not s.live_to_end) for own in read)
 
     def peak(self, order: Iterable[int], done: int = 0) -> int:
         """Bytes of the most demanding step of an order that begins after the set `done`."""

@@ -11,7 +11,6 @@ leaves a fraction of the states that finding the best order takes. Work is bound
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -21,7 +20,7 @@ from tvm_cascade.ordering.bounds import step_bounds
 from tvm_cascade.ordering.cuts import regions
 from tvm_cascade.ordering.dp import Region, run
 from tvm_cascade.ordering.model import Model, model
-from tvm_cascade.search_monitor import monitor
+from tvm_cascade.search_monitor import cached, monitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +62,18 @@ def order(graph: Graph, options: OrderOptions | None = None) -> Ordering:
     began = perf_counter()
     options = options or OrderOptions()
     m = model(graph, options.in_place)
-    parts = regions(m) if options.divide else (Region(0, m.full, m.live(0)),)
     known = (file_order(graph), kahn_fifo(graph), reverse_post_order(graph), greedy(graph, m))
-    sequence, bound, states = _solve(m, parts, known, options)
+    sequence, bound, states, parts = _solve(m, tuple(map(tuple, known)), options)
     peak, file_peak = m.peak(sequence), m.peak(known[0])
-    return Ordering(sequence, peak, file_peak, peak == bound, bound, len(parts), states, perf_counter() - began)
+    return Ordering(sequence, peak, file_peak, peak == bound, bound, parts, states, perf_counter() - began)
 
 
+@cached(maxsize=8)  # equivalent networks that differ in kernels or names only have one model
 def _solve(
-    m: Model, parts: Sequence[Region], known: Sequence[Sequence[int]], options: OrderOptions
-) -> tuple[tuple[int, ...], int, int]:
-    """The order, bound and number of states explored of all regions in turn."""
+    m: Model, known: tuple[tuple[int, ...], ...], options: OrderOptions
+) -> tuple[tuple[int, ...], int, int, int]:
+    """The order, the bound, and the numbers of states explored and of regions, from the orders `known`."""
+    parts = regions(m) if options.divide else (Region(0, m.full, m.live(0)),)
     steps = step_bounds(m)
     bound = max((*steps, m.live(0)))
     floor, sequence, states, spent = bound, [], 0, 0
@@ -93,7 +93,7 @@ def _solve(
             bound, states, spent = max(bound, low), states + used[0], spent + used[1]
         floor = max(floor, peak)
         sequence.extend(best)
-    return tuple(sequence), bound, states
+    return tuple(sequence), bound, states, len(parts)
 
 
 def _region(
