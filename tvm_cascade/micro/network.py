@@ -106,9 +106,9 @@ def split_outputs(outputs: Sequence[TensorSpec], data: bytes) -> tuple[np.ndarra
     return tuple(arrays)
 
 
-def _tensor_to_dict(spec: TensorSpec) -> dict[str, object]:
+def _tensor_to_dict(spec: TensorSpec) -> dict[str, Any]:
     keys = ("name", "c_name", "dtype", "shape", "bytes", "scale", "zero_point", "stream_axis", "stream_shape", "passes")
-    indices = {} if spec.extent is None else {"extent": spec.extent}
+    indices: dict[str, Any] = {} if spec.extent is None else {"extent": spec.extent}
     return {key: getattr(spec, key) for key in keys} | indices
 
 
