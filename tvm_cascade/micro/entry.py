@@ -15,8 +15,8 @@ from tvm_cascade.micro.network import C_TYPES
 from tvm_cascade.micro.template import fill_template, template
 
 _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
-# functions of <math.h> that float kernels call, with or without the suffix f
-_MATHS = re.compile(rf"\b(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(")
+# what float kernels use of <math.h>: functions, with or without the suffix f, and infinity
+_MATHS = re.compile(rf"\b(?:(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(|INFINITY\b)")
 _BOOLEANS = re.compile(r"\bbool\b")
 
 
