@@ -42,7 +42,7 @@ def shapes_of(extracted: Extracted, core: KernelTarget) -> list[Shape]:
         made = extracted.operators[op.index]
         if made is not None and made.has_plain_rows(tensors_of(extracted.graph, op)):
             users.setdefault(shape_key(made.spec), []).append(op.index)
-    return [Shape(key, len(ops), partial(_candidates, extracted, ops[0], core)) for key, ops in users.items()]
+    return [Shape(key, len(ops), partial(candidates_of, extracted, ops[0], core)) for key, ops in users.items()]
 
 
 def tensors_of(graph: Graph, op: Op) -> list[Tensor]:
@@ -50,7 +50,7 @@ def tensors_of(graph: Graph, op: Op) -> list[Tensor]:
     return [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
 
 
-def _candidates(extracted: Extracted, index: int, core: KernelTarget) -> Iterator[Candidate]:
+def candidates_of(extracted: Extracted, index: int, core: KernelTarget) -> Iterator[Candidate]:
     """The structurally distinct kernels of an operator, the default variant first, the generic one last."""
     operator = extracted.operators[index]
     assert operator is not None

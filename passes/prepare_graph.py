@@ -20,6 +20,7 @@ from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.select import select
 from tvm_cascade.schedules.tuning.counting import Counter
+from tvm_cascade.schedules.tuning.plan_cost import plan_instructions
 from tvm_cascade.schedules.tuning.tune import Database, shipped
 
 
@@ -36,6 +37,12 @@ class PreparedGraph:
     def kernels_of(self, plan: Plan, generic: bool = False) -> list[BuiltKernel | None]:
         """The kernels that `plan` calls, by operator. `generic` selects portable kernels in place of the core's own."""
         return kernels_of_plan(plan, [self.site(o, generic) for o in range(len(self.graph.ops))])
+
+    def instructions_of(self, plan: Plan) -> float | None:
+        """Estimated instructions of one inference by a plan of this graph; None for plans of others and for the host."""
+        if self.core.core.steps is None or plan.graph.ops != self.graph.ops:
+            return None
+        return sum(plan_instructions(plan, self.kernels_of(plan), self.core))
 
     def site(self, index: int, generic: bool = False) -> Site | None:
         """Input of `kernels_of_plan` for operator `index`; None for a view. `generic` excludes performance schedules."""

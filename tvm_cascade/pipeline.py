@@ -147,7 +147,10 @@ def describe(
 ) -> PlanResult:
     """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` is bytes of weights and of code."""
     chosen, options, name = planned.candidate, planned.options, loaded.name
-    report = frontier_report(chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"))
+    instructions = planned.prepared.instructions_of
+    report = frontier_report(
+        chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"), instructions
+    )
     rewritten = chosen.rewritten
     return PlanResult(
         name,

@@ -47,6 +47,12 @@ class PlanResult:
         """Multiply-accumulates that the plan executes."""
         return self.plan.macs
 
+    @property
+    def estimated_instructions(self) -> int:
+        """Estimated instructions of one inference by the plan: those of the point of the frontier that stands for it."""
+        points = zip(self.frontier, self.estimates, strict=True)
+        return [e.instructions for (peak, _), e in points if peak <= self.plan.peak][-1]
+
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade plan --json`."""
         plan = self.plan

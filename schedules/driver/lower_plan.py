@@ -59,7 +59,9 @@ class _Trace:
     loop_dtype: str  # uint16 or uint32
 
 
-class _Driver:
+class Driver:
+    """Writes the driver function of a plan: `build` the whole, `step` the statements of one operator's step."""
+
     def __init__(
         self,
         plan: Plan,
@@ -123,10 +125,15 @@ class _Driver:
         table = self.bounds[index]
         if table is None:
             return self._once(index)
-        stripe = tirx.Var(f"stripe{index}", "int32")
-        self.calls.stripes[index] = (stripe, table)
+        stripe = self.stripe(index, table)
         count = len(self.plan.segments[index].stripes)
         return [tir.for_range(stripe, count, tirx.SeqStmt(self._once(index)))]
+
+    def stripe(self, index: int, table: int) -> Var:
+        """A variable for the number of the current stripe of segment `index`, whose columns are in `table`."""
+        stripe = tirx.Var(f"stripe{index}", "int32")
+        self.calls.stripes[index] = (stripe, table)
+        return stripe
 
     def _once(self, index: int) -> list[Stmt]:
         actors, trace = self.actors[index], self.traces[index]
@@ -176,10 +183,11 @@ class _Driver:
         step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
         bump = tirx.BufferStore(state, step + 1, [i32(counter)])
         return self._unless_failed(
-            tirx.SeqStmt([tirx.Bind(step, state[i32(counter)]), self._step(actor, step, segment), bump])
+            tirx.SeqStmt([tirx.Bind(step, state[i32(counter)]), self.step(actor, step, segment), bump])
         )
 
-    def _step(self, actor: int, step: Expr, segment: int) -> Stmt:
+    def step(self, actor: int, step: Expr, segment: int) -> Stmt:
+        """The statements of one step of operator `actor` (or of the source of streamed input `-1 - actor`) in a segment."""
         if actor < 0:
             return tirx.BufferStore(self.status, self._source(-1 - actor, step), [i32(0)])
         kernel = self.kernels[actor]
@@ -215,9 +223,9 @@ class _Driver:
     def _alone(self, actor: int, segment: int) -> Stmt:
         steps = len(self.plan.segments[segment].trace)
         if steps == 1:
-            return self._unless_failed(self._step(actor, i32(0), segment))
+            return self._unless_failed(self.step(actor, i32(0), segment))
         step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
-        return tir.for_range(step, steps, self._unless_failed(self._step(actor, step, segment)))
+        return tir.for_range(step, steps, self._unless_failed(self.step(actor, step, segment)))
 
     def build(self) -> PrimFunc:
         steps = [s for k in range(len(self.plan.segments)) for s in self.segment(k)]
@@ -275,7 +283,7 @@ def lower_plan(
             func = func if transform is None else transform(func)
             func = func.without_attr("tirx.noalias") if aliased else func
             names[-1].append(_share(func.without_attr("global_symbol"), stem, functions, by_hash))
-    driver = _Driver(plan, kernels, names, counted, fetch, hook)
+    driver = Driver(plan, kernels, names, counted, fetch, hook)
     invoke = driver.build()
     if driver.streamed and fetch is None:
         functions[HOST_FETCH] = host_fetch(plan)

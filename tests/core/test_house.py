@@ -70,7 +70,7 @@ SCHEDULES_MAY_IMPORT = {  # the same inside of schedules/
     "rules": {"tir", "kernels"},
     "driver": {"tir", "kernels"},
     "forms": {"tir", "kernels", "rules", "driver"},
-    "tuning": {"tir", "kernels", "rules"},
+    "tuning": {"tir", "kernels", "rules", "driver"},
     "stages": {"tir", "tuning"},
     "primitives": {"tir"},
 }

@@ -1,5 +1,8 @@
 """Instruction-count model of steps by rows, pixels and stripes: an estimate, by which plans can trade bytes for time.
 
+It needs no kernels, so that a search can ask it of every plan. What a plan is said to take is counted in its kernels
+(`schedules.tuning.plan_cost`).
+
 The source of each rate (counts are of images or layers in the emulator):
 multiply-accumulates (`dense`, `depthwise`): fitted to four networks, layer by layer, on Cortex-M3, -M4 and -M55
     (non-negative least squares, within 5 %);

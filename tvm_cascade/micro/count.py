@@ -1,7 +1,7 @@
 """Count instructions and code bytes of single kernels: an emulated image runs each over a whole tensor between counter reads.
 
-Inputs are pseudo-random bytes, weights are the kernels' own. A count depends on nothing else, so it is the same on every
-machine. Code bytes are the size of the kernel's symbol; kernels are not inlined, so that each has one.
+Inputs are pseudo-random bytes, or floats between -4 and 4; weights are the kernels' own. A count depends on nothing else, so
+it is the same on every machine. Code bytes are the size of the kernel's symbol; kernels are not inlined, so that each has one.
 """
 
 from __future__ import annotations
@@ -129,15 +129,36 @@ def _main(tasks: Sequence[Task], places: Sequence[Sequence[int]], kernels: str) 
     for i, task in enumerate(tasks):
         lines += _runner(i, task, places[i])
     lines += [
-        "int main(void) {",
+        "static void fill_bytes(void) {",
         "  uint32_t seed = 1u;",
-        "  port_open(); counter_setup();",
         "  for (uint32_t i = 0; i < sizeof in; ++i) { seed = seed * 1664525u + 1013904223u; in[i] = seed >> 24; }",
-        *(f"  run_{i}();" for i in range(len(tasks))),
+        "}",
+        *_FLOATS * any(map(_reads_floats, tasks)),
+        "int main(void) {",
+        "  port_open(); counter_setup();",
+        "  fill_bytes();",
+        *(
+            f"  fill_floats(); run_{i}(); fill_bytes();" if _reads_floats(t) else f"  run_{i}();"
+            for i, t in enumerate(tasks)
+        ),
         "  port_exit(0); return 0;",
         "}",
     ]
     return _HEAD + (C_PRELUDE if kernels else "") + kernels + "\n".join(lines) + "\n"
+
+
+_FLOATS = [
+    "static void fill_floats(void) {",
+    "  uint32_t seed = 1u;",
+    "  for (uint32_t i = 0; i < sizeof in / 4; ++i) {",
+    "    seed = seed * 1664525u + 1013904223u; ((float *)(void *)in)[i] = (float)(seed >> 20) / 512.0f - 4.0f;",
+    "  }",
+    "}",
+]
+
+
+def _reads_floats(task: Task) -> bool:
+    return any(p.role is Role.INPUT and p.dtype == "float32" for p in task.kernel.params)
 
 
 def _types(task: Task) -> str:

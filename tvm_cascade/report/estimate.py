@@ -2,8 +2,8 @@
 
 Traffic is the bytes that kernels access: every call reads the input windows of its tile, writes the tile, and reads its
 weights from flash once. Rows that two windows share are read twice, as kernels do; caches are not modelled. Instructions
-are those of `cores.step_model`, the model that `--max-time` limits plans by. Estimates serve to compare plans of one
-network; `run` measures what a board needs.
+are counted statically where the kernels are known (`schedules.tuning.plan_cost`), else by `cores.step_model`, the model that
+`--max-time` limits plans by. `run` measures what a board needs.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class _Grid:
     runs: tuple[tuple[int, int], ...]
 
 
-def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
-    """Calls, traffic and instructions of a plan; without a model of the core, instructions of a Cortex-M4."""
+def estimate(plan: Plan, model: StepModel | None = None, counted: float | None = None) -> Estimate:
+    """Calls, traffic and instructions of a plan: those `counted`, else by the model of the core, or of a Cortex-M4."""
     model = model or STEPS
     calls = read = written = weights = 0
     instructions = 0.0
@@ -80,7 +80,7 @@ def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
             if segment.tile.by_pixels and not sums and len(grid.runs) > 1 and goes_by_pixels(plan.graph, o):
                 output = plan.graph.tensors[op.outputs[0]]
                 instructions += model.extra(op, output.rows, output.columns, segment.tile.columns)
-    return Estimate(calls, round(instructions), read, written, weights)
+    return Estimate(calls, round(instructions if counted is None else counted), read, written, weights)
 
 
 def _calls(graph: Graph, op: Op, segment: Segment, steps: int) -> int:

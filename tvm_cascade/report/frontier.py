@@ -32,6 +32,7 @@ def frontier_report(
     chosen: Plan,
     whole: bool = False,
     progress: Callable[[str], None] = lambda _line: None,
+    instructions: Callable[[Plan], float | None] = lambda _plan: None,
 ) -> FrontierReport:
     """The frontier with an estimate of each plan's traffic and instructions, and the bounds at 1.00x.
 
@@ -48,6 +49,8 @@ def frontier_report(
         report has the chosen plan only.
     progress : callable
         Gets a line for every point found.
+    instructions : callable
+        Estimates the instructions of a plan from its kernels; None where they are not known.
     """
 
     def tell(plan: Plan) -> None:
@@ -65,4 +68,4 @@ def frontier_report(
     best = undominated(plans, lambda p: (p.peak, p.macs))
     points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
     marks = tuple(any(op.kernels.channel_tiling is not None for op in p.graph.ops) for p in best)
-    return FrontierReport(points, tuple(estimate(p, options.steps) for p in best), known, marks)
+    return FrontierReport(points, tuple(estimate(p, options.steps, instructions(p)) for p in best), known, marks)

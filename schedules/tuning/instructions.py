@@ -1,0 +1,248 @@
+"""Instructions of TIR functions, counted statically: kernels, and the driver's code of a step.
+
+Every statement has a number of instructions; loops multiply, branches choose. Where the extent of a loop or the condition of
+a branch depends on integers that are known (the row of a call, the columns of a tile), they are computed, by a small
+interpreter of integer arithmetic; all else is counted once, when the function is read. What a compiler makes of a kernel
+differs by a factor that is much the same for all kernels of a family (`schedules.tuning.rates`).
+
+A load, a store, an operation or an intrinsic is one instruction; index arithmetic and accesses of small local buffers
+(registers) are free. `operation_costs` has what takes more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tvm_cascade.cores import Core
+from tvm_cascade.schedules.tir import PrimFunc, collect, dtype_of, int_value, ir, is_if_then_else, tirx
+from tvm_cascade.schedules.tuning.known_values import Env, Values, deciding_variables, index_variables
+from tvm_cascade.schedules.tuning.operation_costs import OperationCosts, stored_words
+
+UNKNOWN_PASSES = 3  # of a loop whose extent is not known
+REGISTERS = 32  # elements of the largest local buffer that is taken to be in registers
+_LOOP = 3  # instructions per iteration: count, compare, branch
+_ENTERED = 5  # instructions before a loop: its first value, its end, addresses
+_BRANCH = 2
+_CALL = 4  # of a function, besides its arguments
+_EACH = 48  # most iterations of a loop that are looked at one by one
+
+Part: TypeAlias = "float | Callable[[Env], float]"  # instructions: a number, or a function of what is known
+
+
+@dataclass
+class Counter:
+    """Counts the instructions of the functions of a module, for a core.
+
+    `functions` are what calls of a `GlobalVar` may name; `factors`, by name, what their counts are multiplied by. `memory`
+    gives the value of an element of a buffer that is not local, None where it is unknown.
+    """
+
+    core: Core
+    functions: Mapping[str, PrimFunc] = field(default_factory=dict)
+    factors: Mapping[str, float] = field(default_factory=dict)
+    memory: Callable[[Any, int], int | None] = lambda _buffer, _index: None
+    _read: dict[str, Function] = field(default_factory=dict)
+
+    def called(self, name: str, values: Sequence[int | None]) -> float:
+        """Instructions of a call of function `name` with these arguments, the factor of its family included."""
+        if name not in self._read:
+            self._read[name] = Function(self, self.functions[name])
+        return self.factors.get(name, 1.0) * self._read[name].count(values)
+
+
+class Function:
+    """A function, read once: its instructions for any arguments."""
+
+    def __init__(self, counter: Counter, func: PrimFunc) -> None:
+        self.params = [hash(p) for p in func.params]
+        reader = _Reader(counter, func.body)
+        self.part = reader.statement(func.body)
+        self.entry = 8.0 + len(self.params)
+        self.deciding = [k for k, p in enumerate(self.params) if p in reader.deciding]
+        self._known: dict[tuple[int | None, ...], float] = {}
+
+    def count(self, values: Sequence[int | None]) -> float:
+        """Instructions of a call; `values` are the arguments, None for pointers and what is not known."""
+        key = tuple(values[k] for k in self.deciding)
+        if key not in self._known:
+            env: Env = {self.params[k]: v for k, v in zip(self.deciding, key, strict=True)}
+            self._known[key] = self.entry + taken(self.part, env)
+        return self._known[key]
+
+
+def read(counter: Counter, stmt: Any, given: Sequence[Any]) -> Part:
+    """The instructions of a statement that refers to the variables `given`, whose values an `Env` will have."""
+    reader = _Reader(counter, stmt)
+    reader.deciding |= {hash(v) for v in given}
+    return reader.statement(stmt)
+
+
+def taken(part: Part, env: Env) -> float:
+    """The instructions of a part where `env` is known."""
+    return part(env) if callable(part) else part
+
+
+class _Reader:
+    """Reads statements into parts; `deciding` are the variables and local buffers that loops and branches depend on."""
+
+    def __init__(self, counter: Counter, body: Any) -> None:
+        self.counter, self.costs = counter, OperationCosts(counter.core.fpu)
+        self.registers = {hash(a.buffer) for a in collect(body, tirx.AllocBuffer) if _elements(a.buffer) <= REGISTERS}
+        self.deciding, self.places = deciding_variables(body), index_variables(body)
+        self.before = 0.0  # instructions that the innermost open loop takes before its first iteration
+        self.known = Values(self.registers, counter.memory).of
+
+    # Statements.
+
+    def statement(self, stmt: Any) -> Part:
+        if isinstance(stmt, tirx.SeqStmt):
+            return self._sequence(stmt.seq)
+        if isinstance(stmt, tirx.For):
+            return self._loop(stmt)
+        if isinstance(stmt, tirx.IfThenElse):
+            return self._branch(stmt)
+        if isinstance(stmt, tirx.While):
+            return _scaled(_sum([self.statement(stmt.body), self.value(stmt.condition) + _LOOP]), UNKNOWN_PASSES)
+        if isinstance(stmt, tirx.Bind):
+            return self._assigned(self._bound(stmt), hash(stmt.var), stmt.value)
+        if isinstance(stmt, tirx.BufferStore):
+            return self._stored(stmt)
+        if isinstance(stmt, tirx.Evaluate):
+            return self._evaluated(stmt.value)
+        return self.statement(stmt.body) if hasattr(stmt, "body") else 0.0
+
+    def _sequence(self, statements: Sequence[Any]) -> Part:
+        merged = stored_words(statements)
+        words = sum(isinstance(statements[k], tirx.BufferStore) for k in merged) / 4
+        return _sum([words, *(self.statement(s) for k, s in enumerate(statements) if k not in merged)])
+
+    def _loop(self, stmt: Any) -> Part:
+        outer, self.before = self.before, 0.0
+        low, extent, body = self.known(stmt.min), self.known(stmt.extent), self.statement(stmt.body)
+        before, self.before = self.before, outer
+        rolled = stmt.kind != tirx.ForKind.UNROLLED
+        overhead, entered = (float(_LOOP), _ENTERED + before) if rolled else (0.0, before)
+        count, var = int_value(stmt.extent), hash(stmt.loop_var)
+        if count is not None and (not callable(body) or var not in self.deciding):
+            return _sum([_scaled(_sum([body, overhead]), count), entered])
+
+        def passes(env: Env) -> float:
+            n, start = extent(env), low(env)
+            if n is None or start is None:
+                env[var] = None
+                return entered + UNKNOWN_PASSES * (taken(body, env) + overhead)
+            if not callable(body) or var not in self.deciding:
+                return entered + max(n, 0) * (taken(body, env) + overhead)
+            total = entered
+            for i, weight in sampled(n, _EACH):
+                env[var] = start + i
+                total += weight * (body(env) + overhead)
+            return total
+
+        return passes
+
+    def _bound(self, stmt: Any) -> float:
+        """Instructions of a binding: of an index, one where a loop steps through it, and the rest before the loop."""
+        cost = self.value(stmt.value)
+        if hash(stmt.var) not in self.places or cost <= 1.0:
+            return cost
+        self.before += cost - 1.0
+        return 1.0
+
+    def _branch(self, stmt: Any) -> Part:
+        condition, head = self.known(stmt.condition), self.value(stmt.condition) + _BRANCH
+        yes = self.statement(stmt.then_case)
+        no: Part = self.statement(stmt.else_case) if stmt.else_case is not None else 0.0
+
+        def chosen(env: Env) -> float:
+            holds = condition(env)
+            if holds is None:
+                return head + (taken(yes, env) + taken(no, env)) / 2
+            return head + taken(yes if holds else no, env)
+
+        return chosen
+
+    def _assigned(self, cost: float, target: Any, value: Any, decided: int | None = None) -> Part:
+        """What assigns `value` to the key `target`, where anything depends on it: on `decided`, by default the target."""
+        if (target if decided is None else decided) not in self.deciding:
+            return cost
+        known = self.known(value)
+
+        def assign(env: Env) -> float:
+            env[target] = known(env)
+            return cost
+
+        return assign
+
+    def _stored(self, stmt: Any) -> Part:
+        buffer = hash(stmt.buffer)
+        local = buffer in self.registers
+        cost = self.value(stmt.value) + (0.0 if local else 1.0)
+        index = int_value(stmt.indices[0]) if len(stmt.indices) == 1 else None
+        return cost if not local or index is None else self._assigned(cost, (buffer, index), stmt.value, buffer)
+
+    def _evaluated(self, value: Any) -> Part:
+        if not (isinstance(value, ir.Call) and isinstance(value.op, ir.GlobalVar)):
+            return self.value(value)
+        name, known = value.op.name_hint, [self.known(a) for a in value.args]
+        head = _CALL + sum(1.0 + self.value(a) for a in value.args)
+        return lambda env: head + self.counter.called(name, [k(env) for k in known])
+
+    # Expressions.
+
+    def value(self, value: Any) -> float:
+        """Instructions of an expression, index arithmetic left out."""
+        if isinstance(value, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
+            return 0.0
+        if isinstance(value, ir.TensorLoad):
+            return 0.0 if hash(value.source) in self.registers else 1.0
+        if isinstance(value, tirx.Cast):
+            return self.value(value.value) + self.costs.cast(value)
+        if isinstance(value, ir.Call):
+            return self._call(value)
+        parts = [getattr(value, n) for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(value, n)]
+        return self.costs.operation(value) + sum(self.value(p) for p in parts)
+
+    def _call(self, value: Any) -> float:
+        name = str(getattr(value.op, "name", ""))
+        if name.endswith("address_of"):
+            return 0.0
+        args = [a for a in value.args if isinstance(a, ir.Expr) and not isinstance(a, ir.StringImm)]
+        if is_if_then_else(value):
+            return _BRANCH + self.value(args[0]) + max(self.value(a) for a in args[1:])
+        if name.endswith("call_pure_extern") or name.endswith("call_extern"):
+            name = str(getattr(value.args[0], "value", value.args[0])).removesuffix("f")
+        return self.costs.call(name, str(dtype_of(value))) + sum(self.value(a) for a in args)
+
+
+def _sum(parts: Sequence[Part]) -> Part:
+    fixed, open_ = sum(p for p in parts if not callable(p)), [p for p in parts if callable(p)]
+    return (lambda env: fixed + sum(p(env) for p in open_)) if open_ else fixed
+
+
+def _scaled(part: Part, count: float) -> Part:
+    return (lambda env: count * part(env)) if callable(part) else count * part
+
+
+def sampled(count: int, most: int) -> list[tuple[int, float]]:
+    """Indices below `count` with weights that sum up to it: all of them, or `most`, both ends and some of the middle."""
+    if count <= most:
+        return [(i, 1.0) for i in range(count)]
+    ends = most // 4
+    middle = most - 2 * ends
+    inside = count - 2 * ends
+    picked = [ends + k * inside // middle + inside // (2 * middle) for k in range(middle)]
+    return [
+        *((i, 1.0) for i in range(ends)),
+        *((i, inside / middle) for i in picked),
+        *((count - ends + i, 1.0) for i in range(ends)),
+    ]
+
+
+def _elements(buffer: Any) -> int:
+    total = 1
+    for extent in buffer.ty.shape:
+        total *= int(extent)
+    return total

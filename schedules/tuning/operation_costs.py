@@ -1,0 +1,92 @@
+"""Instructions of single operations of TIR on a core: those of `schedules.tuning.instructions` that are not one each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_cascade.schedules.tir import dtype_of, tirx
+
+_COMPARED = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
+_DIVIDED = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_SEVERAL = {"tc_smax8": 2.0, "tc_umax8": 2.0, "tc_copy4": 2.0, "tc_copy16": 2.0}  # instructions of intrinsics
+_FUNCTIONS = {
+    "exp": 80,
+    "log": 90,
+    "tanh": 150,
+    "sigmoid": 90,
+    "erf": 150,
+    "pow": 250,
+    "sin": 120,
+    "cos": 120,
+    "sqrt": 6,
+}
+_SOFT = {"exp": 1500, "log": 1800, "tanh": 3000, "sigmoid": 1700, "erf": 3500, "pow": 5000, "sin": 2500, "cos": 2500}
+
+
+@dataclass(frozen=True)
+class OperationCosts:
+    """Instructions of operations that are not one instruction each."""
+
+    fpu: bool
+
+    def operation(self, node: Any) -> float:
+        dtype = dtype_of(node) if not isinstance(node, _COMPARED) else dtype_of(node.a)
+        if dtype.startswith("float"):
+            return self._of_floats(node, dtype)
+        if "64" in dtype:
+            return 4.0 if isinstance(node, (tirx.Mul, tirx.Select)) else 30.0 if isinstance(node, _DIVIDED) else 3.0
+        return 3.0 if isinstance(node, _DIVIDED) else 2.0 if isinstance(node, (tirx.Min, tirx.Max)) else 1.0
+
+    def _of_floats(self, node: Any, dtype: str) -> float:
+        if dtype == "float32" and self.fpu:
+            return 4.0 if isinstance(node, (tirx.Min, tirx.Max)) else 3.0 if isinstance(node, _COMPARED) else 1.0
+        if isinstance(node, tirx.Div):
+            return 150.0
+        return 25.0 if isinstance(node, (tirx.Min, tirx.Max, *_COMPARED)) else 50.0
+
+    def cast(self, node: Any) -> float:
+        ends = {dtype_of(node), dtype_of(node.value)}
+        floats = {e for e in ends if e.startswith("float")}
+        if not floats or len(ends) == 1:
+            return 0.0
+        return 2.0 if self.fpu and "float64" not in floats else 30.0
+
+    def call(self, name: str, dtype: str) -> float:
+        short = name.rpartition(".")[2]
+        if short in _FUNCTIONS:
+            return float(_FUNCTIONS[short] if self.fpu and dtype == "float32" else _SOFT.get(short, 600))
+        return _SEVERAL.get(short, 3.0 if "64" in dtype else 1.0)
+
+
+def stored_words(statements: Sequence[Any]) -> set[int]:
+    """The positions of statements that compilers merge to stores of words: a word is taken apart, its four bytes are stored
+    one behind the other."""
+    taken_from: dict[
+        int, tuple[int, Any]
+    ] = {}  # by hash of a variable: where it is bound, and the word that it is a byte of
+    found: set[int] = set()
+    run: list[tuple[int, int, Any]] = []  # positions of stores and of what they store, and the word
+    for k, stmt in enumerate(statements):
+        if isinstance(stmt, tirx.Bind) and (word := _byte_of(stmt.value)) is not None:
+            taken_from[hash(stmt.var)] = k, word
+        of: Any = stmt.value if isinstance(stmt, tirx.BufferStore) else None
+        while isinstance(of, tirx.Cast):
+            of = of.value
+        at, word = taken_from.get(hash(of), (0, None)) if isinstance(of, tirx.Var) else (0, None)
+        run = [*run, (k, at, word)] if word is not None and (not run or word.same_as(run[0][2])) else []
+        if len(run) == 4:
+            found |= {p for store, bound, _ in run for p in (store, bound)}
+            run = []
+    return found
+
+
+def _byte_of(value: Any) -> Any:
+    """The variable of a word of which `value` is one byte, as an integer; None for any other value."""
+    narrow = False
+    while isinstance(value, tirx.Cast):
+        narrow, value = narrow or dtype_of(value) in ("int8", "uint8"), value.value
+    if isinstance(value, tirx.RShift):
+        value = value.a
+    return value if narrow and isinstance(value, tirx.Var) and dtype_of(value) == "int32" else None

@@ -1,0 +1,77 @@
+"""Rates: what compilers make of kernels, as counted instructions for each one that `instructions` counts statically.
+
+A rate belongs to a core with a back end, and to a family of kernels: kind of operator, element type and performance schedule
+without its parameters, and with them where several shapes were counted. `benchmarks/estimates.py` counts kernels of every
+family in the emulator and writes the file; the rate is the one of least largest error. Families and cores that were not
+counted get the rates of the nearest ones that were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.tuning.tune import device
+
+SHIPPED = Path(__file__).parents[1] / "data" / "rates.json"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of kernels."""
+
+    kind: str  # of the operator, with the suffix of its form
+    dtype: str  # of its output
+    rule: str  # the performance schedule, without its parameters: `cortex_m_dsp.conv`
+    variant: str  # the schedule with its parameters: `cortex_m_dsp.conv 2x2 u4 s4`
+
+    @classmethod
+    def of(cls, kind: str, dtype: str, variant: str) -> Family:
+        return cls(kind, dtype, variant.split(" ")[0], variant)
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The keys of its rates: that of the variant, and that of all variants of the schedule."""
+        return f"{self.kind}|{self.dtype}|{self.variant}", f"{self.kind}|{self.dtype}|{self.rule}"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates by core and back end (`tune.device`), and by `Family.keys`."""
+
+    rates: Mapping[str, Mapping[str, float]]
+
+    def rate(self, target: KernelTarget, family: Family) -> float:
+        """The rate of a family on a core: counted, or that of families alike; 1 where there are none."""
+        backend = target.backend
+        known = (
+            self.rates.get(device(target)) or self.rates.get(f"{target.core.compatible.get(backend)} {backend}") or {}
+        )
+        for key in family.keys:
+            if key in known:
+                return known[key]
+        kin: tuple[Callable[[Family], bool], ...] = (
+            lambda f: (f.rule, f.dtype) == (family.rule, family.dtype),
+            lambda f: f.rule == family.rule,
+            lambda f: f.rule == "generic",
+        )
+        for alike in kin:
+            if found := [rate for key, rate in known.items() if alike(Family.of(*key.split("|")))]:
+                return median(found)
+        return 1.0
+
+    def save(self, path: Path) -> None:
+        """Writes the rates to a file, families sorted, to three digits."""
+        rounded = {d: {k: float(f"{r:.3g}") for k, r in sorted(own.items())} for d, own in sorted(self.rates.items())}
+        path.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def shipped() -> Rates:
+    """The rates that come with the package."""
+    return Rates(json.loads(SHIPPED.read_text(encoding="utf-8")) if SHIPPED.is_file() else {})

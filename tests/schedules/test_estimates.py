@@ -1,0 +1,111 @@
+"""Estimates of instructions: the static count of statements, and its distance from counts in the emulator."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tvm_cascade import api
+from tvm_cascade.cores import get_core, kernel_target
+from tvm_cascade.micro.board_files import find_board
+from tvm_cascade.micro.count import counter_of
+from tvm_cascade.passes.choose_variants import candidates_of
+from tvm_cascade.pipeline import prepare
+from tvm_cascade.schedules.rules.emit import Builder
+from tvm_cascade.schedules.tir import i32, kernel_function, pointer_var, tirx
+from tvm_cascade.schedules.tuning.instructions import Counter, Function, sampled
+from tvm_cascade.schedules.tuning.plan_cost import task_instructions
+from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped
+from tvm_cascade.testing.estimate_cases import CHECKED, FIRMWARE, layers
+
+# of what is counted; elsewhere registers are spilled, and loops vectorized, more unevenly within a family
+WITHIN = {"cortex-m4": 0.25, "cortex-m0plus": 0.3, "cortex-m55": 0.3, "cortex-m3": 0.35}
+M4 = get_core("cortex-m4")
+
+
+def counted(emit: Any) -> Function:
+    """The function of a pointer `x` and an integer `n` whose statements `emit(builder, x, n)` adds."""
+    k, pointer, n = Builder(), pointer_var("x", "int32"), tirx.Var("n", "int32")
+    emit(k, k.view(pointer, "int32", "xs"), n)
+    return Function(Counter(M4), kernel_function("f", [pointer, n], k.statements()))
+
+
+def test_loops_multiply_and_known_extents_count() -> None:
+    def nest(k: Builder, x: Any, n: Any) -> None:
+        with k.loop(7, "i") as i, k.loop(n, "j") as j:
+            k.store(x, i * 5 + j, x[j] + 1)
+
+    f = counted(nest)
+    none, one, nine = (f.count([None, n]) for n in (0, 1, 9))
+    assert one - none == 7 * (3 + 3)  # load, add, store; count, compare, branch
+    assert nine - none == 9 * (one - none)
+    assert none < f.count([None, None]) < nine  # an extent that is not known is a few iterations
+
+
+def test_branches_are_decided_by_what_is_bound() -> None:
+    def edge(k: Builder, x: Any, n: Any) -> None:
+        low = k.let(tirx.max(i32(2) - n, i32(0)), "low")
+        with k.loop(6, "i") as i, k.when(i >= low):
+            k.store(x, i, i32(0))
+
+    f = counted(edge)
+    assert f.count([None, 2]) - f.count([None, 0]) == 2.0  # two stores more
+    assert f.deciding == [1]
+
+
+def test_samples_stand_for_all() -> None:
+    assert sampled(5, 8) == [(i, 1.0) for i in range(5)]
+    picked = sampled(1000, 20)
+    assert len(picked) == 20 and sum(w for _, w in picked) == pytest.approx(1000)
+    assert [i for i, _ in picked][:5] == [0, 1, 2, 3, 4] and picked[-1] == (999, 1.0)
+    assert all(a < b for (a, _), (b, _) in pairwise(picked))
+
+
+def test_families_that_were_not_counted_get_the_rates_of_others() -> None:
+    rates = Rates({"cortex-m4 c": {"a|int8|r": 2.0, "a|int8|r 1x1": 9.0, "b|int8|r": 4.0, "c|int8|generic": 0.5}})
+    m4, m7 = kernel_target("cortex-m4", "c"), kernel_target("cortex-m7", "c")
+    assert rates.rate(m4, Family.of("a", "int8", "r 2x2")) == 2.0
+    assert rates.rate(m4, Family.of("a", "int8", "r 1x1")) == 9.0
+    assert rates.rate(m4, Family.of("z", "int8", "r")) == 4.0  # the median
+    assert rates.rate(m4, Family.of("z", "float32", "new")) == 0.5
+    assert rates.rate(m7, Family.of("b", "int8", "r")) == 4.0
+    assert rates.rate(kernel_target("cortex-m3", "c"), Family.of("a", "int8", "r")) == 1.0
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("core", "board"), [("cortex-m0plus", "mps2-an385"), ("cortex-m3", "mps2-an385"), ("cortex-m4", "mps2-an386")]
+)
+def test_kernels_of_other_shapes_than_rates_come_from(core: str, board: str, emulator: None) -> None:
+    target = kernel_target(core, "c")
+    found: list[tuple[str, float, Any]] = []
+    for name, mod in layers(CHECKED):
+        made = prepare(mod, target)
+        op = next(o for o in made.graph.ops if not o.view)
+        candidate = next(iter(candidates_of(made.extracted, op.index, target)))
+        family = Family.of(op.kind, made.graph.tensors[op.outputs[0]].dtype, candidate.variant)
+        rate = shipped().rate(target, family)
+        found.append(
+            (f"{name}: {family.keys[0]}", rate * task_instructions(candidate.task, target.core), candidate.task)
+        )
+    counts = counter_of(target.core, find_board(Path(), board), "c")([t for *_, t in found])
+    far = {name: (round(e), c.instructions) for (name, e, _), c in zip(found, counts, strict=True)
+           if abs(e / c.instructions - 1) > WITHIN[core]}  # fmt: skip
+    assert not far
+
+
+@pytest.mark.emulator
+@pytest.mark.usefixtures("quick_host")
+@pytest.mark.parametrize(
+    ("core", "case"),
+    [("cortex-m4", "pixels"), ("cortex-m4", "lstm"), ("cortex-m4", "groups of channels"), ("cortex-m4", "float pixels"),
+     ("cortex-m55", "rows"), ("cortex-m55", "element-wise")],
+)  # fmt: skip
+def test_whole_firmware(core: str, case: str, emulator: None, tmp_path: Path) -> None:
+    made = api.compile(FIRMWARE[case].mod(), target=core, output=tmp_path / "p", **FIRMWARE[case].options)
+    instructions = api.run(tmp_path / "p", board=made.board).instructions
+    assert instructions is not None
+    assert made.estimated_instructions == pytest.approx(instructions, rel=WITHIN[core])

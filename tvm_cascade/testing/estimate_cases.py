@@ -1,0 +1,165 @@
+"""Small networks of one operator each, of every family of kernels: what rates are counted with, and estimates checked.
+
+Turns differ in shapes: rates come from some of them, checks from another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from tvm.ir import IRModule
+
+from tvm_cascade.frontend import load
+from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.operator_cases import OPERATORS
+from tvm_cascade.testing.tflite import ModelWriter
+
+SHAPES = ((1, 14, 12, 16), (1, 7, 10, 24), (1, 5, 6, 40), (1, 11, 9, 12))  # by turn
+CHECKED = len(SHAPES) - 1  # the turn that no rate comes from
+
+Build = Callable[[Net, Value], Value]
+LAYERS: Mapping[str, Build] = MappingProxyType(
+    {
+        "conv 3x3": lambda n, x: n.conv(x, 20, 3, activation="relu"),
+        "conv 3x3, stride 2": lambda n, x: n.conv(x, 24, 3, 2, activation="relu"),
+        "conv 1x1": lambda n, x: n.conv(x, 28, 1, activation="relu"),
+        "conv 5x3, dilated": lambda n, x: n.conv(x, 8, (5, 3), dilation=2),
+        "depthwise 3x3": lambda n, x: n.depthwise(x, 3, activation="relu"),
+        "depthwise 5x5, stride 2": lambda n, x: n.depthwise(x, 5, 2),
+        "depthwise, multiplier": lambda n, x: n.depthwise(x, 3, multiplier=2),
+        "dense": lambda n, x: n.dense(n.flatten(x), 18, activation="relu"),
+        "max pool": lambda n, x: n.max_pool(x, 2),
+        "max pool, overlapping": lambda n, x: n.max_pool(x, 3, 1, padding="same"),
+        "average pool": lambda n, x: n.avg_pool(x, 2),
+        "global pool": lambda n, x: n.global_pool(x),
+        "add": lambda n, x: n.add(x, n.conv(x, x.shape[3], 1)),
+        "mul": lambda n, x: n.mul(x, n.conv(x, x.shape[3], 1)),
+        "concat": lambda n, x: n.concat([x, n.conv(x, 8, 1)]),
+        "relu": lambda n, x: n.relu(x),
+        "sigmoid": lambda n, x: n.sigmoid(x),
+        "tanh": lambda n, x: n.tanh(x),
+        "softmax": lambda n, x: n.softmax(n.reshape(x, (1, x.shape[1] * x.shape[2] * 4, x.shape[3] // 4))),
+    }
+)
+_FLOAT_LAYERS = {name: LAYERS[name] for name in LAYERS if name not in ("depthwise 5x5, stride 2",)}
+
+
+def layers(turn: int) -> Iterator[tuple[str, IRModule]]:
+    """Networks of the layers of a turn, in int8 and float32, by name."""
+    dtypes: tuple[Literal["int8", "float32"], ...] = ("int8", "float32")
+    for dtype, listed in zip(dtypes, (LAYERS, _FLOAT_LAYERS), strict=True):
+        for name, build in listed.items():
+            net = Net(dtype, seed=turn)
+            yield f"{name} {dtype}", net.finish(build(net, net.input(SHAPES[turn])))
+    yield "lstm", of_writer(lambda w: lstm(w, steps=4 + turn, depth=8 - turn, units=24 + 12 * turn))
+
+
+def operators(turn: int) -> Iterator[tuple[str, IRModule]]:
+    """Networks of `operator_cases`, drawn at random; those that are refused are left out."""
+    for k, (name, generate) in enumerate(OPERATORS.items()):
+        rng = np.random.default_rng([turn, k])
+        yield f"{name} drawn", of_writer(lambda w, rng=rng, generate=generate: generate(rng, "int8", w))
+
+
+def wide() -> IRModule:
+    """Rows of 48 pixels, of which few are left at the end: stripes save memory."""
+    net = Net("int8", seed=7)
+    x = net.conv(net.input((1, 8, 48, 4)), 8, kernel=3, stride=2, activation="relu")
+    y = net.conv(x, 24, kernel=1, activation="relu")
+    y = net.conv(net.depthwise(y, kernel=3), 8, kernel=1)
+    x = net.max_pool(net.add(x, y), kernel=(2, 2), stride=(2, 2))
+    return net.finish(net.conv(x, 6, kernel=3))
+
+
+def narrow() -> IRModule:
+    """Small maps, whose layers run all rows in one step."""
+    net = Net("int8", seed=5)
+    x = net.conv(net.input((1, 12, 10, 8)), 24, kernel=3, activation="relu")
+    x = net.conv(net.depthwise(x, kernel=3), 20, kernel=1)
+    y = net.conv(net.conv(x, 32, kernel=1, activation="relu"), 20, kernel=1)
+    return net.finish(net.softmax(net.dense(net.flatten(net.global_pool(net.add(x, y))), 5)))
+
+
+def separable(dtype: Literal["int8", "float32"], size: int = 20) -> IRModule:
+    """Depthwise separable layers, a residual addition, a global pool."""
+    net = Net(dtype, seed=3)
+    x = net.conv(net.input((1, size, size, 3)), 12, 3, 2, activation="relu")
+    x = net.separable(x, 20, 3, activation="relu")
+    y = net.separable(x, 20, 3, activation="relu")
+    x = net.separable(net.add(x, y), 32, 3, 2, activation="relu")
+    return net.finish(net.softmax(net.dense(net.flatten(net.global_pool(x)), 10)))
+
+
+def bottleneck() -> IRModule:
+    """An inverted bottleneck, whose wide tensor channel tiling makes in groups."""
+    net = Net("int8", seed=2)
+    x = net.conv(net.input((1, 16, 16, 4)), 8, 3, activation="relu")
+    y = net.conv(x, 48, 1, activation="relu6")
+    y = net.conv(net.depthwise(y, 3, activation="relu6"), 8, 1)
+    return net.finish(net.conv(net.add(x, y), 6, 1))
+
+
+def elementwise() -> IRModule:
+    """Branches of element-wise operators and tables, joined."""
+    net = Net("int8", seed=1, scales="varied")
+    x = net.input((1, 15, 13, 10))
+    y = net.add(net.sigmoid(x), net.tanh(x))
+    return net.finish(net.max_pool(net.concat([net.mul(x, y), net.relu(y)]), 3, 2))
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """A network and the planning options of a form of kernels."""
+
+    mod: Callable[[], IRModule]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+STRIPES = MappingProxyType({"granularity": "row", "overlap": False, "max_macs": 1.6, "max_time": 100.0})
+FIRMWARE: Mapping[str, Firmware] = MappingProxyType(
+    {
+        "rows": Firmware(lambda: separable("int8"), {"granularity": "row"}),
+        "pixels": Firmware(lambda: separable("int8"), {"granularity": "pixel", "max_time": 100.0}),
+        "several rows": Firmware(narrow, {"layerwise": True}),
+        "stripes": Firmware(wide, STRIPES),
+        "groups of channels": Firmware(bottleneck, {"max_macs": 2.0, "max_time": 100.0}),
+        "element-wise": Firmware(elementwise),
+        "element-wise by pixels": Firmware(elementwise, {"granularity": "pixel", "max_time": 100.0}),
+        "lstm": Firmware(lambda: of_writer(lambda w: lstm(w, steps=9, depth=5, units=40))),
+        "float rows": Firmware(lambda: separable("float32"), {"granularity": "row"}),
+        "float pixels": Firmware(lambda: separable("float32"), {"granularity": "pixel", "max_time": 100.0}),
+    }
+)
+
+
+def of_writer(write: Callable[[ModelWriter], None]) -> IRModule:
+    """The network of a file that `write` writes."""
+    writer = ModelWriter()
+    write(writer)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "m.tflite"
+        path.write_bytes(writer.finish())
+        return load(path)
+
+
+def lstm(writer: ModelWriter, steps: int, depth: int, units: int) -> None:
+    """An int8 LSTM with an int16 state of its cell."""
+    rng = np.random.default_rng(units)
+    inputs = [writer.activation((1, steps, depth), "int8", 0.02, 5), *([-1] * 23)]
+    for k in range(4):
+        inputs[1 + k] = writer.constant(rng.integers(-127, 128, (units, depth)).astype("int8"), 0.01)
+        inputs[5 + k] = writer.constant(rng.integers(-127, 128, (units, units)).astype("int8"), 0.002)
+        inputs[12 + k] = writer.constant(rng.integers(-45000, 45000, units).astype("int32"), 0.0002)
+    inputs[18] = writer.tensor((1, units), "int8", 1 / 128, variable=True)
+    inputs[19] = writer.tensor((1, units), "int16", 2.0**-11, variable=True)
+    between = [writer.tensor((1,), "int8", 1 / 128) for _ in range(5)]
+    options = {"fusedActivationFunction": 4, "timeMajor": False, "cellClip": 0.0, "projClip": 0.0}
+    out = writer.tensor((1, steps, units), "int8", 1 / 128)
+    table = "UnidirectionalSequenceLSTMOptions"
+    writer.operator("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [out], table, intermediates=between, **options)
