@@ -148,6 +148,45 @@ def test_operators_of_a_functions_body(tmp_path: Path) -> None:
     _check(tmp_path, nodes, [_x(3, 4)], {}, functions=[own])
 
 
+@pytest.mark.parametrize("kind", ["BlackmanWindow", "HammingWindow", "HannWindow"])
+def test_windows_whose_bodies_refer_to_attributes(tmp_path: Path, kind: str) -> None:
+    """Given ones, and those that have the schema's defaults."""
+    nodes = [
+        helper.make_node(kind, ["size"], ["w"]),
+        helper.make_node(kind, ["size"], ["v"], periodic=0, output_datatype=onnx.TensorProto.DOUBLE),
+        helper.make_node("Cast", ["v"], ["u"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Add", ["w", "u"], ["s"]),
+        helper.make_node("Mul", ["x0", "s"], ["y0"]),
+    ]
+    _check(tmp_path, nodes, [_x(2, 10)], {"size": np.array(10)})
+
+
+def test_attributes_of_the_files_functions_have_defaults(tmp_path: Path) -> None:
+    """Also where a function calls another, and inside of a branch."""
+
+    def scaled(name: str, kind: str, domain: str = "") -> Any:
+        node = helper.make_node(kind, ["a"], ["z"], domain=domain)
+        reference = onnx.AttributeProto(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
+        node.attribute.append(reference if not domain else helper.make_attribute("unused", 1.0))
+        domains = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+        defaults = [helper.make_attribute("slope", 0.25)]
+        return helper.make_function("own", name, ["a"], ["z"], [node], domains, attribute_protos=defaults)
+
+    def branch(**given: float) -> Any:
+        result = [helper.make_value_info("b", onnx.TypeProto())]
+        return helper.make_graph([helper.make_node("Leak", ["x0"], ["b"], domain="own", **given)], "b", [], result)
+
+    nodes = [
+        helper.make_node("Outer", ["x0"], ["y0"], domain="own"),
+        helper.make_node("Leak", ["x0"], ["y1"], domain="own", slope=0.5),
+        helper.make_node("If", ["yes"], ["y2"], then_branch=branch(), else_branch=branch(slope=0.5)),
+    ]
+    x = _x(3, 4)
+    quarter, half = (np.where(x > 0, x, x * np.float32(slope)) for slope in (0.25, 0.5))
+    functions = [scaled("Leak", "LeakyRelu"), scaled("Outer", "Leak", "own")]
+    _check(tmp_path, nodes, [x], {"yes": np.array(True)}, [quarter, half, quarter], functions=functions)
+
+
 @pytest.mark.parametrize("causal", [0, 1])
 def test_attention_of_onnx_itself(tmp_path: Path, causal: int) -> None:
     """Beside that of com.microsoft, which has the same name and other operands."""

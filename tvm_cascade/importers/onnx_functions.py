@@ -25,7 +25,7 @@ def expand_functions(model: Any, shapes: Mapping[str, Sequence[int]], known: Con
     """A copy of `model` without functions of its own and with bodies in place of operators that are not `known`;
     `shapes` are those of its inputs. Operators without a body stay."""
     if model.functions:
-        model = inliner.inline_local_functions(with_input_shapes(model, shapes))
+        model = _without_functions(with_input_shapes(model, shapes))
     for _ in range(_ROUNDS):
         opset = max((o.version for o in model.opset_import if o.domain in _OWN), default=1)
         found = [(i, n) for i, n in enumerate(model.graph.node) if _is_expanded(n, known)]
@@ -88,8 +88,22 @@ def _inlined(model: Any, bodies: Mapping[int, Any]) -> Any:
         del body.opset_import[:]
         body.opset_import.extend(o for o in model.opset_import)
         called.functions.append(body)
-    made = inliner.inline_local_functions(called)
+    made = _without_functions(called)
     kept = [o for o in made.opset_import if o.domain != _DOMAIN]
     del made.opset_import[:]
     made.opset_import.extend(kept)
     return made
+
+
+def _without_functions(model: Any) -> Any:
+    """`model` with the bodies of its functions in place of their calls, which get the functions' defaults of the attributes
+    that they lack: ONNX's inliner leaves out what refers to such an attribute. Changes `model`."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
+    while nodes:
+        node = nodes.pop()
+        nodes += [n for a in node.attribute for graph in (a.g, *a.graphs) for n in graph.node]
+        if called := functions.get((node.domain, node.op_type, node.overload)):
+            given = {a.name for a in node.attribute}
+            node.attribute.extend(a for a in called.attribute_proto if a.name not in given)
+    return inliner.inline_local_functions(model)
