@@ -257,3 +257,30 @@ def test_torch(tmp_path: Path) -> None:
         assert tvm_cascade.run(made.folder, check=path).match
     with pytest.raises(UsageError, match="linalg_inv_ex is no tensor but a list of them"):
         load(path, until="linalg_inv_ex")
+
+
+def test_torch_s_operators_that_change_what_they_read(tmp_path: Path) -> None:
+    """A tensor in front of such an operator is as it was, and what reads it, or a view of it, behind depends on the operator."""
+    torch = pytest.importorskip("torch")
+
+    class Changing(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            y = x * 2
+            part = y.reshape(8)
+            torch.relu_(y)
+            return part * 3 + 1, y - 1
+
+    path, x = tmp_path / "net.pt2", np.linspace(-1, 1, 8, dtype="float32").reshape(2, 4)
+    torch.export.save(torch.export.export(Changing(), (torch.tensor(x),)), path)
+
+    def made(given: np.ndarray, **cut: Any) -> list[np.ndarray]:
+        return list(Compiled(load(path, **cut))(given))
+
+    np.testing.assert_allclose(made(x, until="mul")[0], 2 * x)
+    np.testing.assert_allclose(made(x, until="mul_1")[0], 6 * np.maximum(x, 0).reshape(8), 1e-6)
+    for one, other in zip(made(x, until="mul,sub"), (2 * x, 2 * np.maximum(x, 0) - 1), strict=True):
+        np.testing.assert_allclose(one, other, 1e-6)
+    for one, other in zip(
+        made(x, from_="mul"), (3 * np.maximum(x, 0).reshape(8) + 1, np.maximum(x, 0) - 1), strict=True
+    ):
+        np.testing.assert_allclose(one, other, 1e-6)

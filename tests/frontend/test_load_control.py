@@ -146,6 +146,22 @@ def test_a_loop_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest
         load(tmp_path / "m.tflite")
 
 
+def test_a_loop_of_no_operators_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tflite_control, "MAX_UNROLLED", 99)
+    writer = ModelWriter()
+    holds, x = writer.constant(np.array(True)), writer.activation((2,), "float32")
+    condition, body = ModelWriter(), ModelWriter()
+    for graph in (condition, body):
+        graph.inputs = [graph.tensor((), "bool"), graph.tensor((2,), "float32")]
+    condition.outputs, body.outputs = condition.inputs[:1], body.inputs
+    subgraphs: dict[str, Any] = {"condSubgraphIndex": writer.body(condition), "bodySubgraphIndex": writer.body(body)}
+    outputs = [writer.tensor((), "bool"), writer.tensor((2,), "float32")]
+    writer.operator("WHILE", [holds, x], outputs, "WhileOptions", **subgraphs)
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    with pytest.raises(UnsupportedOperatorError, match=r"WHILE \(operator 0\): loops of more than 99 operators"):
+        load(tmp_path / "m.tflite")
+
+
 @pytest.mark.parametrize("index", [0, 7, -1])
 def test_a_body_that_is_no_subgraph_is_refused(tmp_path: Path, index: int) -> None:
     writer = _recurrent("int8")

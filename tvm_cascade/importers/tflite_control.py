@@ -86,7 +86,7 @@ class ControlConverters(ListConverters):
         """What a subgraph makes of `values`, its operators converted here."""
         if self.depth >= _MAX_DEPTH:
             raise tvm.error.OpNotImplemented(f"subgraphs more than {_MAX_DEPTH} deep")
-        self.unrolled[0] += graph.OperatorsLength()
+        self.unrolled[0] += max(graph.OperatorsLength(), 1)  # a loop of none ends too
         if self.unrolled[0] > MAX_UNROLLED:
             raise tvm.error.OpNotImplemented(f"loops of more than {MAX_UNROLLED} operators, all steps counted")
         inner = type(self)(self.model, graph, stock.ExprTable(), self.bb, self.conversion_state)

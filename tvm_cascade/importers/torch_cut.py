@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm_cascade.errors import UsageError
@@ -32,8 +33,52 @@ def graph_of(program: Any) -> FileGraph:
     given = tuple(str(name) for name in program.graph_signature.user_inputs)
     called = [n for n in program.graph.nodes if n.op == "call_function"]
     active = {*given, *(n.name for n in called)}
-    nodes = [Node(tuple(r.name for r in n.all_input_nodes if r.name in active), (n.name,)) for n in called]
+    before = _changes(program.graph).before
+    nodes = [
+        Node(tuple(r.name for r in (*n.all_input_nodes, *before[n]) if r.name in active), (n.name,)) for n in called
+    ]
     return FileGraph(tuple(nodes), given, tuple(str(name) for name in program.graph_signature.user_outputs))
+
+
+@dataclass(slots=True)
+class _Changes:
+    """Where operators change tensors in place: what reads them, or views of them, depends on all operators that did so before."""
+
+    before: dict[Any, tuple[Any, ...]] = field(
+        default_factory=dict
+    )  # by node: the operators that changed what it reads
+    changed: dict[Any, list[Any]] = field(default_factory=dict)  # by node that is no view: the operators that change it
+    shown: dict[Any, Any] = field(default_factory=dict)  # by node: the one that it is a view of, or itself
+
+    def after(self, node: Any) -> bool:
+        """Whether an operator behind `node` changes its result."""
+        return any(c is not node and node < c for c in self.changed.get(self.shown[node], ()))
+
+
+def _changes(graph: Any) -> _Changes:
+    found = _Changes()
+    for node in graph.nodes:
+        owners = {found.shown[r]: None for r in node.all_input_nodes}
+        found.before[node] = tuple(c for owner in owners for c in found.changed.get(owner, ()))
+        found.shown[node] = node
+        for argument, is_written in _shared(node):
+            found.shown[node] = found.shown[argument]
+            if is_written:
+                found.changed.setdefault(found.shown[argument], []).append(node)
+    return found
+
+
+def _shared(node: Any) -> Iterator[tuple[Any, bool]]:
+    """The arguments of which an operator's results may be views, or which it changes in place, and whether it does."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:  # of no operator but Python's `getitem`, by which one of several results is taken
+        yield from ((argument, False) for argument in node.all_input_nodes)
+        return
+    for place, argument in enumerate(schema.arguments):
+        given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+        if argument.alias_info is not None:
+            many = given if isinstance(given, (list, tuple)) else (given,)
+            yield from ((g, bool(argument.alias_info.is_write)) for g in many if g in node.all_input_nodes)
 
 
 def until_before(program: Any, refused: Iterable[Any]) -> str:
@@ -51,10 +96,18 @@ def _with(torch: Any, program: Any, kept: CutOut) -> Any:
     for name in (*kept.outputs, *new):
         if not isinstance(nodes[name].meta.get("val"), torch.Tensor):
             raise UsageError(f"{printable(name)} is no tensor but a list of them: name a node that takes one out")
+    called = [n for n in graph.nodes if n.op == "call_function"]
+    changes, used = _changes(graph), {called[i] for i in kept.nodes}
+    for name in kept.outputs:
+        if nodes[name] in used and changes.after(nodes[name]):
+            _copy(torch, graph, nodes, name)
     for name in new:
         _give(graph, nodes, name)
     (end,) = graph.find_nodes(op="output")
     end.args = (tuple(nodes[name] for name in kept.outputs),)
+    for node in reversed(called):
+        if node not in used:
+            graph.erase_node(node)
     graph.eliminate_dead_code()
     for name in (n for n in old.user_inputs if n not in kept.inputs):
         graph.erase_node(nodes[name])
@@ -62,6 +115,16 @@ def _with(torch: Any, program: Any, kept: CutOut) -> Any:
         nodes[name].name = name
     graph.lint()
     return _program(torch, program, kept, new)
+
+
+def _copy(torch: Any, graph: Any, nodes: dict[str, Any], name: str) -> None:
+    """Put a copy in the place of an output, before operators change it in place."""
+    node = nodes[name]
+    with graph.inserting_after(node):
+        copied = graph.call_function(torch.ops.aten.clone.default, (node,))
+    copied.meta = dict(node.meta)
+    node.name, copied.name = copied.name, name
+    nodes[name] = copied
 
 
 def _give(graph: Any, nodes: dict[str, Any], name: str) -> None:
