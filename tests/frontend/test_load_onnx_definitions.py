@@ -262,3 +262,34 @@ def test_an_embedding_compiles(tmp_path: Path) -> None:
     tvm_cascade.compile(tmp_path / "n.onnx", target="host", output=tmp_path / "p")
     feed = {"x0": np.array([[4, 0]], "int32")}
     assert tvm_cascade.run(tmp_path / "p", inputs=feed, check=tmp_path / "n.onnx").match is True
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_branches_that_hold_weights_alone(tmp_path: Path, known: bool) -> None:
+    held = {"then_branch": np.float32([1, 2]), "else_branch": np.float32([3, 4])}
+    branches: dict[str, Any] = {
+        way: helper.make_graph(
+            [], way, [], [helper.make_tensor_value_info("k", 1, [2])], [numpy_helper.from_array(data, "k")]
+        )
+        for way, data in held.items()
+    }
+    condition = "c" if known else "x1"
+    nodes = [helper.make_node("If", [condition], ["b"], **branches), helper.make_node("Add", ["x0", "b"], ["y0"])]
+    inputs = [_x(2)] if known else [_x(2), np.array(False)]
+    _check(tmp_path, nodes, inputs, {"c": np.array(False)} if known else {}, [inputs[0] + held["else_branch"]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "places", "how", "said"),
+    [
+        ("Compress", np.array([True] * 5), {"axis": 1}, "a condition of 5 elements, where there are 4"),
+        ("ReverseSequence", np.array([1, 5, 2]), {"batch_axis": 0, "time_axis": 1}, r"sequence_lens \[1, 5, 2\] of 3"),
+        ("ReverseSequence", np.array([1]), {"batch_axis": 0, "time_axis": 1}, r"sequence_lens \[1\] of 3 sequences"),
+    ],
+)
+def test_places_beyond_the_end_are_refused(
+    tmp_path: Path, kind: str, places: np.ndarray, how: dict[str, Any], said: str
+) -> None:
+    _save(tmp_path / "n.onnx", [helper.make_node(kind, ["x0", "p"], ["y0"], **how)], [_x(3, 4)], {"p": places})
+    with pytest.raises(LoadError, match=f"{kind} has a form that is not supported: {said}"):
+        load(tmp_path / "n.onnx")

@@ -33,7 +33,7 @@ def _without(model: Any, shapes: Mapping[str, Sequence[int]], at: int) -> Any | 
     """A copy of `model` with its node at `at`, an If, written out; None where that cannot be."""
     made = copied(model)
     node = made.graph.node[at]
-    branches = {a.name.removesuffix("_branch"): a.g for a in node.attribute if a.g.node}
+    branches = {a.name.removesuffix("_branch"): a.g for a in node.attribute if a.HasField("g")}
     condition = _known(model, node.input[0])
     if condition is not None:
         chosen = branches.get("then" if condition else "else")

@@ -29,9 +29,11 @@ def compress(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
     if condition is None:
         raise NotImplementedError("a condition that the network computes: make it a constant")
     places = relax.const(np.flatnonzero(condition).astype("int32"))
-    if "axis" in attrs:
-        return relax.op.take(inputs[0], places, int(attrs["axis"]) % len(shape_of(inputs[0])))
-    return relax.op.take(bb.normalize(relax.op.reshape(inputs[0], (-1,))), places, 0)
+    axis = int(attrs["axis"]) % len(shape_of(inputs[0])) if "axis" in attrs else 0
+    x = inputs[0] if "axis" in attrs else bb.normalize(relax.op.reshape(inputs[0], (-1,)))
+    if condition.size > shape_of(x)[axis]:
+        raise NotImplementedError(f"a condition of {condition.size} elements, where there are {shape_of(x)[axis]}")
+    return relax.op.take(x, places, axis)
 
 
 def dropout(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
@@ -60,6 +62,10 @@ def reverse_sequence(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
         raise NotImplementedError("sequence_lens that the network computes: make them a constant")
     time, batch = int(attrs.get("time_axis", 0)), int(attrs.get("batch_axis", 1))
     shape = shape_of(x)
+    if lengths.size != shape[batch] or lengths.min() < 0 or lengths.max() > shape[time]:
+        raise NotImplementedError(
+            f"sequence_lens {lengths.tolist()} of {shape[batch]} sequences of {shape[time]} steps"
+        )
     step, length = np.arange(shape[time])[None], lengths.reshape(-1, 1)
     places = np.where(step < length, length - 1 - step, step)  # of each batch
     places = places + np.arange(shape[batch])[:, None] * shape[time]
