@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ from tvm_cascade.ordering import OrderOptions, order
 from tvm_cascade.testing.graphs import Builder
 from tvm_cascade.testing.order_arena import arena_problem
 from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.random_windows import random_graph
 
 
 def irregular(seed: int, nodes: int = 10) -> Graph:
@@ -46,3 +48,15 @@ def test_never_above_the_best_order(seed: int, in_place: bool, overlap: bool) ->
     plan = cascade(graph, rows_alone(in_place=in_place, overlap=overlap))
     validate(plan)
     assert plan.peak <= allocate(arena_problem(graph, best.order, 4, in_place=written_over)).peak
+
+
+@pytest.mark.parametrize("seed", [5, 25, 30, 40])
+def test_leave_to_recompute_takes_nothing_away(seed: int) -> None:
+    """What fits without recompute fits, and is as small, where recompute is allowed."""
+    graph = random_graph(seed, operators=2 + seed % 5, largest=8)
+    again = rows_alone(stripes=True, max_macs=2.0, overlap=False, alignment=8)
+    once = cascade(graph, replace(again, max_macs=1.0)).peak
+    for options in (again, replace(again, sram=once)):
+        plan = cascade(graph, options)
+        validate(plan, alignment=8)
+        assert plan.bound <= plan.peak <= once

@@ -18,6 +18,7 @@ from tvm_cascade.cascading.lower_bounds import INFEASIBLE, LowerBounds
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.cascading.segments import SegmentCosts, Striped
+from tvm_cascade.memory import Allocation
 
 # most operators of a segment in steps of pixels: rings cost most where maps are large and segments short, and longer
 # segments take longer to simulate
@@ -273,3 +274,19 @@ class Search:
     def _overhead(self, i: int, j: int, interleaving: Interleaving) -> int:
         """Kernel calls of a segment, which count as overhead if it has several operators; else 0."""
         return self.costs.calls(i, j, interleaving) if len(self.costs.members(i, j)) > 1 else 0
+
+
+class Leaders:
+    """The `count` layouts of smallest arenas so far, each with its arena, the earlier one first where arenas are equal."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.first: list[tuple[Allocation, Search, Layout]] = []
+
+    def add(self, arena: Allocation, search: Search, layout: Layout) -> None:
+        """Keep a layout if it is one of the smallest."""
+        self.first = sorted([*self.first, (arena, search, layout)], key=lambda entry: entry[0].peak)[: self.count]
+
+    def beyond(self, lower_bound: int) -> bool:
+        """Whether no layout whose arena has at least `lower_bound` bytes would be kept."""
+        return len(self.first) == self.count and lower_bound >= self.first[-1][0].peak

@@ -18,7 +18,7 @@ from tvm_cascade.cascading.cuts import least_peak, undominated
 from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
 from tvm_cascade.cascading.geometry import streamable
 from tvm_cascade.cascading.layerwise import baseline_peak, layerwise, smaller, within_cap, without_search
-from tvm_cascade.cascading.layout_search import LARGE, Search
+from tvm_cascade.cascading.layout_search import LARGE, Leaders, Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions, Settings
 from tvm_cascade.cascading.orders import best_order
@@ -29,7 +29,7 @@ from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.timing import instruction_factor, refused_by_time
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
-from tvm_cascade.memory import AllocateOptions, Allocation
+from tvm_cascade.memory import AllocateOptions
 from tvm_cascade.ordering import OrderOptions
 from tvm_cascade.ordering import order as order_by_memory
 from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, cached, monitor, until_stopped
@@ -87,8 +87,24 @@ def _searched(graph: Graph, options: PlanOptions) -> Plan:
     """`cascade`; raises `SearchStopped` where a limit strikes before there is a plan within `options.max_time`."""
     again = options.stripes and options.max_macs > 1.0
     if options.sram is not None or options.granularity != "auto" or (again and options.steps is None):
-        return _cascade(graph, options)
+        return _no_worse_than_at_once(graph, options) if again else _cascade(graph, options)
     return _smallest_traded(graph, options) if again else _in_time(graph, replace(options, max_macs=1.0))[0]
+
+
+def _no_worse_than_at_once(graph: Graph, options: PlanOptions) -> Plan:
+    """The plan with recompute; that without, whose arenas are searched for longer, where only that fits, or is smaller."""
+    at_once = replace(options, max_macs=1.0)
+    try:
+        plan = _cascade(graph, options)
+    except InfeasibleError:
+        with suppress(InfeasibleError):
+            if _searches(graph, at_once)[0].bound <= (options.sram or 0):
+                return replace(_cascade(graph, at_once), bound=_searches(graph, options)[0].frontier(exact=True)[0][0])
+        raise
+    if options.sram is None and plan.peak > plan.bound:
+        with suppress(SearchStopped):
+            return replace(smaller(plan, _cascade(graph, at_once)), bound=plan.bound)
+    return plan
 
 
 def _at_least(graph: Graph, options: PlanOptions, found: Plan | InfeasibleError | None) -> Plan | InfeasibleError:
@@ -272,7 +288,7 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
     """
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
     efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
-    leaders = _Leaders(len(efforts))
+    leaders = Leaders(len(efforts))
     tries = islice(_layouts(search, options, goal, least, leaders), _MOST_LAYOUTS if search.recompute else None)
     for count, (tried, layout) in enumerate(until_stopped(tries), 1):
         if leaders.beyond(max(tried.costs.exact_cost(*segment) for segment in layout.segments)):
@@ -300,22 +316,6 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
     return smaller(*best)
 
 
-class _Leaders:
-    """The `count` layouts of smallest arenas so far, each with its arena, the earlier one first where arenas are equal."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.first: list[tuple[Allocation, Search, Layout]] = []
-
-    def add(self, arena: Allocation, search: Search, layout: Layout) -> None:
-        """Keep a layout if it is one of the smallest."""
-        self.first = sorted([*self.first, (arena, search, layout)], key=lambda entry: entry[0].peak)[: self.count]
-
-    def beyond(self, lower_bound: int) -> bool:
-        """Whether no layout whose arena has at least `lower_bound` bytes would be kept."""
-        return len(self.first) == self.count and lower_bound >= self.first[-1][0].peak
-
-
 def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -> Plan:
     """The smaller of `best` and the plans that run every operator by itself on whole tensors.
 
@@ -335,7 +335,7 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
 
 
 def _layouts(
-    search: Search, options: PlanOptions, goal: int, least: int, leaders: _Leaders
+    search: Search, options: PlanOptions, goal: int, least: int, leaders: Leaders
 ) -> Iterator[tuple[Search, Layout]]:
     """Layouts to try, best first: with rings in the dead part of dying inputs, then without, which may give smaller arenas.
 
