@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from math import prod
 from typing import Any, TypeAlias
 
 from tvm_cascade.cores import Core
-from tvm_cascade.schedules.tir import PrimFunc, collect, dtype_of, int_value, ir, is_if_then_else, tirx
-from tvm_cascade.schedules.tuning.known_values import Env, Values, deciding_variables, index_variables
+from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, int_value, ir, shape_of, tirx
+from tvm_cascade.schedules.tuning.known_values import Env, Survey, Values
 from tvm_cascade.schedules.tuning.operation_costs import OperationCosts, stored_words
 
 UNKNOWN_PASSES = 3  # of a loop whose extent is not known
@@ -89,33 +91,35 @@ class _Reader:
 
     def __init__(self, counter: Counter, body: Any) -> None:
         self.counter, self.costs = counter, OperationCosts(counter.core.fpu)
-        self.registers = {hash(a.buffer) for a in collect(body, tirx.AllocBuffer) if _elements(a.buffer) <= REGISTERS}
-        self.deciding, self.places = deciding_variables(body), index_variables(body)
+        survey = Survey(body)
+        self.registers = {hash(b) for b in survey.buffers if prod(shape_of(b)) <= REGISTERS}
+        self.deciding, self.places = survey.deciding(), survey.indices()
         self.before = 0.0  # instructions that the innermost open loop takes before its first iteration
         self.known = Values(self.registers, counter.memory).of
 
     # Statements.
 
     def statement(self, stmt: Any) -> Part:
-        if isinstance(stmt, tirx.SeqStmt):
-            return self._sequence(stmt.seq)
-        if isinstance(stmt, tirx.For):
-            return self._loop(stmt)
-        if isinstance(stmt, tirx.IfThenElse):
-            return self._branch(stmt)
-        if isinstance(stmt, tirx.While):
-            return _scaled(_sum([self.statement(stmt.body), self.value(stmt.condition) + _LOOP]), UNKNOWN_PASSES)
-        if isinstance(stmt, tirx.Bind):
+        kind = type(stmt)
+        if kind is tirx.Bind:
             return self._assigned(self._bound(stmt), hash(stmt.var), stmt.value)
-        if isinstance(stmt, tirx.BufferStore):
+        if kind is tirx.BufferStore:
             return self._stored(stmt)
-        if isinstance(stmt, tirx.Evaluate):
+        if kind is tirx.Evaluate:
             return self._evaluated(stmt.value)
+        if kind is tirx.SeqStmt:
+            return self._sequence(list(stmt.seq))
+        if kind is tirx.For:
+            return self._loop(stmt)
+        if kind is tirx.IfThenElse:
+            return self._branch(stmt)
+        if kind is tirx.While:
+            return _scaled(_sum([self.statement(stmt.body), self.value(stmt.condition) + _LOOP]), UNKNOWN_PASSES)
         return self.statement(stmt.body) if hasattr(stmt, "body") else 0.0
 
     def _sequence(self, statements: Sequence[Any]) -> Part:
         merged = stored_words(statements)
-        words = sum(isinstance(statements[k], tirx.BufferStore) for k in merged) / 4
+        words = sum(type(statements[k]) is tirx.BufferStore for k in merged) / 4
         return _sum([words, *(self.statement(s) for k, s in enumerate(statements) if k not in merged)])
 
     def _loop(self, stmt: Any) -> Part:
@@ -184,7 +188,7 @@ class _Reader:
         return cost if not local or index is None else self._assigned(cost, (buffer, index), stmt.value, buffer)
 
     def _evaluated(self, value: Any) -> Part:
-        if not (isinstance(value, ir.Call) and isinstance(value.op, ir.GlobalVar)):
+        if type(value) is not ir.Call or type(value.op) is not ir.GlobalVar:
             return self.value(value)
         name, known = value.op.name_hint, [self.known(a) for a in value.args]
         head = _CALL + sum(1.0 + self.value(a) for a in value.args)
@@ -194,27 +198,42 @@ class _Reader:
 
     def value(self, value: Any) -> float:
         """Instructions of an expression, index arithmetic left out."""
-        if isinstance(value, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
+        kind = type(value)
+        if kind in _FREE:
             return 0.0
-        if isinstance(value, ir.TensorLoad):
+        if kind is ir.TensorLoad:
             return 0.0 if hash(value.source) in self.registers else 1.0
-        if isinstance(value, tirx.Cast):
-            return self.value(value.value) + self.costs.cast(value)
-        if isinstance(value, ir.Call):
+        if kind is ir.Call:
             return self._call(value)
-        parts = [getattr(value, n) for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(value, n)]
-        return self.costs.operation(value) + sum(self.value(p) for p in parts)
+        if kind is tirx.Cast:
+            return self.value(value.value) + self.costs.cast(value)
+        return self.costs.operation(value) + sum(self.value(getattr(value, n)) for n in _operands(kind))
 
     def _call(self, value: Any) -> float:
         name = str(getattr(value.op, "name", ""))
         if name.endswith("address_of"):
             return 0.0
-        args = [a for a in value.args if isinstance(a, ir.Expr) and not isinstance(a, ir.StringImm)]
-        if is_if_then_else(value):
+        args = [a for a in value.args if _computed(type(a))]
+        if name == IF_THEN_ELSE:
             return _BRANCH + self.value(args[0]) + max(self.value(a) for a in args[1:])
         if name.endswith("call_pure_extern") or name.endswith("call_extern"):
             name = str(getattr(value.args[0], "value", value.args[0])).removesuffix("f")
         return self.costs.call(name, str(dtype_of(value))) + sum(self.value(a) for a in args)
+
+
+_FREE = {tirx.Var, tirx.IntImm, tirx.FloatImm}
+
+
+@cache
+def _operands(kind: type) -> list[str]:
+    """The fields of an operation that hold its operands."""
+    return [n for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(kind, n)]
+
+
+@cache
+def _computed(kind: type) -> bool:
+    """Whether arguments of this type are expressions, and not names."""
+    return issubclass(kind, ir.Expr) and not issubclass(kind, ir.StringImm)
 
 
 def _sum(parts: Sequence[Part]) -> Part:
@@ -239,10 +258,3 @@ def sampled(count: int, most: int) -> list[tuple[int, float]]:
         *((i, inside / middle) for i in picked),
         *((count - ends + i, 1.0) for i in range(ends)),
     ]
-
-
-def _elements(buffer: Any) -> int:
-    total = 1
-    for extent in buffer.ty.shape:
-        total *= int(extent)
-    return total

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tvm_cascade.schedules.tir import collect, dtype_of, int_value, ir, is_if_then_else, tirx
+from tvm_cascade.schedules.tir import dtype_of, int_value, ir, is_if_then_else, tirx, tvm_ffi
 
 Env: TypeAlias = dict[Any, "int | None"]  # by hash of a variable, or of a local buffer with an index; None: unknown
 Known: TypeAlias = Callable[[Env], "int | None"]
@@ -56,24 +56,25 @@ class Values:
 
     def of(self, value: Any) -> Known:
         """A function of what is known to the value of an integer expression, None where that is not known."""
-        number = int_value(value)
-        if number is not None:
+        kind = type(value)
+        if kind is int or kind is tirx.IntImm:
+            number = int_value(value)
             return lambda _env: number
-        if isinstance(value, tirx.Var):
+        if kind is tirx.Var:
             var = hash(value)
             return lambda env: env.get(var)
-        if type(value) in _ARITHMETIC:
-            return _binary(_ARITHMETIC[type(value)], self.of(value.a), self.of(value.b))
-        if isinstance(value, tirx.Not):
+        if kind in _ARITHMETIC:
+            return _binary(_ARITHMETIC[kind], self.of(value.a), self.of(value.b))
+        if kind is tirx.Not:
             inner = self.of(value.a)
             return lambda env: None if (v := inner(env)) is None else int(not v)
-        if isinstance(value, tirx.Cast) and dtype_of(value).startswith(("int", "uint", "bool")):
+        if kind is tirx.Cast and dtype_of(value).startswith(("int", "uint", "bool")):
             return self.of(value.value) if not dtype_of(value.value).startswith("float") else _unknown
-        if isinstance(value, tirx.Select):
+        if kind is tirx.Select:
             return _either(*(self.of(v) for v in (value.condition, value.true_value, value.false_value)))
         if is_if_then_else(value):
             return _either(*(self.of(v) for v in value.args))
-        if isinstance(value, ir.TensorLoad) and len(value.indices) == 1:
+        if kind is ir.TensorLoad and len(value.indices) == 1:
             return self._element(value.source, self.of(value.indices[0]))
         return _unknown
 
@@ -106,38 +107,88 @@ def _either(condition: Known, yes: Known, no: Known) -> Known:
     return chosen
 
 
-def deciding_variables(body: Any) -> set[int]:
-    """Hashes of the variables and buffers from whose values extents of loops and arguments of calls follow, and
-    conditions of branches."""
-    loops, branches = collect(body, tirx.For), collect(body, tirx.IfThenElse)
-    calls = [c for c in collect(body, ir.Call) if isinstance(c.op, ir.GlobalVar)]
-    roots = [e for f in loops for e in (f.min, f.extent)] + [b.condition for b in branches]
-    found = {v for e in (*roots, *(a for c in calls for a in c.args)) for v in _read_by(e)}
-    givers = [(hash(b.var), b.value) for b in collect(body, tirx.Bind)]
-    givers += [(hash(s.buffer), s.value) for s in collect(body, tirx.BufferStore)]
-    while True:
-        more = {v for target, value in givers if target in found for v in _read_by(value)} - found
-        if not more:
-            return found
-        found |= more
+class Survey:
+    """The variables and buffers of a statement, by hash, and what follows from which: all found in one visit."""
 
+    def __init__(self, body: Any) -> None:
+        self.buffers: list[Any] = []  # that are allocated
+        self._seen: list[int] = []  # variables and buffers, as often as they are read or bound
+        self._inside: Tally[int] = Tally()  # those read in indices
+        self._roots: set[int] = set()  # those from which extents, conditions and arguments of calls follow
+        self._binds: list[tuple[int, list[int]]] = []  # variables, with what their values are computed from
+        self._stores: list[tuple[int, list[int]]] = []  # buffers, likewise
+        tvm_ffi.structural_visit(
+            body,
+            [
+                (tirx.Var, lambda var, _visitor: self._seen.append(hash(var))),
+                (ir.TensorLoad, self._load),
+                (tirx.BufferStore, self._store),
+                (tirx.Bind, self._bind),
+                (tirx.For, self._loop),
+                (tirx.IfThenElse, self._branch),
+                (ir.Call, self._call),
+                (tirx.AllocBuffer, lambda stmt, _visitor: self.buffers.append(stmt.buffer)),
+            ],
+        )
 
-def index_variables(body: Any) -> set[int]:
-    """Hashes of the variables that are read in indices alone, themselves or through others: loops step through them."""
-    accesses = [(v.source, i) for v in collect(body, ir.TensorLoad) for i in v.indices]
-    accesses += [(s.buffer, i) for s in collect(body, tirx.BufferStore) for i in s.indices]
-    inside = Tally(hash(v) for _, i in accesses for v in collect(i, tirx.Var))
-    total = Tally(hash(v) for v in collect(body, tirx.Var))
-    found: set[int] = set()
-    for bind in reversed(collect(body, tirx.Bind)):
+    def deciding(self) -> set[int]:
+        """Variables and buffers from whose values extents of loops and arguments of calls follow, and conditions of
+        branches."""
+        found, givers = self._roots, [*self._binds, *self._stores]
+        while more := {v for target, read in givers if target in found for v in read} - found:
+            found = found | more
+        return found
+
+    def indices(self) -> set[int]:
+        """The variables that are read in indices alone, themselves or through others: loops step through them."""
+        inside, total = Tally(self._inside), Tally(self._seen)
+        found: set[int] = set()
+        for own, read in reversed(self._binds):
+            if inside[own] and total[own] - inside[own] <= 1:  # the binding itself counts once
+                found.add(own)
+                inside.update(read)
+        return found
+
+    def _read(self, value: Any, visitor: Any) -> list[int]:
+        """Visits an expression: what it reads."""
+        kind = type(value)
+        if kind is tirx.IntImm or kind is int:
+            return []
+        start = len(self._seen)
+        if kind is tirx.Var:
+            self._seen.append(hash(value))
+        else:
+            visitor.visit(value)
+        return self._seen[start:]
+
+    def _load(self, load: Any, visitor: Any) -> None:
+        self._seen.append(hash(load.source))
+        for index in load.indices:
+            self._inside.update(self._read(index, visitor))
+
+    def _store(self, store: Any, visitor: Any) -> None:
+        self._stores.append((hash(store.buffer), self._read(store.value, visitor)))
+        for index in store.indices:
+            self._inside.update(self._read(index, visitor))
+
+    def _bind(self, bind: Any, visitor: Any) -> None:
         own = hash(bind.var)
-        if inside[own] and total[own] - inside[own] <= 1:  # the binding itself counts once
-            found.add(own)
-            inside.update(hash(v) for v in collect(bind.value, tirx.Var))
-    return found
+        self._binds.append((own, self._read(bind.value, visitor)))
+        self._seen.append(own)
 
+    def _loop(self, loop: Any, visitor: Any) -> None:
+        self._roots.update(self._read(loop.min, visitor), self._read(loop.extent, visitor))
+        visitor.visit(loop.body)
 
-def _read_by(value: Any) -> set[int]:
-    if isinstance(value, (int, str)):
-        return set()
-    return {hash(v) for v in (*collect(value, tirx.Var), *(load.source for load in collect(value, ir.TensorLoad)))}
+    def _branch(self, branch: Any, visitor: Any) -> None:
+        self._roots.update(self._read(branch.condition, visitor))
+        visitor.visit(branch.then_case)
+        if branch.else_case is not None:
+            visitor.visit(branch.else_case)
+
+    def _call(self, call: Any, visitor: Any) -> None:
+        if type(call.op) is ir.GlobalVar:
+            for value in call.args:
+                self._roots.update(self._read(value, visitor))
+        else:
+            visitor.default_visit(call)

@@ -8,8 +8,9 @@ from typing import Any
 
 from tvm_cascade.schedules.tir import dtype_of, tirx
 
-_COMPARED = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
-_DIVIDED = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_COMPARED = {tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE}
+_DIVIDED = {tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod}
+_CHOSEN = {tirx.Min, tirx.Max}
 _SEVERAL = {"tc_smax8": 2.0, "tc_umax8": 2.0, "tc_copy4": 2.0, "tc_copy16": 2.0}  # instructions of intrinsics
 _FUNCTIONS = {
     "exp": 80,
@@ -32,19 +33,20 @@ class OperationCosts:
     fpu: bool
 
     def operation(self, node: Any) -> float:
-        dtype = dtype_of(node) if not isinstance(node, _COMPARED) else dtype_of(node.a)
+        kind = type(node)
+        dtype = dtype_of(node if kind not in _COMPARED else node.a)
         if dtype.startswith("float"):
-            return self._of_floats(node, dtype)
+            return self._of_floats(kind, dtype)
         if "64" in dtype:
-            return 4.0 if isinstance(node, (tirx.Mul, tirx.Select)) else 30.0 if isinstance(node, _DIVIDED) else 3.0
-        return 3.0 if isinstance(node, _DIVIDED) else 2.0 if isinstance(node, (tirx.Min, tirx.Max)) else 1.0
+            return 4.0 if kind in (tirx.Mul, tirx.Select) else 30.0 if kind in _DIVIDED else 3.0
+        return 3.0 if kind in _DIVIDED else 2.0 if kind in _CHOSEN else 1.0
 
-    def _of_floats(self, node: Any, dtype: str) -> float:
+    def _of_floats(self, kind: type, dtype: str) -> float:
         if dtype == "float32" and self.fpu:
-            return 4.0 if isinstance(node, (tirx.Min, tirx.Max)) else 3.0 if isinstance(node, _COMPARED) else 1.0
-        if isinstance(node, tirx.Div):
+            return 4.0 if kind in _CHOSEN else 3.0 if kind in _COMPARED else 1.0
+        if kind is tirx.Div:
             return 150.0
-        return 25.0 if isinstance(node, (tirx.Min, tirx.Max, *_COMPARED)) else 50.0
+        return 25.0 if kind in _CHOSEN or kind in _COMPARED else 50.0
 
     def cast(self, node: Any) -> float:
         ends = {dtype_of(node), dtype_of(node.value)}
@@ -63,18 +65,15 @@ class OperationCosts:
 def stored_words(statements: Sequence[Any]) -> set[int]:
     """The positions of statements that compilers merge to stores of words: a word is taken apart, its four bytes are stored
     one behind the other."""
-    taken_from: dict[
-        int, tuple[int, Any]
-    ] = {}  # by hash of a variable: where it is bound, and the word that it is a byte of
+    taken_from: dict[int, tuple[int, Any]] = {}  # by variable: where it is bound, and the word that it is a byte of
     found: set[int] = set()
     run: list[tuple[int, int, Any]] = []  # positions of stores and of what they store, and the word
     for k, stmt in enumerate(statements):
-        if isinstance(stmt, tirx.Bind) and (word := _byte_of(stmt.value)) is not None:
+        kind = type(stmt)
+        if kind is tirx.Bind and (word := _byte_of(stmt.value)) is not None:
             taken_from[hash(stmt.var)] = k, word
-        of: Any = stmt.value if isinstance(stmt, tirx.BufferStore) else None
-        while isinstance(of, tirx.Cast):
-            of = of.value
-        at, word = taken_from.get(hash(of), (0, None)) if isinstance(of, tirx.Var) else (0, None)
+        of: Any = _uncast(stmt.value) if kind is tirx.BufferStore else None
+        at, word = taken_from.get(hash(of), (0, None)) if type(of) is tirx.Var else (0, None)
         run = [*run, (k, at, word)] if word is not None and (not run or word.same_as(run[0][2])) else []
         if len(run) == 4:
             found |= {p for store, bound, _ in run for p in (store, bound)}
@@ -82,11 +81,17 @@ def stored_words(statements: Sequence[Any]) -> set[int]:
     return found
 
 
+def _uncast(value: Any) -> Any:
+    while type(value) is tirx.Cast:
+        value = value.value
+    return value
+
+
 def _byte_of(value: Any) -> Any:
     """The variable of a word of which `value` is one byte, as an integer; None for any other value."""
     narrow = False
-    while isinstance(value, tirx.Cast):
+    while type(value) is tirx.Cast:
         narrow, value = narrow or dtype_of(value) in ("int8", "uint8"), value.value
-    if isinstance(value, tirx.RShift):
+    if type(value) is tirx.RShift:
         value = value.a
-    return value if narrow and isinstance(value, tirx.Var) and dtype_of(value) == "int32" else None
+    return value if narrow and type(value) is tirx.Var and dtype_of(value) == "int32" else None
