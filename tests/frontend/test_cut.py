@@ -125,6 +125,18 @@ def test_names_that_cut_nothing_out(whole: Path, options: dict[str, Any], said: 
         load(whole, **options)
 
 
+@pytest.mark.parametrize("name", [" a ", "a\n", "a,b", "é"])
+def test_names_that_look_like_lists(tmp_path: Path, name: str) -> None:
+    writer = ModelWriter()
+    x, y, z = writer.activation((4,), "float32"), *(writer.tensor((4,), "float32", name=n) for n in (name, "end"))
+    writer.operator("NEG", [x], [y], "NegOptions", inner=True)
+    writer.operator("ABS", [y], [z], "AbsOptions")
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    given = np.linspace(0, 3, 4, dtype="float32")
+    for until, sign in ((name, -1), ([name, "end"], -1), ("end", 1)):
+        np.testing.assert_array_equal(Compiled(load(tmp_path / "m.tflite", until=until))(given)[0], sign * given)
+
+
 def test_parts_of_an_operator_s_results_cannot_be_given(tmp_path: Path) -> None:
     w = ModelWriter()
     x = w.activation((1, 4), "float32", name="x")

@@ -266,7 +266,7 @@ def test_an_embedding_compiles(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_branches_that_hold_weights_alone(tmp_path: Path, known: bool) -> None:
-    held = {"then_branch": np.float32([1, 2]), "else_branch": np.float32([3, 4])}
+    held = {"then_branch": np.array([1, 2], "float32"), "else_branch": np.array([3, 4], "float32")}
     branches: dict[str, Any] = {
         way: helper.make_graph(
             [], way, [], [helper.make_tensor_value_info("k", 1, [2])], [numpy_helper.from_array(data, "k")]

@@ -111,11 +111,11 @@ def _needed(graph: FileGraph, outputs: Iterable[str], start: Collection[str]) ->
 def _named(option: str, asked: Sequence[str], graph: FileGraph) -> tuple[str, ...]:
     """The tensors that a list names; a text that is no name itself has several, separated by commas."""
     computed = dict.fromkeys(graph.computed)
-    parts = [p for text in asked for p in ([text] if text in computed else text.split(","))]
-    for name in (part.strip() for part in parts):
+    parts = [p for text in asked for p in ([text] if text in computed else map(str.strip, text.split(",")))]
+    for name in parts:
         if name not in computed:
             raise UsageError(f"{option} {printable(name)}: {_unknown(name, graph)}")
-    return tuple(dict.fromkeys(part.strip() for part in parts))
+    return tuple(dict.fromkeys(parts))
 
 
 def _unknown(name: str, graph: FileGraph) -> str:
