@@ -59,8 +59,8 @@ def key_of(model: str | Path | IRModule, request: Request, cache: Cache) -> str 
     if Path(model).suffix == ".onnx" and _EXTERNAL in content:
         return None
     options = replace(request, plan=replace(request.plan, time_limit=None), emit=replace(request.emit, board=None))
-    readers = [package_version(package) for package in ("onnx", "tflite", "flatbuffers")]
-    return Cache.key("compiled", [sys.version, *readers, Path(model).name, content, repr(options), counts])
+    used = [package_version(package) for package in ("onnx", "tflite", "flatbuffers", "scipy")]  # readers; small arenas
+    return Cache.key("compiled", [sys.version, *used, Path(model).name, content, repr(options), counts])
 
 
 def read(key: str | None, cache: Cache) -> Compiled | None:

@@ -30,12 +30,12 @@ class ConcatsInPlace(Candidate):
         return PlannedCandidate(prepared, plan, joined=tuple(self.joins))
 
     def beats(self, found: PlannedCandidate, best: Best) -> bool:
-        """Whether the plan is no worse than without joins: in arena bytes, or in kernel calls where both fit a cap."""
-        if isinstance(self.plain, InfeasibleError):
+        """Whether the plan is no worse than the best so far: in arena bytes, or in kernel calls where both fit a cap."""
+        if isinstance(best, InfeasibleError):
             return True
         if self.network.options.sram is None:
-            return found.plan.peak <= self.plain.plan.peak
-        return _kernel_calls(found.plan) <= _kernel_calls(self.plain.plan)
+            return found.plan.peak <= best.plan.peak
+        return _kernel_calls(found.plan) <= _kernel_calls(best.plan)
 
     def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
         change, peak = self.change(found.plan, self.plain), found.plan.peak

@@ -103,6 +103,20 @@ def test_whatever_differs_is_planned(compile: Compiler, tmp_path: Path) -> None:
     assert compile()[0]
 
 
+@pytest.mark.parametrize("package", ["onnx", "tflite", "flatbuffers", "scipy"])
+def test_other_versions_of_what_reads_or_places_are_planned_again(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`memory.milp` places small arenas with scipy, and where there is none they may be larger."""
+    file = tmp_path / "m.tflite"
+    file.write_bytes(b"a model")
+    keys = []
+    for installed in ("1.0", ""):
+        monkeypatch.setattr(compiled, "package_version", lambda name, v=installed: v if name == package else "1.0")
+        keys.append(compiled.key_of(file, compilation.Request(), Cache(tmp_path)))
+    assert None not in keys and keys[0] != keys[1]
+
+
 def test_another_board_is_linked_only(compile: Compiler) -> None:
     compile()
     planned, made, _ = compile(board="mps2-an500")

@@ -18,6 +18,8 @@ from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Tile
 from tvm_cascade.ordering import order
+from tvm_cascade.passes.candidates import concats_in_place as in_place
+from tvm_cascade.passes.candidates.candidate import Network, PlannedCandidate, best_candidate
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
@@ -187,3 +189,20 @@ def test_the_order_counts_a_join_once() -> None:
     x = np.random.default_rng(1).integers(-128, 128, (1, 8, 8, 4)).astype("int8")
     plan = plan_graph(made.graph, WAYS["layer by layer"])
     np.testing.assert_array_equal(run_plan(made, plan, [x]).outputs[0], reference(dense_block(), x))
+
+
+def test_one_by_one_the_smallest_is_kept(monkeypatch: pytest.MonkeyPatch, prepared: pipeline.Prepared) -> None:
+    """A further concat in place that is better than none in place, but worse than those before it, is left alone."""
+    plain = plan_graph(prepared.graph, rows_alone(layerwise=True))
+    peaks = {(): 1000, ("a", "b", "c"): 1100, ("a",): 900, ("a", "b"): 950, ("a", "c"): 900}
+
+    def sized(names: tuple[str, ...]) -> Plan:
+        return replace(plain, allocation=replace(plain.allocation, peak=peaks[names]))
+
+    monkeypatch.setattr(in_place, "joinable", lambda _: dict.fromkeys("abc", (0,)))
+    monkeypatch.setattr(in_place, "joined", lambda made, joins: replace(made, graph=tuple(joins)))
+    monkeypatch.setattr(in_place, "plan_graph", lambda names, _: sized(names))
+    network: Any = Network(cell(), prepared, rows_alone(), None)  # type: ignore[arg-type]
+    start = PlannedCandidate(prepared, sized(()))
+    best = best_candidate(start, [lambda best: in_place.concats_in_place(network, best)])
+    assert (best.joined, best.plan.peak) == (("a", "c"), 900)
