@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tvm_cascade.cascading import Granularity, Plan, cascade, layerwise, validate
+from tvm_cascade.cascading import Granularity, Plan, PlanOptions, cascade, layerwise, validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import IDENTITY, Graph
+from tvm_cascade.testing.graphs import Builder
 from tvm_cascade.testing.plan_options import ROWS_ALONE, rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
@@ -113,3 +114,27 @@ def test_deterministic() -> None:
     assert (first.segments, first.storages, first.allocation.offsets) == (
         second.segments, second.storages, second.allocation.offsets,
     )  # fmt: skip
+
+
+def test_only_the_first_output_is_written_over_an_input() -> None:
+    """`Op.in_place` names inputs that output 0 may overwrite; plans keep the others apart, and the replay refuses them there."""
+    b = Builder()
+    x, (first, second) = b.relu(b.input(4, 4, 4)), [b.tensor((1, 4, 4, 4)) for _ in range(2)]
+    b.op("two", [x], [first, second], [IDENTITY], [IDENTITY], in_place=(0,))
+    plan = layerwise(b.finish(b.relu(first), b.relu(second)))
+    places = {f"tensor {x}": 0, f"tensor {first}": 0, f"tensor {second}": 64}
+    free = [places.get(name, 128 + 64 * k) for k, name in enumerate(plan.buffers)]
+    for over, apart, valid in ((first, second, True), (second, first, False)):
+        at = dict(zip(plan.buffers, free, strict=True)) | {f"tensor {over}": 0, f"tensor {apart}": 64}
+        moved = replace(
+            plan, allocation=replace(plan.allocation, offsets=tuple(at.values()), peak=max(at.values()) + 64)
+        )
+        if valid:
+            validate(moved)
+            continue
+        with pytest.raises(ValidationError, match="writes over what it reads"):
+            validate(moved)
+    larger = Builder()
+    x, outputs = larger.relu(larger.input(4, 4, 4)), (larger.tensor((1, 4, 4, 8)), larger.tensor((1, 4, 4, 4)))
+    larger.op("two", [x], outputs, [IDENTITY], [IDENTITY], in_place=(0,))
+    validate(cascade(larger.finish(*outputs), PlanOptions()))

@@ -91,7 +91,8 @@ class Overlaps:
         makers = self.tables.writers(pair.writer)
         if len(makers) != 1 or makers[0] < 0 or not self._alike(pair.reader, pair.writer):
             return False
-        return any(r.in_place and r.tensor == pair.reader for r in self.tables.steps(makers[0]).reads)
+        first = self.tables.written(makers[0])[0] == pair.writer
+        return first and any(r.in_place and r.tensor == pair.reader for r in self.tables.steps(makers[0]).reads)
 
     def _behind(self, cascade: Cascade, x: int, reads: Reads, y: int, units: int, maker: int) -> int:
         """The least `offset(x) - offset(y)` in bytes while `maker` writes y; the size of y where they may share nothing."""
@@ -105,7 +106,7 @@ class Overlaps:
             done = self._done(cascade, maker, reader)
             if done is None:
                 return size
-            if reader == maker and read.in_place and self._alike(x, y):
+            if reader == maker and read.in_place and y == tables.written(maker)[0] and self._alike(x, y):
                 done, least = done + 1, 0
             front = np.minimum(front, front_bytes(taken, read.keep[done], tables.columns(x, tile)))
         made = steps.made[tables.written(maker).index(y)][1:]

@@ -309,7 +309,8 @@ def _check_clobbering(
     for addresses in written:
         marks[addresses] = False
     for i, addresses in hit:
-        if i not in op.in_place or len(addresses) != len(written[0]) or _overtakes(written[0], addresses):
+        able = i in op.in_place and not any(np.isin(addresses, other).any() for other in written[1:])
+        if not able or len(addresses) != len(written[0]) or _overtakes(written[0], addresses):
             raise ValidationError(f"step {k} of {op.name} writes over what it reads")
 
 
