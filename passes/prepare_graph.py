@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tvm.ir import IRModule
@@ -20,7 +21,7 @@ from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.select import select
 from tvm_cascade.schedules.tuning.counting import Counter
-from tvm_cascade.schedules.tuning.plan_cost import plan_instructions
+from tvm_cascade.schedules.tuning.plan_cost import PlanCounter
 from tvm_cascade.schedules.tuning.tune import Database, shipped
 
 
@@ -38,11 +39,19 @@ class PreparedGraph:
         """The kernels that `plan` calls, by operator. `generic` selects portable kernels in place of the core's own."""
         return kernels_of_plan(plan, [self.site(o, generic) for o in range(len(self.graph.ops))])
 
-    def instructions_of(self, plan: Plan) -> float | None:
-        """Estimated instructions of one inference by a plan of this graph; None for plans of others and for the host."""
-        if self.core.core.steps is None or plan.graph.ops != self.graph.ops:
-            return None
-        return sum(plan_instructions(plan, self.kernels_of(plan), self.core))
+    def estimator(self) -> Callable[[Plan], float | None]:
+        """A function that estimates the instructions of one inference by a plan.
+
+        It returns None for plans of other graphs and for the host; it keeps the kernels of all plans that it is asked for.
+        """
+        counter = PlanCounter(self.core)
+
+        def instructions(plan: Plan) -> float | None:
+            if self.core.core.steps is None or plan.graph.ops != self.graph.ops:
+                return None
+            return sum(counter.count(plan, self.kernels_of(plan)))
+
+        return instructions
 
     def site(self, index: int, generic: bool = False) -> Site | None:
         """Input of `kernels_of_plan` for operator `index`; None for a view. `generic` excludes performance schedules."""

@@ -147,9 +147,9 @@ def describe(
 ) -> PlanResult:
     """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` is bytes of weights and of code."""
     chosen, options, name = planned.candidate, planned.options, loaded.name
-    instructions = planned.prepared.instructions_of
+    estimator = planned.prepared.estimator()
     report = frontier_report(
-        chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"), instructions
+        chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"), estimator
     )
     rewritten = chosen.rewritten
     return PlanResult(

@@ -37,7 +37,8 @@ def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: Kern
     """The row table of an input, read through windows `row` and `column` by an output of `rows` rows."""
     pixel = tensor.shape[3] * ITEM_BYTES[tensor.dtype]
     table = -(-row.span // 4) * 16  # rows are copied up to sixteen bytes at a time
-    fill = Deferred(lambda: _fill(tensor, rows, row, table, core))
+    form = _fill, tensor.shape, tensor.dtype, rows, row, table, core.backend, core.mve
+    fill = Deferred.of(lambda: _fill(tensor, rows, row, table, core), form)
     return RowTable(fill, table, table + (column.span - column.stride) * pixel, column.stride * pixel)
 
 

@@ -12,7 +12,7 @@ accumulators (`schedules.rules.parts`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -119,10 +119,7 @@ class ConvRow(ABC):
 
     def build(self) -> RowKernel:
         """The kernel of one row, or of the window's `tile_rows`."""
-        form = None
-        if self.by_form and not self.conv.parts:
-            self.conv = self.conv.without_values()  # so that what is emitted cannot depend on them
-            form = type(self), self.blocking, self.conv.form
+        form = _form(self, self.blocking)
         if self.g.tile_rows:
             return self.k.kernel(self._several_rows, self.g.tile_rows, form)
         return self.k.kernel(self._one_row, form=form)
@@ -305,6 +302,7 @@ class DepthwiseRow(ABC):
     """
 
     first_bias = 0  # index in a record of the first row variant's bias
+    by_form: bool = False  # as of `ConvRow`
 
     def __init__(self, conv: Layer, pixels: int) -> None:
         self.conv, self.pixels = conv, pixels
@@ -326,7 +324,8 @@ class DepthwiseRow(ABC):
         """The records; `biases` is [row variants, channels]."""
 
     def build(self) -> RowKernel:
-        return self.k.kernel(self._emit)
+        """The kernel of one row."""
+        return self.k.kernel(self._emit, form=_form(self, self.pixels))
 
     def _emit(self) -> None:
         k, g = self.k, self.g
@@ -342,3 +341,11 @@ class DepthwiseRow(ABC):
     @abstractmethod
     def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
         """Emits all channels of `source` for the block of columns from `x` on; `rows` are offsets of the window's rows."""
+
+
+def _form(builder: ConvRow | DepthwiseRow, choices: Hashable) -> Hashable | None:
+    """What the function of a builder depends on; None where it may depend on values of constants, which others lose here."""
+    if not builder.by_form or builder.conv.parts:
+        return None
+    builder.conv = builder.conv.without_values()
+    return type(builder), choices, builder.conv.form

@@ -64,6 +64,7 @@ def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
 class _Depthwise(DepthwiseRow):
     """Depthwise convolution one channel at a time; constants are `packing.scalar_records`."""
 
+    by_form = True
     first_bias = 3
 
     def pack(self, biases: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from tvm_cascade.cores import Core
-from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, int_value, ir, shape_of, tirx
+from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, int_value, ir, shape_of, tirx, tvm_ffi
 from tvm_cascade.schedules.tuning.known_values import Env, Survey, Values
 from tvm_cascade.schedules.tuning.operation_costs import OperationCosts, stored_words
 
@@ -33,6 +33,23 @@ _EACH = 48  # most iterations of a loop that are looked at one by one
 Part: TypeAlias = "float | Callable[[Env], float]"  # instructions: a number, or a function of what is known
 
 
+class Library:
+    """Functions of kernels for a core. Each is read once, whatever operators and plans call it."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._read: dict[int, list[tuple[PrimFunc, Function]]] = {}  # by structural hash
+
+    def read(self, func: PrimFunc) -> Function:
+        """A function, or one of the same structure that was read before."""
+        alike = self._read.setdefault(tvm_ffi.structural_hash(func), [])
+        for known, function in alike:
+            if known.same_as(func) or tvm_ffi.structural_equal(known, func):
+                return function
+        alike.append((func, Function(Counter(self._core), func)))
+        return alike[-1][1]
+
+
 @dataclass
 class Counter:
     """Counts the instructions of the functions of a module, for a core.
@@ -42,16 +59,13 @@ class Counter:
     """
 
     core: Core
-    functions: Mapping[str, PrimFunc] = field(default_factory=dict)
+    functions: Mapping[str, Function] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
     memory: Callable[[Any, int], int | None] = lambda _buffer, _index: None
-    _read: dict[str, Function] = field(default_factory=dict)
 
     def called(self, name: str, values: Sequence[int | None]) -> float:
         """Instructions of a call of function `name` with these arguments, the factor of its family included."""
-        if name not in self._read:
-            self._read[name] = Function(self, self.functions[name])
-        return self.factors.get(name, 1.0) * self._read[name].count(values)
+        return self.factors.get(name, 1.0) * self.functions[name].count(values)
 
 
 class Function:

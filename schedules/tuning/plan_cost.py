@@ -17,46 +17,50 @@ from tvm_cascade.cores import Core, KernelTarget
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.lower_plan import Driver
 from tvm_cascade.schedules.kernels.kernel import Param, Role
-from tvm_cascade.schedules.tir import PrimFunc, Var, tirx
+from tvm_cascade.schedules.tir import Var, tirx
 from tvm_cascade.schedules.tuning.counting import Task
-from tvm_cascade.schedules.tuning.instructions import Counter, Function, read, sampled, taken
+from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, read, sampled, taken
 from tvm_cascade.schedules.tuning.known_values import Env
 from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped
 
 _STEPS = 96  # most steps of an operator that are looked at
 _STRIPES = 6  # most stripes
-_FETCH, _COMPARE = (
-    9.0,
-    2.0,
-)  # instructions per step of a table of steps: to fetch it, and to compare it with one operator
+_FETCH, _COMPARE = 9.0, 2.0  # instructions per step of a table of steps: to fetch it, to compare it with one operator
 
 
-def plan_instructions(
-    plan: Plan, kernels: Sequence[BuiltKernel | None], target: KernelTarget, rates: Rates | None = None
-) -> list[float]:
-    """Estimated instructions of one inference, by operator; `kernels` are those that the plan calls (None for views)."""
-    rates = rates or shipped()
-    functions: dict[str, PrimFunc] = {}
-    factors: dict[str, float] = {}
-    names: list[list[str]] = []
-    for op, kernel in zip(plan.graph.ops, kernels, strict=True):
-        names.append([])
-        for k, (_, func) in enumerate(kernel.functions(op.kind) if kernel else ()):
-            names[-1].append(f"{op.index}.{k}")
-            functions[names[-1][-1]] = func
-            if kernel is not None and k < len(kernel.variants):
-                dtype = plan.graph.tensors[op.outputs[0]].dtype
-                family = Family.of(op.kind + kernel.suffix, dtype, kernel.variants[k].rule)
-                factors[names[-1][-1]] = rates.rate(target, family)
-    driver = Driver(plan, kernels, names, False, "fetch", None)
-    counter = Counter(target.core, functions, factors, _flash(driver))
-    total = [0.0] * len(plan.graph.ops)
-    for index, segment in enumerate(plan.segments):
-        steps = Tally(o for o in segment.trace if o >= 0)
-        for position, o in enumerate(steps):
-            fetched = _FETCH + _COMPARE * position if len(set(segment.trace)) > 1 else 0.0
-            total[o] += _operator(driver, counter, index, o, steps[o], fetched)
-    return total
+class PlanCounter:
+    """Estimates instructions of plans for a core. What several operators or plans call is written and read once."""
+
+    def __init__(self, target: KernelTarget, rates: Rates | None = None) -> None:
+        self.target, self.rates = target, rates or shipped()
+        self._library = Library(target.core)
+        self._kept: list[BuiltKernel | None] = []  # for what is used is not written anew
+
+    def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> list[float]:
+        """Estimated instructions of one inference, by operator; `kernels` are those that the plan calls (None for views)."""
+        self._kept += kernels
+        functions: dict[str, Function] = {}
+        factors: dict[str, float] = {}
+        names: list[list[str]] = []
+        for op, kernel in zip(plan.graph.ops, kernels, strict=True):
+            names.append([])
+            for k, (_, func) in enumerate(kernel.functions(op.kind) if kernel else ()):
+                names[-1].append(f"{op.index}.{k}")
+                functions[names[-1][-1]] = self._library.read(func)
+                if kernel is not None and k < len(kernel.variants):
+                    dtype = plan.graph.tensors[op.outputs[0]].dtype
+                    family = Family.of(op.kind + kernel.suffix, dtype, kernel.variants[k].rule)
+                    factors[names[-1][-1]] = self.rates.rate(self.target, family)
+        driver = Driver(plan, kernels, names, False, "fetch", None)
+        counter = Counter(self.target.core, functions, factors, _flash(driver))
+        total = [0.0] * len(plan.graph.ops)
+        for index, segment in enumerate(plan.segments):
+            trace = Tally(segment.trace)
+            steps, actors = [o for o in trace if o >= 0], len(trace)
+            for position, o in enumerate(steps):
+                fetched = _FETCH + _COMPARE * position if actors > 1 else 0.0
+                total[o] += _operator(driver, counter, index, o, trace[o], fetched)
+        return total
 
 
 def task_instructions(task: Task, core: Core) -> float:

@@ -195,6 +195,19 @@ def test_convolutions_of_one_form_share_a_function(rules, name: str, monkeypatch
     assert tvm_ffi.structural_equal(alone.func, second.func)
 
 
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_depthwise_convolutions_of_one_form_share_a_function(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, other = (make_case(**{**DEPTHWISE[name], "seed": seed}, depthwise=True).conv for seed in (1, 2))
+    first, second = cortex_m_scalar.depthwise(case), cortex_m_scalar.depthwise(other)
+    shifted = cortex_m_scalar.depthwise(replace(case, input_zero_point=case.input_zero_point + 1))
+    assert (first.code is second.code) == (case.requantize.short == other.requantize.short)
+    assert first.code is not shifted.code
+    monkeypatch.setattr(cortex_m_scalar._Depthwise, "by_form", False)
+    alone = cortex_m_scalar.depthwise(other)
+    assert alone.code is not second.code
+    assert tvm_ffi.structural_equal(alone.func, second.func)
+
+
 PARTS = {  # channels of the parts
     "1x1": (4, 12),
     "1x1 deep": (16, 8, 16),

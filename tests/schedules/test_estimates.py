@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,19 @@ from typing import Any
 import pytest
 
 from tvm_cascade import api
+from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.count import counter_of
 from tvm_cascade.passes.choose_variants import candidates_of
 from tvm_cascade.pipeline import prepare
+from tvm_cascade.schedules.kernels.kernel import Deferred
 from tvm_cascade.schedules.rules.emit import Builder
 from tvm_cascade.schedules.tir import i32, kernel_function, pointer_var, tirx
-from tvm_cascade.schedules.tuning.instructions import Counter, Function, sampled
+from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, sampled
 from tvm_cascade.schedules.tuning.plan_cost import task_instructions
 from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped
+from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.estimate_cases import CHECKED, FIRMWARE, layers
 
 # of what is counted; elsewhere registers are spilled, and loops vectorized, more unevenly within a family
@@ -54,6 +58,41 @@ def test_branches_are_decided_by_what_is_bound() -> None:
     f = counted(edge)
     assert f.count([None, 2]) - f.count([None, 0]) == 2.0  # two stores more
     assert f.deciding == [1]
+
+
+def test_functions_of_one_structure_are_read_once() -> None:
+    def filled(extent: int) -> Any:
+        k, pointer = Builder(), pointer_var("x", "int32")
+        x = k.view(pointer, "int32", "xs")
+        with k.loop(extent, "i") as i:
+            k.store(x, i, i32(0))
+        return kernel_function("f", [pointer], k.statements())
+
+    library = Library(M4)
+    one, same, other = (library.read(filled(n)) for n in (3, 3, 4))
+    assert one is same and one is not other
+    assert one.count([None]) < other.count([None])
+
+
+def test_kernels_of_several_plans_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net("int8", seed=3)
+    x = net.conv(net.input((1, 12, 12, 3)), 16, 3)
+    made = prepare(net.finish(net.separable(x, 8, 3)), kernel_target("cortex-m4", "c"))
+    plans = [plan_graph(made.graph, PlanOptions(layerwise=layerwise)) for layerwise in (False, True)]
+    written: list[object] = []
+
+    def write(deferred: Deferred) -> Any:
+        written.append(deferred)
+        return deferred.write()
+
+    found = cached_property(write)
+    found.__set_name__(Deferred, "func")
+    monkeypatch.setattr(Deferred, "func", found)
+    estimator = made.estimator()
+    counts = [estimator(plan) for plan in plans]
+    once = len(written)
+    assert [estimator(plan) for plan in plans] == counts
+    assert 0 < once == len(written)
 
 
 def test_samples_stand_for_all() -> None:
