@@ -151,23 +151,30 @@ def lower_int16_negative(island: Island, x: Quantized) -> Value:
 
 
 def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
-    """`function` as a table of 513 samples over the input's range, interpolated."""
+    """`function` as a table of 513 samples over the input's range, interpolated. The reference's slopes are of 16 bits: they
+    wrap where neighbouring samples are further apart, as at input scales far above those of training."""
     out = _symmetric(island, x, kind)
     with np.errstate(invalid="ignore"):
         samples = _samples(function, x, out)
     if not np.all(np.isfinite(samples)):
         raise NotLowered(f"a function {kind} that is infinite within its input's range")
     table = samples.astype("int16")
-    return island.elementwise(
-        kind, lambda index, a, t: te_interpolated(t, a[index].astype("int32")).astype("int16"), [x.operand, table]
-    )
+    steps = np.diff(samples)
+    wraps = not island.real and bool(np.any((steps < _LOWEST) | (steps > _HIGHEST)))
+
+    def element(index: tuple[Index, ...], a: Tensor, t: Tensor) -> Scalar:
+        return te_interpolated(t, a[index].astype("int32"), wraps).astype("int16")
+
+    return island.elementwise(kind, element, [x.operand, table])
 
 
-def te_interpolated(table: Tensor, v: Scalar) -> Scalar:
-    """A table of 513 entries, interpolated at the int16 value `v` by its low seven bits."""
+def te_interpolated(table: Tensor, v: Scalar, wraps: bool = False) -> Scalar:
+    """A table of 513 entries, interpolated at the int16 value `v` by its low seven bits, with slopes that have 16 bits if
+    it `wraps`."""
     entry = (v >> i32(7)) + i32(256)
     base, after = table[entry].astype("int32"), table[entry + i32(1)].astype("int32")
-    return base + (((after - base) * (v & i32(127)) + i32(64)) >> i32(7))
+    slope = (after - base).astype("int16").astype("int32") if wraps else after - base
+    return base + ((slope * (v & i32(127)) + i32(64)) >> i32(7))
 
 
 _LOWEST, _HIGHEST = -(1 << 15), (1 << 15) - 1

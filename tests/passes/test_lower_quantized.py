@@ -12,6 +12,7 @@ from tvm import relax
 
 pytest.importorskip("ai_edge_litert")
 
+from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.integer.dense import proved_multipliers, round_once
@@ -192,16 +193,20 @@ def test_a_float_comparison_of_the_file_tells_neighbours_apart(tmp_path: Path, s
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("zero", [0, 1000])
-def test_orders_of_int16_of_unequal_zero_points_stay_float(tmp_path: Path, zero: int) -> None:
+@pytest.mark.parametrize(("scale", "zero"), [(0.1, 0), (0.1, 1000), (0.2, 0)])
+def test_orders_of_int16_of_unequal_quantization_are_refused(tmp_path: Path, scale: float, zero: int) -> None:
     """The reference reads stored values alone."""
     writer = ModelWriter()
-    operands = [writer.activation((4,), "int16", 0.1, z) for z in (0, zero)]
+    operands = [writer.activation((4,), "int16", 0.1, 0), writer.activation((4,), "int16", scale, zero)]
     writer.operator("GREATER", operands, [writer.tensor((4,), "bool")], "GreaterOptions")
-    mod = _lowered(tmp_path, writer)
-    assert (_kinds(mod) == ["greater"]) == (zero == 0)
-    left, right = np.array([500, 30, 60, -2000], "int16"), np.array([1000, 1050, 1060, -500], "int16")
-    np.testing.assert_array_equal(Compiled(mod)(left, right)[0], left > right - zero)
+    if (scale, zero) != (0.1, 0):
+        with pytest.raises(
+            UnsupportedOperatorError, match="zero point" if zero else "orders numbers of int16 of unequal scales"
+        ):
+            _lowered(tmp_path, writer)
+        return
+    left, right = np.array([500, 30, 60, -2000], "int16"), np.array([1000, 30, 59, -500], "int16")
+    np.testing.assert_array_equal(Compiled(_lowered(tmp_path, writer))(left, right)[0], left > right)
 
 
 def test_lowering_twice_changes_nothing_more(tmp_path: Path) -> None:

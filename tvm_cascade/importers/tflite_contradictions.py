@@ -9,6 +9,7 @@ from typing import Any
 from tvm_cascade.importers.tflite_moves import scale_of, tflite, zero_point_of
 
 _OF_TWO = frozenset(("ADD", "MAXIMUM", "MINIMUM", "MUL", "SQUARED_DIFFERENCE", "SUB"))  # inputs of one type
+_ORDERS = frozenset(("GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"))
 _OF_ONE = frozenset(  # operators whose output has the type of their first input
     (
         *("ABS", "AVERAGE_POOL_2D", "EXP", "GELU", "HARD_SWISH", "L2_NORMALIZATION", "LEAKY_RELU", "LOG", "LOGISTIC"),
@@ -28,6 +29,9 @@ def contradiction(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> s
     compared = [*inputs[: 2 if name in _OF_TWO else 1], *outputs] if name in _OF_ONE else []
     if len({tensor.tensor.Type() for tensor in compared}) > 1:
         return "its input and output are of unequal types"
+    ordered = name in _ORDERS and all(tensor.qnn_params and tensor.tensor.Type() == types.INT16 for tensor in inputs)
+    if ordered and scale_of(inputs[0]) != scale_of(inputs[1]):
+        return "it orders numbers of int16 of unequal scales, which TFLite compares as if they were equal"
     if name == "SOFTMAX" and inputs[0].qnn_params and inputs[0].tensor.Type() == types.UINT8:
         made = outputs[0]
         if made.tensor.Type() != types.UINT8 or not made.qnn_params:

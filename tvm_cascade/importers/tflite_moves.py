@@ -78,12 +78,21 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("ARG_MAX", "ARG_MIN")
     def _arg(self, op: Operator) -> Value:
-        """Casts the indices: Relax gives int64, TFLite the declared type."""
+        """Casts the indices: Relax gives int64, TFLite the type that both the output and the attribute declare."""
         x, axis = self.get_input_tensors(op)
-        declared = self.get_tensor_type_str(self.get_output_tensors(op)[0].tensor.Type())
-        operator = relax.op.argmax if self.get_op_code_str(op) == "ARG_MAX" else relax.op.argmin
+        largest, made = self.get_op_code_str(op) == "ARG_MAX", self.get_output_tensors(op)[0].tensor.Type()
+        if self.options(op, tflite.ArgMaxOptions if largest else tflite.ArgMinOptions).OutputType() != made:
+            raise tvm.error.OpNotImplemented("an output of another type than the attribute output_type says")
+        declared = self.get_tensor_type_str(made)
+        operator = relax.op.argmax if largest else relax.op.argmin
         found = operator(self.get_tensor_expr(x), axis=self._ints(axis)[0], keepdims=False)
         return found if declared == "int64" else relax.op.astype(found, declared)
+
+    @converts("CAST")
+    def _cast(self, op: Operator) -> Value:
+        """To the type of the output, as TFLite casts: it reads no attribute, and some files have them wrong."""
+        source, made = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        return relax.op.astype(self.get_tensor_expr(source), self.get_tensor_type_str(made.tensor.Type()))
 
     @converts("GATHER")
     def _gather(self, op: Operator) -> Value:
