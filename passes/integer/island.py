@@ -305,8 +305,8 @@ class Reader:
         return value, skipped
 
     def explicit(self, core: Call) -> bool:
-        """Whether an operand of `core` is a dequantize of the imported file (`EXPLICIT_AXIS`)."""
-        inner = [self.define(a) for a in getattr(core, "args", ()) if isinstance(a, relax.Expr)]
+        """Whether `core`, or an operand of it, is a dequantize of the imported file (`EXPLICIT_AXIS`)."""
+        inner = [core, *(self.define(a) for a in getattr(core, "args", ()) if isinstance(a, relax.Expr))]
         return any(name_of(v) == "relax.dequantize" and int(v.attrs.axis) == EXPLICIT_AXIS for v in inner)
 
     def dequantized(self, expr: Value) -> Quantized | None:

@@ -72,7 +72,9 @@ def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
 
 @ISLANDS.lowers("dequantize")
 def lower_requantize(island: Island) -> Value:
-    """dequantize -> quantize: stored integers to another quantization."""
+    """dequantize -> quantize: stored integers to another quantization. Two operators of a file compute in floats instead."""
+    if island.explicit:
+        raise NotLowered("a dequantize and a quantize of their own")
     source = island.reader.dequantized(island.core)
     if source is None:
         raise NotLowered("its input's quantization is not constant")

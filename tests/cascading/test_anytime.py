@@ -13,6 +13,7 @@ from tvm_cascade.cascading import (
     layerwise,
     plan_graph,
     planner,
+    search_cache,
     validate,
 )
 from tvm_cascade.cores import get_core
@@ -39,9 +40,9 @@ def forget() -> None:
     """Empty the planner's caches, so that every run does all of its work."""
     for kept in (
         planner._in_time,
-        planner._order_by_memory,
-        planner._kept_searches,
-        planner._costs,
+        search_cache.least_memory_order,
+        search_cache._kept_searches,
+        search_cache._costs,
         assemble._laid_out,
     ):
         kept.cache_clear()

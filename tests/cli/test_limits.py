@@ -91,12 +91,12 @@ INTERRUPTED = """
 import os, signal
 from tvm_cascade.cascading import planner
 from tvm_cascade.cli import main
-real, left = planner._searches, [signal.SIGINT] * {times}
+real, left = planner.searches, [signal.SIGINT] * {times}
 def searches(*args):
     while left:
         os.kill(os.getpid(), left.pop())
     return real(*args)
-planner._searches = searches
+planner.searches = searches
 main(["plan", {model!r}, "--json"])
 """
 

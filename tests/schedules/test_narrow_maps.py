@@ -8,7 +8,7 @@ import pytest
 from tvm.ir import IRModule
 
 from tvm_cascade import api
-from tvm_cascade.cascading import planner
+from tvm_cascade.cascading import search_cache
 from tvm_cascade.cores import kernel_target
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.forms.pixels import PixelTileKernel
@@ -45,7 +45,7 @@ def test_steps_that_wrap_are_exact(
     target: str, backend: str, pixels: int, tall: int, emulator: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tvm_cascade.cascading.options.CHUNKS", (pixels,))
-    planner._kept_searches.cache_clear()  # of other steps
+    search_cache._kept_searches.cache_clear()  # of other steps
     prepared = prepare(narrow(tall), kernel_target(target, backend))
     options = {"granularity": "pixel", "overlap": False}
     made = api.compile(narrow(tall), target=target, emit=backend, output=tmp_path / "p", **options)

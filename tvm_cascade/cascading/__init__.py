@@ -8,7 +8,16 @@ from __future__ import annotations
 from tvm_cascade.cascading.assemble import offsets_of
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
-from tvm_cascade.cascading.planner import Bounds, baseline_peak, bounds, cascade, frontier, layerwise, plan_graph
+from tvm_cascade.cascading.planner import (
+    Bounds,
+    baseline_peak,
+    bounds,
+    cascade,
+    frontier,
+    layerwise,
+    plan_graph,
+)
+from tvm_cascade.cascading.search_cache import forget_searches
 from tvm_cascade.cascading.validate import Replay, validate
 
 __all__ = [
@@ -22,6 +31,7 @@ __all__ = [
     "baseline_peak",
     "bounds",
     "cascade",
+    "forget_searches",
     "frontier",
     "layerwise",
     "offsets_of",

@@ -12,5 +12,5 @@ R = TypeVar("R")
 
 
 def cached_method(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Cache the results of a method by its arguments; they are freed together with the object."""
+    """Cache the results of a method by its arguments; they are freed with the object, by a search for cycles."""
     return cast(Any, cached_property(lambda self: cache(partial(method, self))))

@@ -9,29 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice
 
-from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble, simple_arena
 from tvm_cascade.cascading.cuts import least_peak, undominated
 from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
-from tvm_cascade.cascading.geometry import streamable
 from tvm_cascade.cascading.layerwise import baseline_peak, layerwise, smaller, within_cap, without_search
 from tvm_cascade.cascading.layout_search import LARGE, Leaders, Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
-from tvm_cascade.cascading.options import CHUNKS, PlanOptions, Settings
-from tvm_cascade.cascading.orders import best_order
+from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
-from tvm_cascade.cascading.regions import region_order
+from tvm_cascade.cascading.search_cache import least_memory_order, plain_costs, searches
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.timing import instruction_factor, refused_by_time
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import AllocateOptions
-from tvm_cascade.ordering import OrderOptions
-from tvm_cascade.ordering import order as order_by_memory
 from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, cached, monitor, until_stopped
 
 _DEFAULTS = PlanOptions()
@@ -98,8 +92,8 @@ def _no_worse_than_at_once(graph: Graph, options: PlanOptions) -> Plan:
         plan = _cascade(graph, options)
     except InfeasibleError:
         with suppress(InfeasibleError):
-            if _searches(graph, at_once)[0].bound <= (options.sram or 0):
-                return replace(_cascade(graph, at_once), bound=_searches(graph, options)[0].frontier(exact=True)[0][0])
+            if searches(graph, at_once)[0].bound <= (options.sram or 0):
+                return replace(_cascade(graph, at_once), bound=searches(graph, options)[0].frontier(exact=True)[0][0])
         raise
     if options.sram is None and plan.peak > plan.bound:
         with suppress(SearchStopped):
@@ -114,7 +108,7 @@ def _at_least(graph: Graph, options: PlanOptions, found: Plan | InfeasibleError 
     """
     bound = found.bound if isinstance(found, Plan) else _known_bound(graph, options)
     with monitor().shield():
-        plans = [without_search(graph, _plain_costs(graph, options), options)]
+        plans = [without_search(graph, plain_costs(graph, options), options)]
         with SearchMonitor(GRACE), suppress(SearchStopped):
             plans.append(_cascade(graph, replace(options, sram=None, max_macs=1.0, granularity="row", stripes=False)))
     best = replace(smaller(*plans), bound=bound)
@@ -131,8 +125,8 @@ def _known_bound(graph: Graph, options: PlanOptions) -> int:
     """The lower bound of the search where that is known, else one of the file's order from the least of every segment."""
     if not (options.stripes and options.max_macs > 1.0):
         with suppress(SearchStopped):
-            return _searches(graph, options)[0].bound
-    costs = _plain_costs(graph, options)
+            return searches(graph, options)[0].bound
+    costs = plain_costs(graph, options)
     return least_peak(Search(costs.tables, costs.order, options, known=costs).least_bytes)
 
 
@@ -161,8 +155,8 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     """`cascade` for one set of tiles, without the limit of `options.max_time`; may raise `SearchStopped`."""
-    searches = _searches(graph, options)
-    search, bound = searches[0], searches[0].bound
+    tried = searches(graph, options)
+    search, bound = tried[0], tried[0].bound
     least = search.smallest
     if search.recompute:
         least, bound = (search.frontier(exact)[0][0] for exact in (False, True))
@@ -173,7 +167,7 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
             best = smaller(best, _best(search, figures, replace(options, sram=None, slack=0.0), least))
     if not options.stream_input:
         best = _whole(search, figures, options, best)
-    for plan in until_stopped(_of_others(graph, options, searches, figures, best)):
+    for plan in until_stopped(_of_others(graph, options, tried, figures, best)):
         best = smaller(best, plan)
     if best.peak > max(bound, options.sram or 0) and search.size <= MOST_OPERATORS and not search.recompute:
         best = smallest_of_all(search, figures, best)
@@ -181,15 +175,15 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
 
 
 def _of_others(
-    graph: Graph, options: PlanOptions, searches: Sequence[Search], figures: Figures, best: Plan
+    graph: Graph, options: PlanOptions, tried: Sequence[Search], figures: Figures, best: Plan
 ) -> Iterator[Plan]:
     """Plans of the orders and steps that do not have the fewest live bytes: their arenas may be smaller than `best`."""
-    others = [(other, options) for other in searches[1:]]
+    others = [(other, options) for other in tried[1:]]
     if options.granularity == "auto" and best.peak > max(figures.bound, options.sram or 0):
         by_rows = replace(options, granularity="row")
-        others.append((_searches(graph, by_rows)[0], by_rows))
+        others.append((searches(graph, by_rows)[0], by_rows))
     for other, asked in others:
-        if not searches[0].recompute and best.peak > max(other.bound, options.sram or 0):
+        if not tried[0].recompute and best.peak > max(other.bound, options.sram or 0):
             plan = _best(other, figures, asked, other.smallest)
             best = smaller(best, plan)
             yield plan
@@ -258,7 +252,7 @@ def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> 
     Steps write at least `finest` pixels; by default as few as `options.max_time` allows without recompute.
     """
     finest = finest_in_time(graph, options) if finest is None else finest
-    return _searches(graph, replace(options, sram=None, finest=finest))[0]
+    return searches(graph, replace(options, sram=None, finest=finest))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +270,7 @@ def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
     """
     by_rows = replace(options, granularity="row", max_macs=1.0)
     by_pixels = replace(options, granularity="auto", pixels=True, max_macs=1.0)
-    return Bounds(_searches(graph, by_rows)[0].bound, _searches(graph, by_pixels)[0].bound)
+    return Bounds(searches(graph, by_rows)[0].bound, searches(graph, by_pixels)[0].bound)
 
 
 def _best(search: Search, figures: Figures, options: PlanOptions, least: int, efforts: Efforts | None = None) -> Plan:
@@ -326,7 +320,7 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
     graph = search.costs.tables.graph
     settings = replace(options.settings, overlap=False)
     alone = Layout.one_by_one(search.size)
-    for order in dict.fromkeys((tuple(range(search.size)), _order_by_memory(graph, settings.in_place))):
+    for order in dict.fromkeys((tuple(range(search.size)), least_memory_order(graph, settings.in_place))):
         costs = SegmentCosts(search.costs.tables, order, settings, search.costs)
         needed = max((costs.exact_cost(k, k + 1) for k in range(search.size)), default=0)
         if max(needed, options.sram or 0) < best.peak:
@@ -347,48 +341,6 @@ def _layouts(
         if not leaders.beyond(plain.bound):
             least = plain.smallest
             yield from ((plain, layout) for layout in plain.layouts(max(goal, least), least))
-
-
-def _searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """A `Search` for each execution order that is tried, that of the smallest bound first."""
-    return _kept_searches(graph, replace(options, sram=None, slack=0.0, max_time=1.0, steps=None))
-
-
-def _plain_costs(graph: Graph, options: PlanOptions) -> SegmentCosts:
-    """Segment costs of the file's order."""
-    return _costs(graph, options.stream_input, options.accumulators, options.settings)
-
-
-@lru_cache(maxsize=16)
-def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
-    """Segment costs of the file's order, shared by searches whose options differ in other fields."""
-    rowwise = [t for t in graph.inputs if streamable(graph, t)]
-    return SegmentCosts(AccessTables(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
-
-
-@cached(maxsize=16)
-def _order_by_memory(graph: Graph, in_place: bool) -> tuple[int, ...]:
-    """The order in which whole tensors need the fewest bytes; `in_place`: element-wise operators overwrite their inputs."""
-    return order_by_memory(graph, OrderOptions(in_place=in_place)).order
-
-
-@cached(maxsize=16)
-def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """`_searches`, cached; fields of the options that do not affect it have been reset."""
-    known = _plain_costs(graph, options)
-    tables = known.tables
-    filed = Search(tables, range(len(graph.ops)), options, known=known)
-
-    def bytes_of(order: tuple[int, ...], i: int, j: int) -> int:
-        return Search(tables, order, options, filed).least_exact(i, j)
-
-    chosen, proven = best_order(tables, bytes_of, filed.bound, filed.lower_bounds.least_rings)
-    by_memory = (_order_by_memory(graph, over) for over in dict.fromkeys((options.overlap, options.settings.in_place)))
-    others = [chosen] if proven else list(dict.fromkeys(by_memory))
-    if not (proven or filed.regions.whole):
-        others.append(region_order(graph, filed.regions))
-    tried = [filed, *(Search(tables, o, options, filed) for o in others if o != filed.costs.order)]
-    return sorted(tried, key=lambda search: search.bound)
 
 
 def _remedy(options: PlanOptions) -> str:

@@ -1,0 +1,70 @@
+"""Searches and costs of the graphs that were planned last, kept for further plans of the same graphs."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from functools import lru_cache
+
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.geometry import streamable
+from tvm_cascade.cascading.layout_search import Search
+from tvm_cascade.cascading.options import PlanOptions, Settings
+from tvm_cascade.cascading.orders import best_order
+from tvm_cascade.cascading.regions import region_order
+from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.graph import Graph
+from tvm_cascade.ordering import OrderOptions
+from tvm_cascade.ordering import order as order_by_memory
+from tvm_cascade.search_monitor import cached
+
+
+def searches(graph: Graph, options: PlanOptions) -> list[Search]:
+    """A `Search` for each execution order that is tried, that of the smallest bound first."""
+    return _kept_searches(graph, replace(options, sram=None, slack=0.0, max_time=1.0, steps=None))
+
+
+def plain_costs(graph: Graph, options: PlanOptions) -> SegmentCosts:
+    """Segment costs of the file's order."""
+    return _costs(graph, options.stream_input, options.accumulators, options.settings)
+
+
+@lru_cache(maxsize=16)
+def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
+    """Segment costs of the file's order, shared by searches whose options differ in other fields."""
+    rowwise = [t for t in graph.inputs if streamable(graph, t)]
+    return SegmentCosts(AccessTables(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
+
+
+@cached(maxsize=16)
+def least_memory_order(graph: Graph, in_place: bool) -> tuple[int, ...]:
+    """The order in which whole tensors need the fewest bytes; `in_place`: element-wise operators overwrite their inputs."""
+    return order_by_memory(graph, OrderOptions(in_place=in_place)).order
+
+
+@cached(maxsize=16)
+def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
+    """`searches`, cached; fields of the options that do not affect it have been reset."""
+    known = plain_costs(graph, options)
+    tables = known.tables
+    filed = Search(tables, range(len(graph.ops)), options, known=known)
+
+    def bytes_of(order: tuple[int, ...], i: int, j: int) -> int:
+        return Search(tables, order, options, filed).least_exact(i, j)
+
+    chosen, proven = best_order(tables, bytes_of, filed.bound, filed.lower_bounds.least_rings)
+    by_memory = (
+        least_memory_order(graph, over) for over in dict.fromkeys((options.overlap, options.settings.in_place))
+    )
+    others = [chosen] if proven else list(dict.fromkeys(by_memory))
+    if not (proven or filed.regions.whole):
+        others.append(region_order(graph, filed.regions))
+    tried = [filed, *(Search(tables, o, options, filed) for o in others if o != filed.costs.order)]
+    return sorted(tried, key=lambda search: search.bound)
+
+
+def forget_searches() -> None:
+    """Free what the planner keeps for further plans of the same graphs: 200 MB a graph of a thousand operators."""
+    _kept_searches.cache_clear()
+    _costs.cache_clear()
+    gc.collect()  # they refer to themselves (`cached_method`)
