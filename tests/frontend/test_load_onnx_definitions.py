@@ -172,7 +172,7 @@ def test_attributes_of_the_files_functions_have_defaults(tmp_path: Path) -> None
         defaults = [helper.make_attribute("slope", 0.25)]
         return helper.make_function("own", name, ["a"], ["z"], [node], domains, attribute_protos=defaults)
 
-    def branch(**given: float) -> Any:
+    def branch(**given: Any) -> Any:
         result = [helper.make_value_info("b", onnx.TypeProto())]
         return helper.make_graph([helper.make_node("Leak", ["x0"], ["b"], domain="own", **given)], "b", [], result)
 
