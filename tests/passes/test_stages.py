@@ -85,9 +85,9 @@ def test_planning_builds_no_kernel_that_it_does_not_use(monkeypatch: pytest.Monk
         calls["generic"] += 1
         return staged(self, func)
 
-    def count_written(self: KernelBuilder, emit: Any, rows: int = 1) -> Any:
+    def count_written(self: KernelBuilder, emit: Any, rows: int = 1, form: Any = None) -> Any:
         calls["chosen"] += 1
-        return named(self, lambda: (calls.update(["written"]), emit()), rows)
+        return named(self, lambda: (calls.update(["written"]), emit()), rows, form)
 
     monkeypatch.setattr(Assembly, "staged", count_staged)
     monkeypatch.setattr(KernelBuilder, "kernel", count_written)

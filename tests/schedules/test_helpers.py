@@ -23,10 +23,11 @@ COMPILERS = (
 
 def _call(name: str) -> str:
     """A function that calls one helper."""
-    head = re.search(rf"TC_INLINE int32_t tc_{name}\(([^)]*)\)", C_PRELUDE)
-    count = head[1].count(",") + 1 if head else 3 if f"TC_ASM4(tc_{name}," in C_PRELUDE else 1
-    values = ", ".join("p" if k < _POINTERS.get(name, 0) else "v" for k in range(count))
-    return f"int32_t f(void *p, int32_t v);\nint32_t f(void *p, int32_t v) {{ (void)p; (void)v; return tc_{name}({values}); }}\n"
+    head = re.search(rf"TC_INLINE (?P<type>\w+) tc_{name}\(([^)]*)\)", C_PRELUDE)
+    count = head[2].count(",") + 1 if head else 3 if f"TC_ASM4(tc_{name}," in C_PRELUDE else 1
+    plain = "(float)v" if head and head["type"] == "float" else "v"
+    values = ", ".join("p" if k < _POINTERS.get(name, 0) else plain for k in range(count))
+    return f"int32_t f(void *p, int32_t v);\nint32_t f(void *p, int32_t v) {{ (void)p; (void)v; return (int32_t)tc_{name}({values}); }}\n"
 
 
 def test_all_of_it_is_needed_by_somebody() -> None:

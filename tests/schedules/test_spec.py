@@ -22,6 +22,7 @@ CONV = OperatorSpec(
 
 def test_every_attribute_is_read_as_it_was_written() -> None:
     example = {"int | None": -3, "bool | None": False, "str | None": "NHWC", "tuple[int, ...] | None": (2, -1)}
+    example["tuple[float, ...] | None"] = (-1.5, float("inf"))
     attributes = Attributes(**{f.name: example[str(f.type)] for f in fields(Attributes)})
     x, y = (te.placeholder((1, 3, 4, 2), t, name) for name, t in (("x", "int8"), ("y", "uint8")))
     func = te.create_prim_func([x, y, te.compute(x.shape, lambda *i: x(*i), name="out")])
