@@ -27,7 +27,8 @@ def _call(name: str) -> str:
     count = head[2].count(",") + 1 if head else 3 if f"TC_ASM4(tc_{name}," in C_PRELUDE else 1
     plain = "(float)v" if head and head["type"] == "float" else "v"
     values = ", ".join("p" if k < _POINTERS.get(name, 0) else plain for k in range(count))
-    return f"int32_t f(void *p, int32_t v);\nint32_t f(void *p, int32_t v) {{ (void)p; (void)v; return (int32_t)tc_{name}({values}); }}\n"
+    declared = "int32_t f(void *p, int32_t v)"
+    return f"{declared};\n{declared} {{ (void)p; (void)v; return (int32_t)tc_{name}({values}); }}\n"
 
 
 def test_all_of_it_is_needed_by_somebody() -> None:
