@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from threading import Thread
 from typing import Generic, TypeVar
 
 SECONDS = 60  # of processor time for one; longer is a hang
@@ -64,12 +65,22 @@ def _started(task: T, examine: Callable[[T], Outcome], seconds: int) -> _Child[T
             os.close(read)
             _silence()
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, 2 * seconds))
-            found = examine(task)
+            found = _in_new_thread(examine, task)
             os.write(write, json.dumps((found.verdict, found.reason)).encode())
         finally:
             os._exit(0)
     os.close(write)
     return _Child(task, process, read, time.monotonic() + _WAITING * seconds)
+
+
+def _in_new_thread(examine: Callable[[T], Outcome], task: T) -> Outcome:
+    """A fork has none of the threads of its parent, but memory that speaks of them: TVM's pool of threads, one for each
+    thread that asks, would wait for workers that are not there. A new thread starts a pool of its own."""
+    found: list[Outcome] = []
+    thread = Thread(target=lambda: found.append(examine(task)))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def _ended(child: _Child[T], ready: bool, seconds: int) -> Outcome:
