@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import tvm
 from tvm.tirx import PrimFunc
 
@@ -94,12 +95,25 @@ def tune(
         runner = machine()
         progress(f"measuring {len(missing)} kernels, {search.trials} candidates each, into {records.path}")
         model = ms.cost_model.XGBModel(num_warmup_samples=search.batch, num_tuning_cores=1)
-        for func in missing:
-            record = _tuned(func, runner, search, model)
-            records.add(record)
-            measured += record.candidates
+        with _numpy_seeded(search.seed):
+            for func in missing:
+                record = _tuned(func, runner, search, model)
+                records.add(record)
+                measured += record.candidates
     results = [records.get(f, target) for f in distinct.values()]
     return Report(len(distinct), sum(r is not None and r.trace is not None for r in results), measured)
+
+
+@contextlib.contextmanager
+def _numpy_seeded(seed: int) -> Iterator[None]:
+    """MetaSchedule's cost model draws from NumPy's global generator until it has measurements: the same candidates for the
+    same seed, whatever was drawn before."""
+    before = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)
 
 
 def _tuned(func: Any, machine: Machine, search: Search, model: Any) -> Record:
