@@ -45,6 +45,8 @@ def order(
 
     Parameters
     ----------
+    model : path or IRModule
+        A network, or a plain graph: a .json file (`ordering.graph_file`), whose operators are told by number.
     rewrite : bool
         Convolutions may read the parts of a concat in place, so that the concat is removed, where that lowers the peak.
     on_chip : int or str, optional
@@ -59,10 +61,13 @@ def order(
     LoadError, UnsupportedOperatorError, UsageError
         As `plan` does.
     """
+    from tvm_cascade.ordering.graph_file import is_graph_file, order_graph_file
     from tvm_cascade.ordering.report import order_report
 
-    asked = OrderRequest(rewrite, on_chip, time_limit)
-    loaded = pipeline.load(model, _reading(input_shapes, until, from_))
+    asked, reading = OrderRequest(rewrite, on_chip, time_limit), _reading(input_shapes, until, from_)
+    if is_graph_file(model):
+        return order_graph_file(model, asked, reading)
+    loaded = pipeline.load(model, reading)
     graph = pipeline.order_graph(loaded.mod)
     progress(f"{loaded.name}: ordering {len(graph.ops)} operators")
     assert not isinstance(asked.on_chip, str)

@@ -24,7 +24,7 @@ from tvm_cascade.cli.options import (
     require_picture,
     require_tvm_target,
 )
-from tvm_cascade.request import AllocateRequest, OptimizeRequest, OrderRequest, StagesRequest
+from tvm_cascade.request import AllocateRequest, LoadRequest, OptimizeRequest, OrderRequest, StagesRequest
 
 _TARGET = click.option("--target", required=True, metavar="T", callback=require_tvm_target, help="cuda or llvm.")
 _DEVICE = option(StagesRequest, "device", "Device description. [default: the target's generic one]", metavar="D")
@@ -58,10 +58,19 @@ def allocate(buffers: Path, output: Path | None, as_json: bool, **options: Any) 
 @JSON
 @guarded
 def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> None:
-    """Find the order of MODEL's operators with the smallest peak memory, whole tensors, proven optimal where it ends."""
-    from tvm_cascade import api
+    """Find the order of MODEL's operators with the smallest peak memory, whole tensors, proven optimal where it ends.
 
-    data = api.order(model, on_chip=on_chip, progress=say, **options)
+    MODEL is a network or a plain graph, GRAPH.json: {"tensors": [bytes, ...], "ops": [{"inputs": [tensor, ...], "outputs":
+    [tensor, ...]}, ...]}. Operators of a graph are told by number.
+    """
+    from tvm_cascade.ordering.graph_file import is_graph_file, order_graph_file
+
+    if is_graph_file(model):  # `api` imports TVM
+        data = order_graph_file(model, OrderRequest.of(options | {"on_chip": on_chip}), LoadRequest.of(options))
+    else:
+        from tvm_cascade import api
+
+        data = api.order(model, on_chip=on_chip, progress=say, **options)
     proof = "proven optimal" if data["optimal"] else f"best known; bound {data['bound_bytes']}"
     lines = [
         f"file order      {data['file_order_peak_bytes']} bytes",
