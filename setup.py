@@ -55,7 +55,8 @@ setup(
     ext_modules=[
         Extension(
             "tvm_cascade.native._native",
-            ["tvm_cascade/native/arena_search.c", "tvm_cascade/native/placement.c"],
+            [f"tvm_cascade/native/{name}.c" for name in ("arena_search", "placement", "order_anneal")],
+            depends=["tvm_cascade/native/order_tables.h"],
             extra_compile_args=["/std:c11"] if os.name == "nt" else ["-std=c11", "-O3"],
             py_limited_api=True,
             optional=True,

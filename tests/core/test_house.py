@@ -40,7 +40,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "cores": {"graph"},
     "native": set(),
     "memory": {"graph", "native"},
-    "ordering": {"graph", "memory"},
+    "ordering": {"graph", "memory", "native"},
     "cost": {"graph", "operators"},
     "cascading": {"graph", "cores", "memory", "ordering", "cost"},
     "parallel": {"graph", "operators", "cost"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_cascade.ordering import Ordering, order, solve
+from tvm_cascade.ordering import Ordering, OrderOptions, order, solve
 from tvm_cascade.ordering.validate import validate
 from tvm_cascade.testing.looks import with_more_and_more_time
 from tvm_cascade.testing.random_graphs import mixed_graph, wired_graph
@@ -16,7 +16,7 @@ from tvm_cascade.testing.random_graphs import mixed_graph, wired_graph
 def test_more_time_never_gives_a_higher_peak(graph) -> None:
     def solved() -> Ordering:
         solve._solve.cache_clear()  # every run does all of its work
-        return order(graph)
+        return order(graph, OrderOptions(work=200_000, moves=40_000))
 
     whole = solved()
     found = list(with_more_and_more_time(solved))

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tvm_cascade.ordering.bounds import ancestors, descendants
-from tvm_cascade.ordering.dp import Region
 from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
+from tvm_cascade.ordering.region import Region
 from tvm_cascade.search_monitor import monitor
 
 _MOST_SETS = 500  # downsets enumerated for one condition of rule 2

@@ -17,24 +17,11 @@ from dataclasses import dataclass
 
 from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
+from tvm_cascade.ordering.region import Region
 from tvm_cascade.search_monitor import monitor
 
 _POLLED = 64  # states of a layer after which the time is looked at
 _NARROWEST = 8  # least beam width: states of a layer that are kept whatever the limit on work
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """The operators between two successive cuts, which are ordered independently of the rest."""
-
-    before: int  # mask of the operators done
-    after: int  # mask of the operators done at its end
-    live: int  # bytes live at `before`
-
-    @property
-    def length(self) -> int:
-        """The number of operators."""
-        return (self.after ^ self.before).bit_count()
 
 
 @dataclass(frozen=True, slots=True)

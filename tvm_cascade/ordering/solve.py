@@ -2,7 +2,8 @@
 
 Adaptive soft budgeting (Serenity, Algorithm 2) corrected: the published loop never runs its scheduler, and its answer
 to "no solution" averages the last two budgets, which may never reach the optimum. Here the budget lies in [low, high):
-`low` is proven unavoidable, `high` is the best order known. The first budget is `low`, each further one half way to
+`low` is proven unavoidable, `high` is the best order known, which annealing (`ordering.anneal`) lowers as soon as a run is
+incomplete. The first budget is `low`, each further one half way to
 `high`; a complete run that finds nothing raises `low` to the least step it had to refuse, a run that finds an order
 lowers `high`, and an incomplete one without an order proves nothing: budgets stay above it. A run only decides whether
 an order within its budget exists: whatever can only help is then done at once wherever the budget allows it, which
@@ -15,11 +16,13 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from tvm_cascade.graph import Graph
+from tvm_cascade.ordering.anneal import anneal_in_rounds
 from tvm_cascade.ordering.baselines import file_order, greedy, kahn_fifo, reverse_post_order
 from tvm_cascade.ordering.bounds import step_bounds
 from tvm_cascade.ordering.cuts import regions
-from tvm_cascade.ordering.dp import Region, run
+from tvm_cascade.ordering.dp import run
 from tvm_cascade.ordering.model import Model, model
+from tvm_cascade.ordering.region import Region
 from tvm_cascade.search_monitor import cached, monitor
 
 
@@ -31,6 +34,7 @@ class OrderOptions:
     divide: bool = True  # cut the graph into regions where that is exact
     budgeting: bool = True  # the first budget is the lower bound, instead of just below the best known peak
     dominance: bool = True  # run operators at once that cannot raise the peak (`ordering.dp`)
+    moves: int = 4_000_000  # of annealing in total, where the first search ends without a proof; 0: none
     work: int = 2_500_000  # steps tried in total; about 200,000 a second on 1,000 operators, far more on small graphs
 
 
@@ -105,6 +109,7 @@ def _region(
     incomplete search found no order, which proves nothing.
     """
     low = failed = floor
+    moves = options.moves * region.length // len(m.predecessors)
     states = steps = 0
     budget = low if options.budgeting else peak - 1
     while low < peak and steps < work and budget < peak and not monitor().over():
@@ -120,6 +125,9 @@ def _region(
             low = max(low, result.exceeded)
         else:
             failed = budget
+        if moves and not result.complete:
+            best, moves = anneal_in_rounds(m, region, best, floor, moves), 0
+            peak = max(floor, m.peak(best, region.before))
         budget = (max(low, failed) + peak) // 2 if low < peak else peak
         if failed > low and (budget == failed or peak - failed < peak // 100):
             break

@@ -1,0 +1,134 @@
+"""Simulated annealing of an operator order, from the best that is known: for regions too large for exact search.
+
+A move takes one operator to another step between the operators that it waits for and those that wait for it. The cost
+is the bytes in use above `goal`, summed over the steps: `goal` lies `margin` below the best peak, so that the cost is 0
+exactly where an order is better by that much, and a move has to be counted between both steps only. Moves that raise the
+cost are accepted with probability `exp(-change / heat)`, and the heat falls to 0. What falls below the best peak is
+kept, and the goal lowered. Ended by a number of moves; all numbers are integers, so that results do not depend on the
+machine. `native/order_anneal.c` is the same once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm_cascade import native
+from tvm_cascade.ordering import compiled
+from tvm_cascade.ordering.anneal_settings import DRAWS, POLLED, SCALE, Settings, settings
+from tvm_cascade.ordering.model import Model
+from tvm_cascade.ordering.region import Region
+from tvm_cascade.search_monitor import monitor
+
+_MASK = (1 << 64) - 1
+
+
+_ROUNDS = 4  # each begins with the best order of those before
+
+
+def anneal_in_rounds(m: Model, region: Region, order: Sequence[int], lowest: int, moves: int) -> list[int]:
+    """`anneal` several times, with `moves` in total, until a peak of `lowest` bytes: four runs beat one of their length."""
+    best = list(order)
+    for seed in range(_ROUNDS):
+        if (peak := m.peak(best, region.before)) <= lowest:
+            break
+        monitor().report("order, annealing", seed * moves // _ROUNDS, moves, peak, lowest)
+        best = anneal(m, region, best, settings(m, region, lowest, peak, moves // _ROUNDS, seed))
+    return best
+
+
+def anneal(m: Model, region: Region, order: Sequence[int], asked: Settings) -> list[int]:
+    """An order of the region whose peak is at most that of `order`; the best found until the monitor ends the search."""
+    library = native.library()
+    if library is not None and compiled.fits(m, asked.moves):
+        return compiled.anneal(library, m, region, order, asked, monitor().over)
+    return anneal_in_python(m, region, order, asked, monitor().over)
+
+
+def anneal_in_python(
+    m: Model, region: Region, order: Sequence[int], asked: Settings, stop: Callable[[], bool]
+) -> list[int]:
+    """`anneal`, readable and slow."""
+    state = _State(m, region, list(order), asked)
+    for k in range(asked.moves):
+        if state.peak <= asked.lowest or (k % POLLED == 0 and stop()):
+            break
+        state.move(asked.heat * (asked.moves - k) // asked.moves)
+    return state.best
+
+
+class _State:
+    """The present order, what its steps use, and the best order so far."""
+
+    def __init__(self, m: Model, region: Region, order: list[int], asked: Settings) -> None:
+        self.m, self.before, self.order, self.asked = m, region.before, order, asked
+        self.random = 2 * asked.seed + 1
+        self.peak, self.best, self.goal = 1 << 63, order, 0
+        self.floor = region.live  # bytes that are live before the first step
+        self.live = [region.live] * len(order)  # bytes before each step
+        self.used: list[int] = [0] * len(order)  # bytes while it runs
+        self._keep(0, *self._count(order, 0, len(order) - 1))
+        self._note()
+
+    def move(self, heat: int) -> None:
+        """Draw a move, and make it or not."""
+        source = self._draw(len(self.order))
+        first, last = self._range(source)
+        if first == last:
+            return
+        target = first + self._draw(last - first)
+        target += target >= source
+        low, high = min(source, target), max(source, target)
+        moved = self.order.copy()
+        moved.insert(target, moved.pop(source))
+        live, used = self._count(moved, low, high)
+        change = sum(max(0, u - self.goal) for u in used)
+        change -= sum(max(0, u - self.goal) for u in self.used[low : high + 1])
+        if change > 0 and change * SCALE > heat * DRAWS[self._draw(len(DRAWS))]:
+            return
+        self.order = moved
+        self._keep(low, live, used)
+        if change < 0:
+            self._note()
+
+    def _draw(self, count: int) -> int:
+        """A random number below `count` (xorshift64*)."""
+        x = self.random
+        x ^= x >> 12
+        x ^= x << 25 & _MASK
+        x ^= x >> 27
+        self.random = x
+        return ((x * 2685821657736338717 & _MASK) >> 32) % count
+
+    def _range(self, source: int) -> tuple[int, int]:
+        """The steps among which the operator of step `source` may move."""
+        op, m = self.order[source], self.m
+        first, last = max(0, source - self.asked.reach), min(len(self.order) - 1, source + self.asked.reach)
+        for k in range(first, source):
+            if m.predecessors[op] >> self.order[k] & 1:
+                first = k + 1
+        later = (k for k in range(source + 1, last + 1) if m.predecessors[self.order[k]] >> op & 1)
+        return first, next(later, last + 1) - 1
+
+    def _count(self, order: list[int], low: int, high: int) -> tuple[list[int], list[int]]:
+        """Bytes live before, and in use at, the steps of `order` from `low` to `high`."""
+        done, live, lives, used = self.before, self.live[low], [], []
+        for op in order[:low]:
+            done |= 1 << op
+        for op in order[low : high + 1]:
+            need, change = self.m.step(done, op)
+            lives.append(live)
+            used.append(live + need)
+            live += change
+            done |= 1 << op
+        return lives, used
+
+    def _keep(self, low: int, live: list[int], used: list[int]) -> None:
+        self.live[low : low + len(live)] = live
+        self.used[low : low + len(used)] = used
+
+    def _note(self) -> None:
+        """Take the present order as the best if it is, and aim lower."""
+        top = max((self.floor, *self.used))
+        if top < self.peak:
+            self.peak, self.best = top, self.order
+            self.goal = max(self.asked.lowest, top - self.asked.margin)
