@@ -168,7 +168,8 @@ def _as_built(made: Computation) -> RowAccess:
     except tvm.error.InternalError as error:  # TVM cannot narrow 64-bit indices where tensors are 64-bit as well
         raise GraphError(
             f"operator {made.name} computes with 64-bit integers, which kernels do not mix with indices: let the model "
-            f"compute them as int32 or float32, or end before ({last_line(error)})"
+            f"compute them as int32 or float32 ({last_line(error)})",
+            "or end the network before it",
         ) from error
     return replace(made.access, opaque=kernel.reason) if kernel.whole else made.access
 

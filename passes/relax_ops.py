@@ -113,6 +113,7 @@ def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[
     return legalization
 
 
+_END = "end the network before it"
 _LEGALIZATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "relax.take": _take,
     "relax.max": _extreme(tirx.max, "max", float("-inf")),
@@ -150,7 +151,7 @@ class _Reader:
     def _call(self, call: OperatorCall) -> None:
         if call.name != "call_tir" or len(call.arguments) != 2:
             name = getattr(call.expr.op, "name", str(call.expr.op))
-            raise GraphError(f"{name} has no TIR form that a kernel can be cut from: end the network before it")
+            raise GraphError(f"{name} has no TIR form that a kernel can be cut from", _END)
         target = call.expr.args[0]
         func = self._mod[target]
         given = [self._env[v] for v in numbers_in(call.arguments[1])]

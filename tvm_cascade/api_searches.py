@@ -68,7 +68,7 @@ def order(
     if is_graph_file(model):
         return order_graph_file(model, asked, reading)
     loaded = pipeline.load(model, reading)
-    graph = pipeline.order_graph(loaded.mod)
+    graph = pipeline.order_graph(loaded)
     progress(f"{loaded.name}: ordering {len(graph.ops)} operators")
     assert not isinstance(asked.on_chip, str)
     return order_report(graph, asked.rewrite, asked.on_chip, asked.time_limit)

@@ -70,9 +70,15 @@ class UnsupportedOperatorError(LoadError):
 
 
 class GraphError(CascadeError):
-    """A `Graph` that breaks its own rules (dangling tensor, two producers, no topological order)."""
+    """A `Graph` that breaks its own rules (dangling tensor, two producers, no topological order), or an operator without
+    a kernel."""
 
     kind = "graph"
+
+    def __init__(self, message: str = "", remedy: str = "") -> None:
+        super().__init__(message + (f": {remedy}" if remedy else ""))
+        self.reason = message
+        self.remedy = remedy
 
 
 class MissingToolError(CascadeError):

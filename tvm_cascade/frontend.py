@@ -14,7 +14,10 @@ from types import MappingProxyType
 import tvm
 
 from tvm_cascade import checks
-from tvm_cascade.errors import LoadError
+from tvm_cascade.errors import CascadeError, LoadError
+from tvm_cascade.importers.cut import cut_out
+from tvm_cascade.importers.cut_by_trial import until_by_trial
+from tvm_cascade.importers.cut_file import cut_copy, cut_data, file_graph
 from tvm_cascade.importers.index_inputs import with_index_inputs
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.limits import check_types
@@ -92,10 +95,31 @@ def load(
     path = Path(path)
     data, cut = _read(path), Cut(checks.names("until", until), checks.names("from_", from_))
     loader = _LOADERS.get(path.suffix.lower()) or _by_content(path, data)
-    mod = loader(path, _cut(path, data, cut), dict(input_shapes or {}))
+    mod = loader(path, cut_data(path, data, cut), dict(input_shapes or {}))
     check_types(path, mod)
     mod = with_index_inputs(with_scales(attach(mod, replace(io_spec(mod), cut=cut))))
     return store_io(mod) if stored_io else mod
+
+
+def cut_in_front(
+    path: str | PathLike[str],
+    input_shapes: Mapping[str, tuple[int, ...]] | None,
+    cut: Cut,
+    compiles: Callable[[tvm.IRModule], bool],
+) -> str:
+    """The remedy that cuts a file, of which `cut` is left already, in front of the operators that can be read but not
+    compiled; empty where none is found. `compiles` says whether a part of it can be."""
+    with cut_copy(Path(path), cut) as copy:
+        graph = file_graph(copy, _read(copy))
+
+        def try_until(names: Sequence[str]) -> bool:
+            inputs = cut_out(graph, Cut(tuple(names))).inputs
+            try:
+                return compiles(load(copy, {k: v for k, v in (input_shapes or {}).items() if k in inputs}, until=names))
+            except CascadeError:
+                return False
+
+        return until_by_trial(graph, try_until)
 
 
 def _read(path: Path) -> bytes:
@@ -110,14 +134,6 @@ def _read(path: Path) -> bytes:
     if not data:
         raise LoadError(path, "is empty")
     return data
-
-
-def _cut(path: Path, data: bytes, cut: Cut) -> bytes:
-    if not cut:
-        return data
-    from tvm_cascade.importers.cut_file import cut_data
-
-    return cut_data(path, data, cut)
 
 
 def _by_content(path: Path, data: bytes) -> _Loader:

@@ -213,7 +213,8 @@ class Graph:
     Raises
     ------
     GraphError
-        An index is wrong, a tensor has no producer or two, or an operator reads a tensor that is produced later.
+        An index is wrong, a tensor has no producer or two, an operator reads a tensor that is produced later, or the parts of
+        a join cannot all be written into its output.
     """
 
     tensors: tuple[Tensor, ...]
@@ -347,3 +348,47 @@ def _check(graph: Graph) -> None:
             raise GraphError(f"tensor {t} is an input or output of the graph and nothing writes it")
     if known != set(range(len(graph.tensors))):
         raise GraphError(f"tensors {sorted(set(range(len(graph.tensors))) - known)} are never written")
+    _check_joins(graph)
+
+
+def _check_joins(graph: Graph) -> None:
+    """Raise `GraphError` for a join whose parts cannot all be written into its output."""
+    taken: set[int] = set()
+    for op in graph.ops:
+        for t, offset in zip(op.inputs, op.part_offsets, strict=False):
+            part, maker = graph.tensors[t], graph.producer[t]
+            beyond = offset < 0 or offset + part.bytes > graph.tensors[op.outputs[0]].bytes
+            unwritten = maker is None or graph.ops[maker].view
+            if beyond or unwritten or t in taken:
+                why = (
+                    "goes beyond its output"
+                    if beyond
+                    else "is an input or a view"
+                    if unwritten
+                    else "is a part already"
+                )
+                raise GraphError(f"{op.name} cannot be a join, since {part.name} {why}: make it a concat that copies")
+            taken.add(t)
+        if op.part_offsets:
+            _check_order_of_parts(graph, op)
+
+
+def _check_order_of_parts(graph: Graph, join: Op) -> None:
+    """Raise `GraphError` where the operator that writes one part of a join depends on another part.
+
+    Its output and its input would then be one tensor, of which neither can come first.
+    """
+    makers = [m for t in join.inputs if (m := graph.producer[t]) is not None]
+    first, seen, pending = min(makers, default=0), set[int](), makers
+    while pending:
+        op = graph.ops[pending.pop()]
+        for t in op.inputs:
+            if t in join.inputs:
+                raise GraphError(
+                    f"{join.name} cannot be a join, since {op.name} reads {graph.tensors[t].name} and another part "
+                    "depends on it: make it a concat that copies"
+                )
+            maker = graph.producer[t]
+            if maker is not None and maker >= first and maker not in seen:  # operators before the first need no part
+                seen.add(maker)
+                pending.append(maker)

@@ -15,7 +15,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -25,11 +26,11 @@ from tvm.ir import IRModule
 from tvm_cascade import frontend
 from tvm_cascade.cascading import Plan, PlanOptions, validate
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.errors import UsageError, ValidationError
+from tvm_cascade.errors import GraphError, UsageError, ValidationError
 from tvm_cascade.frontend import io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
-from tvm_cascade.passes.extract_graph import extract_order_graph
+from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
@@ -44,7 +45,7 @@ from tvm_cascade.schedules.rules.multiply_add import joins_products, with_joined
 from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
-from tvm_cascade.tensor_spec import IoSpec, graph_io
+from tvm_cascade.tensor_spec import Cut, IoSpec, graph_io
 
 Model = str | Path | IRModule
 Progress = Callable[[str], None]
@@ -59,6 +60,8 @@ class Loaded:
     storable: Mapping[str, tuple[int, int]] = field(
         default_factory=dict
     )  # float inputs that are only quantized -> bytes stored, and as floats
+    file: Path | None = None  # that it was read from, as `request` says
+    request: LoadRequest = field(default_factory=LoadRequest)
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,40 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
         progress(
             f"{name}: {tensor}: a float that the network only quantizes; --stored-io takes integers, {stored} bytes for {real}"
         )
-    return Loaded(mod, name, storable)
+    return Loaded(mod, name, storable, Path(model), request)
+
+
+@contextmanager
+def told_with_cut(loaded: Loaded) -> Iterator[None]:
+    """While it lasts, a `GraphError` for an operator without a kernel names the cut of the file in front of it."""
+    try:
+        yield
+    except GraphError as error:
+        checks = [_reads, _has_kernels]  # the cheaper one first
+        refusing = next((has for has in checks if not has(loaded.mod)), None)
+        if loaded.file is None or refusing is None:
+            raise
+        asked = loaded.request
+        remedy = frontend.cut_in_front(loaded.file, asked.input_shapes, Cut(asked.until, asked.from_), refusing)
+        if not remedy:
+            raise
+        raise GraphError(error.reason, remedy) from error
+
+
+def _reads(mod: IRModule) -> bool:
+    return _succeeds(extract_order_graph, mod)
+
+
+def _has_kernels(mod: IRModule) -> bool:
+    return _succeeds(extract_graph, mod)
+
+
+def _succeeds(extract: Callable[[IRModule], object], mod: IRModule) -> bool:
+    try:
+        extract(lower_integers(mod))
+    except GraphError:
+        return False
+    return True
 
 
 def plan(
@@ -115,10 +151,11 @@ def plan(
 ) -> Planned:
     """The best plan of all candidates, with kernels chosen as `kernels` says.
 
-    Raises `InfeasibleError` where no candidate fits the cap.
+    Raises `InfeasibleError` where no candidate fits the cap, `GraphError` for an operator without a kernel.
     """
     source = reshaped_inputs(loaded.mod) if request.stream_input and has_interface(loaded.mod) else loaded.mod
-    found = plan_network(source, request, progress=lambda line: progress(f"{loaded.name}: {line}"), kernels=kernels)
+    with told_with_cut(loaded):
+        found = plan_network(source, request, progress=lambda line: progress(f"{loaded.name}: {line}"), kernels=kernels)
     mod = source if found.rewritten is None else found.rewritten.mod
     return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core))
 
@@ -181,9 +218,10 @@ def replay(plan: Plan, alignment: int) -> None:
         ) from why
 
 
-def order_graph(mod: IRModule) -> Graph:
-    """The graph of an imported module, integers lowered, as far as an order of its operators depends on it."""
-    return extract_order_graph(lower_integers(mod))
+def order_graph(loaded: Loaded) -> Graph:
+    """The graph of a model, integers lowered, as far as an order of its operators depends on it."""
+    with told_with_cut(loaded):
+        return extract_order_graph(lower_integers(loaded.mod))
 
 
 def interface_of(mod: IRModule, graph: Graph) -> IoSpec:

@@ -25,6 +25,7 @@ HARD_SWISH = ("divide", ("multiply", "x", ("clip", ("add", "x", 3.0), 0.0, 6.0))
 _SQRT_HALF = np.float32(math.sqrt(0.5))
 _SQRT_2_OVER_PI = np.float32(math.sqrt(2 / math.pi))
 _CUBIC = np.float32(0.044715)
+_FAR = 1e9  # beyond every stored value
 _HARD_SWISH_BITS = 7  # left shift of stored values to the 16-bit form
 
 
@@ -138,12 +139,14 @@ def lookup(island: Island, x: Quantized, table: np.ndarray) -> Value:
 
 
 def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out: Output) -> np.ndarray:
-    """The table `clamp(rha(f(sx (v - xz)) * (1 / so)) + zo)` over all stored v, in float32."""
+    """The table `clamp(rha(f(sx (v - xz)) * (1 / so)) + zo)` over all stored v, in float32; an f that is not a number gives
+    the least stored value, an infinite one saturates."""
     real = (x.step * _centred(x).astype("float32")).astype("float32")
-    scaled = (function(real).astype("float32") * (np.float32(1) / out.scale)).astype("float32")
-    return _clipped(
-        (fp.rounded(scaled) + np.float32(out.zero_point)).astype("float32").astype("int64"), out, add_zero=False
-    )
+    with np.errstate(over="ignore"):
+        scaled = (function(real).astype("float32") * (np.float32(1) / out.scale)).astype("float32")
+    finite = np.nan_to_num(scaled, nan=-_FAR, posinf=_FAR, neginf=-_FAR)
+    stored = (fp.rounded(finite) + np.float32(out.zero_point)).astype("float32")
+    return np.clip(stored, out.lo, out.hi).astype("int64")
 
 
 def rescale(x: np.ndarray, m: int, s: int) -> np.ndarray:
@@ -173,7 +176,7 @@ def hard_swish_table(x: Quantized, out: Output) -> np.ndarray:
     if output_exponent > 0:
         raise NotLowered("a hard-swish whose output scale is too small for the reference")
     wrapped = _wrap16(fp.rounding_divide(product, -output_exponent) + (out.zero_point + out.offset)) - out.offset
-    return _clipped(wrapped, out, add_zero=False)
+    return np.clip(wrapped, out.lo, out.hi)
 
 
 def _operand(island: Island, value: Value) -> Quantized:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tvm_cascade.errors import GraphError
@@ -64,3 +66,31 @@ def test_neighbours() -> None:
 def test_a_broken_graph_is_refused(ops: tuple[Op, ...], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         Graph(tuple(tensor(i) for i in range(3)), ops, (0,), (1,))
+
+
+@pytest.mark.parametrize(
+    ("parts", "offsets", "message"),
+    [
+        ((1, 2), (0, 8), "b reads t1 and another part depends on it"),
+        ((0, 1), (0, 8), "t0 is an input or a view"),
+        ((1, 3), (0, 8), "t3 is an input or a view"),
+        ((1, 1), (0, 8), "t1 is a part already"),
+        ((1, 4), (0, 9), "t4 goes beyond its output"),
+    ],
+)
+def test_a_join_whose_parts_cannot_be_written_into_it_is_refused(
+    parts: tuple[int, ...], offsets: tuple[int, ...], message: str
+) -> None:
+    """Planning a join whose parts depend on one another never ended; of the others an invalid plan was made."""
+    ops = (
+        Op(0, "a", "conv2d", (0,), (1,)),
+        Op(1, "b", "conv2d", (1,), (2,)),
+        Op(2, "c", "reshape", (2,), (3,), view=True),
+        Op(3, "d", "conv2d", (0,), (4,)),
+        Op(4, "e", "concat", parts, (5,), view=True, part_offsets=offsets),
+    )
+    tensors = tuple(tensor(i, (8,)) for i in range(5))
+    with pytest.raises(GraphError, match=f"e cannot be a join, since {message}"):
+        Graph((*tensors, tensor(5, (16,))), ops, (0,), (5,))
+    apart = replace(ops[4], inputs=(1, 4), part_offsets=(0, 8))
+    Graph((*tensors, tensor(5, (16,))), (*ops[:4], apart), (0,), (5,))

@@ -72,6 +72,12 @@ def test_a_refusal_names_the_cut_and_the_cut_compiles(detector: Path, tmp_path: 
         np.testing.assert_array_equal(have, want)
 
 
+def test_doctor_names_the_cut(detector: Path) -> None:
+    found = tvm_cascade.doctor(detector)
+    assert found.remedy.startswith("--until 'boxes;of all,scores'") and found.remedy in found.to_text()
+    assert found.to_dict()["remedy"] == found.remedy
+
+
 def test_a_network_that_begins_behind_its_input(detector: Path, whole: Path, tmp_path: Path) -> None:
     made = tvm_cascade.compile(detector, target="host", output=tmp_path / "fw", until=["scores"], from_="stem")
     reference = Reference(whole.read_bytes())

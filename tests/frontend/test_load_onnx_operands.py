@@ -10,13 +10,18 @@ import pytest
 
 pytest.importorskip("onnx")
 
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
 from tvm_cascade.frontend import load
+from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.onnx_layers import Layers
 from tvm_cascade.testing.reference import Compiled
 
 _LOWER: Any = LowerQuantized()
+_WEIGHTS = np.linspace(-1, 2, 12, dtype="float32").reshape(4, 3)
 
 
 def _operands(net: Layers, last: bool) -> tuple[str, str, str]:
@@ -224,3 +229,17 @@ def test_a_dequantize_of_floats_is_no_island(tmp_path: Path) -> None:
     )
     net.save(tmp_path / "n.onnx", y, (1, 4, 5, 6), 4)
     assert "relax.nn.conv2d" in {r.operator for r in float_remains(_LOWER(load(tmp_path / "n.onnx")))}
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_constants_quantized_by_scales_of_their_own(tmp_path: Path, computed: bool) -> None:
+    """DynamicQuantizeLinear of weights and its scale times a constant: constants before anything looks at scales."""
+    net = Layers()
+    net.nodes.append(helper.make_node("DynamicQuantizeLinear", [net.constant(_WEIGHTS)], ["q", "s", "z"]))
+    scale = net.node("Mul", net.node("Add", "s", net.constant(np.float32(0.5))), "s") if computed else "s"
+    y = net.node("MatMul", "x", net.node("DequantizeLinear", "q", scale, "z"))
+    net.save(tmp_path / "n.onnx", y, (1, 4), 2)
+    x = np.array([[0.5, -1, 2, 0.25]], "float32")
+    want: Any = ReferenceEvaluator(str(tmp_path / "n.onnx")).run(None, {"x": x})
+    np.testing.assert_allclose(Compiled(load(tmp_path / "n.onnx"))(x)[0], want[0], rtol=1e-5)
+    assert [o.kind for o in extract_graph(_LOWER(load(tmp_path / "n.onnx"))).graph.ops] == ["matmul"]

@@ -141,16 +141,30 @@ def behind(graph: FileGraph, refused: Collection[int], tensors: Iterable[str] = 
     return found
 
 
+def needed_for(graph: FileGraph, outputs: Iterable[str]) -> set[int]:
+    """The positions of the operators that these tensors depend on."""
+    return _needed(graph, outputs, ())[0]
+
+
 def until_in_front(graph: FileGraph, refused: Set[str]) -> str:
     """The remedy for a network of which the tensors `refused` cannot be computed: the option that cuts it in front of them.
 
     Empty where nothing is left in front.
     """
+    names = names_in_front(graph, refused)
+    return until_remedy(names) if names else ""
+
+
+def names_in_front(graph: FileGraph, refused: Set[str]) -> tuple[str, ...]:
+    """The tensors at which a network ends in front of the tensors `refused`; none where nothing is left in front."""
     wanted = [r for node in graph.nodes if not refused.isdisjoint(node.writes) for r in node.reads]
     known = behind(graph, (), graph.inputs) - refused - {*graph.inputs}
     names = [name for name in dict.fromkeys((*wanted, *graph.outputs)) if name in known]
-    if not any(name in known for name in wanted):
-        return ""
+    return tuple(names) if any(name in known for name in wanted) else ()
+
+
+def until_remedy(names: Sequence[str]) -> str:
+    """The sentence that proposes to end a network at these tensors."""
     return f"{until_option(names)} ends the network in front of it, and your program does the rest"
 
 

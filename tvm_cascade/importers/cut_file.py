@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError
-from tvm_cascade.importers.tflite_cut import cut_tflite
-from tvm_cascade.importers.tflite_model import MalformedModel
-from tvm_cascade.importers.torch_cut import cut_torch
+from tvm_cascade.importers import tflite_cut, torch_cut
+from tvm_cascade.importers.cut import FileGraph
+from tvm_cascade.importers.tflite_model import MalformedModel, open_model
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.tensor_spec import Cut
+
+_Result = TypeVar("_Result")
 
 
 def cut_data(path: Path, data: bytes, cut: Cut) -> bytes:
@@ -28,11 +31,18 @@ def cut_data(path: Path, data: bytes, cut: Cut) -> bytes:
     MissingToolError
         For `.onnx` without the `onnx` package, `.pt2` without `torch`.
     """
-    if not cut:
-        return data
-    cutter = _CUTTERS.get(path.suffix.lower(), _tflite)
+    return _handled(path, data, _format(path).cut, cut) if cut else data
+
+
+def file_graph(path: Path, data: bytes) -> FileGraph:
+    """The graph of a file by the names of its tensors. Raises as `cut_data` does."""
+    return _handled(path, data, _format(path).graph)
+
+
+def _handled(path: Path, data: bytes, function: Callable[..., _Result], *more: Cut) -> _Result:
+    """`function(path, data, *more)`, whose errors become those that users know."""
     try:
-        return cutter(path, data, cut)
+        return function(path, data, *more)
     except CascadeError:
         raise
     except MalformedModel as error:
@@ -57,25 +67,59 @@ def cut_copy(path: Path, cut: Cut) -> Iterator[Path]:
         yield copy
 
 
-def _tflite(_path: Path, data: bytes, cut: Cut) -> bytes:
-    return cut_tflite(data, cut)
+def _tflite_graph(_path: Path, data: bytes) -> FileGraph:
+    return tflite_cut.graph_of(open_model(data))
 
 
-def _onnx(path: Path, data: bytes, cut: Cut) -> bytes:
+def _cut_tflite(_path: Path, data: bytes, cut: Cut) -> bytes:
+    return tflite_cut.cut_tflite(data, cut)
+
+
+def _onnx_graph(path: Path, data: bytes) -> FileGraph:
+    model = _onnx_model(path, data)
+    from tvm_cascade.importers.onnx_cut import graph_of
+    from tvm_cascade.importers.onnx_graph import in_order
+
+    return graph_of(in_order(path, model))
+
+
+def _cut_onnx(path: Path, data: bytes, cut: Cut) -> bytes:
+    model = _onnx_model(path, data)
+    from tvm_cascade.importers.onnx_cut import cut_onnx
+
+    return cut_onnx(model, cut).SerializeToString()
+
+
+def _onnx_model(path: Path, data: bytes) -> Any:
     try:
         import onnx
         from onnx.external_data_helper import load_external_data_for_model
-
-        from tvm_cascade.importers.onnx_cut import cut_onnx
     except ImportError as error:
         raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
     model = onnx.load_model_from_string(data)
     load_external_data_for_model(model, str(path.parent))
-    return cut_onnx(model, cut).SerializeToString()
+    return model
 
 
-def _torch(_path: Path, data: bytes, cut: Cut) -> bytes:
-    return cut_torch(data, cut)
+def _torch_graph(_path: Path, data: bytes) -> FileGraph:
+    return torch_cut.graph_of(torch_cut.open_program(data))
 
 
-_CUTTERS: Mapping[str, Callable[[Path, bytes, Cut], bytes]] = MappingProxyType({".onnx": _onnx, ".pt2": _torch})
+def _cut_torch(_path: Path, data: bytes, cut: Cut) -> bytes:
+    return torch_cut.cut_torch(data, cut)
+
+
+class _Format(NamedTuple):
+    """What reads the graph of a file's contents, and what cuts them."""
+
+    graph: Callable[[Path, bytes], FileGraph]
+    cut: Callable[[Path, bytes, Cut], bytes]
+
+
+_FORMATS: Mapping[str, _Format] = MappingProxyType(
+    {".onnx": _Format(_onnx_graph, _cut_onnx), ".pt2": _Format(_torch_graph, _cut_torch)}
+)
+
+
+def _format(path: Path) -> _Format:
+    return _FORMATS.get(path.suffix.lower(), _Format(_tflite_graph, _cut_tflite))

@@ -26,7 +26,10 @@ _ARITHMETIC = frozenset(
     )
 )
 _GROWING = ("ConstantOfShape", "Expand")  # operators whose last operand is their output's shape
-_CONSTANT = frozenset(("Pad", "Clip", "Tile", "Pow", "Resize", "Upsample"))  # must have constant later operands
+_CONSTANT = frozenset(  # must have constant later operands
+    ("Pad", "Clip", "Tile", "Pow", "Resize", "Upsample", "QuantizeLinear", "DequantizeLinear")
+)
+_STORED = ("QuantizeLinear", "DynamicQuantizeLinear")  # of weights, must be constant
 _MOST_NODES = 100  # nodes that may compute one operand
 _SPATIAL_FROM = 2  # NCHW: batch and channels come first
 
@@ -159,13 +162,13 @@ def _named(tensor: Any, name: str) -> Any:
 
 def constant_operands(model: Any) -> Any:
     """A copy of `model` with folded operands where the importer requires constants: those of operators in `_CONSTANT`
-    (widths of a Pad as TorchScript computes them, a dequantized bound), and quantized weights (QuantizeLinear)."""
+    (widths of a Pad as TorchScript computes them, a dequantized bound), and quantized weights (of `_STORED`)."""
     made = copied(model)
     graph = made.graph
     producers = {name: node for node in graph.node for name in node.output}
     constants = {w.name: w for w in graph.initializer}
     wanted = [name for n in graph.node for name in n.input[1 if n.op_type in _CONSTANT else len(n.input) :]]
-    for name in (*wanted, *(n.output[0] for n in graph.node if n.op_type == "QuantizeLinear")):
+    for name in (*wanted, *(o for n in graph.node if n.op_type in _STORED for o in n.output)):
         nodes = _computation(name, producers, constants)
         if name and name not in constants and nodes:
             used = [constants[i] for i in {i for n in nodes for i in n.input} if i in constants]

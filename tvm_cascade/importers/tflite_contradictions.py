@@ -15,7 +15,10 @@ _OF_ONE = frozenset(  # operators whose output has the type of their first input
         *("ABS", "AVERAGE_POOL_2D", "EXP", "GELU", "HARD_SWISH", "L2_NORMALIZATION", "LEAKY_RELU", "LOG", "LOGISTIC"),
         *("LOG_SOFTMAX", "MAX_POOL_2D", "MEAN", "NEG", "PRELU", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "RELU"),
         *("RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "RSQRT", "SQRT", "SUM"),
-        *("TANH", *_OF_TWO),
+        *("TANH", "CEIL", "CONV_2D", "COS", "CUMSUM", "DEPTHWISE_CONV_2D", "ELU", "FLOOR", "ROUND", "SIN", "SVDF"),
+        *("BATCH_TO_SPACE_ND", "BROADCAST_TO", "CONCATENATION", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER", "GATHER_ND"),
+        *("MIRROR_PAD", "PACK", "PAD", "PADV2", "RESHAPE", "REVERSE_V2", "SLICE", "SPACE_TO_BATCH_ND"),
+        *("SPACE_TO_DEPTH", "SQUEEZE", "STRIDED_SLICE", "TILE", "TRANSPOSE", "UNPACK", *_OF_TWO),
     )
 )
 

@@ -19,13 +19,19 @@ def cut_torch(data: bytes, cut: Cut) -> bytes:
 
     Raises `MissingToolError` without torch, `UsageError` where the program has no such nodes.
     """
-    torch = torch_package()
+    torch, program = torch_package(), open_program(data)
     with quietly():
-        program = torch.export.load(io.BytesIO(data))
         kept = cut_out(graph_of(program), cut)
         made = io.BytesIO()
         torch.export.save(_with(torch, program, kept), made)
     return made.getvalue()
+
+
+def open_program(data: bytes) -> Any:
+    """The program in an archive. Raises `MissingToolError` without torch."""
+    torch = torch_package()
+    with quietly():
+        return torch.export.load(io.BytesIO(data))
 
 
 def graph_of(program: Any) -> FileGraph:

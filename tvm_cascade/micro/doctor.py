@@ -81,6 +81,7 @@ class Doctor:
     model: str | None = None
     float_bytes: int = 0  # largest tensor of a network that is float throughout, whose `left_float` is empty; else 0
     unread: bool = False  # the model was not read, because something required is missing
+    remedy: str = ""  # what leaves the unsupported operators out
 
     @property
     def ok(self) -> bool:
@@ -95,6 +96,7 @@ class Doctor:
             "model": self.model,
             "unread": self.unread,
             "unsupported_operators": None if self.unread else list(self.unsupported),
+            "remedy": self.remedy,
             "left_float": None if self.unread else [{k: getattr(one, k) for k in _COSTS} for one in self.left_float],
             "float_network": self.float_bytes > 0,
         }
@@ -110,6 +112,7 @@ class Doctor:
         if self.unread:
             return "\n".join([*lines, f"        {self.model} was not read: install what is missing first"])
         lines += [f"MISSING operator of {self.model}: {name}" for name in self.unsupported]
+        lines += [f"        {self.remedy}"] if self.remedy else []
         lines += [f"float   {_left_float(one)}" for one in self.left_float]
         lines += [_in_all(self.left_float)] if len(self.left_float) > 1 else []
         if self.float_bytes:
@@ -132,25 +135,28 @@ def diagnose(model: str | Path | None = None) -> Doctor:
         return Doctor(checks, model=str(model), unread=True)
     import tvm  # may itself be what is missing: not at the top
 
-    from tvm_cascade.frontend import load
     from tvm_cascade.passes.extract_graph import extract_graph
     from tvm_cascade.passes.float_remains import float_remains
     from tvm_cascade.passes.lower_quantized import LowerQuantized, holds_integers
+    from tvm_cascade.pipeline import load, told_with_cut
 
-    missing: tuple[str, ...] = ()
+    missing, remedy = (), ""
     try:
-        mod = load(model)
+        loaded = load(model)
+        mod = loaded.mod
     except UnsupportedOperatorError as error:
-        mod, missing = error.partial, error.operators
+        loaded, mod, missing, remedy = None, error.partial, error.operators, error.remedy
     if not isinstance(mod, tvm.IRModule):
-        return Doctor(checks, missing, (), str(model))
+        return Doctor(checks, missing, (), str(model), remedy=remedy)
     lowered = tvm.transform.Sequential([LowerQuantized()])(mod)
     remains = float_remains(lowered)
-    if not missing:
-        extract_graph(lowered)  # raises GraphError for operators that cannot be compiled
+    if loaded is not None:
+        with told_with_cut(loaded):
+            extract_graph(lowered)  # raises GraphError for operators that cannot be compiled
     if not holds_integers(mod):
-        return Doctor(checks, missing, (), str(model), max((one.bytes for one in remains), default=0))
-    return Doctor(checks, missing, remains, str(model))
+        largest = max((one.bytes for one in remains), default=0)
+        return Doctor(checks, missing, (), str(model), largest, remedy=remedy)
+    return Doctor(checks, missing, remains, str(model), remedy=remedy)
 
 
 def _left_float(one: FloatRemain) -> str:

@@ -56,9 +56,8 @@ class Layers:
             assert np.abs(ours - theirs).max() <= steps * 0.02 + 1e-4
         return [r.operator.removeprefix("relax.") for r in float_remains(lowered) if r.operator != "dequantize"]
 
-    def save(self, path: Path, result: str, shape: tuple[int, ...], rank: int) -> None:
+    def save(self, path: Path, result: str, shape: tuple[int, ...], rank: int, others: tuple[str, ...] = ()) -> None:
         make, kind = helper.make_tensor_value_info, onnx.TensorProto.FLOAT
-        graph = helper.make_graph(
-            self.nodes, "g", [make("x", kind, shape)], [make(result, kind, [None] * rank)], self.weights
-        )
+        outputs = [make(result, kind, [None] * rank), *(onnx.ValueInfoProto(name=name) for name in others)]
+        graph = helper.make_graph(self.nodes, "g", [make("x", kind, shape)], outputs, self.weights)
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), path)

@@ -1,0 +1,71 @@
+"""Operators that can be read and not compiled: refusals name the cut of the file in front of them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+import tvm_cascade
+from tvm_cascade.errors import GraphError
+from tvm_cascade.frontend import load
+from tvm_cascade.importers.cut import FileGraph, Node, needed_for
+from tvm_cascade.importers.cut_by_trial import until_by_trial
+from tvm_cascade.testing.onnx_layers import Layers
+
+
+def _network(path: Path, build: Any) -> Path:
+    """A file of a stem, of what `build` adds behind it, and of an output beside that does not need it."""
+    net = Layers()
+    stem = net.node("Relu", "x")
+    beside = net.node("Neg", stem)
+    result = net.node("Abs", build(net, net.node("Sigmoid", stem)))
+    net.save(path, result, (1, 4, 6), 3, (beside,))
+    return path
+
+
+def _without_tir(net: Any, x: str) -> str:
+    return net.node("CumSum", net.node("CumSum", x, net.constant(np.int64(1))), net.constant(np.int64(2)))
+
+
+def _of_64_bits(net: Any, x: str) -> str:
+    return net.node("Cast", net.node("Mul", net.node("Cast", x, to=7), net.constant(np.int64(3))), to=1)
+
+
+@pytest.mark.parametrize(("build", "said"), [(_without_tir, "no TIR form"), (_of_64_bits, "64-bit integers")])
+def test_refusals_of_planning_name_the_cut_too(tmp_path: Path, build: Any, said: str) -> None:
+    """Operators that can be read, and that no kernel exists for: found in the file by trying how much of it compiles."""
+    path = _network(tmp_path / "n.onnx", build)
+    for command in (tvm_cascade.plan, tvm_cascade.doctor):
+        with pytest.raises(GraphError, match=said) as refused:
+            command(path)
+        option, names, *_ = shlex.split(refused.value.remedy)
+        assert (option, names) == ("--until", "v2,v1") and refused.value.remedy in str(refused.value)
+    assert tvm_cascade.plan(path, until=names).peak_bytes > 0
+
+
+def test_refusals_of_orders_and_of_cut_networks_name_the_cut(tmp_path: Path) -> None:
+    path = _network(tmp_path / "n.onnx", _without_tir)
+    for options in ({}, {"from_": "v0"}):
+        with pytest.raises(GraphError, match="no TIR form") as refused:
+            tvm_cascade.order(path, **options)
+        assert shlex.split(refused.value.remedy)[:2] == ["--until", "v2,v1"]
+    with pytest.raises(GraphError, match=r"end the network before it$"):
+        tvm_cascade.plan(load(path))
+
+
+def test_few_parts_of_a_file_are_tried() -> None:
+    """One of 200 operators, then another: no more trials than two bisections take, and one for each cut."""
+    nodes = [Node((f"t{k}",), (f"t{k + 1}",)) for k in range(200)] + [Node(("t3",), ("b",)), Node(("b",), ("c",))]
+    graph, tried = FileGraph(tuple(nodes), ("t0",), ("t200", "c")), []
+
+    def compiles(names: Any) -> bool:
+        tried.append(names)
+        return needed_for(graph, names).isdisjoint((137, 201))
+
+    assert until_by_trial(graph, compiles).startswith("--until t137,b ends") and len(tried) <= 20
