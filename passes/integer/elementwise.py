@@ -7,6 +7,7 @@ for int16), mul and relu with their ratio in float32.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tvm_cascade.passes.integer import convolution, dense
 from tvm_cascade.passes.integer.channel_scaling import stored_bias
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, te_broadcast, te_rescale
-from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier
+from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Output, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.lookup import ELU, lower_elu
 from tvm_cascade.passes.integer.prelu import SLOPED, lower_sloped
 from tvm_cascade.passes.integer.requantize import rescaled, stored
@@ -95,15 +96,55 @@ def _sum(island: Island, kind: str) -> Value:
     (ma, sa), (mb, sb) = (bounded_multiplier(np.float64(q.step) / twice) for q in (a, b))
     mo, so = bounded_multiplier(twice / np.float64(np.float32(high) * out.scale))
 
-    def value(x: Scalar, y: Scalar) -> Scalar:
-        left = te_rescale(a.centred(x) * i32(high), ma, sa, a.reach * high)
-        right = te_rescale(b.centred(y) * i32(high), mb, sb, b.reach * high)
-        total = left + right if kind == "add" else left - right
-        return te_rescale(total, mo, so, (a.reach + b.reach) * high // 2 + 2)
-
+    left, right = _Summand(a.zero_point, a.reach, ma, sa), _Summand(b.zero_point, b.reach, mb, sb)
+    value = _Sum(kind, left, right, high, mo, so)
     return _binary(
         island, kind, a, b, value, head_room=_HEAD_ROOM[out.dtype], multipliers=(ma, mb, mo), shifts=(sa, sb, so)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Summand:
+    """An operand of a sum, and its rescale to twice the larger scale."""
+
+    zero_point: int
+    reach: int
+    multiplier: int
+    shift: int
+
+    def value(self, x: Scalar, high: int) -> Scalar:
+        """An element, rescaled and times `high`."""
+        return te_rescale(
+            (x.astype("int32") - i32(self.zero_point)) * i32(high), self.multiplier, self.shift, self.reach * high
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Sums or differences of two elements, in units of the output's scale."""
+
+    kind: str
+    left: _Summand
+    right: _Summand
+    high: int
+    multiplier: int
+    shift: int
+
+    def __call__(self, x: Scalar, y: Scalar) -> Scalar:
+        left, right = self.left.value(x, self.high), self.right.value(y, self.high)
+        total = left + right if self.kind == "add" else left - right
+        return te_rescale(total, self.multiplier, self.shift, (self.left.reach + self.right.reach) * self.high // 2 + 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Broadcast:
+    """Elements of an output, from those of two tensors that are broadcast."""
+
+    value: Callable[[Scalar, Scalar], Scalar]
+    output: Output
+
+    def __call__(self, index: tuple[Index, ...], x: Tensor, y: Tensor) -> Scalar:
+        return self.output.stored(self.value(te_broadcast(x, index), te_broadcast(y, index)))
 
 
 def _binary(
@@ -113,7 +154,7 @@ def _binary(
     out = island.output
     return island.elementwise(
         kind,
-        lambda index, x, y: out.stored(value(te_broadcast(x, index), te_broadcast(y, index))),
+        _Broadcast(value, out),
         [a.operand, b.operand],
         input_zero_points=(a.zero_point, b.zero_point),
         **out.described,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ class Emitter:
     name: str = ""  # of the tensor being computed
     place: int = 0  # of the binding being lowered, in the old function
     places: dict[Value, int] = field(default_factory=dict[Value, int])  # `place` of every variable emitted
+    # functions that `call` wrote, and the types of their outputs, by what they were written from
+    written: dict[Hashable, tuple[Value, Value]] = field(default_factory=dict[Hashable, tuple[Value, Value]])
 
     def emit(self, value: Value) -> Value:
         """Binds a value of the new function to a new variable."""
@@ -43,7 +45,8 @@ class Emitter:
         kind : str
             The kind of the operator, and the name of the PrimFunc.
         compute : function
-            From placeholders, in the order of `operands`, to the output (TE).
+            From placeholders, in the order of `operands`, to the output (TE). Equal ones (records, not closures) are
+            written once for operands of the same types.
         operands : values of the old function or the new one, and arrays, which become constants
             The PrimFunc takes the arrays last.
         attributes : fields of `Attributes`, the parameters of the operator, for hand-optimised kernels
@@ -59,20 +62,31 @@ class Emitter:
             raise NotLowered("all of its operands are constant")
         given = [operands[k] for k in order]
         arguments = [relax.const(o, str(o.dtype)) if isinstance(o, np.ndarray) else self.new(o) for o in given]
-        placeholders = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(arguments)]
-        output = compute(*(placeholders[order.index(k)] for k in range(len(order))))
-        func = te.create_prim_func([*placeholders, output], index_dtype_override="int32").without_attr("global_symbol")
-        return self.call_func(kind, func, arguments, activations, **attributes)
+        types = tuple((shape_of(a), dtype_of(a)) for a in arguments)
+        described = Attributes(**attributes)
+        key = kind, compute, tuple(order), types, described
+        if key not in self.written:
+            placeholders = [te.placeholder(*of, f"p{i}") for i, of in enumerate(types)]
+            output = compute(*(placeholders[order.index(k)] for k in range(len(order))))
+            func = te.create_prim_func([*placeholders, output], index_dtype_override="int32")
+            self.written[key] = self._function(func.without_attr("global_symbol"), kind, activations, described)
+        return self._call(*self.written[key], arguments)
 
     def call_func(
         self, kind: str, func: Function, arguments: Sequence[Value], activations: int, **attributes: Any
     ) -> Value:
         """Emits `call_tir` of a PrimFunc of one output; `arguments` are values of the new function: `activations`
         activations, then constants."""
-        gvar = self.builder.add_func(with_spec(func, kind, activations, Attributes(**attributes)), kind)
+        return self._call(*self._function(func, kind, activations, Attributes(**attributes)), arguments)
+
+    def _function(self, func: Function, kind: str, activations: int, attributes: Attributes) -> tuple[Value, Value]:
+        """The global variable of a PrimFunc in the new module, and the type of its output."""
         output = func.params[-1]
         out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
-        return self.emit(relax.call_tir(gvar, arguments, out_type))
+        return self.builder.add_func(with_spec(func, kind, activations, attributes), kind), out_type
+
+    def _call(self, function: Value, out_type: Value, arguments: Sequence[Value]) -> Value:
+        return self.emit(relax.call_tir(function, arguments, out_type))
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """A view, emitted only where the shape changes."""

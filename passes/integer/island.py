@@ -227,11 +227,20 @@ class Island:
     ) -> Value:
         """Emits the operator whose output is `element(index, *placeholders)` at every index; see `Emitter.call`. `name`
         names the TE stage, by default `kind`."""
-
-        def compute(*given: Tensor) -> Tensor:
-            return te.compute(self.output.shape, lambda *index: element(index, *given), name=name or kind)
-
+        compute = Elementwise(self.output.shape, element, name or kind)
         return self.emitter.call(kind, compute, operands, **attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """A computation of every element of a tensor by itself, from an index and the placeholders."""
+
+    shape: tuple[int, ...]
+    element: Callable[..., Scalar]
+    name: str
+
+    def __call__(self, *given: Tensor) -> Tensor:
+        return te.compute(self.shape, lambda *index: self.element(index, *given), name=self.name)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,8 @@ TFLite refuses such files, or ignores the scales; these helpers are only used fo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from tvm_cascade.passes.integer import island as integer
@@ -102,13 +104,28 @@ def rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Valu
     m, s = integer.bounded_multiplier(ratio)
     return island.elementwise(
         kind,
-        lambda index, a: out.stored(te_rescale(x.centred(a[index]), m, s, x.reach)),
+        _Rescaled(x.zero_point, x.reach, m, s, out),
         [x.operand],
         input_zero_point=x.zero_point,
         multiplier=m,
         shift=s,
         **out.described,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rescaled:
+    """Elements of an output, from those of a tensor of the same shape."""
+
+    zero_point: int
+    reach: int
+    multiplier: int
+    shift: int
+    output: Output
+
+    def __call__(self, index: tuple[Index, ...], x: Tensor) -> Scalar:
+        centred = x[index].astype("int32") - i32(self.zero_point)
+        return self.output.stored(te_rescale(centred, self.multiplier, self.shift, self.reach))
 
 
 def requantized_wide(emitter: Emitter, x: Value, scale: np.float32, zero_point: int, out: Output) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te
 
 pytest.importorskip("ai_edge_litert")
 
@@ -109,13 +109,13 @@ def test_only_floats_that_something_reads_are_lowered_and_stay_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emitted: list[str] = []
-    emit = Emitter.call_func
+    emit = Emitter.call
 
     def counted(self: Emitter, kind: str, *args: Any, **attributes: Any) -> Any:
         emitted.append(kind)
         return emit(self, kind, *args, **attributes)
 
-    monkeypatch.setattr(Emitter, "call_func", counted)
+    monkeypatch.setattr(Emitter, "call", counted)
     writer = ModelWriter()
     first, second = (writer.tensor((1, 4, 4, 1), "int8", s) for s in (0.3, 0.2))
     _convolution(writer, writer.activation((1, 6, 6, 2), "int8", 0.5, -3), 4)
@@ -339,3 +339,30 @@ def test_scales_of_weights_along_other_axes_are_not_taken_for_those_of_outputs(p
     given, ours = Compiled(mod)(data)[0], Compiled(LowerQuantized()(mod))(data)[0]
     assert np.ptp(given.astype(int)) > 10
     assert np.abs(given.astype(int) - ours).max() <= 1  # the integer form rounds as TFLite does
+
+
+def test_equal_operators_share_a_function_that_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tvm.tirx.PrimFunc] = []
+    write = te.create_prim_func
+
+    def counted(*args: Any, **options: Any) -> tvm.tirx.PrimFunc:
+        written.append(write(*args, **options))
+        return written[-1]
+
+    monkeypatch.setattr(te, "create_prim_func", counted)
+    writer = ModelWriter()
+    shape = (1, 4, 4, 2)
+    x, y = writer.activation(shape, "int8", 0.5, -3), writer.activation(shape, "int8", 0.5, -3)
+    zeros = (-3, -3, -3, 4)  # of the sums: the first three are of one kind
+    for zero in zeros:
+        sum_, writer.outputs[:] = writer.tensor(shape, "int8", 0.5, zero), []
+        writer.operator("ADD", [x, y], [sum_], "AddOptions", fusedActivationFunction=0)
+        x, y = sum_, x
+    moved = writer.tensor(shape, "int8", 0.25, 4)
+    writer.operator("QUANTIZE", [x], [moved], "QuantizeOptions")
+    mod = _lowered(tmp_path, writer)
+    assert _kinds(mod) == ["add"] * 4 + ["requantize"]
+    assert len(written) == 3, "three sums are equal"
+    data = [np.random.default_rng(k).integers(-128, 128, shape).astype("int8") for k in range(2)]
+    for ours, theirs in zip(Compiled(mod)(*data), Reference(writer.finish()).run(data), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -28,8 +28,10 @@ def with_index_inputs(mod: tvm.IRModule) -> tvm.IRModule:
     users = _users(mod)
     inputs = list(mod["main"].params)
     narrow = [p for p in inputs if str(getattr(p.ty, "dtype", "")) == "int64" and _is_narrow(p, users)]
-    mod = _Narrowing(mod, narrow).narrowed() if narrow else mod
-    users, spec = _users(mod), io_spec(mod)
+    if narrow:
+        mod = _Narrowing(mod, narrow).narrowed()
+        users = _users(mod)
+    spec = io_spec(mod)
     found = [
         replace(s, dtype=str(p.ty.dtype), extent=_extent(p, users))
         for s, p in zip(spec.inputs, mod["main"].params, strict=True)
