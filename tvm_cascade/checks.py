@@ -112,6 +112,18 @@ def whole(least: int, most: float = inf) -> number:
     return number(int, least, most)
 
 
+def span(option: str, value: Any) -> tuple[float, float]:
+    """Two finite numbers, the first below the second: a pair, or a text such as "-1,1"."""
+    parts = value.split(",") if isinstance(value, str) else value
+    try:
+        low, high = (float(part) for part in parts)
+    except (TypeError, ValueError):
+        raise refusal(option, value, "give two numbers: LOW,HIGH") from None
+    if not -inf < low < high < inf:
+        raise refusal(option, value, "give two numbers, the first below the second: LOW,HIGH")
+    return low, high
+
+
 seconds = number(float, 0, what="a number of seconds", above=True)
 
 

@@ -13,6 +13,7 @@ _EXTRAS = {  # package -> (its module, the extra that installs it)
     "matplotlib": ("matplotlib", "plot"),
     "onnx": ("onnx", "onnx"),
     "onnxruntime": ("onnxruntime", "check"),
+    "pillow": ("PIL", "images"),
     "pyserial": ("serial", "board"),
     "torch": ("torch", "torch"),
 }

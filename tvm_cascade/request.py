@@ -168,6 +168,16 @@ class RunRequest(Asked):
 
 
 @dataclass(frozen=True, slots=True)
+class ValidateRequest(Asked):
+    """How a network is validated on a data set."""
+
+    target: Annotated[str | None, checks.optional(checks.text)] = None  # None: host, or that of `board`
+    board: OptionalBoard = None  # None: this machine
+    range_: Annotated[tuple[float, float] | None, checks.optional(checks.span)] = None  # of images and sounds
+    timeout: Annotated[float, checks.seconds] = 60.0  # seconds, of a sample in the emulator
+
+
+@dataclass(frozen=True, slots=True)
 class OrderRequest(Asked):
     """Options of `order`, the search for an order of operators."""
 

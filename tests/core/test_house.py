@@ -55,6 +55,8 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "registration": {"relax_pipeline"},
     "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request"},
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},
+    "samples": {"graph", "tensor_spec"},
+    "validation": {"cores", "samples", "importers", "frontend", "pipeline", "micro", "tensor_spec"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "keywords": set(),
     "compiled": {"cascading", "cores", "micro", "results"},

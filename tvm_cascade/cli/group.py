@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from tvm_cascade.cli import networks, projects, searches
+from tvm_cascade.cli import datasets, networks, projects, searches
 from tvm_cascade.cli.guard import JsonGroup
 
 
@@ -28,6 +28,7 @@ for _command in (
     networks.plan,
     networks.compile,
     projects.run,
+    datasets.validate,
     projects.export,
     projects.bundle,
     projects.doctor,

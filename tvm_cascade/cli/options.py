@@ -126,9 +126,9 @@ _PLANNING = (
     TIME_LIMIT,
     option(KernelRequest, "database", "Counts of kernels: read, and written by `compile --tune`. [default: only those of the "
            "package]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),
-    option(EmitRequest, "report", "Write a self-contained HTML report to this .html file, or it, its pictures and data into "
-           "this folder."),
 )  # fmt: skip
+_REPORT = option(EmitRequest, "report", "Write a self-contained HTML report to this .html file, or it, its pictures and data "
+                 "into this folder.")  # fmt: skip
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else there."
 )
@@ -151,6 +151,11 @@ def cutting(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command every planning option, and the report of a plan."""
+    return planning_alone(_REPORT(command))
+
+
+def planning_alone(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command every planning option."""
     for one in reversed(_PLANNING):
         command = one(command)

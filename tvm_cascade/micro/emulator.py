@@ -83,7 +83,7 @@ def run(
     Raises `MissingToolError` without QEMU, `UsageError` for inputs of other types or sizes, `FirmwareError` if the
     firmware faults or fails, `ToolError` on a timeout.
     """
-    qemu = _find_qemu(board)
+    qemu = find_qemu(board)
     if not inputs:
         raise UsageError("no inputs to run")
     packed = [interface.pack_inputs(arrays) for arrays in inputs]
@@ -123,7 +123,7 @@ def run_without_inputs(elf: Path, board: Board, timeout_s: float) -> tuple[int, 
 
     Raises `UsageError` for a board without an emulator, `MissingToolError` without QEMU, `ToolError` on a timeout.
     """
-    command = _command(_find_qemu(board), elf, board)
+    command = _command(find_qemu(board), elf, board)
     (elf.parent / "inputs.bin").write_bytes(b"")
     try:
         done = subprocess.run(
@@ -135,7 +135,7 @@ def run_without_inputs(elf: Path, board: Board, timeout_s: float) -> tuple[int, 
     return done.returncode, results.read_bytes() if results.exists() else b""
 
 
-def _find_qemu(board: Board) -> str:
+def find_qemu(board: Board) -> str:
     if board.qemu_machine is None:
         raise UsageError(f"board {board.name} has no emulator; flash it and use --port, or choose another --board")
     qemu = shutil.which(board.family.qemu)

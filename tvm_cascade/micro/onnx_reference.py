@@ -6,7 +6,7 @@ its operators deviate from the specification; `untrusted` finds them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str
     model = read_onnx(path)
     from tvm_cascade.importers.onnx_qoperators import spell_out  # needs onnx, as the line before does
 
-    inputs = _in_own_types(model, inputs)
+    inputs = in_own_types(model, inputs)
     doubts = ", ".join(dict.fromkeys(untrusted(spell_out(model))))
     refusal = None
     try:
@@ -80,13 +80,21 @@ def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str
     return other, f"ONNX Runtime, since ONNX's evaluator {why}"
 
 
-def _in_own_types(model: Any, inputs: Arrays) -> Arrays:
+def in_own_types(model: Any, inputs: Arrays) -> Arrays:
     """Inputs with indices of 64 bits where the model has them: the compiled network takes 32."""
     wide = {i.name for i in model.graph.input if i.type.tensor_type.elem_type == _INT64}
     return {name: a.astype("int64") if name in wide and a.dtype == np.int32 else a for name, a in inputs.items()}
 
 
 def _runtime(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
+    return runtime_function(path)(inputs)
+
+
+def runtime_function(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
+    """The model in a file as a function from inputs to outputs by name, computed by ONNX Runtime without optimizations.
+
+    Raises `ImportError` without ONNX Runtime, and its own exceptions where it refuses the model or the inputs.
+    """
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     from tvm_cascade.importers.onnx_halves import as_floats
@@ -99,7 +107,7 @@ def _runtime(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
     source = str(path) if floats is model else floats.SerializeToString()
     session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return _by_name(names, session.run(names, dict(inputs)))
+    return lambda inputs: _by_name(names, session.run(names, dict(in_own_types(model, inputs))))
 
 
 def _by_name(names: Iterable[object], values: Iterable[object]) -> dict[str, np.ndarray]:

@@ -48,7 +48,7 @@ def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray], scales: Scal
     if path.suffix == ".tflite":
         return _litert(path, inputs, scales or {})
     if path.suffix in (".onnx", ".pt2"):
-        floats, known = _float_inputs(path), scales or {}
+        floats, known = float_inputs(path), scales or {}
         inputs = {n: real(a, *known[n]) if n in floats and n in known else a for n, a in inputs.items()}
         made, note = (_onnx if path.suffix == ".onnx" else _torch)(path, inputs)
         return Expected(made, note, _reach(path, inputs, made, note), output_step(path))
@@ -75,22 +75,22 @@ def output_step(path: Path) -> float | None:
         scales = [weights[n.input[1]] for n in last if n.op_type == "DequantizeLinear" and n.input[1] in weights]
         return max((float(numpy_helper.to_array(s).max()) for s in scales), default=None)
     if path.suffix == ".pt2":
-        nodes = next(n for n in _exported(path).graph.nodes if n.op == "output").all_input_nodes
+        nodes = next(n for n in exported_program(path).graph.nodes if n.op == "output").all_input_nodes
         steps = [float(n.args[1]) for n in nodes if "dequantize_per_tensor" in str(n.target)]
         return max(steps, default=None)
     return None
 
 
-def _float_inputs(path: Path) -> set[str]:
+def float_inputs(path: Path) -> set[str]:
     """The names of inputs of an ONNX or torch model that are floats."""
     if path.suffix == ".onnx":
         kinds = read_onnx(path).graph.input
         return {str(i.name) for i in kinds if i.type.tensor_type.elem_type in ONNX_FLOATS}
-    nodes = {str(n.name): n.meta.get("val") for n in _exported(path).graph.nodes if n.op == "placeholder"}
+    nodes = {str(n.name): n.meta.get("val") for n in exported_program(path).graph.nodes if n.op == "placeholder"}
     return {name for name, value in nodes.items() if value is not None and value.dtype.is_floating_point}
 
 
-def _exported(path: Path) -> Any:
+def exported_program(path: Path) -> Any:
     torch = torch_package()
     try:
         return torch.export.load(str(path))
@@ -99,7 +99,7 @@ def _exported(path: Path) -> Any:
 
 
 def _torch(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
-    exported = _exported(path)
+    exported = exported_program(path)
     _require_same(path, dict.fromkeys(str(n) for n in exported.graph_signature.user_inputs), inputs)
     return run_exported(exported, inputs), ""
 
@@ -119,24 +119,38 @@ def _reach(path: Path, inputs: Mapping[str, np.ndarray], made: Mapping[str, np.n
 
 
 def _litert(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> Expected:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise LoadError(path, error.strerror or str(error)) from error
-    if data[4:8] != b"TFL3":
-        raise LoadError(path, "not a TFLite model" if data else "is empty")
-    interpreter, note = _interpreter(data, path, inputs)
-    details = _named_details(interpreter.get_input_details())
-    floats = {name for name, d in details.items() if np.dtype(d["dtype"]).kind == "f"}
-    inputs = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in inputs.items()}
-    forms = {name: (str(np.dtype(d["dtype"])), tuple(d["shape"])) for name, d in details.items()}
-    _require_same(path, forms, inputs)
-    for name, detail in details.items():
-        interpreter.set_tensor(detail["index"], inputs[name])
-    interpreter.invoke()
-    results = _named_details(interpreter.get_output_details())
-    made = {name: interpreter.get_tensor(d["index"]).copy() for name, d in results.items()}
-    return Expected(made, "; ".join(filter(None, [note, doubts(interpreter)])))
+    reference = LiteRtReference(path, inputs, scales)
+    made = reference.run(inputs)
+    return Expected(made, "; ".join(filter(None, [reference.note, doubts(reference.interpreter)])))
+
+
+class LiteRtReference:
+    """LiteRT's reference kernels on a `.tflite` file; raises as `reference_outputs` does."""
+
+    def __init__(self, path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> None:
+        """`inputs` gives the shapes that the file leaves open."""
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise LoadError(path, error.strerror or str(error)) from error
+        if data[4:8] != b"TFL3":
+            raise LoadError(path, "not a TFLite model" if data else "is empty")
+        self._path, self._scales = path, scales
+        self.interpreter, self.note = _interpreter(data, path, inputs)
+        self._details = _named_details(self.interpreter.get_input_details())
+        self._floats = {name for name, d in self._details.items() if np.dtype(d["dtype"]).kind == "f"}
+        self._forms = {n: (str(np.dtype(d["dtype"])), tuple(d["shape"])) for n, d in self._details.items()}
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs of one inference by name."""
+        scales, floats = self._scales, self._floats
+        inputs = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in inputs.items()}
+        _require_same(self._path, self._forms, inputs)
+        for name, detail in self._details.items():
+            self.interpreter.set_tensor(detail["index"], inputs[name])
+        self.interpreter.invoke()
+        results = _named_details(self.interpreter.get_output_details())
+        return {name: self.interpreter.get_tensor(d["index"]).copy() for name, d in results.items()}
 
 
 def _named_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

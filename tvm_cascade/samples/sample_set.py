@@ -1,0 +1,115 @@
+"""`SampleSet`: N samples for the inputs of one network, as its program takes them, with labels where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.samples.columns import Column, columns
+from tvm_cascade.samples.files import FileSamples, Range
+from tvm_cascade.samples.stored_values import stored_values
+from tvm_cascade.tensor_spec import TensorSpec
+
+LABELS = "labels"  # name of the array of labels, unless an input is called so
+Feed = dict[str, np.ndarray]  # the inputs of one inference by name, in the types and shapes of their specs
+Data = str | Path | Mapping[str, np.ndarray]
+
+
+class SampleSet(Protocol):
+    """N samples; batches are asked for in order."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def labels(self) -> np.ndarray | None:
+        """N integers, or None."""
+        ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What labels 0, 1, ... are called; empty where nobody says."""
+        ...
+
+    def batch(self, first: int, last: int) -> list[Feed]: ...
+
+
+def open_samples(data: Data, specs: Sequence[TensorSpec], span: Range | None = None) -> SampleSet:
+    """The samples of an .npz, of arrays by name or of a folder of images or sounds, for inputs described by `specs`.
+
+    `span`: real values of black and white, or of the least and the greatest amplitude (`FileSamples`).
+
+    Raises `UsageError` where the data does not fit the inputs or itself, `LoadError` where it cannot be read.
+    """
+    if not isinstance(data, Mapping) and Path(data).is_dir():
+        return FileSamples(Path(data), specs, span)
+    if span is not None:
+        raise UsageError("--range is for folders of images or sounds: the values of arrays are taken as they are")
+    return ArraySamples(data, specs)
+
+
+def sample_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The shape of one sample of an input: without its batch of 1."""
+    return spec.shape[1:] if spec.shape[:1] == (1,) else spec.shape
+
+
+class ArraySamples:
+    """Samples in arrays, one array per input under its name; see `open_samples`."""
+
+    class_names: tuple[str, ...] = ()
+
+    def __init__(self, data: Data, specs: Sequence[TensorSpec]) -> None:
+        self._specs, self._columns = tuple(specs), columns(data)
+        names = [spec.name for spec in specs]
+        self._what = "the data" if isinstance(data, Mapping) else str(data)
+        for spec in specs:
+            self._require_input(spec)
+        if strange := [n for n in self._columns if n not in names and n != LABELS]:
+            raise UsageError(
+                f"{self._what}: the array '{strange[0]}' is no input; inputs: {', '.join(names)}; labels: {LABELS}"
+            )
+        self.count = self._counted()
+        labels = None if LABELS in names else self._columns.get(LABELS)
+        self.labels = None if labels is None else self._label_numbers(labels)
+
+    def batch(self, first: int, last: int) -> list[Feed]:
+        stored = {s.name: stored_values(self._columns[s.name].rows(first, last), s, self._what) for s in self._specs}
+        return [{s.name: stored[s.name][k].reshape(s.shape) for s in self._specs} for k in range(last - first)]
+
+    def _require_input(self, spec: TensorSpec) -> None:
+        column = self._columns.get(spec.name)
+        if column is None:
+            there = f"it has {', '.join(self._columns)}" if self._columns else "it has none"
+            raise UsageError(f"{self._what}: no array '{spec.name}' for the input of that name; {there}")
+        want = sample_shape(spec)
+        if column.shape[1:] not in (want, spec.shape):
+            raise UsageError(
+                f"{self._what}: the array '{spec.name}' is {list(column.shape)}; N samples of this input are "
+                f"[N{''.join(f', {d}' for d in want)}]"
+            )
+
+    def _counted(self) -> int:
+        """The number of samples. Raises `UsageError` for none, or where arrays have different numbers."""
+        counts = {name: column.shape[0] for name, column in self._columns.items()}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{count} of '{name}'" for name, count in counts.items())
+            raise UsageError(f"{self._what}: arrays hold different numbers of samples: {told}")
+        count = next(iter(counts.values()), 0)
+        if not count:
+            raise UsageError(f"{self._what} holds no sample")
+        return count
+
+    def _label_numbers(self, column: Column) -> np.ndarray:
+        if column.dtype.kind not in "iu" or any(d != 1 for d in column.shape[1:]):
+            form = f"{column.dtype}{list(column.shape)}"
+            raise UsageError(f"{self._what}: '{LABELS}' is {form}; give N integers, the number of each sample's class")
+        return column.rows(0, self.count).reshape(self.count).astype(np.int64)
+
+
+def batches(samples: SampleSet, specs: Iterable[TensorSpec], most: int) -> list[tuple[int, int]]:
+    """Half-open ranges of samples that make up the set: at most `most` each, and inputs of at most 16 MiB."""
+    size = max(1, min(most, (16 << 20) // max(1, sum(spec.bytes for spec in specs))))
+    return [(first, min(first + size, samples.count)) for first in range(0, samples.count, size)]

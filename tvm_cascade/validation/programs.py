@@ -1,0 +1,80 @@
+"""The emitted program of a compiled folder as a function of many inferences: in this process, in the emulator, on a board."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade.cores import CORES
+from tvm_cascade.errors import LoadError
+from tvm_cascade.micro import emulator
+from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.board_files import find_board
+from tvm_cascade.micro.host import HostProgram, host_function
+from tvm_cascade.micro.image import METADATA, Image, host_records
+from tvm_cascade.micro.toolchain import build_image
+
+HOST = "host"
+Feed = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that runs several inferences at a call."""
+
+    run: Callable[[Sequence[Feed]], list[Feed]]  # inputs by name -> outputs by name
+    most: int  # inferences in one call that keep progress visible and memory small
+
+
+def target_for(board: str) -> str:
+    """The target that a board takes by default: the one of its own core, or that with the most of its instructions.
+
+    Raises `UsageError` for an unknown board.
+    """
+    if board == HOST:
+        return HOST
+    core = load_board(board).core
+    fitting = [one for one in CORES.values() if core in one.runs_on]
+    own = [one for one in fitting if one.name == core]
+    return min(own or fitting, key=lambda one: len(one.runs_on)).name
+
+
+def require_emulator(board: str) -> None:
+    """Raise `UsageError` for a board that is unknown or that nothing emulates, `MissingToolError` without its emulator."""
+    if board != HOST:
+        emulator.find_qemu(load_board(board))
+
+
+def open_program(image: Image, board: str, timeout_s: float) -> Program:
+    """The network of a compiled folder, run on `board` ("host": in this process).
+
+    Raises `LoadError` where the folder lacks the program, `MissingToolError` without the emulator.
+    """
+    return _host(image) if board == HOST else _emulated(image, board, timeout_s)
+
+
+def _host(image: Image) -> Program:
+    records = host_records(image)
+    if image.name not in records:
+        raise LoadError(image.folder / METADATA, f"has no host program of {image.name}; compile again")
+    record = records[image.name]
+    infer = host_function(HostProgram.load(Path(record.folder), record.data))
+
+    return Program(lambda feeds: [infer(feed) for feed in feeds], 16)
+
+
+def _emulated(image: Image, name: str, timeout_s: float) -> Program:
+    board = find_board(image.folder, name)
+    elf = build_image(image, board, unless_current=lambda _line: None).elf
+    inputs = [label for label, _ in image.named_inputs()]
+    outputs = [label for label, _ in image.named_outputs()]
+
+    def run(feeds: Sequence[Feed]) -> list[Feed]:
+        arrays = [[feed[name] for name in inputs] for feed in feeds]
+        done = emulator.run(elf, board, image, arrays, timeout_s * (len(feeds) + 1))
+        return [dict(zip(outputs, one, strict=True)) for one in done.outputs]
+
+    return Program(run, 16)

@@ -1,0 +1,55 @@
+"""Compile a model into a folder of its own for as long as its validation takes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tvm_cascade import pipeline
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.frontend import io_spec
+from tvm_cascade.request import LoadRequest, ValidateRequest
+from tvm_cascade.samples.columns import columns
+from tvm_cascade.samples.sample_set import Data, open_samples
+from tvm_cascade.validation.programs import HOST, require_emulator, target_for
+from tvm_cascade.validation.references import require_reference
+from tvm_cascade.validation.report import ValidationReport
+from tvm_cascade.validation.validate_folder import require_classes, validate_folder
+
+
+def validate_model(
+    model: Path,
+    data: Data,
+    asked: ValidateRequest,
+    options: Mapping[str, Any],
+    compile: Callable[..., object],
+    progress: Callable[[str], None],
+) -> ValidationReport:
+    """See `tvm_cascade.validate`; `compile` is that of the API. What is missing is said before anything is planned."""
+    if not model.is_file():
+        raise LoadError(model, "is a folder; give the model's file" if model.is_dir() else "no such file")
+    require_reference(model)
+    board = asked.board or HOST
+    require_emulator(board)
+    _require_data(data)
+    interface = io_spec(pipeline.load(model, LoadRequest.of(options)).mod)
+    samples = open_samples(data, interface.inputs, asked.range_)
+    require_classes(samples, interface.outputs)
+    target = asked.target or target_for(board)
+    with tempfile.TemporaryDirectory(prefix="tvm-cascade-") as place:
+        folder = Path(place) / "project"
+        built_for = {} if asked.board is None else {"board": board}
+        compile(model, target=target, output=folder, progress=progress, **built_for, **options)
+        return validate_folder(folder, model, samples, board, asked.timeout, progress)
+
+
+def _require_data(data: Data) -> None:
+    """Raise `LoadError` for data that is not there or cannot be read."""
+    if isinstance(data, Mapping):
+        return
+    if not isinstance(data, (str, Path)):
+        raise UsageError("--data: give the path of an .npz or of a folder, or arrays by name")
+    if not Path(data).is_dir():
+        columns(data)
