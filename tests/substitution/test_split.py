@@ -16,6 +16,7 @@ from tvm_cascade.substitution.metaflow import SearchOptions, search
 from tvm_cascade.substitution.pattern import Matcher
 from tvm_cascade.substitution.rules import ALL_RULES, PAPER_RULES, rules
 from tvm_cascade.substitution.split import bisect, capacities, first_side, optimize, subgraphs
+from tvm_cascade.testing.looks import after_looks
 
 
 def random_dag(seed: int, count: int = 14) -> Dag:
@@ -170,3 +171,14 @@ def test_products_far_apart_are_merged_before_the_split() -> None:
     assert [s.rule for s in found.steps] == ["merge_all_rows"]
     assert [n.shape for n in found.dag.nodes if n.kind == "matmul"] == [(16, 64)]
     assert found.steps[-1].cost == pytest.approx(found.cost_after)
+
+
+@pytest.mark.parametrize("threshold", [6, 30])  # with a split, and without
+def test_a_search_that_a_limit_ended_is_not_complete(threshold: int) -> None:
+    """Whatever it was doing when the limit struck: simplifying a graph, searching around a cut, or sweeping."""
+    dag, options = chain_of_modules(2), SearchOptions(threshold=threshold)
+    told: list[tuple[bool, bool]] = []
+    while not told or told[-1][0]:
+        found, limited = after_looks(len(told) + 1, lambda: optimize(dag, v100(), ALL_RULES, options))
+        told.append((limited, found.complete))
+    assert set(told) == {(True, False), (False, True)}

@@ -20,9 +20,10 @@ import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from math import inf, isinf
 
-from tvm_cascade.search_monitor import monitor
+from tvm_cascade.search_monitor import SearchMonitor, monitor
 from tvm_cascade.substitution.costs import Cost, limit_broken
 from tvm_cascade.substitution.dag import Dag, Node, Ref, replace, replaced
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
@@ -56,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search. `complete`: no budget ended it, so that every graph within alpha was expanded."""
+    """Result of a search. `complete`: neither a budget nor a limit ended it, so that every graph within alpha was expanded."""
 
     dag: Dag = field(repr=False)
     cost_before: float
@@ -90,7 +91,13 @@ def search(
     `matcher` may be shared by searches with the same pool and rules. Raises `InfeasibleError` if the input graph and
     every graph found exceed a limit of the cost.
     """
-    options, matcher = options or SearchOptions(), matcher or Matcher(tuple(rules))
+    with SearchMonitor() as own:
+        result = _search(dag, cost, options or SearchOptions(), matcher or Matcher(tuple(rules)))
+    return changed(result, complete=result.complete and not own.limited)
+
+
+def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> SearchResult:
+    """`search`, whose `complete` does not tell of limits that struck while a graph was simplified."""
     eager = Matcher(tuple(r for r in options.eager if r in matcher.rules))
     begin = time.monotonic()
     given = _State(dag, cost.total(dag))

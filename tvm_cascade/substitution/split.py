@@ -23,7 +23,7 @@ from itertools import pairwise
 from math import isinf
 
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.search_monitor import monitor
+from tvm_cascade.search_monitor import SearchMonitor, monitor
 from tvm_cascade.substitution.costs import Cost, limit_broken
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replace
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult, Step, search
@@ -233,19 +233,20 @@ def optimize(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions
     begin = time.monotonic()
     before = cost.total(dag)
     worker = _Worker(cost, options, before, Matcher(tuple(rules)))
-    start = _apply_global_rules(worker, dag, cost)
-    parts = subgraphs(start, rules, options.threshold)
-    stitched, cuts = _pass(worker, start, parts)
-    stitched = _around_cuts(worker, stitched, cuts, max(options.threshold, _AROUND))
-    if options.window:
-        stitched = _sweep(worker, stitched, options.window)
-    after = cost.total(stitched)
+    with SearchMonitor() as own:
+        start = _apply_global_rules(worker, dag, cost)
+        parts = subgraphs(start, rules, options.threshold)
+        stitched, cuts = _pass(worker, start, parts)
+        stitched = _around_cuts(worker, stitched, cuts, max(options.threshold, _AROUND))
+        if options.window:
+            stitched = _sweep(worker, stitched, options.window)
+    after, complete = cost.total(stitched), worker.complete and not own.limited
     if isinf(after):
         raise limit_broken(cost, stitched)
     seconds = time.monotonic() - begin
     if not after < before:
-        return SearchResult(dag, before, before, (), worker.graphs, seconds, worker.complete)
-    return SearchResult(stitched, before, after, tuple(worker.steps), worker.graphs, seconds, worker.complete)
+        return SearchResult(dag, before, before, (), worker.graphs, seconds, complete)
+    return SearchResult(stitched, before, after, tuple(worker.steps), worker.graphs, seconds, complete)
 
 
 def _apply_global_rules(worker: _Worker, dag: Dag, cost: Cost) -> Dag:
@@ -315,5 +316,7 @@ def _sweep(worker: _Worker, dag: Dag, size: int, rounds: int = 3) -> Dag:
             low += size // 2
         if dag is before:
             break
+    else:
+        worker.complete = False  # another round might find more
     worker.options = whole
     return dag
