@@ -20,6 +20,11 @@ def constant_of(expr: Value) -> np.ndarray | None:
     return expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
 
 
+def constant(data: np.ndarray) -> Value:
+    """A constant of the element type of `data`; without a type, Relax makes 64-bit elements 32-bit ones."""
+    return relax.const(np.ascontiguousarray(data), str(data.dtype)) if data.ndim else relax.const(data, str(data.dtype))
+
+
 def shape_of(expr: Value) -> tuple[int, ...]:
     """The static shape; raises `NotLowered` if it is symbolic."""
     try:

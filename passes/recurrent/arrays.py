@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.passes.integer.expressions import constant_of, dtype_of
+from tvm_cascade.passes.integer.expressions import constant, constant_of, dtype_of
 from tvm_cascade.passes.integer.untyped import Builder, Value, relax
 
 Array = Value | np.ndarray  # a Relax value, or the data of a constant
@@ -21,9 +21,7 @@ def data_or_value(value: Array) -> Array:
 
 def as_value(array: Array) -> Value:
     """A Relax value; data become a constant."""
-    if not isinstance(array, np.ndarray):
-        return array
-    return relax.const(np.ascontiguousarray(array), str(array.dtype))
+    return constant(array) if isinstance(array, np.ndarray) else array
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,9 @@ def test_refusals_of_planning_name_the_cut_too(tmp_path: Path, build: Any, said:
 
 def test_refusals_of_orders_and_of_cut_networks_name_the_cut(tmp_path: Path) -> None:
     path = _network(tmp_path / "n.onnx", _without_tir)
-    for options in ({}, {"from_": "v0"}):
+    for start in ((), "v0"):
         with pytest.raises(GraphError, match="no TIR form") as refused:
-            tvm_cascade.order(path, **options)
+            tvm_cascade.order(path, from_=start)
         assert shlex.split(refused.value.remedy)[:2] == ["--until", "v2,v1"]
     with pytest.raises(GraphError, match=r"end the network before it$"):
         tvm_cascade.plan(load(path))

@@ -110,6 +110,23 @@ def test_normalizations_of_scales_that_are_broadcast(tmp_path: Path) -> None:
     _check(tmp_path, nodes, [_x(3, 4, 5)], held, opset=23)
 
 
+def test_outputs_of_64_bits_keep_their_type(tmp_path: Path) -> None:
+    """Constants that operators become, as outputs: of the type that ONNX gives them, not of the half of it."""
+    nodes = [
+        helper.make_node("Shape", ["x0"], ["y0"]),
+        helper.make_node("EyeLike", ["x0"], ["y1"], dtype=onnx.TensorProto.INT64),
+        helper.make_node("Pow", ["power", "power"], ["y2"]),
+        helper.make_node("OneHot", ["places", "depth", "values"], ["y3"]),
+        helper.make_node("EyeLike", ["x0"], ["y4"], dtype=onnx.TensorProto.DOUBLE),
+        helper.make_node("Relu", ["x0"], ["y5"]),
+    ]
+    places, values = np.array([1, 0]), np.array([-1, 3])
+    held = {"power": np.array([2, 3, 20]), "places": places, "depth": np.int64(3), "values": values}
+    _check(tmp_path, nodes, [_x(2, 3)], held)
+    kinds = [s.dtype for s in io_spec(load(tmp_path / "n.onnx")).outputs]
+    assert kinds == ["int64", "int64", "int64", "int64", "float64", "float32"]
+
+
 @pytest.mark.parametrize(("axis", "order"), [(1, 2), (-1, 1), (0, 1)])
 def test_lp_normalization(tmp_path: Path, axis: int, order: int) -> None:
     x = _x(3, 4, 5)

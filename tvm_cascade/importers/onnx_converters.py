@@ -42,6 +42,7 @@ from tvm_cascade.importers.onnx_recurrent import gru, lstm, rnn, with_outputs_re
 from tvm_cascade.importers.onnx_resize import resize, text, upsample
 from tvm_cascade.importers.onnx_signals import cumulative_product, fourier, short_time_fourier
 from tvm_cascade.importers.values import Value, blocks_closed, constant_of, relax, shape_of
+from tvm_cascade.passes.integer.expressions import constant
 
 Attributes = dict[str, Any]
 Converter = Callable[
@@ -148,7 +149,7 @@ def _swish(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
     x, alpha = inputs[0], float(attrs.get("alpha", 1.0))
     if alpha == 1.0:
         return relax.op.nn.silu(x)
-    scaled = bb.normalize(relax.op.multiply(x, relax.const(np.array(alpha, str(x.ty.dtype)))))
+    scaled = bb.normalize(relax.op.multiply(x, constant(np.array(alpha, str(x.ty.dtype)))))
     return relax.op.multiply(x, bb.normalize(relax.op.sigmoid(scaled)))
 
 
@@ -157,7 +158,7 @@ def _infinite(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | No
     x, below, above = inputs[0], attrs.get("detect_negative", 1), attrs.get("detect_positive", 1)
     if below and above:
         return None
-    bound = relax.const(np.array(np.inf if above else -np.inf, str(x.ty.dtype)))
+    bound = constant(np.array(np.inf if above else -np.inf, str(x.ty.dtype)))
     return relax.op.equal(x, bound) if below or above else relax.op.zeros(shape_of(x), "bool")
 
 
@@ -173,7 +174,7 @@ def _one_hot(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
     places = np.arange(count, dtype="int32").reshape(count, *[1] * (rank - axis))
     given = bb.normalize(relax.op.expand_dims(bb.normalize(relax.op.astype(x, "int32")), axis))
     hits = [bb.normalize(relax.op.equal(given, relax.const(p))) for p in (places, places - count)]  # from either end
-    off, on = (relax.const(v) for v in values)
+    off, on = (constant(np.asarray(v)) for v in values)
     return relax.op.where(bb.normalize(relax.op.logical_or(*hits)), on, off)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from onnx import helper
 
 from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
+from tvm_cascade.passes.integer.expressions import constant
 
 Attributes = dict[str, Any]
 Converter = Callable[[Any, Sequence[Value], Attributes], Value | None]
@@ -20,7 +21,7 @@ def eye_like(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
     dtype = (
         np.dtype(helper.tensor_dtype_to_np_dtype(attrs["dtype"])).name if "dtype" in attrs else str(inputs[0].ty.dtype)
     )
-    return relax.const(np.eye(*shape_of(inputs[0]), k=int(attrs.get("k", 0)), dtype=dtype))
+    return constant(np.eye(*shape_of(inputs[0]), k=int(attrs.get("k", 0)), dtype=dtype))
 
 
 def compress(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
@@ -52,7 +53,7 @@ def shape_constant(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Valu
     dims = getattr(getattr(inputs[0].ty, "shape", None), "values", None)
     if dims is None or not all(hasattr(d, "value") for d in dims):
         return None
-    return relax.const(np.array(shape_of(inputs[0])[attrs.get("start", 0) : attrs.get("end")], "int64"))
+    return constant(np.array(shape_of(inputs[0])[attrs.get("start", 0) : attrs.get("end")], "int64"))
 
 
 def reverse_sequence(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from tvm import topi
 
 from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
+from tvm_cascade.passes.integer.expressions import constant
 
 Attributes = dict[str, Any]
 
@@ -27,19 +28,17 @@ def bit_shift(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | No
     if known is not None and ((known >= 0) & (known < width)).all():
         return None
     if constant_of(value) is not None and known is not None:
-        value = bb.normalize(
-            relax.op.add(value, relax.const(np.zeros((), dtype)))
-        )  # the importer folds, by numpy's rules
-    fits = bb.normalize(relax.op.less(places, relax.const(np.array(width, dtype))))
+        value = bb.normalize(relax.op.add(value, constant(np.zeros((), dtype))))  # the importer folds, by numpy's rules
+    fits = bb.normalize(relax.op.less(places, constant(np.array(width, dtype))))
     if dtype.kind == "i":
-        positive = bb.normalize(relax.op.greater_equal(places, relax.const(np.array(0, dtype))))
+        positive = bb.normalize(relax.op.greater_equal(places, constant(np.array(0, dtype))))
         fits = bb.normalize(relax.op.logical_and(fits, positive))
     left = attrs.get("direction") == b"LEFT"
     sign = dtype.kind == "i" and not left
-    most = relax.const(np.array(width - 1 if sign else 0, dtype))
+    most = constant(np.array(width - 1 if sign else 0, dtype))
     by = bb.normalize(relax.op.where(fits, places, most))
     shifted = bb.normalize((relax.op.left_shift if left else relax.op.right_shift)(value, by))
-    return shifted if sign else relax.op.where(fits, shifted, relax.const(np.array(0, dtype)))
+    return shifted if sign else relax.op.where(fits, shifted, constant(np.array(0, dtype)))
 
 
 def bit_cast(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
@@ -50,7 +49,7 @@ def bit_cast(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
         return relax.op.astype(inputs[0], target.name)
     known = constant_of(inputs[0])
     if known is not None:
-        return relax.const(np.ascontiguousarray(known).view(target))
+        return constant(np.ascontiguousarray(known).view(target))
     return bb.call_te(topi.reinterpret, inputs[0], target.name, primfunc_name_hint="bit_cast")
 
 
@@ -60,7 +59,7 @@ def remainder(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | No
     if attrs.get("fmod") or not str(x.ty.dtype).startswith("float") or all(constant_of(v) is not None for v in inputs):
         return None
     left = bb.normalize(relax.op.mod(x, y))  # with the sign of x
-    zero = relax.const(np.array(0, str(x.ty.dtype)))
+    zero = constant(np.array(0, str(x.ty.dtype)))
     below = [bb.normalize(relax.op.less(v, zero)) for v in (left, y)]
     other = bb.normalize(relax.op.logical_xor(*below))
     other = bb.normalize(relax.op.logical_and(other, bb.normalize(relax.op.not_equal(left, zero))))
@@ -73,11 +72,11 @@ def power(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
     x, by, kind = inputs[0], inputs[1], str(inputs[0].ty.dtype)
     exponent, base = constant_of(by), constant_of(x)
     if exponent is not None and base is not None:
-        return relax.const(np.power(base, exponent).astype(kind))
+        return constant(np.power(base, exponent).astype(kind))
     if kind.startswith("float"):
         if exponent is None or str(exponent.dtype) == kind:
             return None
-        return relax.op.power(x, relax.const(exponent.astype(kind)))
+        return relax.op.power(x, constant(exponent.astype(kind)))
     if str(by.ty.dtype).startswith("float"):
         real = bb.normalize(relax.op.astype(x, str(by.ty.dtype)))
         return relax.op.astype(bb.normalize(relax.op.power(real, by)), kind)
@@ -85,7 +84,7 @@ def power(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
         raise NotImplementedError(
             "integers to a power that is computed or negative: make it a constant, or cast to float"
         )
-    one = relax.const(np.array(1, kind))
+    one = constant(np.array(1, kind))
     result, factor = one, x
     for bit in range(int(exponent.max(initial=0)).bit_length()):
         factor = bb.normalize(relax.op.multiply(factor, factor)) if bit else factor

@@ -18,6 +18,7 @@ import numpy as np
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.nearest import NEAREST_MODES, nearest_sources
 from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
+from tvm_cascade.passes.integer.expressions import constant
 
 Attributes = dict[str, Any]
 _FIXED = "export it with sizes (torch: interpolate(size=...) or recompute_scale_factor=True)"
@@ -159,7 +160,7 @@ def _weighed(bb: Any, x: Value, moved: dict[int, Axis], attrs: Attributes, how: 
     for k, axis in moved.items():
         if axis.extent * axis.size > MAX_ELEMENTS:
             raise NotImplementedError(f"an axis of {axis.extent} elements to {axis.size}")
-        table = relax.const(_weights(axis, attrs, how, mode).astype(dtype))
+        table = constant(_weights(axis, attrs, how, mode).astype(dtype))
         if k == rank - 2:
             x = bb.normalize(relax.op.matmul(table, x))
             continue
@@ -174,7 +175,7 @@ def _weighed(bb: Any, x: Value, moved: dict[int, Axis], attrs: Attributes, how: 
     for k, axis in moved.items():
         far = [not 0 <= p <= axis.extent - 1 for p in _places(axis, how)]
         outside = outside | np.array(far).reshape([-1 if a == k else 1 for a in range(rank)])
-    value = relax.const(np.array(attrs.get("extrapolation_value", 0.0), dtype))
+    value = constant(np.array(attrs.get("extrapolation_value", 0.0), dtype))
     return relax.op.where(relax.const(outside), value, x) if outside.any() else x
 
 

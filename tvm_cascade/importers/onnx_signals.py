@@ -14,6 +14,7 @@ import numpy as np
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
+from tvm_cascade.passes.integer.expressions import constant
 
 Attributes = dict[str, Any]
 
@@ -44,7 +45,7 @@ def fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
     order = [a for a in range(rank) if a not in (axis, rank - 1)]
     rows = bb.normalize(relax.op.permute_dims(x, [*order, axis, rank - 1]))
     rows = bb.normalize(relax.op.reshape(rows, (*(shape_of(x)[a] for a in order), extent * parts)))
-    made = bb.normalize(relax.op.matmul(rows, relax.const(table.reshape(extent * parts, -1).astype(str(x.ty.dtype)))))
+    made = bb.normalize(relax.op.matmul(rows, constant(table.reshape(extent * parts, -1).astype(str(x.ty.dtype)))))
     made = bb.normalize(relax.op.reshape(made, (*(shape_of(x)[a] for a in order), *table.shape[2:])))
     back = list(range(rank - 2))
     back.insert(axis, rank - 2)
@@ -69,7 +70,7 @@ def short_time_fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> V
     frames = bb.normalize(relax.op.reshape(frames, (batch, count, length * parts)))
     table = _table(length, length, parts, False, bool(attrs.get("onesided", 1)))
     table = table if window is None else table * window.reshape(-1, 1, 1, 1)
-    made = relax.op.matmul(frames, relax.const(table.reshape(length * parts, -1).astype(str(x.ty.dtype))))
+    made = relax.op.matmul(frames, constant(table.reshape(length * parts, -1).astype(str(x.ty.dtype))))
     return relax.op.reshape(bb.normalize(made), (batch, count, *table.shape[2:]))
 
 
