@@ -296,6 +296,24 @@ def test_branches_that_hold_weights_alone(tmp_path: Path, known: bool) -> None:
     _check(tmp_path, nodes, inputs, {"c": np.array(False)} if known else {}, [inputs[0] + held["else_branch"]])
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_tensors_of_branches_get_names_that_the_file_does_not_have(tmp_path: Path, known: bool) -> None:
+    def branch(kind: str) -> Any:
+        result = [helper.make_tensor_value_info("k", 1, [2])]
+        return helper.make_graph([helper.make_node(kind, ["x0"], ["k"])], kind, [], result)
+
+    taken = ["b/k", "b/then/k", "b/else/k", "b_/k"]
+    condition = "c" if known else "x1"
+    nodes = [
+        *(helper.make_node("Mul", ["x0", f"n{k}"], [name]) for k, name in enumerate(taken)),
+        helper.make_node("If", [condition], ["b"], then_branch=branch("Neg"), else_branch=branch("Abs")),
+        helper.make_node("Sum", ["b", *taken], ["y0"]),
+    ]
+    held: dict[str, Any] = {f"n{k}": np.float32(k + 2) for k in range(4)} | ({"c": np.array(False)} if known else {})
+    x = _x(2)
+    _check(tmp_path, nodes, [x] if known else [x, np.array(False)], held, [np.abs(x) + 14 * x])
+
+
 @pytest.mark.parametrize(
     ("kind", "places", "how", "said"),
     [
