@@ -15,6 +15,7 @@ pytest.importorskip("ai_edge_litert")
 import tvm_cascade
 from tvm_cascade.errors import LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.importers.cut import FileGraph, Node, cut_out
 from tvm_cascade.importers.cut_file import cut_data
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.tensor_spec import Cut
@@ -129,6 +130,35 @@ def test_inputs_that_nothing_reads_any_more_are_left_out(tmp_path: Path) -> None
 def test_names_that_cut_nothing_out(whole: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         load(whole, **options)
+
+
+def test_a_network_keeps_an_input() -> None:
+    """Tensors that follow from weights alone are no network, in whatever format; beside others they may be outputs."""
+    graph = FileGraph((Node((), ("w",)), Node((), ("v",)), Node(("x", "w"), ("y",))), ("x",), ("y",))
+    for until, said in ((("w",), "w: depends on no input"), (("w", "v"), "w, v: depend on no input")):
+        with pytest.raises(UsageError, match=f"--until {said} of the network; name a tensor behind an input"):
+            cut_out(graph, Cut(until))
+    assert cut_out(graph, Cut(("w", "y"))).inputs == ("x",)
+
+
+def test_weights_alone_are_no_network(tmp_path: Path) -> None:
+    layers = pytest.importorskip("tvm_cascade.testing.onnx_layers")
+    net = layers.Layers()
+    weights = net.node("Neg", net.constant(np.ones((4, 4), "float32")))
+    net.save(tmp_path / "n.onnx", net.node("MatMul", "x", weights), (1, 4), 2)
+    w = ModelWriter()
+    x, size, fill = (
+        w.activation((1, 4), "float32", name="x"),
+        w.constant(np.array([1, 4], "int32")),
+        w.constant(np.array(1, "float32")),
+    )
+    made = w.tensor((1, 4), "float32", name=weights)
+    w.operator("FILL", [size, fill], [made], "FillOptions", inner=True)
+    w.operator("ADD", [x, made], [w.tensor((1, 4), "float32")], "AddOptions")
+    (tmp_path / "n.tflite").write_bytes(w.finish())
+    for name in ("n.onnx", "n.tflite"):
+        with pytest.raises(UsageError, match=f"--until {weights}: depends on no input"):
+            load(tmp_path / name, until=weights)
 
 
 @pytest.mark.parametrize("name", [" a ", "a\n", "a,b", "é"])

@@ -55,7 +55,7 @@ def cut_out(graph: FileGraph, cut: Cut) -> CutOut:
     Raises
     ------
     UsageError
-        For a name that is no computed tensor of the graph, and for a cut that leaves nothing.
+        For a name that is no computed tensor of the graph, and for a cut that leaves no operator or no input.
     """
     until, start = _named("--until", cut.until, graph), _named("--from", cut.start, graph)
     both = [name for name in start if name in until]
@@ -76,6 +76,9 @@ def cut_out(graph: FileGraph, cut: Cut) -> CutOut:
                 f"--from {printable(also[0])}: the operator that computes it also computes {others}: name both"
             )
     inputs = [name for name in graph.inputs if name in reached]
+    if until and graph.inputs and not inputs and not start:
+        which = "depends" if len(until) == 1 else "depend"
+        raise UsageError(f"--until {_listed(until)}: {which} on no input of the network; name a tensor behind an input")
     return CutOut(tuple(sorted(nodes)), (*inputs, *start), outputs)
 
 
