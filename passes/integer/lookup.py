@@ -169,13 +169,13 @@ def hard_swish_table(x: Quantized, out: Output) -> np.ndarray:
     if relu_exponent > 0:
         gate = _saturate16(gate << 1)
     if relu_exponent < 0:
-        gate = fp.rounding_divide(gate, -relu_exponent)
+        gate = _rounding_divide16(gate, -relu_exponent)
     gate = (gate + (1 << 15)) >> 1
     product = gate * scaled
     product = np.where(product >= 0, product >> 15, -((-product) >> 15))
     if output_exponent > 0:
         raise NotLowered("a hard-swish whose output scale is too small for the reference")
-    wrapped = _wrap16(fp.rounding_divide(product, -output_exponent) + (out.zero_point + out.offset)) - out.offset
+    wrapped = _wrap16(_rounding_divide16(product, -output_exponent) + (out.zero_point + out.offset)) - out.offset
     return np.clip(wrapped, out.lo, out.hi)
 
 
@@ -190,6 +190,13 @@ def _centred(x: Quantized) -> np.ndarray:
     """`v - xz` for every stored v, as int64."""
     lowest, highest = fp.range_of(x.dtype)
     return np.arange(lowest, highest + 1, dtype="int64") - x.zero_point
+
+
+def _rounding_divide16(x: np.ndarray, exponent: int) -> np.ndarray:
+    """The reference's rounding shift of int16, whose mask of 16 bits makes 1 of every number that is not negative where the
+    exponent is 16 or more."""
+    mask = int(_wrap16(np.int64((1 << exponent) - 1)))
+    return (x >> exponent) + ((x & mask) > (mask >> 1) + (x < 0))
 
 
 def _clipped(values: np.ndarray, out: Output, add_zero: bool = True) -> np.ndarray:

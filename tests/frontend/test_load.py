@@ -147,3 +147,15 @@ def test_onnx_pads_become_the_convolutions_own(tmp_path: Path) -> None:
     data = rng.normal(size=(1, 3, 8, 7)).astype("float32")
     expected = np.asarray(ReferenceEvaluator(str(path)).run(None, {"x": data})[0])
     np.testing.assert_allclose(Compiled(mod)(data)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_slice_whose_ends_count_from_its_begins(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x = writer.activation((7, 6), "int8", 0.5, 3)
+    bounds = [writer.constant(np.array(v, "int32")) for v in ([-6, 1], [5, 4], [2, 3])]
+    writer.operator(
+        "STRIDED_SLICE", [x, *bounds], [writer.tensor((3, 2), "int8", 0.5, 3)], "StridedSliceOptions", offset=True
+    )
+    data = np.arange(42, dtype="int8").reshape(7, 6)
+    (found,) = Compiled(_load(tmp_path, writer))(data)
+    np.testing.assert_array_equal(found, data[1:6:2, 1:5:3])

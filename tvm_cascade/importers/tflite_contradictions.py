@@ -10,6 +10,7 @@ from tvm_cascade.importers.tflite_moves import scale_of, tflite, zero_point_of
 
 _OF_TWO = frozenset(("ADD", "MAXIMUM", "MINIMUM", "MUL", "SQUARED_DIFFERENCE", "SUB"))  # inputs of one type
 _ORDERS = frozenset(("GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"))
+_AS_STORED = frozenset((tflite.TensorType.INT16, tflite.TensorType.INT32, tflite.TensorType.INT64))  # compared, joined
 _OF_ONE = frozenset(  # operators whose output has the type of their first input
     (
         *("ABS", "AVERAGE_POOL_2D", "EXP", "GELU", "HARD_SWISH", "L2_NORMALIZATION", "LEAKY_RELU", "LOG", "LOGISTIC"),
@@ -32,9 +33,12 @@ def contradiction(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> s
     compared = [*inputs[: 2 if name in _OF_TWO else 1], *outputs] if name in _OF_ONE else []
     if len({tensor.tensor.Type() for tensor in compared}) > 1:
         return "its input and output are of unequal types"
-    ordered = name in _ORDERS and all(tensor.qnn_params and tensor.tensor.Type() == types.INT16 for tensor in inputs)
-    if ordered and scale_of(inputs[0]) != scale_of(inputs[1]):
-        return "it orders numbers of int16 of unequal scales, which TFLite compares as if they were equal"
+    stored = all(tensor.qnn_params and tensor.tensor.Type() in _AS_STORED for tensor in inputs)
+    scales = {(scale_of(tensor), zero_point_of(tensor)) for tensor in inputs} if stored else set()
+    if name in _ORDERS and len(scales) > 1:
+        return "it orders integers of unequal scales, which TFLite compares as if they were equal"
+    if name == "CONCATENATION" and stored and len(scales | {(scale_of(outputs[0]), zero_point_of(outputs[0]))}) > 1:
+        return "it joins integers of unequal scales, which TFLite copies as if they were equal"
     if name == "SOFTMAX" and inputs[0].qnn_params and inputs[0].tensor.Type() == types.UINT8:
         made = outputs[0]
         if made.tensor.Type() != types.UINT8 or not made.qnn_params:

@@ -174,6 +174,25 @@ class MoveConverters(stock.OperatorConverter):
         parts = [self.bb.emit(relax.op.reshape(self.get_tensor_expr(t), unit)) for t in inputs]
         return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis)
 
+    @converts("STRIDED_SLICE")
+    def _strided_slice(self, op: Operator) -> Value:
+        """A slice whose ends may count from its begins (the importer takes such ends for ordinary ones)."""
+        options = self.options(op, tflite.StridedSliceOptions)
+        if not options.Offset():
+            return self.convert_strided_slice(op)
+        masks = ("BeginMask", "EndMask", "EllipsisMask", "NewAxisMask", "ShrinkAxisMask")
+        if any(getattr(options, mask)() for mask in masks):
+            raise NotImplementedError("ends that count from its begins, with masks")
+        data, *limits = self.get_input_tensors(op)
+        begin, length, stride = (self._ints(tensor) for tensor in limits)
+        shape = self._shape(data)[: len(begin)]
+        begin = [b + extent if b < 0 else b for b, extent in zip(begin, shape, strict=True)]
+        ends = [b + n for b, n in zip(begin, length, strict=True)]
+        if any(not 0 <= b <= e <= extent for b, e, extent in zip(begin, ends, shape, strict=True)):
+            raise tvm.error.OpAttributeInvalid(f"a slice from {begin} to {ends} of {shape}")
+        value = self.get_tensor_expr(data)
+        return relax.op.strided_slice(value, axes=list(range(len(begin))), begin=begin, end=ends, strides=stride)
+
     @converts("SPLIT")
     def _split(self, op: Operator) -> Value:
         """A split into one part is its input (the importer binds a tuple where a tensor is expected)."""

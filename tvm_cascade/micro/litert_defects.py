@@ -250,8 +250,17 @@ _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
 
 
 def doubts(interpreter: Any) -> str:
-    """What the reference gets wrong and no other form of the model repairs: SUM of int16; empty where nothing."""
-    kinds = {d["index"]: np.dtype(d["dtype"]) for d in interpreter.get_tensor_details()}
-    sums = [d for d in interpreter._get_ops_details() if d["op_name"] == "SUM"]
-    wrong = any(kinds.get(d["inputs"][0]) == np.dtype("int16") for d in sums)
-    return "LiteRT's reference SUM reads int16 as unsigned bytes" if wrong else ""
+    """What the reference gets wrong and no other form of the model repairs: SUM of int16, LEAKY_RELU of int16 whose output's
+    scale is a sixteen thousandth of its input's; empty where nothing."""
+    tensors = {d["index"]: d for d in interpreter.get_tensor_details()}
+    for operator in interpreter._get_ops_details():
+        first = tensors.get(operator["inputs"][0]) if len(operator["inputs"]) else None
+        if first is None or np.dtype(first["dtype"]) != np.dtype("int16"):
+            continue
+        if operator["op_name"] == "SUM":
+            return "LiteRT's reference SUM reads int16 as unsigned bytes"
+        if operator["op_name"] == "LEAKY_RELU":
+            scale, made = first["quantization"][0], tensors[operator["outputs"][0]]["quantization"][0]
+            if made and scale / made >= 1 << 14:
+                return "LiteRT's reference LEAKY_RELU of int16 overflows where scales are so far apart"
+    return ""
