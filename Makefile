@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test torch test-torch bench lint fuzz tools clean
+.PHONY: demo test torch test-torch test-browser bench lint fuzz tools clean
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -19,6 +19,11 @@ torch: $(STAMP)
 
 test-torch: torch
 	$(BIN)/python -m pytest tests/frontend/test_load_torch.py tests/frontend/test_load_torch_layers.py tests/frontend/test_cut.py tests/micro/test_ways_in.py tests/benchmarks
+
+# the page of reports in Chromium, which takes 350 MB: the suite reads the page without one
+test-browser: $(STAMP)
+	command -v chromium >/dev/null || sh tools/debian.sh chromium
+	$(BIN)/python -m pytest tests/report/test_page_in_browser.py
 
 bench: $(STAMP) tools
 	$(BIN)/python benchmarks/run_all.py

@@ -92,6 +92,7 @@ setup(
     package_data={
         "tvm_cascade.micro": ["boards/*.json", "templates/**"],
         "tvm_cascade": ["py.typed"],
+        "tvm_cascade.report": ["templates/*"],
         "tvm_cascade.schedules": ["data/*"],
     },
     install_requires=[
@@ -106,6 +107,7 @@ setup(
         "filelock>=3.16",  # locks of what is being written, on every system
         "pyelftools",  # sizes of linked images
         "click>=8.1",
+        "jinja2>=3.1",  # the page of reports
         "tqdm",  # draws the progress of searches on terminals
     ],
     extras_require=EXTRAS

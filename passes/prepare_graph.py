@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tvm.ir import IRModule
@@ -39,17 +39,17 @@ class PreparedGraph:
         """The kernels that `plan` calls, by operator. `generic` selects portable kernels in place of the core's own."""
         return kernels_of_plan(plan, [self.site(o, generic) for o in range(len(self.graph.ops))])
 
-    def estimator(self) -> Callable[[Plan], float | None]:
-        """A function that estimates the instructions of one inference by a plan.
+    def estimator(self) -> Callable[[Plan], Sequence[float] | None]:
+        """A function that estimates the instructions of one inference by a plan, operator by operator.
 
         It returns None for plans of other graphs and for the host; it keeps the kernels of all plans that it is asked for.
         """
         counter = PlanCounter(self.core)
 
-        def instructions(plan: Plan) -> float | None:
+        def instructions(plan: Plan) -> Sequence[float] | None:
             if self.core.core.steps is None or plan.graph.ops != self.graph.ops:
                 return None
-            return sum(counter.count(plan, self.kernels_of(plan)))
+            return counter.count(plan, self.kernels_of(plan))
 
         return instructions
 

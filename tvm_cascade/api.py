@@ -21,6 +21,7 @@ from tvm_cascade.frontend import load
 from tvm_cascade.keywords import CompileKeywords, PlanKeywords, takes
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.choose_variants import flash_of
+from tvm_cascade.report.commands import commands_of
 from tvm_cascade.request import (
     COMPILE_OPTIONS,
     PLAN_OPTIONS,
@@ -28,6 +29,7 @@ from tvm_cascade.request import (
     KernelRequest,
     LoadRequest,
     PlanRequest,
+    Request,
     RunRequest,
     ValidateRequest,
     request_of,
@@ -117,7 +119,8 @@ def plan(
         made = planned.prepared
         flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=flash)
-    return replace(told, limited=limit.limited)
+    commands = commands_of(model, request, told.frontier, told.peak_bytes)
+    return replace(told, limited=limit.limited, commands=commands)
 
 
 @takes(CompileKeywords, LoadRequest, PlanRequest, KernelRequest, EmitRequest)
@@ -179,8 +182,15 @@ def compile(
     build.cache.trim()
     result = compilation.describe_project(made.told, folder, build, written, time.perf_counter() - started)
     if request.emit.report is not None:
-        result.write_report(request.emit.report)
+        _write_report(result, model, request)
     return result
+
+
+def _write_report(result: CompileResult, model: Model, request: Request) -> None:
+    """The report of a project that was written, with the commands that get its frontier's other plans."""
+    assert request.emit.report is not None
+    commands = commands_of(model, request, result.frontier, result.peak_bytes, result.folder)
+    replace(result, commands=commands).write_report(request.emit.report)
 
 
 def run(

@@ -202,6 +202,7 @@ def describe(
         candidates=chosen.exactness,
         groups=chosen.groups,
         in_groups=report.in_groups,
+        operators=report.operators,
         flash=flash,
         suggestions=suggestions(chosen.plan, options, loaded.storable),
     )

@@ -33,6 +33,8 @@ class PlanResult:
     in_groups: tuple[bool, ...] = field(default=(), kw_only=True)  # whether points of the frontier use channel tiling
     flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
     suggestions: tuple[str, ...] = field(default=(), kw_only=True)  # options that would save RAM, and how much
+    operators: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the plan, by operator
+    commands: tuple[str, ...] = field(default=(), kw_only=True)  # command lines that get the plans of the frontier
     limited: bool = field(
         default=False, kw_only=True
     )  # whether a limit ended a search: more time may give a smaller arena
@@ -115,14 +117,13 @@ class PlanResult:
     def write_report(self, to: Path) -> None:
         """Write one self-contained HTML page where `to` ends in .html; else a folder with it, the pictures and the data.
 
-        Raises `MissingToolError` without matplotlib.
+        Raises `MissingToolError` for a folder without matplotlib.
         """
         from tvm_cascade.report.html import ReportData, write_report
 
         text = PlanResult.to_text(self, verbose=True)
-        write_report(
-            to, ReportData(self.name, self.plan, self.frontier, self.estimates, self.bounds, self.to_dict(), text)
-        )
+        facts = (self.name, self.plan, self.frontier, self.estimates, self.bounds, self.to_dict(), text)
+        write_report(to, ReportData(*facts, operators=self.operators, commands=self.commands))
 
 
 @dataclass(frozen=True)

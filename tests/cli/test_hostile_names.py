@@ -59,7 +59,9 @@ def test_reports(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(model.parent)
     json.loads(_call("plan", "--json", "--report", tmp_path / "r", "--", model.name))
     page = (tmp_path / "r" / "report.html").read_text()
-    assert {"script", "int"}.isdisjoint(found := _Tags(page).found) and found["img"] == 2  # its own pictures
+    found = _Tags(page).found
+    assert {"img", "int"}.isdisjoint(found) and found["script"] == 1  # the page's own
+    assert found["svg"] == 4 and found["title"] == 1 + page.count("</title></path>")
     assert all(c.isprintable() or c == "\n" for c in page + (tmp_path / "r" / "plan.txt").read_text())
     minidom.parse(str(tmp_path / "r" / "regions.svg"))
     assert sorted(p.name for p in model.parent.iterdir()) == [model.name]

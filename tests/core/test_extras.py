@@ -37,7 +37,12 @@ def test_every_extra_that_a_message_names_is_declared() -> None:
     assert {extra for _, extra in extras._EXTRAS.values()} <= declared
 
 
-@pytest.mark.parametrize("record", [lambda: EmitRequest(report="x.html"), lambda: StagesRequest(picture="x.svg")])
+def test_a_page_needs_no_matplotlib(without) -> None:
+    without("matplotlib")
+    EmitRequest(report="x.html")
+
+
+@pytest.mark.parametrize("record", [lambda: EmitRequest(report="folder"), lambda: StagesRequest(picture="x.svg")])
 def test_pictures_without_matplotlib(record, without) -> None:
     record()
     without("matplotlib")
@@ -47,7 +52,7 @@ def test_pictures_without_matplotlib(record, without) -> None:
 
 def test_a_report_is_refused_before_the_model_is_read(without) -> None:
     without("matplotlib")
-    done = CliRunner().invoke(main, ["plan", "no_such_model.tflite", "--report", "x.html"])
+    done = CliRunner().invoke(main, ["plan", "no_such_model.tflite", "--report", "x"])
     assert done.exit_code == 2 and "pip install 'tvm-cascade[plot]'" in done.output
 
 

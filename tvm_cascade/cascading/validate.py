@@ -105,7 +105,7 @@ def _run(memory: Memory, s: int, segment: Segment) -> int:
                 _step(memory, _Step(tasks[o], done[o], columns, n == len(stripes) - 1))
             done[o] += 1
     memory.check(state, _STATE, f"state {s}")
-    return sum(_macs(plan, segment, o) for o in segment.ops)
+    return sum(executed_macs(plan, segment, o) for o in segment.ops)
 
 
 def _start(plan: Plan, segment: Segment, t: int, x: int) -> int:
@@ -133,7 +133,7 @@ def _copy_halo(memory: Memory, step: _Step, back: bool) -> None:
         memory.write(target, tags, f"what is kept of {tensor.name}")
 
 
-def _macs(plan: Plan, segment: Segment, o: int) -> int:
+def executed_macs(plan: Plan, segment: Segment, o: int) -> int:
     """Multiply-accumulates of an operator; in stripes in proportion to the taps that are not padding, stripe by stripe."""
     op = plan.graph.ops[o]
     if not segment.stripes or not op.macs or o in segment.accumulating:

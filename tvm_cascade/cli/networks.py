@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from tvm_cascade import extras
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.options import JSON, MODEL, TARGETS, TRIALS, option, planning, refuse_idle_trials
 from tvm_cascade.cli.signals import first_interrupt_ends_searches
@@ -29,8 +28,7 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
     """
     from tvm_cascade import api
 
-    if report is not None:
-        extras.need("matplotlib")
+    EmitRequest(report=report)  # refused before the work whose end needs it
     with first_interrupt_ends_searches():
         result = api.plan(model, progress=say, **options)
     if report is not None:

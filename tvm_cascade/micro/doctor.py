@@ -33,7 +33,7 @@ _PACKAGES = (  # distribution, what for, required
     ("onnx", "reading .onnx files", False),
     ("torch", "reading .pt2 files", False),
     ("ai-edge-litert", "checking against the reference (--check)", False),
-    ("matplotlib", "plots in reports", False),
+    ("matplotlib", "pictures as files", False),
     ("pyserial", "running on real boards (--port)", False),
 )
 _TOOLS = (  # program, what for, remedy

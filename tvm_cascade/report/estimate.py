@@ -51,11 +51,26 @@ class _Grid:
     runs: tuple[tuple[int, int], ...]
 
 
-def estimate(plan: Plan, model: StepModel | None = None, counted: float | None = None) -> Estimate:
+def estimate(plan: Plan, model: StepModel | None = None, counted: Sequence[float] | None = None) -> Estimate:
     """Calls, traffic and instructions of a plan: those `counted`, else by the model of the core, or of a Cortex-M4."""
+    return total(estimate_operators(plan, model), counted)
+
+
+def total(operators: Sequence[Estimate], counted: Sequence[float] | None = None) -> Estimate:
+    """The sum of estimates; with `counted`, these are the instructions."""
+    instructions = round(sum(e.instructions for e in operators) if counted is None else sum(counted))
+    calls, read, written, weights = (
+        sum(getattr(e, name) for e in operators) for name in ("calls", "read_bytes", "written_bytes", "weight_bytes")
+    )
+    return Estimate(calls, instructions, read, written, weights)
+
+
+def estimate_operators(
+    plan: Plan, model: StepModel | None = None, counted: Sequence[float] | None = None
+) -> tuple[Estimate, ...]:
+    """`estimate` of every operator, by index; of views zeros."""
     model = model or STEPS
-    calls = read = written = weights = 0
-    instructions = 0.0
+    found = [Estimate(0, 0, 0, 0, 0)] * len(plan.graph.ops)
     for segment in plan.segments:
         count = {o: 0 for o in segment.ops}
         for o in segment.trace:
@@ -71,16 +86,15 @@ def estimate(plan: Plan, model: StepModel | None = None, counted: float | None =
             sums = o in segment.accumulating
             part = _part(plan.graph, op, columns)
             out = sum(plan.graph.tensors[t].bytes for t in op.outputs) * (1.0 if sums else part)
-            calls += op_calls
             taken = _input_bytes(plan.graph, op, grid, sums)
-            read += taken
-            written += round(out)
-            weights += op.weight_bytes * (1 if sums else op_calls)
-            instructions += model.whole(op) * part if op.macs else model.moved * (taken + out)
+            weights = op.weight_bytes * (1 if sums else op_calls)
+            instructions = model.whole(op) * part if op.macs else model.moved * (taken + out)
             if segment.tile.by_pixels and not sums and len(grid.runs) > 1 and goes_by_pixels(plan.graph, o):
                 output = plan.graph.tensors[op.outputs[0]]
                 instructions += model.extra(op, output.rows, output.columns, segment.tile.columns)
-    return Estimate(calls, round(instructions if counted is None else counted), read, written, weights)
+            instructions = instructions if counted is None else counted[o]
+            found[o] = Estimate(op_calls, round(instructions), taken, round(out), weights)
+    return tuple(found)
 
 
 def _calls(graph: Graph, op: Op, segment: Segment, steps: int) -> int:

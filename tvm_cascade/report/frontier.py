@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier
 from tvm_cascade.cascading.channel_search import frontier_in_groups
 from tvm_cascade.cascading.cuts import undominated
 from tvm_cascade.graph import Graph
-from tvm_cascade.report.estimate import Estimate, estimate
+from tvm_cascade.report.estimate import Estimate, estimate_operators, total
 from tvm_cascade.search_monitor import SearchStopped
 
 FRONTIER_MACS = 2.0  # largest work on a frontier, as a factor of the network's multiply-accumulates
@@ -24,6 +24,7 @@ class FrontierReport:
     estimates: tuple[Estimate, ...]  # of these plans
     bounds: Bounds | None  # of the search space at 1.00x; None where a limit struck before
     in_groups: tuple[bool, ...]  # whether these plans use channel tiling
+    operators: tuple[Estimate, ...]  # of the chosen plan, by operator
 
 
 def frontier_report(
@@ -32,7 +33,7 @@ def frontier_report(
     chosen: Plan,
     whole: bool = False,
     progress: Callable[[str], None] = lambda _line: None,
-    instructions: Callable[[Plan], float | None] = lambda _plan: None,
+    instructions: Callable[[Plan], Sequence[float] | None] = lambda _plan: None,
 ) -> FrontierReport:
     """The frontier with an estimate of each plan's traffic and instructions, and the bounds at 1.00x.
 
@@ -50,7 +51,7 @@ def frontier_report(
     progress : callable
         Gets a line for every point found.
     instructions : callable
-        Estimates the instructions of a plan from its kernels; None where they are not known.
+        Estimates the instructions of a plan by operator, from its kernels; None where they are not known.
     """
 
     def tell(plan: Plan) -> None:
@@ -68,4 +69,7 @@ def frontier_report(
     best = undominated(plans, lambda p: (p.peak, p.macs))
     points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
     marks = tuple(any(op.kernels.channel_tiling is not None for op in p.graph.ops) for p in best)
-    return FrontierReport(points, tuple(estimate(p, options.steps, instructions(p)) for p in best), known, marks)
+    counted = {key: instructions(p) for key, p in {id(p): p for p in (*best, chosen)}.items()}
+    estimates = tuple(total(estimate_operators(p, options.steps), counted[id(p)]) for p in best)
+    operators = estimate_operators(chosen, options.steps, counted[id(chosen)])
+    return FrontierReport(points, estimates, known, marks, operators)

@@ -1,31 +1,31 @@
-"""HTML report of a plan, one self-contained page: summary, pictures, region graph with cuts, steps, and the JSON data."""
+"""HTML report of a plan: one self-contained page, drawn as SVG, and in a folder its pictures and data beside it."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
 
 from tvm_cascade.cascading import Bounds, Plan
+from tvm_cascade.checks import PAGES
 from tvm_cascade.errors import UsageError
 from tvm_cascade.messages import printable_lines
 from tvm_cascade.publish import publish, whole_file
-from tvm_cascade.report.estimate import Estimate
+from tvm_cascade.report.arena_chart import HIGH, KINDS, arena_chart
+from tvm_cascade.report.estimate import Estimate, estimate_operators
+from tvm_cascade.report.frontier_chart import frontier_chart
+from tvm_cascade.report.layers import layers
 from tvm_cascade.report.picture import draw_arena, draw_frontier
-from tvm_cascade.report.region_graph import region_svg
-from tvm_cascade.report.steps import step_rows
-from tvm_cascade.report.text import summary
-
-_STYLE = (
-    "body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}"
-    "pre{overflow-x:auto;font-size:12px}img,svg{max-width:100%;height:auto}"
-    "table{border-collapse:collapse;font-size:12px}td,th{border:1px solid #ccc;padding:1px 6px;text-align:left}"
-)
+from tvm_cascade.report.region_graph import region_graph, region_svg
+from tvm_cascade.report.template import TEMPLATES, human, render
+from tvm_cascade.report.text import above, block_rows, does_twice
 
 
 @dataclass(frozen=True)
@@ -37,73 +37,84 @@ class ReportData:
     frontier: Sequence[tuple[int, float]]
     estimates: Sequence[Estimate]  # of each point of the frontier
     bounds: Bounds | None
-    data: Mapping[str, object]  # the JSON object
+    data: Mapping[str, Any]  # the JSON object
     text: str
+    operators: Sequence[Estimate] = ()  # of the plan, by operator; empty: of a Cortex-M4
+    commands: Sequence[str] = ()  # command lines that get the plans of the frontier
 
 
-def _picture(draw: Callable[[Path], None], title: str) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "picture.png"
-        draw(path)
-        data = base64.b64encode(path.read_bytes()).decode()
-    return f'<h2>{escape(title)}</h2><img alt="{escape(title)}" src="data:image/png;base64,{data}">'
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A figure at the head of the page."""
 
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    head = "".join(f"<th>{escape(h)}</th>" for h in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _frontier_table(report: ReportData) -> str:
-    rows = [
-        (peak, f"{factor:.3f}x", e.instructions, e.traffic_bytes, e.weight_bytes, e.calls)
-        for (peak, factor), e in zip(report.frontier, report.estimates, strict=False)
-    ]
-    header = ("peak bytes", "work", "instructions (estimate)", "traffic bytes (estimate)", "of weights", "kernel calls")
-    return _table(header, rows)
+    title: str
+    value: str
+    more: str
 
 
 def html_page(report: ReportData) -> str:
-    """The page: nothing is loaded from anywhere. Raises `MissingToolError` without matplotlib."""
-    plan = report.plan
-    steps = [
-        (r["segment"], r["live_bytes"], r["operator"], r["kind"], r["steps"], r["by"], r["output"])
-        for r in step_rows(plan)
-    ]
-    page = "\n".join(
-        [
-            "<!doctype html><html lang=en><meta charset=utf-8>",
-            f"<title>{escape(report.name)}</title><style>{_STYLE}</style>",
-            f"<h1>{escape(report.name)}: {plan.peak} bytes</h1>",
-            f"<pre>{escape(summary(plan, report.bounds))}</pre>",
-            _picture(lambda path: draw_arena(plan, path), "The arena over time"),
-            _picture(
-                lambda path: draw_frontier(report.frontier, path, plan.baseline_peak, report.bounds),
-                "Peak memory against work",
-            ),
-            _frontier_table(report),
-            "<h2>Regions and cuts</h2><p>A box is a segment: its operators run interleaved. Thin arcs are rolling "
-            "buffers, thick ones whole tensors; bars on the left are regions.</p>",
-            region_svg(plan),
-            "<h2>Steps</h2>",
-            _table(("segment", "live bytes", "operator", "kind", "steps", "a step makes", "output"), steps),
-            f"<h2>Plan</h2><pre>{escape(report.text)}</pre>",
-            "<h2>Data</h2><details><summary>JSON</summary><pre>"
-            f"{escape(json.dumps(report.data, indent=2))}</pre></details>",
-        ]
+    """The page: nothing is loaded from anywhere, and no script but its own runs."""
+    plan, data = report.plan, report.data
+    script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    operators = report.operators or estimate_operators(plan)
+    return render(
+        "page.html",
+        name=report.name,
+        plan=plan,
+        cards=list(_cards(report)),
+        arena=arena_chart(plan),
+        frontier=frontier_chart(plan, report.frontier, report.estimates, report.commands, report.bounds),
+        layers=layers(plan, operators),
+        graph=region_graph(plan),
+        blocks=block_rows(plan),
+        kinds=KINDS,
+        high=HIGH,
+        suggestions=data.get("suggestions", ()),
+        notes=list(_notes(data)),
+        left_out=data.get("left_out", {}),
+        script=Markup(script),  # a file of ours: nothing is put into it
+        script_hash=f"sha256-{digest}",
     )
-    return printable_lines(page)
+
+
+def _cards(report: ReportData) -> Iterator[Card]:
+    plan, data = report.plan, report.data
+    yield Card("Arena", f"{plan.peak:,} bytes", f"{human(plan.peak)}, everything counted")
+    gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
+    yield Card("One operator after the other", f"{plan.baseline_peak:,} bytes", f"{gain:.2f} times the arena")
+    if does_twice(plan):
+        yield Card("Lower bound", "none", "is proven where work is done twice")
+    else:
+        gap = above(plan.peak, plan.bound)
+        yield Card("Lower bound", f"{plan.bound:,} bytes", f"the arena lies {gap:.1f} % above")
+    factor = plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
+    yield Card("Multiply-accumulates", f"{plan.macs:,}", f"{factor:.2f} times the network's")
+    for (peak, _), estimate in zip(report.frontier, report.estimates, strict=False):
+        if peak == plan.peak:
+            yield Card("Instructions, estimated", f"{estimate.instructions:,}", f"in {estimate.calls:,} kernel calls")
+    if "weight_bytes" in data:
+        code = data["estimated_code_bytes"]
+        yield Card("Weights and tables", f"{data['weight_bytes']:,} bytes", f"of flash, and about {code:,} of code")
+
+
+def _notes(data: Mapping[str, Any]) -> Iterator[str]:
+    if data.get("limited"):
+        yield "A limit ended the search: more time may give a smaller arena."
+    if data.get("concats"):
+        yield data["concats"]
+    for name, exact in data.get("candidates", {}).items():
+        yield f"Kept: {name} ({exact})."
 
 
 def write_report(to: Path, report: ReportData) -> None:
     """One page where `to` ends in .html, else `report.html` with `plan.json`, `plan.txt` and the pictures in a folder.
 
     A folder of the report alone is replaced atomically; in a folder with other files, which stay, each file is.
-    Raises `UsageError` where it cannot be written, `MissingToolError` without matplotlib.
+    Raises `UsageError` where it cannot be written, `MissingToolError` for a folder without matplotlib.
     """
     page = html_page(report) + "\n"
-    if to.suffix.lower() in (".html", ".htm"):
+    if to.suffix.lower() in PAGES:
         with whole_file(to) as path:
             path.write_text(page, encoding="utf-8")
         return

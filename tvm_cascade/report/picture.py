@@ -1,4 +1,4 @@
-"""Pictures of a plan (the `plot` extra): arena occupancy over time, the frontier with its bounds."""
+"""Pictures of a plan as files (the `plot` extra): arena occupancy over time, the frontier with its bounds."""
 
 from __future__ import annotations
 

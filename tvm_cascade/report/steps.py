@@ -17,21 +17,26 @@ def step_rows(plan: Plan) -> list[dict[str, Any]]:
     `live_bytes` is what blocks occupy while the operator's segment runs, bytes that two of them share counted once;
     `steps` the number of steps; `by` the tile of a step; `rings` the outputs that never exist whole.
     """
+    return [row for _, row in operator_rows(plan)]
+
+
+def operator_rows(plan: Plan) -> list[tuple[int | None, dict[str, Any]]]:
+    """The records of `step_rows`, each with the operator's index; None of sources."""
     blocks = block_rows(plan)
     region_of = partition(plan.graph).region_of
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[int | None, dict[str, Any]]] = []
     for k, segment in enumerate(plan.segments):
         live = live_bytes(blocks, k)
         order = sorted((o for o in segment.ops if not plan.graph.ops[o].view), key=_first_step(segment))
         for t in segment.streamed:
             name = f"rows of {plan.graph.tensors[t].name}"
             head = {"segment": k, "region": None, "live_bytes": live, "operator": name, "kind": "source"}
-            rows.append(head | {"steps": segment.trace.count(-1 - t), "by": "1 row"} | _outputs(plan, (t,)))
+            rows.append((None, head | {"steps": segment.trace.count(-1 - t), "by": "1 row"} | _outputs(plan, (t,))))
         for o in order:
             op = plan.graph.ops[o]
             steps = segment.trace.count(o) * max(len(segment.stripes), 1)
             head = {"segment": k, "region": region_of[o], "live_bytes": live, "operator": op.name, "kind": op.kind}
-            rows.append(head | {"steps": steps, "by": _makes(plan, segment, o)} | _outputs(plan, op.outputs))
+            rows.append((o, head | {"steps": steps, "by": _makes(plan, segment, o)} | _outputs(plan, op.outputs)))
     return rows
 
 

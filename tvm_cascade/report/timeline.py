@@ -27,6 +27,7 @@ class Band:
     """A block over time: at `times[k]` it holds addresses `[low[k], high[k])`."""
 
     name: str
+    block: int  # its index in `block_rows`
     kind: str  # "tensor", "ring", "kept", "state", "scratch", "accumulator"
     times: tuple[int, ...]
     low: tuple[int, ...]
@@ -106,8 +107,8 @@ def timeline(plan: Plan) -> Timeline:
             used.append(covered((low, high) for _, low, high in extents))
         cuts.append(cuts[-1] + length)
     bands = [
-        Band(b["name"], "ring" if b["ring"] else b["kind"], *(tuple(v) for v in zip(*s, strict=True)))
-        for b, s in zip(blocks, spans, strict=True)
+        Band(b["name"], n, "ring" if b["ring"] else b["kind"], *(tuple(v) for v in zip(*s, strict=True)))
+        for n, (b, s) in enumerate(zip(blocks, spans, strict=True))
         if s
     ]
     return Timeline(tuple(bands), tuple(cuts), tuple(times), tuple(used))

@@ -1,0 +1,63 @@
+"""The command lines that get the plans of a frontier."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from math import ceil
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from tvm_cascade.request import Asked, Request
+
+_FLAGS = {"input_shapes": "--input-shape", "from_": "--from"}
+
+
+def commands_of(
+    model: object, request: Request, points: Sequence[tuple[int, float]], chosen: int, output: Path | None = None
+) -> tuple[str, ...]:
+    """For each point of a frontier (peak bytes, factor of work) a line for a POSIX shell that gets its plan.
+
+    The point of `chosen` peak bytes keeps what was asked, all others are capped at their own bytes and work.
+    """
+    found = []
+    for peak, factor in points:
+        limits = replace(request.plan, sram=peak, max_macs=max(1.0, ceil(factor * 10_000) / 10_000), layerwise=False)
+        found.append(command_of(model, request if peak == chosen else replace(request, plan=limits), output))
+    return tuple(found)
+
+
+def command_of(model: object, request: Request, output: Path | None = None) -> str:
+    """The line of `tvm-cascade plan`, or of `compile` with an `output`, that stands for `request`; defaults are left out.
+
+    A model that is no file is called MODEL.
+    """
+    words = ["--target", request.target]
+    for part in (request.load, request.plan, request.kernels, request.emit):
+        words += _options(part)
+    if output is not None:
+        words += ["-o", str(output)]
+    named = str(model) if isinstance(model, (str, PathLike)) else "MODEL"
+    words = [*words, "--", named] if named.startswith("-") else [named, *words]
+    return shlex.join(["tvm-cascade", "plan" if output is None else "compile", *words])
+
+
+def _options(record: Asked) -> Iterator[str]:
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.name == "report" or value == field.default:
+            continue
+        yield from _option(_FLAGS.get(field.name, f"--{field.name.replace('_', '-')}"), value)
+
+
+def _option(flag: str, value: Any) -> Iterator[str]:
+    if isinstance(value, bool):
+        yield flag if value else f"--no-{flag[2:]}"
+    elif isinstance(value, Mapping):
+        for name, shape in value.items():
+            yield from (flag, f"{name}={','.join(map(str, shape))}")
+    else:
+        for one in value if isinstance(value, tuple) else (value,):
+            yield from (flag, str(one))

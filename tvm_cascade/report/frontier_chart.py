@@ -1,0 +1,78 @@
+"""The frontier as a drawing: plans as points of peak memory and work, beside what one operator after the other takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from tvm_cascade.cascading import Bounds, Plan
+from tvm_cascade.report.estimate import Estimate
+from tvm_cascade.report.scale import Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A plan of the frontier."""
+
+    peak: int  # bytes
+    factor: float  # multiply-accumulates, of the network's
+    left: str  # from the left edge, as a length of CSS
+    bottom: str  # from the lower edge
+    chosen: bool
+    command: str  # that gets it; empty where none is known
+    estimate: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A number of bytes beside the plans: a lower bound, or the plain network."""
+
+    words: str
+    peak: int
+    left: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierChart:
+    """Points and marks, the axes, and the line through the points in a square of 1000 by 1000."""
+
+    points: tuple[Point, ...]
+    marks: tuple[Mark, ...]
+    line: str
+    peaks: Axis
+    factors: Axis
+
+
+def frontier_chart(
+    plan: Plan,
+    points: Sequence[tuple[int, float]],
+    estimates: Sequence[Estimate],
+    commands: Sequence[str],
+    bounds: Bounds | None,
+) -> FrontierChart:
+    """The drawing of a frontier whose chosen plan is `plan`."""
+    marks = {"one operator after the other": plan.baseline_peak}
+    if bounds is not None:
+        marks |= {"lower bound at 1.00x, rows": bounds.rows, "lower bound at 1.00x, pixels": bounds.pixels}
+    every = [*(p for p, _ in points), *marks.values()]
+    room = max((max(every) - min(every)) * 0.06, max(every) * 0.02, 1)
+    peaks = Axis(max(min(every) - room, 0), max(every) + room)
+    most = max([f for _, f in points], default=1.0)
+    factors = Axis(1 - max((most - 1) * 0.12, 0.05), most + max((most - 1) * 0.12, 0.05))
+    chosen = max((p for p, _ in points if p <= plan.peak), default=plan.peak)
+    drawn = tuple(
+        Point(p, f, peaks.percent(p), factors.percent(f), p == chosen, command or "", estimate)
+        for (p, f), estimate, command in zip_longest(points, estimates, commands)
+    )
+    found = tuple(Mark(words, value, peaks.percent(value)) for words, value in marks.items())
+    return FrontierChart(drawn, found, _steps(points, peaks, factors), peaks, factors)
+
+
+def _steps(points: Sequence[tuple[int, float]], peaks: Axis, factors: Axis) -> str:
+    """The stairs through the points: between two of them the smaller one is the plan to have."""
+    path = ""
+    for peak, factor in points:
+        x, y = round(1000 * peaks.part(peak)), round(1000 * (1 - factors.part(factor)))
+        path += f"H{x}V{y}" if path else f"M{x},{y}"
+    return f"{path}H1000" if path else ""

@@ -1,0 +1,46 @@
+"""Texts made of the templates in `templates/`: whatever is put into them is escaped."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tvm_cascade.messages import printable_lines
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render(template: str, **values: Any) -> str:
+    """The template of that name with `values`; no unprintable characters."""
+    return printable_lines(_environment().get_template(template).render(**values))
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"count": "{:,}".format, "human": human, "mark": mark}
+    return made
+
+
+def human(size: float) -> str:
+    """Bytes in the unit that reads best: `512 bytes`, `12.0 KiB`, `1.41 MiB`."""
+    if size < 1024:
+        return f"{size:,} bytes"
+    return f"{size / 1024:.1f} KiB" if size < 1024**2 else f"{size / 1024**2:.2f} MiB"
+
+
+def mark(value: float) -> str:
+    """A number beside an axis, in four digits at most: `20k`, `1.5M`."""
+    for unit, name in ((1_000_000, "M"), (1000, "k")):
+        if value >= unit:
+            return f"{value / unit:.4g}{name}"
+    return f"{value:.4g}"
