@@ -13,7 +13,7 @@ from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
 from tvm_cascade.ordering.region import Region
 
-_OUT_OF_MEMORY = -2
+_FOUND, _OUT_OF_MEMORY = 1, -2
 _ARRAYS = (
     "demand", "outliving", "joined", "beside", "size", "begun", "reader_start", "reader", "writer_start", "writer",
     "before_start", "before", "after_start", "after", "dying_start", "dying", "over_start", "over",
@@ -90,6 +90,29 @@ def anneal(
     if answer == _OUT_OF_MEMORY:
         raise MemoryError("annealing of the order ran out of memory")
     return [t.ops[k] for k in steps.tolist()]
+
+
+def sets(
+    library: ctypes.CDLL,
+    m: Model,
+    region: Region,
+    asked: tuple[int, int, bool],
+    limits: tuple[int, int, int, int],
+    over: Callable[[], bool],
+) -> tuple[tuple[int, ...] | None, bool, int, int, int]:
+    """The fields of `dp.Run` for what is `asked`: budget, floor and dominance. What `over` raises is raised again here."""
+    t = Tables(m, region)
+    budget, floor, dominance = asked
+    order, told = np.zeros(t.n + 1, np.int64), (c_int64 * 4)()
+    with _Stop(over) as stop:
+        answer = library.tvm_cascade_order_sets(
+            ctypes.byref(t), c_int64(budget), c_int64(floor), c_int(dominance), (c_int64 * 4)(*limits), stop.function,
+            c_void_p(order.ctypes.data), told,
+        )  # fmt: skip
+    if answer == _OUT_OF_MEMORY:
+        raise MemoryError("the search for an order ran out of memory: give it less work")
+    found = tuple(t.ops[k] for k in order[: t.n].tolist()) if answer == _FOUND else None
+    return found, bool(told[0]), told[1], told[2], told[3]
 
 
 class _Stop:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvm_cascade import native
+from tvm_cascade.ordering import compiled
 from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
 from tvm_cascade.ordering.region import Region
@@ -22,6 +24,8 @@ from tvm_cascade.search_monitor import monitor
 
 _POLLED = 64  # states of a layer after which the time is looked at
 _NARROWEST = 8  # least beam width: states of a layer that are kept whatever the limit on work
+_MOST_WORK = 1 << 29  # steps for which the compiled search computes widths within 64 bits
+_WIDEST = 500_000  # states of a layer that are kept at most, so that they fit into memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,16 @@ class _State:
 
 
 def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance: bool = True) -> Run:
-    """The order of a region with the lowest peak, if that is within `budget` bytes.
+    """The order of a region with the lowest peak, if that is within `budget` bytes; see `run_in_python`."""
+    library = native.library()
+    if library is None or not compiled.fits(m, 1) or work > _MOST_WORK:
+        return run_in_python(m, region, budget, floor, work, dominance)
+    limits = (work, _NARROWEST, _WIDEST, _POLLED)
+    return Run(*compiled.sets(library, m, region, (budget, floor, dominance), limits, monitor().over))
+
+
+def run_in_python(m: Model, region: Region, budget: int, floor: int, work: int, dominance: bool = True) -> Run:
+    """`run`, readable and slow; `native/order_sets.c` is the same once more.
 
     Parameters
     ----------
@@ -72,11 +85,13 @@ def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance:
             steps += tried
         if not following:
             return Run(None, complete, exceeded, states, steps)
-        width = max(_NARROWEST, 4 * (work - steps) * states // max(1, steps * (region.length - depth)))
+        width = 4 * max(0, work - steps) * states // max(1, steps * (region.length - depth))
+        width = max(_NARROWEST, min(width, _WIDEST))
         if len(following) > width:
             complete = False
-            best = sorted(following.items(), key=lambda kv: (kv[1].peak, kv[1].live, kv[0]))
-            following = dict(best[:width])
+            best = sorted(following, key=lambda done: (following[done].peak, following[done].live, done))
+            kept = set(best[:width])
+            following = {done: state for done, state in following.items() if done in kept}
         states += len(following)
         layer = following
     last = layer[region.after]
