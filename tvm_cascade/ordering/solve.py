@@ -19,6 +19,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.anneal import anneal_in_rounds
 from tvm_cascade.ordering.baselines import file_order, greedy, kahn_fifo, reverse_post_order
 from tvm_cascade.ordering.bounds import step_bounds
+from tvm_cascade.ordering.cut_bounds import cut_bound
 from tvm_cascade.ordering.cuts import regions
 from tvm_cascade.ordering.dp import run
 from tvm_cascade.ordering.model import Model, model
@@ -34,8 +35,8 @@ class OrderOptions:
     divide: bool = True  # cut the graph into regions where that is exact
     budgeting: bool = True  # the first budget is the lower bound, instead of just below the best known peak
     dominance: bool = True  # run operators at once that cannot raise the peak (`ordering.dp`)
-    moves: int = 4_000_000  # of annealing in total, where the first search ends without a proof; 0: none
-    work: int = 2_500_000  # steps tried in total; about 200,000 a second on 1,000 operators, far more on small graphs
+    moves: int = 6_000_000  # of annealing in total, where the first search ends without a proof; 0: none
+    work: int = 15_000_000  # steps tried in total; millions a second, or hundred thousands without the compiled search
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,9 @@ def _region(
         else:
             failed = budget
         if moves and not result.complete:
-            best, moves = anneal_in_rounds(m, region, best, floor, moves), 0
+            best = anneal_in_rounds(m, region, best, floor, moves // 4, rounds=1)
+            low = max(low, cut_bound(m, region, best, low))
+            best, moves = anneal_in_rounds(m, region, best, max(floor, low), moves * 3 // 4, rounds=3), 0
             peak = max(floor, m.peak(best, region.before))
         budget = (max(low, failed) + peak) // 2 if low < peak else peak
         if failed > low and (budget == failed or peak - failed < peak // 100):
