@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise, permutations
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from tvm_cascade.cascading import Granularity, Plan, PlanOptions, cascade, layerwise, validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import IDENTITY, Graph
 from tvm_cascade.testing.graphs import Builder
@@ -105,6 +106,30 @@ def test_caps(seed: int) -> None:
         plan = cascade(graph, rows_alone(sram=max(cap, least)))
         assert plan.peak <= max(cap, least)
         validate(plan)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "operators", "options"),
+    [
+        ((5020,), 9, rows_alone(alignment=16, pixels=True)),
+        (range(100, 106), 4, rows_alone()),
+        (range(100, 106), 4, rows_alone(slack=0.2, overlap=False)),
+        (range(100, 106), 4, rows_alone(stripes=True, max_macs=2.0)),
+        (range(100, 106), 4, PlanOptions(steps=get_core("cortex-m4").steps, max_time=1.05)),
+    ],
+    ids=["aligned", "rows", "slack", "recompute", "time"],
+)
+def test_what_was_planned_without_a_cap_fits_a_cap_of_its_size(
+    seeds: Sequence[int], operators: int, options: PlanOptions
+) -> None:
+    """Searches under a cap look for little overhead first, and missed arenas that were found without one."""
+    for seed in seeds:
+        graph = random_graph(seed, operators=operators, largest=5 + seed % 9)
+        free = cascade(graph, options)
+        for cap in (free.peak, free.peak + 50):
+            plan = cascade(graph, replace(options, sram=cap))
+            validate(plan, options.alignment)
+            assert plan.bound <= plan.peak <= cap
 
 
 def test_deterministic() -> None:

@@ -192,6 +192,7 @@ class Search:
         """Whether [i, j) needs at most `cap` bytes; its offset constraints are computed only where that depends on them."""
         return self.lower_bounds.plain(interleaving.tile)[i, j] <= cap and self.costs.fits(i, j, interleaving, cap)
 
+    @cached_method
     def frontier(self, exact: bool = False) -> tuple[tuple[int, int], ...]:
         """The Pareto front of (live bytes, extra multiply-accumulates) over all cuts: ascending bytes, descending work."""
         ceiling = self.bound if exact else self.smallest

@@ -79,10 +79,50 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 
 def _searched(graph: Graph, options: PlanOptions) -> Plan:
     """`cascade`; raises `SearchStopped` where a limit strikes before there is a plan within `options.max_time`."""
-    again = options.stripes and options.max_macs > 1.0
-    if options.sram is not None or options.granularity != "auto" or (again and options.steps is None):
-        return _no_worse_than_at_once(graph, options) if again else _cascade(graph, options)
-    return _smallest_traded(graph, options) if again else _in_time(graph, replace(options, max_macs=1.0))[0]
+    if options.sram is not None:
+        return _capped(graph, options)
+    if options.granularity != "auto" or (_again(options) and options.steps is None):
+        return _directly(graph, options)
+    return _smallest_traded(graph, options) if _again(options) else _in_time(graph, replace(options, max_macs=1.0))[0]
+
+
+def _again(options: PlanOptions) -> bool:
+    """Whether plans may do work twice."""
+    return options.stripes and options.max_macs > 1.0
+
+
+def _directly(graph: Graph, options: PlanOptions) -> Plan:
+    """The plan of one search, with or without recompute; `options.max_time` does not count."""
+    return (_no_worse_than_at_once if _again(options) else _cascade)(graph, options)
+
+
+def _capped(graph: Graph, options: PlanOptions) -> Plan:
+    """The plan of least overhead within the cap; where that search misses the cap, one found without a cap that fits."""
+    try:
+        return _directly(graph, options)
+    except InfeasibleError as error:
+        needed, bound = error.needed, _bound(graph, options)
+        for plan in until_stopped(_without_cap(graph, options)) if bound <= (options.sram or 0) else ():
+            if plan.peak <= (options.sram or 0):
+                return replace(plan, bound=bound, finer=None)
+            needed = min(needed, plan.peak)
+        raise InfeasibleError(needed, error.available, error.culprits, error.remedy) from None
+
+
+def _without_cap(graph: Graph, options: PlanOptions) -> Iterator[Plan]:
+    """The plans that a user may have been told of before giving a cap."""
+    free = replace(options, sram=None)
+    yield _searched(graph, free)
+    if _again(options):
+        yield _smallest_traded(graph, free)
+    if options.slack:
+        yield _searched(graph, replace(free, slack=0.0))
+
+
+def _bound(graph: Graph, options: PlanOptions) -> int:
+    """Lower bound in bytes on the arenas of all plans that are searched, those with recompute included where it is allowed."""
+    search = searches(graph, options)[0]
+    return search.frontier(exact=True)[0][0] if search.recompute else search.bound
 
 
 def _no_worse_than_at_once(graph: Graph, options: PlanOptions) -> Plan:
@@ -93,7 +133,7 @@ def _no_worse_than_at_once(graph: Graph, options: PlanOptions) -> Plan:
     except InfeasibleError:
         with suppress(InfeasibleError):
             if searches(graph, at_once)[0].bound <= (options.sram or 0):
-                return replace(_cascade(graph, at_once), bound=searches(graph, options)[0].frontier(exact=True)[0][0])
+                return replace(_cascade(graph, at_once), bound=_bound(graph, options))
         raise
     if options.sram is None and plan.peak > plan.bound:
         with suppress(SearchStopped):
@@ -123,7 +163,7 @@ def _at_least(graph: Graph, options: PlanOptions, found: Plan | InfeasibleError 
 
 def _known_bound(graph: Graph, options: PlanOptions) -> int:
     """The lower bound of the search where that is known, else one of the file's order from the least of every segment."""
-    if not (options.stripes and options.max_macs > 1.0):
+    if not _again(options):
         with suppress(SearchStopped):
             return searches(graph, options)[0].bound
     costs = plain_costs(graph, options)
@@ -156,10 +196,8 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     """`cascade` for one set of tiles, without the limit of `options.max_time`; may raise `SearchStopped`."""
     tried = searches(graph, options)
-    search, bound = tried[0], tried[0].bound
-    least = search.smallest
-    if search.recompute:
-        least, bound = (search.frontier(exact)[0][0] for exact in (False, True))
+    search, bound = tried[0], _bound(graph, options)
+    least = search.frontier()[0][0] if search.recompute else search.smallest
     figures = Figures(baseline_peak(graph), bound)
     best = _best(search, figures, options, least)
     if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
@@ -200,7 +238,7 @@ def frontier(
     """
     options = replace(options, sram=None)
     at_once = _in_time(graph, replace(options, max_macs=1.0))[0]
-    if not (options.stripes and options.max_macs > 1.0):
+    if not _again(options):
         return (at_once,)
     plans = [at_once]
     for _, plan in until_stopped(_traded(graph, options, at_once)):
