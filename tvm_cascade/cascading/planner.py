@@ -250,14 +250,19 @@ def frontier(
 def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
     """The plan of smallest peak on the frontier, without planning the rest.
 
-    It stops as soon as the next trade needs more live bytes than the smallest arena.
+    It stops as soon as the next trade needs more live bytes than the smallest arena. Its bound is that of all trades, those
+    included whose arenas turned out larger.
     """
     best = _in_time(graph, replace(options, max_macs=1.0))[0]
     for least, plan in until_stopped(_traded(graph, options, best)):
         best = min(best, plan, key=lambda p: (p.peak, p.macs))
         if least > best.peak:
             break
-    return best
+    try:
+        least = search_of(graph, options).frontier(exact=True)[0][0]
+    except SearchStopped:
+        least = _known_bound(graph, options)
+    return replace(best, bound=min(best.bound, least))
 
 
 def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple[int, Plan]]:
