@@ -2,12 +2,12 @@
 
 Adaptive soft budgeting (Serenity, Algorithm 2) corrected: the published loop never runs its scheduler, and its answer
 to "no solution" averages the last two budgets, which may never reach the optimum. Here the budget lies in [low, high):
-`low` is proven unavoidable, `high` is the best order known, which annealing (`ordering.anneal`) lowers as soon as a run is
-incomplete. The first budget is `low`, each further one half way to
-`high`; a complete run that finds nothing raises `low` to the least step it had to refuse, a run that finds an order
-lowers `high`, and an incomplete one without an order proves nothing: budgets stay above it. A run only decides whether
-an order within its budget exists: whatever can only help is then done at once wherever the budget allows it, which
-leaves a fraction of the states that finding the best order takes. Work is bounded in steps, not in seconds.
+`low` is proven unavoidable, `high` is the best order known, which annealing and windows (`_improve`) lower as soon as a
+run is incomplete. The first budget is `low`, each further one half way to `high`; a complete run that finds nothing
+raises `low` to the least step it had to refuse, a run that finds an order lowers `high`, and an incomplete one without
+an order proves nothing: budgets stay above it. A run only decides whether an order within its budget exists: whatever
+can only help is then done at once wherever the budget allows it, which leaves a fraction of the states that finding the
+best order takes. Work is bounded in steps, not in seconds.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tvm_cascade.ordering.cuts import regions
 from tvm_cascade.ordering.dp import run
 from tvm_cascade.ordering.model import Model, model
 from tvm_cascade.ordering.region import Region
+from tvm_cascade.ordering.windows import improve_windows
 from tvm_cascade.search_monitor import cached, monitor
 
 
@@ -127,11 +128,19 @@ def _region(
         else:
             failed = budget
         if moves and not result.complete:
-            best = anneal_in_rounds(m, region, best, floor, moves // 4, rounds=1)
-            low = max(low, cut_bound(m, region, best, low))
-            best, moves = anneal_in_rounds(m, region, best, max(floor, low), moves * 3 // 4, rounds=3), 0
-            peak = max(floor, m.peak(best, region.before))
+            best, low, used = _improve(m, region, best, low, moves, (work - steps) // 4)
+            peak, steps, moves = max(floor, m.peak(best, region.before)), steps + used, 0
         budget = (max(low, failed) + peak) // 2 if low < peak else peak
         if failed > low and (budget == failed or peak - failed < peak // 100):
             break
     return best, peak, min(low, peak), (states, steps)
+
+
+def _improve(m: Model, region: Region, best: list[int], low: int, moves: int, work: int) -> tuple[list[int], int, int]:
+    """A better order of a region that is too large for exact search, the bound proven, and the steps tried in windows."""
+    best = anneal_in_rounds(m, region, best, low, moves // 4, rounds=1)
+    best, first = improve_windows(m, region, best, low, work // 2)
+    low = max(low, cut_bound(m, region, best, low))
+    best = anneal_in_rounds(m, region, best, low, moves * 3 // 4, rounds=3)
+    best, second = improve_windows(m, region, best, low, work - first)
+    return best, low, first + second

@@ -90,3 +90,36 @@ def wired_graph(seed: int, ops: int, span: int = 20) -> Graph:
     last = make.tensor(1024)
     make.op(tuple(unread), (last,))
     return Graph(tuple(make.tensors), tuple(make.ops), (0,), (last,))
+
+
+def cell_graph(seed: int, cells: int, states: int = 7) -> Graph:
+    """Random cells, one behind the other, each reading the outputs of the two before it, as ENAS, DARTS and NASNet have them.
+
+    A cell preprocesses both, then each of its states adds two operators of earlier ones, convolutions of one to four
+    operators, and it ends in a concat of the states that nothing reads. 16 KiB a tensor, 64 KiB between cells.
+    """
+    make = _Maker(seed)
+    random = make.random
+
+    def chain(source: int, length: int) -> int:
+        for _ in range(length):
+            made = make.tensor(16_384)
+            make.op((source,), (made,))
+            source = made
+        return source
+
+    before = last = make.tensor(65_536)
+    for _ in range(cells):
+        known, read = [chain(before, 1), chain(last, 1)], set[int]()
+        for _ in range(states):
+            pair = random.sample(range(len(known)), 2)
+            read.update(pair)
+            made = make.tensor(16_384)
+            make.op(tuple(chain(known[k], random.randrange(1, 5)) for k in pair), (made,))
+            known.append(made)
+        before, last = last, make.tensor(65_536)
+        make.op(tuple(t for k, t in enumerate(known) if k not in read and k > 1), (last,), "concat")
+    read_by = {t for op in make.ops for t in op.inputs}
+    return Graph(
+        tuple(make.tensors), tuple(make.ops), (0,), tuple(t for t in range(1, len(make.tensors)) if t not in read_by)
+    )
