@@ -3,8 +3,8 @@
 The cost of a segment depends on the set of operators that ran before it and on the set that it runs, not on the order
 within either: steps inside a segment are driven by demand (`simulate`). So a plan is a chain of down-closed sets
 {} = S0 < S1 < ... < Sm = all, and its peak is the largest c(S, T) along it. With few such sets dynamic programming over
-all pairs finds the best chain. With more, the planner compares the file's order with orders that need little memory
-without cascading, and its bounds hold for these orders only.
+all pairs finds the best chain. With more, or with too many pairs to cost, the planner compares the file's order with orders
+that need little memory without cascading, and its bounds hold for these orders only.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tvm_cascade.search_monitor import monitor
 Pair = Callable[[tuple[int, ...], int, int], int]  # bytes of positions [i, j) of an order
 
 MOST_SETS = 200  # down-closed sets up to which all pairs are tried
+MOST_COSTS = 2_000  # pairs whose bytes are worked out: more than irregular networks of ten operators need
 
 
 def down_sets(graph: Graph, most: int = MOST_SETS) -> list[int] | None:
@@ -45,7 +46,12 @@ def down_sets(graph: Graph, most: int = MOST_SETS) -> list[int] | None:
 
 
 def best_order(
-    tables: AccessTables, cost: Pair, ceiling: int, rings: Sequence[int], most: int = MOST_SETS
+    tables: AccessTables,
+    cost: Pair,
+    ceiling: int,
+    rings: Sequence[int],
+    most: int = MOST_SETS,
+    most_costs: int = MOST_COSTS,
 ) -> tuple[tuple[int, ...], bool]:
     """The order whose best cuts need the fewest bytes, and whether that is proven over all orders.
 
@@ -61,6 +67,8 @@ def best_order(
         The fewest bytes of each tensor where it is produced and read in one segment.
     most : int
         Limit on the number of down-closed sets; above it the file's order is returned and nothing is proven.
+    most_costs : int
+        Limit on the calls of `cost`, with the same result above it.
 
     Raises `SearchStopped` where a limit strikes first.
     """
@@ -70,7 +78,7 @@ def best_order(
     sets = down_sets(graph, most)
     if sets is None or len(sets) == n + 1:
         return filed, sets is not None
-    full = (1 << n) - 1
+    full, costed = (1 << n) - 1, 0
     floors = _lower_bounds(tables, sets, rings)
     useful = within_reach(floors, ceiling)
     best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}  # index of a set -> bytes, segments, index of the set before
@@ -82,6 +90,9 @@ def best_order(
             if least >= ceiling or (best_way is not None and (least, segments, s) > best_way):
                 break
             monitor().check()
+            if costed == most_costs:
+                return filed, False
+            costed += 1
             order = (*members(sets[s]), *members(after & ~sets[s]), *members(full & ~after))
             needed = max(least, cost(order, sets[s].bit_count(), after.bit_count()))
             if needed < ceiling and (best_way is None or (needed, segments, s) < best_way):

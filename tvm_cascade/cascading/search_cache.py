@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.geometry import streamable
@@ -49,8 +49,12 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     tables = known.tables
     filed = Search(tables, range(len(graph.ops)), options, known=known)
 
+    @cache
+    def search_of(order: tuple[int, ...]) -> Search:
+        return filed if order == filed.costs.order else Search(tables, order, options, filed)
+
     def bytes_of(order: tuple[int, ...], i: int, j: int) -> int:
-        return Search(tables, order, options, filed).least_exact(i, j)
+        return search_of(order).least_exact(i, j)
 
     chosen, proven = best_order(tables, bytes_of, filed.bound, filed.lower_bounds.least_rings)
     by_memory = (
@@ -59,7 +63,7 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     others = [chosen] if proven else list(dict.fromkeys(by_memory))
     if not (proven or filed.regions.whole):
         others.append(region_order(graph, filed.regions))
-    tried = [filed, *(Search(tables, o, options, filed) for o in others if o != filed.costs.order)]
+    tried = [filed, *(search_of(o) for o in others if o != filed.costs.order)]
     return sorted(tried, key=lambda search: search.bound)
 
 
