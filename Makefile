@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test torch test-torch test-browser bench lint fuzz tools clean
+.PHONY: demo test torch test-torch browser test-browser bench lint fuzz tools clean
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -21,8 +21,11 @@ test-torch: torch
 	$(BIN)/python -m pytest tests/frontend/test_load_torch.py tests/frontend/test_load_torch_layers.py tests/frontend/test_cut.py tests/micro/test_ways_in.py tests/benchmarks
 
 # the page of reports in Chromium, which takes 350 MB: the suite reads the page without one
-test-browser: $(STAMP)
-	command -v chromium >/dev/null || sh tools/debian.sh chromium
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || sh tools/debian.sh chromium
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null
+
+test-browser: $(STAMP) browser
 	$(BIN)/python -m pytest tests/report/test_page_in_browser.py
 
 bench: $(STAMP) tools

@@ -133,6 +133,7 @@ def test_drawings_keep_what_they_draw() -> None:
         assert all(0 <= x <= chart.times.high and 0 <= y <= 1000 for x, y in points), shape
         assert len(set(points)) > 2
     assert chart.cuts[0] == 0 and chart.cuts[-1] == chart.times.high and list(chart.cuts) == sorted(set(chart.cuts))
+    assert len(chart.segments) == len(chart.cuts) - 1
     assert 0 < len(chart.labels) <= 14
 
 

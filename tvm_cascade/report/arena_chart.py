@@ -51,7 +51,8 @@ class ArenaChart:
     shapes: tuple[Shape, ...]
     labels: tuple[Label, ...]
     kinds: tuple[tuple[str, str], ...]  # those that occur, each with its words
-    cuts: tuple[int, ...]  # steps at which segments start, and the end
+    cuts: tuple[int, ...]  # steps at which segments with steps start, and the end
+    segments: tuple[int, ...]  # numbers of these
     used: str  # outline of the bytes in use
     times: Axis
     bytes: Axis
@@ -67,9 +68,10 @@ def arena_chart(plan: Plan) -> ArenaChart:
     )
     used = _outline(drawn.times, (0,) * len(drawn.times), drawn.used, high)
     present = {band.kind for band in drawn.bands}
+    segments = tuple(k for k, (start, stop) in enumerate(pairwise(drawn.cuts)) if stop > start) or (0,)
     cuts = tuple(dict.fromkeys((*drawn.cuts, round(times.high))))  # with views alone there are none
     kinds = tuple((kind, words) for kind, words in KINDS.items() if kind in present)
-    return ArenaChart(shapes, _labels(drawn.bands, plan, times, high), kinds, cuts, used, times, high)
+    return ArenaChart(shapes, _labels(drawn.bands, plan, times, high), kinds, cuts, segments, used, times, high)
 
 
 def _outline(times: Sequence[int], low: Sequence[int], high: Sequence[int], arena: Axis) -> str:

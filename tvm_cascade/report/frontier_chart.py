@@ -54,7 +54,8 @@ def frontier_chart(
     """The drawing of a frontier whose chosen plan is `plan`."""
     marks = {"one operator after the other": plan.baseline_peak}
     if bounds is not None:
-        marks |= {"lower bound at 1.00x, rows": bounds.rows, "lower bound at 1.00x, pixels": bounds.pixels}
+        each = {"lower bound at 1.00x, rows": bounds.rows, "lower bound at 1.00x, pixels": bounds.pixels}
+        marks |= each if bounds.rows != bounds.pixels else {"lower bound at 1.00x, rows and pixels": bounds.rows}
     every = [*(p for p, _ in points), *marks.values()]
     room = max((max(every) - min(every)) * 0.06, max(every) * 0.02, 1)
     peaks = Axis(max(min(every) - room, 0), max(every) + room)

@@ -49,6 +49,7 @@ class Card:
 
     title: str
     value: str
+    unit: str
     more: str
 
 
@@ -80,22 +81,24 @@ def html_page(report: ReportData) -> str:
 
 def _cards(report: ReportData) -> Iterator[Card]:
     plan, data = report.plan, report.data
-    yield Card("Arena", f"{plan.peak:,} bytes", f"{human(plan.peak)}, everything counted")
+    yield Card("Arena", f"{plan.peak:,}", "bytes", f"{human(plan.peak)}, everything counted")
     gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
-    yield Card("One operator after the other", f"{plan.baseline_peak:,} bytes", f"{gain:.2f} times the arena")
+    yield Card("One operator after the other", f"{plan.baseline_peak:,}", "bytes", f"{gain:.2f} times the arena")
     if does_twice(plan):
-        yield Card("Lower bound", "none", "is proven where work is done twice")
+        yield Card("Lower bound", "none", "", "is proven where work is done twice")
     else:
         gap = above(plan.peak, plan.bound)
-        yield Card("Lower bound", f"{plan.bound:,} bytes", f"the arena lies {gap:.1f} % above")
+        yield Card("Lower bound", f"{plan.bound:,}", "bytes", f"the arena lies {gap:.1f} % above")
     factor = plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
-    yield Card("Multiply-accumulates", f"{plan.macs:,}", f"{factor:.2f} times the network's")
+    yield Card("Multiply-accumulates", f"{plan.macs:,}", "", f"{factor:.2f} times the network's")
     for (peak, _), estimate in zip(report.frontier, report.estimates, strict=False):
         if peak == plan.peak:
-            yield Card("Instructions, estimated", f"{estimate.instructions:,}", f"in {estimate.calls:,} kernel calls")
+            yield Card(
+                "Instructions, estimated", f"{estimate.instructions:,}", "", f"in {estimate.calls:,} kernel calls"
+            )
     if "weight_bytes" in data:
         code = data["estimated_code_bytes"]
-        yield Card("Weights and tables", f"{data['weight_bytes']:,} bytes", f"of flash, and about {code:,} of code")
+        yield Card("Weights and tables", f"{data['weight_bytes']:,}", "bytes", f"of flash, and about {code:,} of code")
 
 
 def _notes(data: Mapping[str, Any]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from tvm_cascade.report.steps import step_rows
 from tvm_cascade.report.template import render
 
 _LINE, _GAP, _LEFT, _TEXT = 18, 14, 46, 490
+_LETTERS = 67  # of a line at most
 _COLOURS = 6  # of regions, one after the other
 
 
@@ -110,7 +111,7 @@ def _layout(plan: Plan) -> tuple[list[Line], list[tuple[int, int]], int]:
             continue
         top = y
         for o in ops:
-            lines.append(Line(o, k, y + _LINE // 2, texts[k, plan.graph.ops[o].name][:64], o in left_out))
+            lines.append(Line(o, k, y + _LINE // 2, texts[k, plan.graph.ops[o].name][:_LETTERS], o in left_out))
             y += _LINE
         boxes.append((top, y))
         y += _GAP

@@ -89,6 +89,7 @@
         var left = place(Math.max(0, Math.min(one.left, end))), right = place(Math.max(0, Math.min(one.right, end)));
         one.style.left = percent(left);
         one.style.width = percent(right - left);
+        one.style.display = right - left < 0.04 * end ? "none" : "";
       });
     });
   });
