@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tvm_cascade.cascading import simulate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.options import Settings
@@ -48,3 +49,22 @@ def test_longer_segments_teach_shorter_ones_nothing_wrong(tile: Tile) -> None:
         for t, units in found.items():
             seen.setdefault(t, set()).add(units)
     assert max(map(len, seen.values())) > 1  # some ring is larger where the branches do not meet
+
+
+def test_segments_of_one_structure_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder()
+    x, blocks = b.input(12, 12, 4), list[range]()
+    for kernel in (3, 3, 5):
+        first = len(b.ops)
+        x = b.add(b.conv(b.relu(x), 4, kernel), b.max_pool(x, 3, 1))
+        blocks.append(range(first, len(b.ops)))
+    tables = AccessTables(b.finish(x))
+    traces: list[int] = []
+    run = simulate.demanded.__wrapped__
+    monkeypatch.setattr(simulate, "demanded", lambda demand: traces.append(len(demand[0])) or run(demand))
+    simulate.most_held.cache_clear()
+    sizes = [Cascade(tables, block).held() for block in blocks]
+    assert traces == [4, 4], "the first two blocks are one structure"
+    held = [[size[t] for t in sorted(size)] for size in sizes]
+    assert held[0] == held[1] != held[2]
+    assert set(sizes[0]).isdisjoint(sizes[1])

@@ -9,8 +9,8 @@ stage-by-stage schedule needs 8, 7, 6, ...)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -18,7 +18,11 @@ from tvm_cascade.cascading.access_tables import AccessTables, Read, SegmentUsers
 from tvm_cascade.cascading.geometry import Units
 from tvm_cascade.graph import ROW, Tile
 
-Feeds = Mapping[int, Sequence[tuple[int, Sequence[int]]]]
+Feeds = Sequence[Sequence[tuple[int, Sequence[int]]]]  # by member: its producers, and its steps' `AccessTables.waits`
+# steps and producers of every member by place, with `AccessTables.waits` as bytes; the places of sinks
+Demand = tuple[tuple[tuple[int, tuple[tuple[int, bytes], ...]], ...], tuple[int, ...]]
+Write = tuple[int, bytes, tuple[tuple[int, bytes], ...]]  # a writer's place, `made`, and `keep` of every reader
+_TRACES, _RINGS = 256, 4096  # results that are kept, the last used
 
 
 class Cascade:
@@ -51,18 +55,19 @@ class Cascade:
 
         Several sinks advance in proportion to their numbers of steps. Steps that no sink demands run at the end.
         """
-        total = {o: self.steps(o).count for o in self.members}
-        feeds = {
-            o: [(m, w.tolist()) for m, w in sorted(self.waits(o).items(), key=lambda f: -f[0])] for o in self.members
-        }
-        rounds = max((total[o] for o in self.sinks), default=0)
-        asked = [(o, -(-total[o] * (k + 1) // rounds)) for k in range(rounds) for o in self.sinks]
-        asked.extend((o, total[o]) for o in reversed(self.members))
-        done = dict.fromkeys(self.members, 0)
-        trace: list[int] = []
-        for op, upto in asked:
-            _advance(op, upto, feeds, done, trace)
-        return tuple(trace)
+        return tuple(self.members[k] for k in demanded(self._demand))
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        return {o: k for k, o in enumerate(self.members)}
+
+    @cached_property
+    def _demand(self) -> Demand:
+        """All that the trace depends on."""
+        feeds = (sorted(self.waits(o).items(), key=lambda f: -f[0]) for o in self.members)
+        makers = (tuple((self._place[m], _bytes(waits)) for m, waits in feed) for feed in feeds)
+        counts = (self.steps(o).count for o in self.members)
+        return tuple(zip(counts, makers, strict=True)), tuple(self._place[o] for o in self.sinks)
 
     def readers(self, tensor: int) -> list[tuple[int, Read]]:
         """Members that read a root, once for each input that does."""
@@ -71,18 +76,16 @@ class Cascade:
 
     def held(self) -> dict[int, int]:
         """For each root that the segment produces, the units that its ring must hold for the segment's readers, by simulation."""
-        trace = np.asarray(self.trace, np.int64)
-        order = np.argsort(trace, kind="stable")
-        names, starts = np.unique(trace[order], return_index=True)
-        at = dict(zip(names.tolist(), np.split(order, starts[1:]), strict=True))  # places in the trace, by operator
+        made = [
+            (o, t, m) for o in self.members for t, m in zip(self.tables.written(o), self.steps(o).made, strict=True)
+        ]
+        writes = tuple(
+            (self._place[o], _bytes(units), tuple((self._place[c], _bytes(r.keep)) for c, r in self.readers(t)))
+            for o, t, units in made
+        )
         held: dict[int, int] = {}
-        for o in self.members:
-            for t, made in zip(self.tables.written(o), self.steps(o).made, strict=True):
-                most = held.get(t, 1)
-                for c, read in self.readers(t):
-                    done = np.searchsorted(at[c], at[o])
-                    most = max(most, int((made[1 : len(at[o]) + 1] - read.keep[done]).max(initial=1)))
-                held[t] = most
+        for (_, t, _), most in zip(made, most_held(self._demand, writes), strict=True):
+            held[t] = max(held.get(t, 1), most)
         return {t: self.usable(t, most) for t, most in held.items()}
 
     def usable(self, tensor: int, units: int) -> int:
@@ -123,7 +126,48 @@ class Cascade:
         return self.usable(tensor, max((int((made - keep).max(initial=1)) for keep in keeps), default=1))
 
 
-def _advance(op: int, upto: int, feeds: Feeds, done: dict[int, int], trace: list[int]) -> None:
+@lru_cache(maxsize=_TRACES)
+def demanded(demand: Demand) -> tuple[int, ...]:
+    """`Cascade.trace` by places of members; segments of the same structure share it."""
+    members, sinks = demand
+    total = [count for count, _ in members]
+    feeds = [[(m, _units(waits).tolist()) for m, waits in makers] for _, makers in members]
+    rounds = max((total[o] for o in sinks), default=0)
+    asked = [(o, -(-total[o] * (k + 1) // rounds)) for k in range(rounds) for o in sinks]
+    asked.extend((o, total[o]) for o in reversed(range(len(members))))
+    done = [0] * len(members)
+    trace: list[int] = []
+    for op, upto in asked:
+        _advance(op, upto, feeds, done, trace)
+    return tuple(trace)
+
+
+@lru_cache(maxsize=_RINGS)
+def most_held(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
+    """The most units of every output that are live at once, at least 1; segments of the same structure share it."""
+    trace = np.asarray(demanded(demand), np.int64)
+    order = np.argsort(trace, kind="stable")
+    names, starts = np.unique(trace[order], return_index=True)
+    at = dict(zip(names.tolist(), np.split(order, starts[1:]), strict=True))  # places in the trace, by member
+    found: list[int] = []
+    for o, made, readers in writes:
+        most = 1
+        for c, keep in readers:
+            live = _units(made)[1 : len(at[o]) + 1] - _units(keep)[np.searchsorted(at[c], at[o])]
+            most = max(most, int(live.max(initial=1)))
+        found.append(most)
+    return tuple(found)
+
+
+def _bytes(units: Units) -> bytes:
+    return units.astype(np.int64, copy=False).tobytes()
+
+
+def _units(data: bytes) -> Units:
+    return np.frombuffer(data, np.int64)
+
+
+def _advance(op: int, upto: int, feeds: Feeds, done: list[int], trace: list[int]) -> None:
     """Run `op` until it has done `upto` steps, its producers first as far as needed; append every step to `trace`."""
     pending = [(op, upto)]
     while pending:
