@@ -156,7 +156,7 @@ class _Loops:
         axis = tirx.IterVar(ir.Range(0, batch), lane, tirx.IterVar.DataPar)
         regions = [self._region(p, lane) for p in self.places], [self._region(self.out, lane)]
         block = s_tir.SBlock([axis], *regions, "lstm", body, None, [self.cell, self.sum, self.gate, self.held], [], {})
-        return one_block(block, b, batch, [*self.places, self.out])
+        return one_block(block, [(b, batch)], [*self.places, self.out])
 
     def _region(self, buffer: Value, b: Scalar) -> Value:
         """The region of a parameter that sequence `b` reads or writes."""

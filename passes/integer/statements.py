@@ -24,10 +24,13 @@ def sequence(*statements: Value) -> Value:
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
-def one_block(block: Value, index: Scalar, extent: int, params: Sequence[Value]) -> Function:
-    """A PrimFunc of the buffers `params` that runs `block`, which has one axis, for every `index` below `extent`."""
+def one_block(block: Value, loops: Sequence[tuple[Scalar, int]], params: Sequence[Value]) -> Function:
+    """A PrimFunc of the buffers `params` that runs `block` for every index below the extent of each of its axes: `loops`
+    has both, the outermost first."""
     always = tirx.const(True, "bool")
-    nest = tirx.For(index, i32(0), i32(extent), tirx.ForKind.SERIAL, s_tir.SBlockRealize([index], always, block))
+    nest = s_tir.SBlockRealize([index for index, _ in loops], always, block)
+    for index, extent in reversed(loops):
+        nest = tirx.For(index, i32(0), i32(extent), tirx.ForKind.SERIAL, nest)
     root = s_tir.SBlockRealize([], always, s_tir.SBlock([], [], [], "root", nest, None, [], [], {}))
     attrs = ir.make_node("ir.DictAttrs", **{"tirx.noalias": True, "s_tir": True})
     return tirx.PrimFunc(list(params), root, ir.TupleType([]), attrs=attrs)

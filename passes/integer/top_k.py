@@ -55,7 +55,7 @@ def _places(rows: int, extent: int, k: int, dtype: str) -> Function:
     reads = [tirx.BufferRegion(x, [one, ir.Range(0, extent)])]
     writes = [tirx.BufferRegion(out, [one, ir.Range(0, k)])]
     block = s_tir.SBlock([axis], reads, writes, "top_k", body, None, [scratch], [], {})
-    return one_block(block, row, rows, [x, out])
+    return one_block(block, [(row, rows)], [x, out])
 
 
 def _compared(x: Value, scratch: Value, row: Scalar, i: Scalar, j: Scalar) -> Value:

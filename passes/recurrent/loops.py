@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from tvm_cascade.passes.integer.fixed_point import i32
+from tvm_cascade.passes.integer.statements import loop, one_block, sequence
 from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, s_tir, tirx
 from tvm_cascade.passes.recurrent.cells import Phase, Recurrence, products
 from tvm_cascade.passes.recurrent.functions import Activation, number
@@ -40,11 +42,11 @@ class _Sums:
         self.buffer, self.first = buffer, first
 
     def __getitem__(self, place: int) -> Scalar:
-        return self.buffer[_i32(self.first + place)]
+        return self.buffer[i32(self.first + place)]
 
     def set(self, place: int, value: Scalar) -> Value:
         """The store of a sum."""
-        return tirx.BufferStore(self.buffer, value, [_i32(self.first + place)])
+        return tirx.BufferStore(self.buffer, value, [i32(self.first + place)])
 
 
 class Loops:
@@ -85,14 +87,8 @@ class Loops:
         regions = [[self._region(name) for name in names] for names in (self.order, self.outputs)]
         scratch = [self.state, self.sums, *self.held.values()]
         block = s_tir.SBlock(axes, *regions, self.layer.kind, self._sequence(), None, scratch, [], {})
-        always = tirx.const(True, "bool")
-        nest = s_tir.SBlockRealize(list(loops.values()), always, block)
-        for v in (self.b, self.d):
-            nest = tirx.For(loops[v], _i32(0), _i32(counts[v]), tirx.ForKind.SERIAL, nest)
-        root = s_tir.SBlockRealize([], always, s_tir.SBlock([], [], [], "root", nest, None, [], [], {}))
-        attrs = ir.make_node("ir.DictAttrs", **{"tirx.noalias": True, "s_tir": True})
         params = [self.buffers[name] for name in (*self.order, *self.outputs)]
-        return tirx.PrimFunc(params, root, ir.TupleType([]), attrs=attrs)
+        return one_block(block, [(loops[v], counts[v]) for v in (self.d, self.b)], params)
 
     def _axes(self, name: str) -> str:
         """The axes of a parameter or output that blocks divide it by; others are named by a full stop."""
@@ -103,7 +99,7 @@ class Loops:
     def _region(self, name: str) -> Value:
         buffer, lanes = self.buffers[name], {"d": self.d, "b": self.b}
         ranges = [
-            ir.Range.from_min_extent(lanes[a], _i32(1)) if a in lanes else ir.Range(0, extent)
+            ir.Range.from_min_extent(lanes[a], i32(1)) if a in lanes else ir.Range(0, extent)
             for a, extent in zip(self._axes(name), buffer.shape, strict=False)
         ]
         return tirx.BufferRegion(buffer, ranges)
@@ -115,17 +111,17 @@ class Loops:
 
     def _sequence(self) -> Value:
         units, states = self.extents.units, self.extents.states
-        parts = [_loop("u", states, lambda u: tirx.BufferStore(self.state, self._initial("hidden", u), [_i32(0), u]))]
+        parts = [loop("u", states, lambda u: tirx.BufferStore(self.state, self._initial("hidden", u), [i32(0), u]))]
         if self.layer.kind == "lstm":
             cell = self.held["cell_state"]
-            parts.append(_loop("u", units, lambda u: tirx.BufferStore(cell, self._initial("cell", u), [u])))
-        parts.append(_loop("t", self.extents.steps, self._step))
+            parts.append(loop("u", units, lambda u: tirx.BufferStore(cell, self._initial("cell", u), [u])))
+        parts.append(loop("t", self.extents.steps, self._step))
         if "y_hidden" in self.outputs:
-            last = _i32(self.extents.steps % 2)
-            parts.append(_loop("u", states, lambda u: self._store("y_hidden", self.state[last, u], u)))
+            last = i32(self.extents.steps % 2)
+            parts.append(loop("u", states, lambda u: self._store("y_hidden", self.state[last, u], u)))
         if "y_cell" in self.outputs:
-            parts.append(_loop("u", units, lambda u: self._store("y_cell", self.held["cell_state"][u], u)))
-        return _in_order(*parts)
+            parts.append(loop("u", units, lambda u: self._store("y_cell", self.held["cell_state"][u], u)))
+        return sequence(*parts)
 
     def _initial(self, name: str, u: Scalar) -> Scalar:
         return self.buffers[name][tuple(self._place(name, u))] if name in self.buffers else number(0)
@@ -134,13 +130,13 @@ class Loops:
         return tirx.BufferStore(self.buffers[name], value, self._place(name, u, s))
 
     def _step(self, t: Scalar) -> Value:
-        mirrored = _i32(self.extents.steps - 1) - t
-        ways = {(False,): t, (True,): mirrored, (False, True): tirx.Select(self.d == _i32(0), t, mirrored)}
+        mirrored = i32(self.extents.steps - 1) - t
+        ways = {(False,): t, (True,): mirrored, (False, True): tirx.Select(self.d == i32(0), t, mirrored)}
         s = ways[self.layer.backward]
         parts = [self._phase(k, phase, t, s) for k, phase in enumerate(self.layer.phases)]
         if "projection" in self.buffers:
-            parts.append(_loop("p", self.extents.states, lambda p: self._projected(t, s, p)))
-        return _in_order(*parts)
+            parts.append(loop("p", self.extents.states, lambda p: self._projected(t, s, p)))
+        return sequence(*parts)
 
     def _projected(self, t: Scalar, s: Scalar, p: Scalar) -> Value:
         """Computes one of the states of a step from the units."""
@@ -151,7 +147,7 @@ class Loops:
         def add(u: Scalar) -> list[Value]:
             return [sums.set(0, sums[0] + self.held["whole_state"][u] * matrix[self.d, p, u])]
 
-        return _in_order(
+        return sequence(
             sums.set(0, number(0) if bias is None else bias[self.d, p]),
             _unrolled("u", self.extents.units, add),
             self._renew(t, p, _bounded(sums[0], self.layer.projection_clip)),
@@ -169,21 +165,21 @@ class Loops:
         together = units_together(count, self.extents.units)
 
         def units(v: Scalar) -> Value:
-            own = [(v * _i32(together) + _i32(n), _Sums(self.sums, n * count)) for n in range(together)]
+            own = [(v * i32(together) + i32(n), _Sums(self.sums, n * count)) for n in range(together)]
             first = [
                 sums.set(n, number(0) if bias is None else bias[self.d, u, n]) for u, sums in own for n in range(count)
             ]
             by_state = self._product(k, phase, False, v, lambda j: self._read(phase, t, j))
             if "hidden" not in self.buffers:  # a state of zero adds nothing
-                by_state = tirx.IfThenElse(t > _i32(0), by_state, None)
+                by_state = tirx.IfThenElse(t > i32(0), by_state, None)
             done = []
             for u, sums in own:
                 done += getattr(self, f"_{self.layer.kind}")(phase, t, u, sums)
                 done += self._written(t, s, u) if last and "projection" not in self.buffers else []
             by_input = self._product(k, phase, True, v, lambda i: self.buffers["x"][tuple(self._place("x", i, s))])
-            return _in_order(*first, by_input, by_state, *done)
+            return sequence(*first, by_input, by_state, *done)
 
-        return _loop("v", self.extents.units // together, units)
+        return loop("v", self.extents.units // together, units)
 
     def _product(self, k: int, phase: Phase, by_input: bool, v: Scalar, factor: Callable[[Scalar], Scalar]) -> Value:
         """Adds the products of the input (or the state) to the sums of the units in block `v`."""
@@ -202,10 +198,10 @@ class Loops:
         return self.held["reset_state"][j] if phase.of_reset else self._old(t, j)
 
     def _old(self, t: Scalar, u: Scalar) -> Scalar:
-        return self.state[t & _i32(1), u]
+        return self.state[t & i32(1), u]
 
     def _new(self, t: Scalar, u: Scalar) -> Scalar:
-        return self.state[(t + _i32(1)) & _i32(1), u]
+        return self.state[(t + i32(1)) & i32(1), u]
 
     def _lstm(self, phase: Phase, t: Scalar, u: Scalar, sums: _Sums) -> list[Value]:
         layer, cell = self.layer, self.held["cell_state"]
@@ -245,7 +241,7 @@ class Loops:
         return [self._renew(t, u, self._gate(0, sums[0]))]
 
     def _renew(self, t: Scalar, u: Scalar, value: Scalar) -> Value:
-        return tirx.BufferStore(self.state, value, [(t + _i32(1)) & _i32(1), u])
+        return tirx.BufferStore(self.state, value, [(t + i32(1)) & i32(1), u])
 
     def _watched(self, gate: str, total: Scalar, u: Scalar) -> Scalar:
         """The sum of a gate, `total`, which may look at the cell state through a peephole."""
@@ -264,7 +260,7 @@ class Loops:
         return first(value) if first == last else self._by_direction(first, last, value)
 
     def _by_direction(self, first: Activation, last: Activation, value: Scalar) -> Scalar:
-        return tirx.if_then_else(self.d == _i32(0), first(value), last(value))
+        return tirx.if_then_else(self.d == i32(0), first(value), last(value))
 
 
 def _bounded(value: Scalar, bound: float) -> Scalar:
@@ -275,22 +271,9 @@ def _buffer(name: str, shape: Sequence[int]) -> Value:
     return tirx.decl_buffer([int(d) for d in shape], "float32", name)
 
 
-def _i32(value: int) -> Scalar:
-    return tirx.const(value, "int32")
-
-
-def _loop(name: str, extent: int, body: Callable[[Scalar], Value]) -> Value:
-    var = tirx.Var(name, "int32")
-    return tirx.For(var, _i32(0), _i32(extent), tirx.ForKind.SERIAL, body(var))
-
-
 def _unrolled(name: str, extent: int, body: Callable[[Scalar], list[Value]]) -> Value:
     """A loop that does several iterations of `body` in each of its own, as many as divide `extent`."""
     step = next(n for n in _UNROLLED if extent % n == 0)
-    return _loop(
-        name, extent // step, lambda i: _in_order(*(v for n in range(step) for v in body(i * _i32(step) + _i32(n))))
+    return loop(
+        name, extent // step, lambda i: sequence(*(v for n in range(step) for v in body(i * i32(step) + i32(n))))
     )
-
-
-def _in_order(*statements: Value) -> Value:
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
