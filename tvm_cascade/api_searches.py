@@ -11,6 +11,7 @@ from tvm.ir import IRModule
 from tvm_cascade import pipeline
 from tvm_cascade.keywords import OptimizeKeywords, StagesKeywords, takes
 from tvm_cascade.request import LoadRequest, OptimizeRequest, OrderRequest, StagesRequest
+from tvm_cascade.schema.searches import Optimization, Order, Stages
 from tvm_cascade.search_monitor import SearchMonitor
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def order(
     until: str | Sequence[str] = (),
     from_: str | Sequence[str] = (),
     progress: Progress = silent,
-) -> dict[str, object]:
+) -> Order:
     """The order of least peak memory (Serenity): the JSON object of `tvm-cascade order`.
 
     Parameters
@@ -83,7 +84,7 @@ def stages(
     from_: str | Sequence[str] = (),
     progress: Progress = silent,
     **options: Unpack[StagesKeywords],
-) -> tuple[dict[str, object], str]:
+) -> tuple[Stages, str]:
     """The schedule of stages of least latency (IOS): the JSON object of `tvm-cascade stages`, and the same as text.
 
     Parameters
@@ -121,7 +122,7 @@ def stages(
     progress(f"{loaded.name}: scheduling")
     with SearchMonitor(request.time_limit) as limit:
         data, text = schedule(loaded.mod, request, progress)
-    return data | {"limited": limit.limited}, text
+    return {**data, "limited": limit.limited}, text
 
 
 @takes(OptimizeKeywords, OptimizeRequest)
@@ -133,7 +134,7 @@ def optimize(
     from_: str | Sequence[str] = (),
     progress: Progress = silent,
     **options: Unpack[OptimizeKeywords],
-) -> tuple[dict[str, object], str]:
+) -> tuple[Optimization, str]:
     """An equivalent graph of lower cost (MetaFlow): the JSON object of `tvm-cascade optimize`, and the same as text.
 
     Parameters
@@ -175,4 +176,4 @@ def optimize(
         from tvm_cascade.substitution.picture import draw
 
         draw(done.read.dag, done.result.dag, asked.picture)
-    return done.report | {"limited": limit.limited}, format_report(done.report)
+    return {**done.report, "limited": limit.limited}, format_report(done.report)

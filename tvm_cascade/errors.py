@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvm_cascade.messages import printable, printable_lines
+from tvm_cascade.schema.refusal import Error
 
 
 class CascadeError(Exception):
@@ -21,7 +22,7 @@ class CascadeError(Exception):
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(str(message)))
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Error:
         """What `--json` prints as `error`: the kind, the message, the remedy (empty where only the message has one) and
         the operators that it is about."""
         return {"kind": self.kind, "message": str(self), "remedy": self.remedy, "operators": list(self.operators)}
@@ -124,7 +125,7 @@ class InfeasibleError(CascadeError):
         self.culprits = self.operators = tuple(culprits)
         self.remedy = remedy
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Error:
         return {**super().to_dict(), "needed_bytes": self.needed, "available_bytes": self.available}
 
 

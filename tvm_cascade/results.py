@@ -11,6 +11,7 @@ from tvm_cascade.cascading import Bounds, Plan
 from tvm_cascade.report.estimate import Estimate, frontier_table
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import above, block_rows, does_twice, memory_map, summary
+from tvm_cascade.schema import plan as schema
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class PlanResult:
     frontier: tuple[tuple[int, float], ...]
     left_out: Mapping[str, str] = field(default_factory=dict)  # operator -> why it is in no cascade
     seconds: float = 0.0
-    rewritten: Mapping[str, object] | None = None  # substitutions made, and why; with `rewrite`, why none too
+    rewritten: schema.Rewritten | None = None  # substitutions made, and why; with `rewrite`, why none too
     estimates: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the frontier's plans
     bounds: Bounds | None = field(default=None, kw_only=True)  # of the search space at 1.00x
     concats: str = field(
@@ -55,10 +56,10 @@ class PlanResult:
         points = zip(self.frontier, self.estimates, strict=True)
         return [e.instructions for (peak, _), e in points if peak <= self.plan.peak][-1]
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> schema.Plan:
         """The JSON object of `tvm-cascade plan --json`."""
         plan = self.plan
-        found: dict[str, object] = {
+        found: schema.Plan = {
             "model": self.name,
             "baseline_peak_bytes": plan.baseline_peak,
             "peak_bytes": plan.peak,
@@ -68,10 +69,7 @@ class PlanResult:
             "gap_percent": None if does_twice(plan) else round(above(plan.peak, plan.bound), 2),
             "limited": self.limited,
             "bounds": self._bounds(),
-            "frontier": [
-                {"peak_bytes": p, "mac_factor": f, "channel_groups": bool(g)} | (e.to_dict() if e else {})
-                for (p, f), e, g in zip_longest(self.frontier, self.estimates, self.in_groups)
-            ],
+            "frontier": self._points(),
             "regions": region_rows(plan),
             "left_out": dict(self.left_out),
             "steps": step_rows(plan),
@@ -84,16 +82,28 @@ class PlanResult:
             "seconds": self.seconds,
         }
         if self.flash is not None:
-            found |= {"weight_bytes": self.flash[0], "estimated_code_bytes": self.flash[1]}
-        return found if self.rewritten is None else found | {"rewritten": self.rewritten}
+            found["weight_bytes"], found["estimated_code_bytes"] = self.flash
+        if self.rewritten is not None:
+            found["rewritten"] = self.rewritten
+        return found
 
-    def _bounds(self) -> dict[str, object] | None:
+    def _points(self) -> list[schema.Point]:
+        """The frontier as JSON objects."""
+        points: list[schema.Point] = []
+        for (peak, factor), estimate, marked in zip_longest(self.frontier, self.estimates, self.in_groups):
+            told: schema.Estimated = estimate.to_dict() if estimate else {}
+            points.append({"peak_bytes": peak, "mac_factor": factor, "channel_groups": bool(marked), **told})
+        return points
+
+    def _bounds(self) -> schema.Bounds | None:
         """Bounds at 1.00x and the plan's gaps in per cent; a plan that does work twice has no gap to them."""
         if self.bounds is None:
             return None
-        plan, found = self.plan, {"rows": self.bounds.rows, "pixels": self.bounds.pixels}
-        gaps = {k: None if does_twice(plan) else round(above(plan.peak, b), 2) for k, b in found.items()}
-        return {k: {"bytes": b, "gap_percent": gaps[k]} for k, b in found.items()}
+        return {"rows": self._bound(self.bounds.rows), "pixels": self._bound(self.bounds.pixels)}
+
+    def _bound(self, bound: int) -> schema.Bound:
+        plan = self.plan
+        return {"bytes": bound, "gap_percent": None if does_twice(plan) else round(above(plan.peak, bound), 2)}
 
     def to_text(self, verbose: bool = False) -> str:
         """The plan for reading; `verbose` adds why operators are left out of cascades."""
@@ -139,11 +149,19 @@ class CompileResult(PlanResult):
     files: tuple[str, ...] = ()
     ram_weight_bytes: int = 0  # of `ram_bytes`: weights that are copied there
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> schema.Compilation:
         """The JSON object of `tvm-cascade compile --json`."""
-        own = {"target": self.target, "board": self.board, "arena_bytes": self.plan.peak}
-        names = ("ram_bytes", "flash_bytes", "ram_weight_bytes", "elf")
-        return super().to_dict() | own | {name: getattr(self, name) for name in names} | {"files": list(self.files)}
+        return {
+            **super().to_dict(),
+            "target": self.target,
+            "board": self.board,
+            "arena_bytes": self.plan.peak,
+            "ram_bytes": self.ram_bytes,
+            "flash_bytes": self.flash_bytes,
+            "ram_weight_bytes": self.ram_weight_bytes,
+            "elf": self.elf,
+            "files": list(self.files),
+        }
 
     def to_text(self, verbose: bool = False) -> str:
         """A summary for the terminal: plan, memory of the image, project folder."""

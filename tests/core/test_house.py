@@ -22,7 +22,19 @@ ALGORITHMS = {
     "substitution",
     "parallel",
 }
-BASE = {"cache", "checks", "errors", "extras", "messages", "publish", "records", "request", "search_monitor", "sizes"}
+BASE = {
+    "cache",
+    "checks",
+    "errors",
+    "extras",
+    "messages",
+    "publish",
+    "records",
+    "request",
+    "schema",
+    "search_monitor",
+    "sizes",
+}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "cache": set(),
     "checks": set(),
@@ -32,6 +44,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "publish": set(),
     "records": set(),
     "request": set(),
+    "schema": set(),
     "search_monitor": set(),
     "sizes": set(),
     "graph": set(),

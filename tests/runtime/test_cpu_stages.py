@@ -9,6 +9,7 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 from dataclasses import replace
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.interface import features
@@ -22,6 +23,8 @@ from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime import finalists, has_cuda, threads
 from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import search_learned, search_measured, stages
+from tvm_cascade.schema import schema_of
+from tvm_cascade.schema.searches import Schedule as ScheduleJson
 from tvm_cascade.testing.builder import Net
 
 
@@ -93,6 +96,7 @@ def test_a_measured_schedule_is_run_beside_the_baselines():
     assert run["kept"] in run["milliseconds"] and "searched" in run["milliseconds"]
     assert all(ms > 0 for ms in run["milliseconds"].values()) and run["speedup"]["searched"] == 1
     assert f"kept: {run['kept']}" in text
+    Draft202012Validator(schema_of("stages", ScheduleJson)).validate(data)
 
 
 def test_the_fastest_program_is_kept(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 import numpy as np
 import pytest
 import tvm
+from jsonschema import Draft202012Validator
 from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
@@ -18,6 +20,8 @@ from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session
 from tvm_cascade.runtime.optimize_measured import Effort, optimize_measured
 from tvm_cascade.runtime.optimize_module import optimize_module
+from tvm_cascade.schema import schema_of
+from tvm_cascade.schema.searches import Substituted
 from tvm_cascade.substitution.costs import CUDNN, Latency
 from tvm_cascade.substitution.metaflow import SearchOptions
 from tvm_cascade.substitution.report import format_report
@@ -76,6 +80,7 @@ def test_measured_costs_keep_the_fastest_network(cost, tmp_path):
     assert ran["speedup"][ran["kept"]] == max(ran["speedup"].values()) or ran["kept"] == "original"
     assert ran["measurements"] > 0 and ran["not_measured"] == {}
     assert "kept: " + ran["kept"] in format_report(done.report)
+    Draft202012Validator(schema_of("optimize", Substituted)).validate(json.loads(json.dumps(done.report)))
     np.testing.assert_allclose(outputs(done.mod)[0], outputs(mod)[0], rtol=1e-4, atol=1e-5)
     again = optimize_module(mod, "llvm", cost, seconds=1, budget=1, database=tmp_path / "kernels.db")
     found = again.report["measured"]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from jsonschema import Draft202012Validator
 from tvm import s_tir
 from tvm.ir.utils import derived_object
 
@@ -43,6 +44,8 @@ from tvm_cascade.schedules.stages.stage_tuning import Machine, design, tune
 from tvm_cascade.schedules.tuning import metaschedule
 from tvm_cascade.schedules.tuning.in_process import local_pair
 from tvm_cascade.schedules.tuning.metaschedule import Search, ms
+from tvm_cascade.schema import schema_of
+from tvm_cascade.schema.searches import Schedule as ScheduleJson
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
 
@@ -272,6 +275,7 @@ def test_the_command_tunes_and_reports(tmp_path: Path, monkeypatch: pytest.Monke
         data, _ = stages(
             branches(), StagesRequest("llvm", variant="sequential", cost="measured", metaschedule=tmp_path, trials=1)
         )
+        Draft202012Validator(schema_of("stages", ScheduleJson)).validate(data)
         assert data["tuned"] == {"kernels": 2, "tuned": 2, "measured": measured}
     with pytest.raises(UsageError, match="--cost measured"):
         stages(branches(), StagesRequest("llvm", metaschedule=tmp_path))

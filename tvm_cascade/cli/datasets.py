@@ -8,8 +8,10 @@ from typing import Any
 import click
 
 from tvm_cascade.cli.guard import guarded, say, show
-from tvm_cascade.cli.options import JSON, MODEL, TARGETS, option, planning_alone
+from tvm_cascade.cli.json_option import prints
+from tvm_cascade.cli.options import MODEL, TARGETS, option, planning_alone
 from tvm_cascade.request import ValidateRequest
+from tvm_cascade.schema.datasets import Validation
 
 _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, metavar="D",
                      help="An .npz, or a folder of images or sounds, as said above.")  # fmt: skip
@@ -27,7 +29,7 @@ _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, m
         metavar="LOW,HIGH")  # fmt: skip
 @option(ValidateRequest, "timeout", "For one sample in the emulator.", metavar="SECONDS")
 @planning_alone
-@JSON
+@prints(Validation)
 @guarded
 def validate(model: Path, as_json: bool, **options: Any) -> None:
     """Compile MODEL and run a data set through it and through its reference: accuracy, differences, confusion matrix.

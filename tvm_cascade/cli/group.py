@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from tvm_cascade.cli import datasets, networks, projects, searches
+from tvm_cascade.cli import datasets, networks, projects, schemas, searches
 from tvm_cascade.cli.guard import JsonGroup
 
 
@@ -37,5 +37,6 @@ for _command in (
     searches.stages,
     searches.optimize,
     projects.flash,
+    schemas.schema,
 ):
     tvm_cascade.add_command(_command)

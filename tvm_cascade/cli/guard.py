@@ -15,6 +15,7 @@ from tvm_cascade.cli.progress_bar import lifted, progress_bar
 from tvm_cascade.cli.signals import Terminated, stoppable
 from tvm_cascade.errors import CascadeError, MissingToolError, UsageError
 from tvm_cascade.messages import printable, printable_lines
+from tvm_cascade.schema.refusal import Error
 from tvm_cascade.search_monitor import SearchMonitor
 
 
@@ -69,19 +70,19 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def told(kind: str, message: str) -> dict[str, object]:
+def told(kind: str, message: str) -> Error:
     """The record of an error that is none of the project's own; see `CascadeError.to_dict`."""
     return {"kind": kind, "message": message, "remedy": "", "operators": []}
 
 
-def _end(as_json: bool, error: Mapping[str, object], status: int, more: Mapping[str, object]) -> NoReturn:
+def _end(as_json: bool, error: Error, status: int, more: Mapping[str, object]) -> NoReturn:
     say(f"tvm-cascade: {error['message']}")
     if as_json:
         show(True, {"error": error, **more}, "")
     sys.exit(status)
 
 
-def _described(error: Exception) -> tuple[dict[str, object], int]:
+def _described(error: Exception) -> tuple[Error, int]:
     """The record (`CascadeError.to_dict`) and the exit status of an error."""
     if isinstance(error, CascadeError):
         return error.to_dict(), error.exit_status

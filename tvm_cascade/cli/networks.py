@@ -8,9 +8,11 @@ from typing import Any
 import click
 
 from tvm_cascade.cli.guard import guarded, say, show
-from tvm_cascade.cli.options import JSON, MODEL, TARGETS, TRIALS, option, planning, refuse_idle_trials
+from tvm_cascade.cli.json_option import prints
+from tvm_cascade.cli.options import MODEL, TARGETS, TRIALS, option, planning, refuse_idle_trials
 from tvm_cascade.cli.signals import first_interrupt_ends_searches
 from tvm_cascade.request import EmitRequest, KernelRequest, Request
+from tvm_cascade.schema.plan import Compilation, Plan
 
 
 @click.command()
@@ -18,7 +20,7 @@ from tvm_cascade.request import EmitRequest, KernelRequest, Request
 @option(Request, "target", f"One of {TARGETS}.", metavar="T")
 @planning
 @click.option("--verbose", "-v", is_flag=True, help="Say why operators are left out of cascades.")
-@JSON
+@prints(Plan)
 @guarded
 def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **options: Any) -> None:
     """Show how little memory MODEL (.tflite, .onnx, .pt2) needs, and where the bytes are.
@@ -63,7 +65,7 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the project."
 )
-@JSON
+@prints(Compilation)
 @guarded
 def compile(model: Path, as_json: bool, **options: Any) -> None:
     """Write a board project for MODEL: sources, weights for flash, linker script, main.c, and the linked image.

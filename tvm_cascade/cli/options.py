@@ -129,9 +129,6 @@ _PLANNING = (
 )  # fmt: skip
 _REPORT = option(EmitRequest, "report", "Write a self-contained HTML report to this .html file, or it, its pictures and data "
                  "into this folder.")  # fmt: skip
-JSON = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else there."
-)
 MODEL = click.argument("model", type=PATH)
 FOLDER = click.argument("directory", metavar="DIR", type=PATH)
 NEW_FOLDER = click.option("--output", "-o", type=PATH, required=True, help="A new folder.")

@@ -9,8 +9,10 @@ from typing import Any
 import click
 
 from tvm_cascade.cli.guard import guarded, say, show
-from tvm_cascade.cli.options import FOLDER, JSON, NEW_FOLDER, PATH, option, require_new_file
+from tvm_cascade.cli.json_option import prints
+from tvm_cascade.cli.options import FOLDER, NEW_FOLDER, PATH, option, require_new_file
 from tvm_cascade.request import RunRequest
+from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Flashed, Run
 
 
 @click.command()
@@ -22,7 +24,7 @@ from tvm_cascade.request import RunRequest
 @option(RunRequest, "port", "Run on a real board, over a serial port (after `flash`).", metavar="DEVICE")
 @option(RunRequest, "timeout", "For the emulation [600], or for one answer of the board at --port, an inference included [60].",
         metavar="SECONDS")  # fmt: skip
-@JSON
+@prints(Run)
 @guarded
 def run(directory: Path, as_json: bool, **options: Any) -> None:
     """Run the project in DIR on its emulated board, or in this process, and measure what it really takes."""
@@ -38,7 +40,7 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
 @FOLDER
 @click.option("--as", "kind", type=click.Choice(["zephyr", "arduino"]), required=True, help="Kind of package.")
 @NEW_FOLDER
-@JSON
+@prints(Export)
 @guarded
 def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
     """Write the network of the project in DIR, or the networks of a bundle, as a Zephyr module or an Arduino library."""
@@ -53,7 +55,7 @@ def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
 @click.argument("directories", metavar="DIR DIR...", nargs=-1, required=True, type=PATH)
 @click.option("--board", metavar="B", help="Board by name or .json. [default: that of the first network]")
 @NEW_FOLDER
-@JSON
+@prints(Bundle)
 @guarded
 def bundle(directories: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Write one image of several compiled networks that share one arena: the largest one's, not the sum."""
@@ -70,7 +72,7 @@ def bundle(directories: tuple[Path, ...], as_json: bool, **options: Any) -> None
               help="serial: answers `run --port`; application: main.c as you have written it.")  # fmt: skip
 @click.option("--tool", metavar="T", help="pyocd, openocd or st-flash. [default: the first that is installed]")
 @click.option("--probe", metavar="SERIAL", help="Serial number of the debug probe, where several are plugged in.")
-@JSON
+@prints(Flashed)
 @guarded
 def flash(directory: Path, as_json: bool, **options: Any) -> None:
     """Write the project in DIR to the board that is plugged in."""
@@ -82,7 +84,7 @@ def flash(directory: Path, as_json: bool, **options: Any) -> None:
 
 @click.command()
 @click.option("--model", type=PATH, help="Also name every operator of this file that is missing.")
-@JSON
+@prints(Diagnosis)
 @guarded
 def doctor(model: Path | None, as_json: bool) -> None:
     """Say what is installed, what is missing, and how to get it."""

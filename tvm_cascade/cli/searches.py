@@ -9,9 +9,9 @@ from typing import Any, cast
 import click
 
 from tvm_cascade.cli.guard import guarded, say, show
+from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.options import (
     INPUT_SHAPE,
-    JSON,
     MODEL,
     PATH,
     TIME_LIMIT,
@@ -25,6 +25,7 @@ from tvm_cascade.cli.options import (
     require_tvm_target,
 )
 from tvm_cascade.request import AllocateRequest, LoadRequest, OptimizeRequest, OrderRequest, StagesRequest
+from tvm_cascade.schema.searches import Layout, Optimization, Order, Stages
 
 _TARGET = click.option("--target", required=True, metavar="T", callback=require_tvm_target, help="cuda or llvm.")
 _DEVICE = option(StagesRequest, "device", "Device description. [default: the target's generic one]", metavar="D")
@@ -37,7 +38,7 @@ _MEASUREMENTS = option(StagesRequest, "database", "Keep measurements here, and u
               help="Stop at the first layout within N bytes; exit 1 if there is none.")  # fmt: skip
 @click.option("-o", "--output", type=PATH, callback=require_new_file, help="Write id,lower,upper,size,offset here.")
 @TIME_LIMIT
-@JSON
+@prints(Layout)
 @guarded
 def allocate(buffers: Path, output: Path | None, as_json: bool, **options: Any) -> None:
     """Give buffers with lifetimes offsets in the smallest arena (columns id,lower,upper,size; half-open lifetimes)."""
@@ -55,7 +56,7 @@ def allocate(buffers: Path, output: Path | None, as_json: bool, **options: Any) 
 @TIME_LIMIT
 @INPUT_SHAPE
 @cutting
-@JSON
+@prints(Order)
 @guarded
 def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> None:
     """Find the order of MODEL's operators with the smallest peak memory, whole tensors, proven optimal where it ends.
@@ -104,7 +105,7 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @TIME_LIMIT
 @INPUT_SHAPE
 @cutting
-@JSON
+@prints(Stages)
 @guarded
 def stages(model: Path, as_json: bool, **options: Any) -> None:
     """Find which operators of MODEL run at the same time, or merged into one, for the lowest latency (IOS)."""
@@ -136,7 +137,7 @@ def stages(model: Path, as_json: bool, **options: Any) -> None:
 @TIME_LIMIT
 @INPUT_SHAPE
 @cutting
-@JSON
+@prints(Optimization)
 @guarded
 def optimize(model: Path, as_json: bool, **options: Any) -> None:
     """Find an equivalent graph for MODEL that costs less, by relaxed substitutions (MetaFlow)."""

@@ -10,6 +10,7 @@ from tvm_cascade.memory.allocate import AllocateOptions, allocate
 from tvm_cascade.memory.problem import Allocation, Buffer, Problem
 from tvm_cascade.publish import whole_file
 from tvm_cascade.request import AllocateRequest
+from tvm_cascade.schema.searches import Layout
 from tvm_cascade.search_monitor import SearchMonitor
 
 _COLUMNS = ("id", "lower", "upper", "size")
@@ -69,7 +70,7 @@ def write(path: str | Path, problem: Problem, allocation: Allocation) -> None:
             out.writerow((b.name, b.lower, b.upper, b.size, offset))
 
 
-def run(path: str | Path, request: AllocateRequest | None = None, out: str | Path | None = None) -> dict[str, object]:
+def run(path: str | Path, request: AllocateRequest | None = None, out: str | Path | None = None) -> Layout:
     """The command `tvm-cascade allocate`: a dictionary of `peak_bytes`, `bound_bytes`, `optimal`, `limited` and `seconds`.
 
     With a capacity the search may take far longer; it stops at the first layout that fits.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade.errors import UsageError
@@ -16,6 +16,7 @@ from tvm_cascade.micro.image_text import SHARED_ARENA
 from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.publish import publish, require_empty
+from tvm_cascade.schema.projects import Bundle
 
 _DEFINES = re.compile(r"^#define (?!tvm_cascade)(\w+)", re.M)
 
@@ -35,10 +36,19 @@ class BundleResult:
     shared_weight_bytes: int = 0  # of `flash_bytes`: weights that several networks have in common, stored once
     saved_flash_bytes: int = 0  # by sharing them
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Bundle:
         """The JSON object of `tvm-cascade bundle --json`."""
-        made: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
-        return made | {"networks": list(self.networks)}
+        return {
+            "networks": list(self.networks),
+            "board": self.board,
+            "arena_bytes": self.arena_bytes,
+            "separate_bytes": self.separate_bytes,
+            "ram_bytes": self.ram_bytes,
+            "flash_bytes": self.flash_bytes,
+            "elf": self.elf,
+            "shared_weight_bytes": self.shared_weight_bytes,
+            "saved_flash_bytes": self.saved_flash_bytes,
+        }
 
     def to_text(self) -> str:
         """A summary for the terminal: networks, memory sizes, and the path of the image."""

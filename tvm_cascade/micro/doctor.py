@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +18,12 @@ from tvm_cascade import extras
 from tvm_cascade.cores import CORES
 from tvm_cascade.cores.families import ARM, RISCV
 from tvm_cascade.errors import UnsupportedOperatorError
+from tvm_cascade.schema.projects import Diagnosis, Installed, LeftFloat
 
 if TYPE_CHECKING:
     from tvm_cascade.passes.float_remains import FloatRemain
 
 _OLDEST_PYTHON = (3, 10)
-_COSTS = ("operator", "reason", "bytes", "macs", "flash_bytes")  # of a `FloatRemain`, as the JSON object has them
 _PACKAGES = (  # distribution, what for, required
     ("apache-tvm", "compiling networks", True),
     ("numpy", "compiling networks", True),
@@ -65,6 +65,17 @@ class Check:
     required: bool  # without it nothing works
     remedy: str = ""
 
+    def to_dict(self) -> Installed:
+        """The check as a JSON object."""
+        return {
+            "name": self.name,
+            "found": self.found,
+            "version": self.version,
+            "needed_for": self.needed_for,
+            "required": self.required,
+            "remedy": self.remedy,
+        }
+
     def __str__(self) -> str:
         if self.found:
             return f"{self.name} {self.version}".rstrip()
@@ -88,16 +99,16 @@ class Doctor:
         """Whether everything that is required is installed and the model, if any, has no unsupported operator."""
         return healthy(self.checks) and not self.unsupported
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Diagnosis:
         """The JSON object of `tvm-cascade doctor --json`."""
         return {
             "ok": self.ok,
-            "checks": [asdict(check) for check in self.checks],
+            "checks": [check.to_dict() for check in self.checks],
             "model": self.model,
             "unread": self.unread,
             "unsupported_operators": None if self.unread else list(self.unsupported),
             "remedy": self.remedy,
-            "left_float": None if self.unread else [{k: getattr(one, k) for k in _COSTS} for one in self.left_float],
+            "left_float": None if self.unread else [_told(one) for one in self.left_float],
             "float_network": self.float_bytes > 0,
         }
 
@@ -157,6 +168,16 @@ def diagnose(model: str | Path | None = None) -> Doctor:
         largest = max((one.bytes for one in remains), default=0)
         return Doctor(checks, missing, (), str(model), largest, remedy=remedy)
     return Doctor(checks, missing, remains, str(model), remedy=remedy)
+
+
+def _told(one: FloatRemain) -> LeftFloat:
+    return {
+        "operator": one.operator,
+        "reason": one.reason,
+        "bytes": one.bytes,
+        "macs": one.macs,
+        "flash_bytes": one.flash_bytes,
+    }
 
 
 def _left_float(one: FloatRemain) -> str:

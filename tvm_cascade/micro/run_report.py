@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.micro.compare_outputs import FLOAT_TOLERANCE
+from tvm_cascade.schema.projects import Run
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,22 @@ class RunReport:
         within = self.arena_high_water_bytes <= self.arena_bytes and self.executed_macs == self.planned_macs
         return within and self.equals_host and self.match is not False
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Run:
         """The JSON object of `tvm-cascade run --json`."""
-        return {name: value for name, value in vars(self).items() if name not in ("outputs", "output_step")}
+        return {
+            "board": self.board,
+            "arena_bytes": self.arena_bytes,
+            "arena_high_water_bytes": self.arena_high_water_bytes,
+            "stack_bytes": self.stack_bytes,
+            "executed_macs": self.executed_macs,
+            "planned_macs": self.planned_macs,
+            "instructions": self.instructions,
+            "equals_host": self.equals_host,
+            "match": self.match,
+            "max_abs_diff": self.max_abs_diff,
+            "tolerance": self.tolerance,
+            "reference_note": self.reference_note,
+        }
 
     def to_text(self) -> str:
         """The report as text, one line for each measurement."""

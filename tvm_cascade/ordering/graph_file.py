@@ -16,6 +16,7 @@ from tvm_cascade.errors import GraphError, LoadError, UsageError
 from tvm_cascade.graph import Graph, Op, Tensor
 from tvm_cascade.ordering.report import order_report
 from tvm_cascade.request import LoadRequest, OrderRequest
+from tvm_cascade.schema.searches import Order
 
 _MOST_BYTES = 1 << 53  # of all tensors: JSON readers and the compiled search keep such sums exactly
 _FORMAT = 'write {"tensors": [bytes, ...], "ops": [{"inputs": [tensor, ...], "outputs": [tensor, ...]}, ...]}'
@@ -26,7 +27,7 @@ def is_graph_file(model: object) -> TypeGuard[str | Path]:
     return isinstance(model, str | Path) and Path(model).suffix.lower() == ".json"
 
 
-def order_graph_file(path: str | Path, asked: OrderRequest, reading: LoadRequest) -> dict[str, object]:
+def order_graph_file(path: str | Path, asked: OrderRequest, reading: LoadRequest) -> Order:
     """The JSON object of `order` for a plain graph, in which operators are numbers.
 
     Raises
@@ -42,7 +43,7 @@ def order_graph_file(path: str | Path, asked: OrderRequest, reading: LoadRequest
     assert not isinstance(asked.on_chip, str)
     data = order_report(graph, asked.rewrite, asked.on_chip, asked.time_limit)
     number = {op.name: op.index for op in graph.ops}
-    return data | {"order": [number[str(name)] for name in data["order"]]}  # type: ignore[attr-defined]
+    return {**data, "order": [number[str(name)] for name in data["order"]]}
 
 
 def read_graph(path: str | Path) -> Graph:

@@ -10,12 +10,13 @@ from tvm_cascade.memory.traffic import traffic
 from tvm_cascade.ordering.rewriting import fold_concats, nodes
 from tvm_cascade.ordering.solve import OrderOptions, order
 from tvm_cascade.ordering.validate import footprint, peak_of, validate
+from tvm_cascade.schema.searches import Order
 from tvm_cascade.search_monitor import SearchMonitor
 
 
 def order_report(
     graph: Graph, rewrite: bool = False, on_chip: int | None = None, time_limit: float | None = None
-) -> dict[str, object]:
+) -> Order:
     """The order of least memory as a JSON object; sizes in bytes, `order` as operator names.
 
     `rewrite` removes concats, whose consumers then read the parts, if that lowers the peak (`rewritten` says so). Sizes are

@@ -12,14 +12,15 @@ from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
 from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of, schedule
 from tvm_cascade.parallel.timeline import draw_timeline, text_timeline
+from tvm_cascade.schema.searches import Schedule as ScheduleJson
 
 
-def stages_report(graph: Graph, options: Options, model: CostModel) -> dict[str, object]:
+def stages_report(graph: Graph, options: Options, model: CostModel) -> ScheduleJson:
     """Search for the best schedule of `graph` and describe it as a JSON object; see `describe` for the keys."""
     return describe(schedule(graph, model, options), model)
 
 
-def describe(network_schedule: NetworkSchedule, model: CostModel) -> dict[str, object]:
+def describe(network_schedule: NetworkSchedule, model: CostModel) -> ScheduleJson:
     """The JSON object of a network's schedule.
 
     Keys: `stages` (list of `{strategy, groups}` with groups of operator names), `cost_ms`, `bound_ms`, `sequential_ms`,
@@ -57,7 +58,7 @@ def run_stages(
     load: str | Path | None = None,
     output: str | Path | None = None,
     picture: str | Path | None = None,
-) -> tuple[dict[str, object], str]:
+) -> tuple[ScheduleJson, str]:
     """The command `stages`: the JSON object of a schedule, and the same as text.
 
     Parameters
@@ -82,7 +83,7 @@ def run_stages(
 
 def finish_report(
     network_schedule: NetworkSchedule, model: CostModel, output: str | Path | None, picture: str | Path | None
-) -> tuple[dict[str, object], str]:
+) -> tuple[ScheduleJson, str]:
     """Save the schedule and draw its timeline, where a path is given; returns the JSON object and the text."""
     if output is not None:
         save_schedule(output, network_schedule.units.graph, network_schedule.schedule, model.name)

@@ -17,6 +17,7 @@ from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cores.cortex_m4 import STEPS
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.graph import Graph, Op, Window
+from tvm_cascade.schema.plan import Estimated
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Estimate:
     def traffic_bytes(self) -> int:
         return self.read_bytes + self.written_bytes + self.weight_bytes
 
-    def to_dict(self) -> dict[str, int]:
+    def to_dict(self) -> Estimated:
         """The estimate as a JSON object."""
         return {
             "estimated_instructions": self.instructions,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm_cascade.cascading.plan import Plan, Segment, Storage
 from tvm_cascade.cascading.regions import partition
 from tvm_cascade.graph import Tensor
 from tvm_cascade.report.text import block_rows, live_bytes
+from tvm_cascade.schema.plan import Region, Ring, Step
 
 
-def step_rows(plan: Plan) -> list[dict[str, Any]]:
+def step_rows(plan: Plan) -> list[Step]:
     """One record per operator, and per source of a streamed input, in execution order.
 
     `live_bytes` is what blocks occupy while the operator's segment runs, bytes that two of them share counted once;
@@ -20,23 +21,42 @@ def step_rows(plan: Plan) -> list[dict[str, Any]]:
     return [row for _, row in operator_rows(plan)]
 
 
-def operator_rows(plan: Plan) -> list[tuple[int | None, dict[str, Any]]]:
+def operator_rows(plan: Plan) -> list[tuple[int | None, Step]]:
     """The records of `step_rows`, each with the operator's index; None of sources."""
     blocks = block_rows(plan)
     region_of = partition(plan.graph).region_of
-    rows: list[tuple[int | None, dict[str, Any]]] = []
+    rows: list[tuple[int | None, Step]] = []
     for k, segment in enumerate(plan.segments):
         live = live_bytes(blocks, k)
         order = sorted((o for o in segment.ops if not plan.graph.ops[o].view), key=_first_step(segment))
         for t in segment.streamed:
             name = f"rows of {plan.graph.tensors[t].name}"
-            head = {"segment": k, "region": None, "live_bytes": live, "operator": name, "kind": "source"}
-            rows.append((None, head | {"steps": segment.trace.count(-1 - t), "by": "1 row"} | _outputs(plan, (t,))))
+            source: Step = {
+                "segment": k,
+                "region": None,
+                "live_bytes": live,
+                "operator": name,
+                "kind": "source",
+                "steps": segment.trace.count(-1 - t),
+                "by": "1 row",
+                "output": _outputs(plan, (t,)),
+                "rings": _rings(plan, (t,)),
+            }
+            rows.append((None, source))
         for o in order:
             op = plan.graph.ops[o]
-            steps = segment.trace.count(o) * max(len(segment.stripes), 1)
-            head = {"segment": k, "region": region_of[o], "live_bytes": live, "operator": op.name, "kind": op.kind}
-            rows.append((o, head | {"steps": steps, "by": _makes(plan, segment, o)} | _outputs(plan, op.outputs)))
+            row: Step = {
+                "segment": k,
+                "region": region_of[o],
+                "live_bytes": live,
+                "operator": op.name,
+                "kind": op.kind,
+                "steps": segment.trace.count(o) * max(len(segment.stripes), 1),
+                "by": _makes(plan, segment, o),
+                "output": _outputs(plan, op.outputs),
+                "rings": _rings(plan, op.outputs),
+            }
+            rows.append((o, row))
     return rows
 
 
@@ -75,13 +95,15 @@ def _makes(plan: Plan, segment: Segment, op: int) -> str:
     return "1 row" if tile.rows == 1 else f"{tile.rows} rows"
 
 
-def _outputs(plan: Plan, outputs: Sequence[int]) -> dict[str, Any]:
-    """Storage of an operator's outputs: as text, and a record for each that lies in a ring."""
+def _outputs(plan: Plan, outputs: Sequence[int]) -> str:
+    """Storage of an operator's outputs as text."""
+    return ", ".join(_storage_text(plan.graph.tensors[t], plan.storages[t]) for t in outputs)
+
+
+def _rings(plan: Plan, outputs: Sequence[int]) -> list[Ring]:
+    """A record for each output that lies in a ring."""
     tensors = [(plan.graph.tensors[t], plan.storages[t]) for t in outputs]
-    return {
-        "output": ", ".join(_storage_text(t, s) for t, s in tensors),
-        "rings": [_ring(t, s) for t, s in tensors if s.is_ring(t.rows)],
-    }
+    return [_ring(t, s) for t, s in tensors if s.is_ring(t.rows)]
 
 
 def _storage_text(tensor: Tensor, storage: Storage) -> str:
@@ -93,7 +115,7 @@ def _storage_text(tensor: Tensor, storage: Storage) -> str:
     return f"ring of {storage.height} of {tensor.rows} rows{wide}, {storage.size} bytes"
 
 
-def _ring(tensor: Tensor, storage: Storage) -> Mapping[str, Any]:
+def _ring(tensor: Tensor, storage: Storage) -> Ring:
     return {
         "tensor": tensor.name,
         "bytes": storage.size,
@@ -104,10 +126,10 @@ def _ring(tensor: Tensor, storage: Storage) -> Mapping[str, Any]:
     }
 
 
-def region_rows(plan: Plan) -> list[dict[str, Any]]:
+def region_rows(plan: Plan) -> list[Region]:
     """One record per region: its operators, the segments that it was cut into, and the largest live bytes of these."""
     blocks = block_rows(plan)
-    rows: list[dict[str, Any]] = []
+    rows: list[Region] = []
     for ops in partition(plan.graph).regions:
         inside = set(ops)
         segments = [k for k, s in enumerate(plan.segments) if any(o in inside for o in s.ops)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from tvm_cascade.cascading import Bounds, Plan, Storage
+from tvm_cascade.schema.plan import Block
 
 
 def _name(plan: Plan, block: str) -> str:
@@ -30,9 +30,9 @@ def _ring(storage: Storage, rows: int) -> str:
     return f", ring of {storage.height} of {rows} rows"
 
 
-def block_rows(plan: Plan) -> list[dict[str, Any]]:
+def block_rows(plan: Plan) -> list[Block]:
     """One record per block of the arena: name, kind, offset and size in bytes, life in segments."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Block] = []
     segment_of = {o: k for k, s in enumerate(plan.segments) for o in s.ops}
     for block, offset in zip(plan.buffers, plan.allocation.offsets, strict=True):
         kind, _, number = block.partition(" ")
@@ -47,8 +47,10 @@ def block_rows(plan: Plan) -> list[dict[str, Any]]:
             else:
                 size, lower = getattr(plan.segments[k], f"{kind}_bytes"), k  # state or scratch
             upper, ring = lower + 1, False
-        life = {"lower": lower, "upper": upper, "ring": ring}
-        rows.append({"name": _name(plan, block), "kind": kind, "offset": offset, "bytes": size, **life})
+        name = _name(plan, block)
+        rows.append(
+            {"name": name, "kind": kind, "offset": offset, "bytes": size, "lower": lower, "upper": upper, "ring": ring}
+        )
     return rows
 
 
@@ -64,7 +66,7 @@ def memory_map(plan: Plan, width: int = 48) -> str:
     return "\n".join(lines)
 
 
-def live_bytes(rows: Sequence[Mapping[str, Any]], segment: int) -> int:
+def live_bytes(rows: Sequence[Block], segment: int) -> int:
     """Bytes of the arena that blocks occupy while a segment runs; bytes that two of them share count once."""
     return covered((r["offset"], r["offset"] + r["bytes"]) for r in rows if r["lower"] <= segment < r["upper"])
 

@@ -8,7 +8,7 @@ interval excludes chance.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.runtime.choose_module import Choice, decide
 from tvm_cascade.runtime.execute import Session, compile_stages, threads
+from tvm_cascade.schema.searches import Timed
 
 MARGIN = 0.01
 RUNS = 15
@@ -40,7 +41,7 @@ class Finalists:
     def chosen(self) -> str:
         return self.names[self.choice.best]
 
-    def to_dict(self) -> Mapping[str, object]:
+    def to_dict(self) -> Timed:
         """The JSON object `measured` of a schedule."""
         return {
             "kept": self.chosen,

@@ -23,6 +23,7 @@ from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.passes.substitution_write import fold, write_with_parameters
 from tvm_cascade.publish import whole_file
 from tvm_cascade.runtime.optimize_measured import SECONDS, Effort, optimize_measured
+from tvm_cascade.schema.searches import Substituted
 from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.costs import STAGES, TVM, Latency, Limited, parse_cost
 from tvm_cascade.substitution.export_onnx import export_onnx
@@ -47,7 +48,7 @@ class Optimized:
     """A rewritten module, the search's result for `main`, and the report."""
 
     mod: tvm.IRModule
-    report: dict[str, object]
+    report: Substituted
     result: SearchResult
     read: Read
 

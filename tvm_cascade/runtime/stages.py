@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,16 @@ from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime.finalists import keep_fastest
 from tvm_cascade.runtime.tune_stages import tune_stages
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
+from tvm_cascade.schedules.stages.stage_tuning import Report
 from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
+from tvm_cascade.schema.searches import Schedule
 
 _LEARNED_BUDGET = 400  # measurements of a learned search, besides the operators alone
 
 
 def stages(
     mod: tvm.IRModule, request: StagesRequest | None = None, progress: Progress = lambda _text: None
-) -> tuple[dict[str, object], str]:
+) -> tuple[Schedule, str]:
     """The command `stages`: the JSON object (`parallel.report.describe`) and the text for a reader.
 
     Measured and learned schedules for this machine's CPU are run in turn with the sequential and the greedy one (`finalists`),
@@ -60,39 +61,41 @@ def stages(
     return _measured(net, options, asked, progress)
 
 
-def _run(
-    graph: Graph, asked: StagesRequest, options: Options, model: CostModel | None = None
-) -> tuple[dict[str, object], str]:
+def _run(graph: Graph, asked: StagesRequest, options: Options, model: CostModel | None = None) -> tuple[Schedule, str]:
     """`run_stages` with the files of a request."""
     files: dict[str, Any] = {"load": asked.load, "output": asked.output, "picture": asked.picture}
     return run_stages(graph, asked.target, asked.device, options=options, model=model, **files)
 
 
-def _measured(
-    net: StageGraph, options: Options, asked: StagesRequest, progress: Progress
-) -> tuple[dict[str, object], str]:
+def _measured(net: StageGraph, options: Options, asked: StagesRequest, progress: Progress) -> tuple[Schedule, str]:
     """`stages` with costs of this machine."""
     units = unit_graph(net.graph, asked.unit)
-    tuning: dict[str, object] = {}
+    tuned: Report | None = None
     if asked.metaschedule is not None:
         tuned = tune_stages(net, units, asked.metaschedule, asked.target, None, Search(asked.trials), progress)
-        tuning = {"tuned": asdict(tuned)}
     model = measured_model(net, units, asked.database, asked.target, asked.metaschedule)
     pricing: CostModel = model
     if asked.load is not None:
         data, text = _run(net.graph, asked, options, model)
-        return data | tuning, text
+        return _with_tuning(data, tuned), text
     if asked.cost == "measured":
         best = search_measured(net, model, options)
     else:
         best, pricing = search_learned(net, units, model, options)
     if asked.target.startswith("cuda"):
         data, text = finish_report(best, pricing, asked.output, asked.picture)
-        return data | tuning, text
+        return _with_tuning(data, tuned), text
     best, run = keep_fastest(net, best, pricing, options, metaschedule=asked.metaschedule)
     data, text = finish_report(best, pricing, asked.output, asked.picture)
     times = ", ".join(f"{n} {t:.3f} ms" for n, t in zip(run.names, run.choice.milliseconds, strict=True))
-    return data | tuning | {"measured": run.to_dict()}, f"run in turn, least: {times}; kept: {run.chosen}\n{text}"
+    made: Schedule = {**_with_tuning(data, tuned), "measured": run.to_dict()}
+    return made, f"run in turn, least: {times}; kept: {run.chosen}\n{text}"
+
+
+def _with_tuning(data: Schedule, report: Report | None) -> Schedule:
+    if report is None:
+        return data
+    return {**data, "tuned": {"kernels": report.kernels, "tuned": report.tuned, "measured": report.measured}}
 
 
 def measured_model(

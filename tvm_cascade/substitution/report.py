@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from tvm_cascade.schema.searches import Figures, Substituted, Trial
 from tvm_cascade.substitution.costs import TVM, Engine, figures, peak_bytes
 from tvm_cascade.substitution.dag import Dag
 from tvm_cascade.substitution.metaflow import SearchResult, Step
 
 
-def columns(dag: Dag, engine: Engine = TVM) -> dict[str, int]:
+def columns(dag: Dag, engine: Engine = TVM) -> Figures:
     """Table 2 of MetaFlow (SysML 2019) without the time: operators, FLOPs, bytes moved, kernels, peak activations."""
     each = [figures(node, engine) for node in dag.nodes]
     return {
@@ -22,7 +23,7 @@ def columns(dag: Dag, engine: Engine = TVM) -> dict[str, int]:
     }
 
 
-def optimize_report(before: Dag, result: SearchResult, unit: str = "ms", engine: Engine = TVM) -> dict[str, object]:
+def optimize_report(before: Dag, result: SearchResult, unit: str = "ms", engine: Engine = TVM) -> Substituted:
     """The `optimize` command's JSON object.
 
     `cost_before`, `cost_after` in `unit`, `steps` (list of {rule, operators, cost}), `graphs_explored`, `seconds`;
@@ -45,7 +46,7 @@ def optimize_report(before: Dag, result: SearchResult, unit: str = "ms", engine:
     }
 
 
-def format_report(report: dict, limit: int = 40) -> str:
+def format_report(report: Substituted, limit: int = 40) -> str:
     """The report as text; at most `limit` steps of the winning sequence are listed."""
     before, after = report["before"], report["after"]
     unit = report["cost_unit"]
@@ -66,7 +67,7 @@ def format_report(report: dict, limit: int = 40) -> str:
     return "\n".join(lines)
 
 
-def _measured(data: dict) -> list[str]:
+def _measured(data: Trial) -> list[str]:
     """Lines on the measurements of `--cost measured` and `--cost learned`."""
     speed = data["speedup"]
     each = [f"{name} {ms:.3f} ms ({speed[name]:.2f}x)" for name, ms in data["milliseconds"].items()]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
+
+from tvm_cascade.schema.datasets import Validation
 
 _FEW = 12  # classes whose matrix is printed, or pairs that are
 
@@ -32,11 +34,24 @@ class ValidationReport:
     classes: tuple[str, ...]  # what labels 0, 1, ... are called: the folders of the data, else empty
     seconds: float  # wall time
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Validation:
         """The JSON object of `tvm-cascade validate --json`."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        rows = None if self.confusion is None else [list(row) for row in self.confusion]
-        return found | {"confusion": rows, "classes": list(self.classes)}
+        return {
+            "model": self.model,
+            "board": self.board,
+            "reference": self.reference,
+            "samples": self.samples,
+            "accuracy": self.accuracy,
+            "reference_accuracy": self.reference_accuracy,
+            "agreement": self.agreement,
+            "rmse": self.rmse,
+            "mae": self.mae,
+            "max_abs_diff": self.max_abs_diff,
+            "cosine": self.cosine,
+            "confusion": None if self.confusion is None else [list(row) for row in self.confusion],
+            "classes": list(self.classes),
+            "seconds": self.seconds,
+        }
 
     def to_text(self) -> str:
         """The report for reading."""

@@ -1,0 +1,31 @@
+"""What `validate` prints under `--json`."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from tvm_cascade.schema.units import Count, Ratio, Seconds
+
+
+class Validation(TypedDict):
+    """What a compiled network got right on a data set, beside its reference. A class is the first largest output."""
+
+    model: Annotated[str, "Name of the model's file"]
+    board: Annotated[str, "Where the program ran: a board, or 'host'"]
+    reference: Annotated[str, "What computed the outputs to compare with"]
+    samples: Annotated[Count, "Number of samples"]
+    accuracy: Annotated[
+        Ratio | None, "Share of samples that the emitted program gives their label; null without labels"
+    ]
+    reference_accuracy: Annotated[Ratio | None, "The same of the reference"]
+    agreement: Annotated[Ratio, "Share of samples that both give the same class"]
+    rmse: Annotated[Ratio, "Root of the mean square difference from the reference, in real values"]
+    mae: Annotated[Ratio, "Mean absolute difference"]
+    max_abs_diff: Annotated[Ratio, "Largest absolute difference"]
+    cosine: Annotated[float, "Mean over samples of the cosine between the program's outputs and the reference's"]
+    confusion: Annotated[
+        list[list[Count]] | None,
+        "Samples by label (rows) and class (columns); null without labels or with very many classes",
+    ]
+    classes: Annotated[list[str], "What the labels are called: the folders of the data, else empty"]
+    seconds: Annotated[Seconds, "Time taken"]

@@ -1,0 +1,139 @@
+"""What `plan` and `compile` print under `--json`."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from tvm_cascade.schema.units import Bytes, Count, Percent, Ratio, Seconds
+
+
+class Bound(TypedDict):
+    """A proven lower bound of the arena."""
+
+    bytes: Annotated[Bytes, "No plan of this search space has a smaller arena"]
+    gap_percent: Annotated[Percent | None, "The arena above it; null where work is done twice"]
+
+
+class Bounds(TypedDict):
+    """Lower bounds of the search spaces at 1.00x multiply-accumulates."""
+
+    rows: Annotated[Bound, "Steps of whole rows"]
+    pixels: Annotated[Bound, "Steps of pixels"]
+
+
+class Estimated(TypedDict, total=False):
+    """Estimated costs of one inference."""
+
+    estimated_instructions: Annotated[Count, "Instructions of one inference"]
+    estimated_traffic_bytes: Annotated[Bytes, "Read and written by kernels"]
+    estimated_weight_bytes: Annotated[Bytes, "Of weights, read from flash"]
+    kernel_calls: Annotated[Count, "Calls of kernels, exact"]
+
+
+class Point(Estimated):
+    """A plan that no other beats in both arena and work."""
+
+    peak_bytes: Annotated[Bytes, "Its arena"]
+    mac_factor: Annotated[Ratio, "Its multiply-accumulates, as a factor of the network's"]
+    channel_groups: Annotated[bool, "Whether it makes channels in groups"]
+
+
+class Region(TypedDict):
+    """Operators that can cascade with each other."""
+
+    operators: Annotated[list[str], "Names"]
+    segments: Annotated[list[Count], "Indices of the segments that it was cut into"]
+    live_bytes: Annotated[Bytes, "Largest live memory of these"]
+
+
+class Ring(TypedDict):
+    """A tensor that never exists whole."""
+
+    tensor: Annotated[str, "Name"]
+    bytes: Annotated[Bytes, "Of the ring"]
+    whole_bytes: Annotated[Bytes, "Of the tensor"]
+    rows: Annotated[Count, "Kept at a time"]
+    pixels: Annotated[Count, "Kept at a time; 0 for a ring of rows"]
+    columns: Annotated[Count, "Of a stripe; 0 where rows are whole"]
+
+
+class Step(TypedDict):
+    """An operator as the plan runs it, or the source of a streamed input."""
+
+    segment: Annotated[Count, "Index of its segment"]
+    region: Annotated[Count | None, "Index of its region; null without one"]
+    live_bytes: Annotated[Bytes, "Occupied while its segment runs"]
+    operator: Annotated[str, "Name"]
+    kind: Annotated[str, "Kind of operator, or 'source'"]
+    steps: Annotated[Count, "Number of steps"]
+    by: Annotated[str, "What a step makes, such as '1 row'"]
+    output: Annotated[str, "How its outputs are stored"]
+    rings: Annotated[list[Ring], "Outputs that never exist whole"]
+
+
+class Block(TypedDict):
+    """A block of the arena."""
+
+    name: Annotated[str, "What lies there"]
+    kind: Annotated[str, "'tensor', 'kept' (columns of stripes), 'accumulator', 'state' (row counters) or 'scratch'"]
+    offset: Annotated[Bytes, "From the start of the arena"]
+    bytes: Annotated[Bytes, "Its size"]
+    lower: Annotated[Count, "First segment of its life"]
+    upper: Annotated[Count, "The segment behind its life"]
+    ring: Annotated[bool, "Whether it holds a tensor in parts"]
+
+
+class Rewritten(TypedDict):
+    """Substitutions of the network that was planned."""
+
+    steps: Annotated[list[str], "Names of the substitutions; empty where the network is unchanged"]
+    before: Annotated[Ratio, "Cost before"]
+    after: Annotated[Ratio, "Cost after"]
+    unit: Annotated[str, "Of the costs: 'B' or 'ms'"]
+    reason: Annotated[str, "Why they were made, or none"]
+
+
+class _Sometimes(TypedDict, total=False):
+    weight_bytes: Annotated[Bytes, "Weights and tables in flash"]
+    estimated_code_bytes: Annotated[Bytes, "Estimated code in flash"]
+    rewritten: Annotated[Rewritten, "Substitutions, where they were searched"]
+
+
+class Plan(_Sometimes):
+    """The memory plan of a network. Sizes are in bytes and count all RAM of the network but its stack."""
+
+    model: Annotated[str, "Name of the model's file, without its ending"]
+    baseline_peak_bytes: Annotated[Bytes, "Arena of the network planned layer by layer"]
+    peak_bytes: Annotated[Bytes, "Arena of the plan"]
+    macs: Annotated[Count, "Multiply-accumulates that the plan executes"]
+    baseline_macs: Annotated[Count, "Multiply-accumulates of the network"]
+    bound_bytes: Annotated[
+        Bytes, "Proven lower bound of the arena; where work is done twice, the least of the forms searched"
+    ]
+    gap_percent: Annotated[Percent | None, "The arena above `bound_bytes`; null where work is done twice"]
+    limited: Annotated[bool, "Whether a limit ended a search: more time may give a smaller arena"]
+    bounds: Annotated[Bounds | None, "Bounds by what a step makes; null where a limit struck before"]
+    frontier: Annotated[list[Point], "Plans by ascending arena and descending work"]
+    regions: Annotated[list[Region], "Regions of the network"]
+    left_out: Annotated[dict[str, str], "By operator that is in no cascade, why"]
+    steps: Annotated[list[Step], "Operators in execution order"]
+    buffers: Annotated[list[Block], "Blocks of the arena"]
+    concats: Annotated[str, "What reading concats in parts saves, or why it does not; empty without concats"]
+    candidates: Annotated[dict[str, str], "Changes of the network that were kept, with how exact they are"]
+    channel_groups: Annotated[dict[str, Count], "By projection, the number of groups that its channels are made in"]
+    segments: Annotated[list[list[str]], "Names of the operators of each segment, in execution order"]
+    suggestions: Annotated[list[str], "Options that would save RAM, and how much"]
+    seconds: Annotated[Seconds, "Time taken"]
+
+
+class Compilation(Plan):
+    """The plan of a network, and the project that was written for it."""
+
+    target: Annotated[str, "The core"]
+    board: Annotated[str, "The board, or 'host'"]
+    arena_bytes: Annotated[Bytes, "The arena in the image, which is `peak_bytes`"]
+    ram_bytes: Annotated[Bytes | None, "Arena, data and bss of the image, without the stack; null for the host"]
+    flash_bytes: Annotated[Bytes | None, "Code, weights and tables of the image; null for the host"]
+    ram_weight_bytes: Annotated[Bytes, "Of `ram_bytes`: weights that are copied there"]
+    elf: Annotated[str | None, "The image, relative to the folder; null for the host"]
+    files: Annotated[list[str], "Files of the project, relative to the folder"]

@@ -1,0 +1,91 @@
+"""What `run`, `export`, `bundle`, `flash` and `doctor` print under `--json`."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from tvm_cascade.schema.units import Bytes, Count
+
+
+class Run(TypedDict):
+    """Measurements of one inference, and how its outputs compare."""
+
+    board: Annotated[str, "Where it ran: a board, a port or 'host'"]
+    arena_bytes: Annotated[Bytes, "The arena"]
+    arena_high_water_bytes: Annotated[Bytes, "Of the arena, what was touched"]
+    stack_bytes: Annotated[Bytes | None, "Deepest stack; null on the host"]
+    executed_macs: Annotated[Count, "Multiply-accumulates executed"]
+    planned_macs: Annotated[Count, "Multiply-accumulates of the plan"]
+    instructions: Annotated[Count | None, "Instructions of the inference; null without a counter"]
+    equals_host: Annotated[bool, "Whether the outputs are those of the run in this process"]
+    match: Annotated[bool | None, "Whether the outputs are those of the reference; null without --check"]
+    max_abs_diff: Annotated[float | None, "Largest difference from the reference; null without --check"]
+    tolerance: Annotated[
+        float | None, "Difference that the roundings of a reference in floats allow; null where it is exact"
+    ]
+    reference_note: Annotated[str, "What computed the reference, where it is not the preferred one"]
+
+
+class Export(TypedDict):
+    """A package that was written."""
+
+    kind: Annotated[str, "'zephyr' or 'arduino'"]
+    output: Annotated[str, "Its folder"]
+    files: Annotated[list[str], "Its files, relative to the folder"]
+
+
+class Bundle(TypedDict):
+    """An image of several networks."""
+
+    networks: Annotated[list[str], "Names"]
+    board: Annotated[str, "The board"]
+    arena_bytes: Annotated[Bytes, "The arena that they share"]
+    separate_bytes: Annotated[Bytes, "Sum of the arenas, if each had its own"]
+    ram_bytes: Annotated[Bytes, "Arena, data and bss of the image, without the stack"]
+    flash_bytes: Annotated[Bytes, "Code, weights and tables of the image"]
+    elf: Annotated[str, "The image, relative to the folder"]
+    shared_weight_bytes: Annotated[Bytes, "Weights that several networks have in common, stored once"]
+    saved_flash_bytes: Annotated[Bytes, "Flash saved by sharing them"]
+
+
+class Flashed(TypedDict):
+    """An image that was written to a board."""
+
+    elf: Annotated[str, "The image"]
+    tool: Annotated[str, "The program that wrote it"]
+
+
+class Installed(TypedDict):
+    """A package, program or library."""
+
+    name: Annotated[str, "Its name"]
+    found: Annotated[bool, "Whether it is installed"]
+    version: Annotated[str, "Its version; empty where unknown"]
+    needed_for: Annotated[str, "What it is for"]
+    required: Annotated[bool, "Whether nothing works without it"]
+    remedy: Annotated[str, "How to get it; empty where nothing is to be done"]
+
+
+class LeftFloat(TypedDict):
+    """An operator of a quantized network that computes in floats."""
+
+    operator: Annotated[str, "Its name"]
+    reason: Annotated[str, "Why it does"]
+    bytes: Annotated[Bytes, "Of the floats that it writes"]
+    macs: Annotated[Count, "Multiply-accumulates on floats"]
+    flash_bytes: Annotated[Bytes, "Of float constants that it reads"]
+
+
+class Diagnosis(TypedDict):
+    """What is installed, and which operators of a model are supported."""
+
+    ok: Annotated[bool, "Whether everything required is installed, and the model, if any, has no unsupported operator"]
+    checks: Annotated[list[Installed], "Packages, programs and libraries"]
+    model: Annotated[str | None, "The model's file; null without --model"]
+    unread: Annotated[bool, "Whether the model was not read, because something required is missing"]
+    unsupported_operators: Annotated[
+        list[str] | None, "Operators that cannot be imported; null where the model was not read"
+    ]
+    remedy: Annotated[str, "What to do about unsupported operators; empty where nothing is to be done"]
+    left_float: Annotated[list[LeftFloat] | None, "Operators that stay float; null where the model was not read"]
+    float_network: Annotated[bool, "Whether the network is float throughout"]

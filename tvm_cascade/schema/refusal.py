@@ -1,0 +1,33 @@
+"""What every command prints under `--json` where it refuses."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from tvm_cascade.schema.units import Bytes
+
+
+class _Shortage(TypedDict, total=False):
+    needed_bytes: Annotated[Bytes, "Of kind 'infeasible': arena of the best plan known"]
+    available_bytes: Annotated[Bytes, "Of kind 'infeasible': the cap"]
+
+
+class Error(_Shortage):
+    """Why a command did nothing, or stopped."""
+
+    kind: Annotated[
+        str, "Class of the error, such as 'usage', 'load', 'unsupported_operator', 'infeasible', 'missing_tool'"
+    ]
+    message: Annotated[str, "One sentence, as on standard error"]
+    remedy: Annotated[str, "What to do about it; empty where only the message says"]
+    operators: Annotated[list[str], "Operators that it is about: not supported, or at the peak"]
+
+
+class _Ended(TypedDict, total=False):
+    limited: Annotated[bool, "Whether a limit ended a search"]
+
+
+class Refusal(_Ended):
+    """Printed in place of the command's own object where it refuses; the exit status is 1, 2, 130 or 143."""
+
+    error: Annotated[Error, "What was wrong"]
