@@ -24,6 +24,7 @@ def main() -> None:
     commands = [
         ["random_dags.py"],
         ["serenity.py"],
+        ["order.py"],
         *(["metaflow.py", "--figure", f] for f in ("table2", "6", "7", "9", "10")),
     ]
     commands += [["conformance.py"], ["single_operators.py"], ["ways_in.py"]]
