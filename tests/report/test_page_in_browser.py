@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.operator("LOGISTIC", [x], [out])
         x = out
     (folder / "net.tflite").write_bytes(writer.finish())
-    api.plan(folder / "net.tflite").write_report(folder / "x.html")
+    found = api.plan(folder / "net.tflite")
+    points = ((found.peak_bytes, 1.5), (found.peak_bytes * 2, 1.0))
+    two = replace(found, frontier=points, estimates=found.estimates * 2, commands=("small <b>", "large"))
+    two.write_report(folder / "two.html")
+    found.write_report(folder / "x.html")
     return folder / "x.html"
 
 
@@ -116,6 +121,20 @@ def test_points_say_their_command(tab: Page, report: Path) -> None:
     tab.open(report)
     assert text(tab, "#command") == text(tab, "#plans code") and "net.tflite" in text(tab, "#command")
     assert tab.value("document.querySelectorAll('#plans tr.at').length") == 1
+    tab.open(report.with_name("two.html"))
+    assert text(tab, "#command") == "small <b>" and "this plan" in text(tab, "#picked")
+    tab.value("document.querySelector('.point:checked').focus()")
+    tab.press("ArrowRight")
+    assert text(tab, "#command") == "large" and text(tab, "#plans tr.at code") == "large"
+    tab.value("document.querySelector('#plan0').click()")
+    assert text(tab, "#command") == "small <b>"
+    x, y = tab.value(
+        "(p => { p.scrollIntoView(); scrollBy(0, -200); p = p.getBoundingClientRect(); "
+        "return [p.x + p.width / 2, p.y + p.height / 2] })(document.querySelectorAll('.point')[1])"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        tab.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    assert text(tab, "#command") == "large"
 
 
 def test_tables_are_sorted_and_filtered(tab: Page, report: Path) -> None:
