@@ -12,10 +12,36 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    from tvm_cascade.api import bundle, compile, doctor, export, load, optimize, order, plan, run, stages, validate
+    from tvm_cascade.api import (
+        bundle,
+        compare,
+        compile,
+        doctor,
+        export,
+        load,
+        optimize,
+        order,
+        plan,
+        run,
+        stages,
+        validate,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["bundle", "compile", "doctor", "export", "load", "optimize", "order", "plan", "run", "stages", "validate"]
+__all__ = [
+    "bundle",
+    "compare",
+    "compile",
+    "doctor",
+    "export",
+    "load",
+    "optimize",
+    "order",
+    "plan",
+    "run",
+    "stages",
+    "validate",
+]
 
 
 def __getattr__(name: str) -> object:

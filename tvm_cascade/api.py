@@ -16,6 +16,7 @@ import numpy as np
 
 from tvm_cascade import checks, pipeline
 from tvm_cascade.api_searches import Model, Progress, optimize, order, silent, stages
+from tvm_cascade.comparison import compare
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.keywords import CompileKeywords, PlanKeywords, takes
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
     from tvm_cascade.validation.report import ValidationReport
 
 __all__ = [
-    "BundleResult", "CompileResult", "PlanResult", "RunReport", "ValidationReport", "bundle", "compile", "doctor", "export",
-    "load", "optimize", "order", "plan", "run", "stages", "validate",
+    "BundleResult", "CompileResult", "PlanResult", "RunReport", "ValidationReport", "bundle", "compare", "compile", "doctor",
+    "export", "load", "optimize", "order", "plan", "run", "stages", "validate",
 ]  # fmt: skip
 
 _RESULTS = {"BundleResult": "tvm_cascade.micro.bundle", "RunReport": "tvm_cascade.micro.run_report",

@@ -21,6 +21,7 @@ WITH_JSON = sorted(n for n, c in main.commands.items() if any("--json" in one.op
 CALLS = {  # of every command with --json, its arguments: {project} and {second} are compiled folders, {new} there is none
     "allocate": ["{new}.csv"],
     "bundle": ["{project} {second} -o {new}"],
+    "compare": ["{project} {second}"],
     "compile": ["{model} --target cortex-m4 -o {new}", "{model} --target host -o {new}"],
     "doctor": ["", "--model {model}"],
     "export": ["{project} --as zephyr -o {new}"],

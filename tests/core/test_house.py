@@ -45,6 +45,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "records": set(),
     "request": set(),
     "schema": set(),
+    "comparison": set(),
     "search_monitor": set(),
     "sizes": set(),
     "graph": set(),

@@ -37,6 +37,7 @@ for _command in (
     searches.stages,
     searches.optimize,
     projects.flash,
+    projects.compare,
     schemas.schema,
 ):
     tvm_cascade.add_command(_command)

@@ -12,6 +12,7 @@ from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.options import FOLDER, NEW_FOLDER, PATH, option, require_new_file
 from tvm_cascade.request import RunRequest
+from tvm_cascade.schema.comparison import Comparison
 from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Flashed, Run
 
 
@@ -94,3 +95,20 @@ def doctor(model: Path | None, as_json: bool) -> None:
     show(as_json, result.to_dict(), result.to_text())
     if not result.ok:
         sys.exit(1)
+
+
+@click.command()
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
+@prints(Comparison)
+@guarded
+def compare(a: Path, b: Path, as_json: bool) -> None:
+    """Say how two plans, projects or runs differ.
+
+    A and B are files that `plan --json`, `compile --json` or `run --json` printed, or folders that `compile` wrote.
+    """
+    from tvm_cascade.comparison import compare as compared
+    from tvm_cascade.comparison import comparison_text
+
+    found = compared(a, b)
+    show(as_json, found, comparison_text(found))

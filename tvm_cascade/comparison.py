@@ -1,0 +1,102 @@
+"""Comparison of two plans, projects or runs by what their files say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tvm_cascade.errors import LoadError
+from tvm_cascade.schema.comparison import Comparison, Side
+
+_LINES = {  # key of a side: its line
+    "peak_bytes": "arena",
+    "bound_bytes": "lower bound",
+    "macs": "multiply-accumulates",
+    "weight_bytes": "weights",
+    "instructions": "instructions",
+    "stack_bytes": "stack",
+    "ram_bytes": "RAM of the image",
+    "flash_bytes": "flash",
+}
+_WHAT = "what `plan --json` or `run --json` printed, or the folder of a project"
+
+
+def compare(a: str | Path, b: str | Path) -> Comparison:
+    """Two sides, each the path of what `plan --json`, `compile --json` or `run --json` printed, or a compiled folder.
+
+    Raises `LoadError` for anything else.
+    """
+    return {"a": _side(Path(a)), "b": _side(Path(b))}
+
+
+def comparison_text(found: Comparison) -> str:
+    """What differs, a line each: both values, and the change from the first to the second."""
+    a, b = found["a"], found["b"]
+    lines = [f"a  {a['kind']:<8} {a['path']}", f"b  {b['kind']:<8} {b['path']}", ""]
+    lines.append(f"{'':<22}{'a':>28}{'b':>28}  change")
+    for key, name in _LINES.items():
+        one, other = a.get(key), b.get(key)
+        if isinstance(one, int) and isinstance(other, int) and one != other:
+            change = f"{other - one:+d}" + (f" ({100 * (other / one - 1):+.1f} %)" if one else "")
+            lines.append(f"{name:<22}{_shown(key, one):>28}{_shown(key, other):>28}  {change}")
+    for name in dict.fromkeys((*a["options"], *b["options"])):
+        one, other = a["options"].get(name, "not known"), b["options"].get(name, "not known")
+        if a["options"] and b["options"] and one != other:
+            lines.append(f"{name:<22}{one:>28}{other:>28}")
+    return "\n".join(lines) if len(lines) > 4 else "\n".join([*lines[:3], "nothing that both say differs"])
+
+
+def _shown(key: str, value: int) -> str:
+    """A value, sizes with a unit that is easy to read beside the bytes."""
+    if not key.endswith("_bytes") or value < 1024:
+        return f"{value} bytes" if key.endswith("_bytes") else str(value)
+    return f"{value} bytes, " + (f"{value / 1024:.1f} KiB" if value < 1024**2 else f"{value / 1024**2:.2f} MiB")
+
+
+def _side(path: Path) -> Side:
+    file = path / "metadata.json" if path.is_dir() else path
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LoadError(file, f"{error.strerror}; give {_WHAT}") from None
+    except ValueError:
+        raise LoadError(file, f"is no JSON; give {_WHAT}") from None
+    try:
+        if path.is_dir():
+            return _of_project(path, data)
+        if "arena_high_water_bytes" in data:
+            options = {"board": str(data["board"])}
+            own = {"peak_bytes": data["arena_bytes"], "macs": data["executed_macs"]}
+            return _made(path, "run", data | own, options)
+        return _of_plan(path, data)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise LoadError(path, f"is something else; give {_WHAT}") from None
+
+
+def _of_plan(path: Path, data: Mapping[str, Any]) -> Side:
+    within = [point for point in data["frontier"] if point["peak_bytes"] <= data["peak_bytes"]]
+    own = {
+        "peak_bytes": data["peak_bytes"],
+        "instructions": within[-1].get("estimated_instructions") if within else None,
+    }
+    return _made(path, "plan", {**data, **own}, {k: str(data[k]) for k in ("target", "board") if k in data})
+
+
+def _of_project(path: Path, data: Mapping[str, Any]) -> Side:
+    own = data.get("bundle") or data["project"]
+    options = {"target": own["target"], "board": own["board"]}
+    options |= {name: str(value) for name, value in data.get("options", {}).items()}
+    if "bundle" in data:
+        return _made(path, "project", {"peak_bytes": own["arena_bytes"]}, options)
+    weights = sum(op["weight_bytes"] for op in data["operators"])
+    return _made(path, "project", {**data["plan"], "weight_bytes": weights}, options)
+
+
+def _made(path: Path, kind: Any, data: Mapping[str, Any], options: dict[str, str]) -> Side:
+    """A side; raises `TypeError` where a number of it is none."""
+    numbers: dict[str, Any] = {key: data.get(key) for key in _LINES}
+    if not all(v is None or (isinstance(v, int) and not isinstance(v, bool) and v >= 0) for v in numbers.values()):
+        raise TypeError
+    return {"path": str(path), "kind": kind, "options": options, **numbers}  # type: ignore[typeddict-item]
