@@ -18,7 +18,7 @@ torch: $(STAMP)
 	-$(BIN)/pip install -q --disable-pip-version-check torchao
 
 test-torch: torch
-	$(BIN)/python -m pytest tests/frontend/test_load_torch.py tests/frontend/test_load_torch_layers.py tests/frontend/test_cut.py tests/micro/test_ways_in.py tests/benchmarks
+	$(BIN)/python -m pytest tests/frontend/test_load_torch.py tests/frontend/test_load_torch_layers.py tests/frontend/test_cut.py tests/micro/test_ways_in.py tests/quantization tests/benchmarks
 
 # the page of reports in Chromium, which takes 350 MB: the suite reads the page without one
 browser:

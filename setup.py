@@ -21,6 +21,7 @@ EXTRAS = {
     "check": ["ai-edge-litert", "onnx", "onnxruntime"],  # the references of `run --check`
     "onnx": ["onnx"],  # .onnx files
     "torch": ["torch"],  # .pt2 files
+    "torchao": ["torch", "torchao"],  # `quantize` of .pt2 files
     "plot": ["matplotlib"],  # --picture
     "images": ["pillow"],  # folders of images as data of `validate`
     "board": ["pyserial"],  # real boards: `run --port`

@@ -1,8 +1,8 @@
 """tvm_cascade: memory and latency scheduling for Apache TVM.
 
-`load`, `plan`, `compile`, `run`, `validate`, `order`, `stages`, `optimize` and `doctor` do what the command line does. Importing
-the package imports neither TVM nor PyTorch: the functions do when they are first used. The Relax pipeline "cascade" is
-registered with TVM, at once where TVM is imported already, else as soon as it is (`tvm_cascade.registration`).
+`load`, `plan`, `compile`, `run`, `validate`, `quantize`, `order`, `stages`, `optimize` and `doctor` do what the command line
+does. Importing the package imports neither TVM nor PyTorch: the functions do when they are first used. The Relax pipeline
+"cascade" is registered with TVM, at once where TVM is imported already, else as soon as it is (`tvm_cascade.registration`).
 """
 
 import sys
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         optimize,
         order,
         plan,
+        quantize,
         run,
         stages,
         validate,
@@ -38,6 +39,7 @@ __all__ = [
     "optimize",
     "order",
     "plan",
+    "quantize",
     "run",
     "stages",
     "validate",

@@ -19,7 +19,7 @@ from tvm_cascade.api_searches import Model, Progress, optimize, order, silent, s
 from tvm_cascade.comparison import compare
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
-from tvm_cascade.keywords import CompileKeywords, PlanKeywords, takes
+from tvm_cascade.keywords import CompileKeywords, PlanKeywords, QuantizeKeywords, takes
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.report.commands import commands_of
@@ -30,6 +30,7 @@ from tvm_cascade.request import (
     KernelRequest,
     LoadRequest,
     PlanRequest,
+    QuantizeRequest,
     Request,
     RunRequest,
     ValidateRequest,
@@ -45,15 +46,17 @@ if TYPE_CHECKING:
     from tvm_cascade.micro.bundle import BundleResult
     from tvm_cascade.micro.doctor import Doctor
     from tvm_cascade.micro.run_report import RunReport
+    from tvm_cascade.quantization.result import QuantizeResult
     from tvm_cascade.samples.sample_set import Data
     from tvm_cascade.validation.report import ValidationReport
 
 __all__ = [
-    "BundleResult", "CompileResult", "PlanResult", "RunReport", "ValidationReport", "bundle", "compare", "compile", "doctor",
-    "export", "load", "optimize", "order", "plan", "run", "stages", "validate",
+    "BundleResult", "CompileResult", "PlanResult", "QuantizeResult", "RunReport", "ValidationReport", "bundle", "compare",
+    "compile", "doctor", "export", "load", "optimize", "order", "plan", "quantize", "run", "stages", "validate",
 ]  # fmt: skip
 
 _RESULTS = {"BundleResult": "tvm_cascade.micro.bundle", "RunReport": "tvm_cascade.micro.run_report",
+            "QuantizeResult": "tvm_cascade.quantization.result",
             "ValidationReport": "tvm_cascade.validation.report"}  # fmt: skip
 
 
@@ -278,6 +281,52 @@ def validate(
     from tvm_cascade.validation.validate_model import validate_model
 
     return validate_model(checks.path("model", model), data, asked, options, compile, progress)
+
+
+@takes(QuantizeKeywords, QuantizeRequest)
+def quantize(
+    model: str | Path,
+    *,
+    data: Data,
+    output: str | Path,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Progress = silent,
+    **options: Unpack[QuantizeKeywords],
+) -> QuantizeResult:
+    """Write an int8 network for a float `.onnx` (ONNX Runtime's static quantizer, QDQ) or `.pt2` (torchao's PT2E).
+
+    Activations are int8 with a zero point, weights int8 without, by channel. Sizes that the file leaves open are fixed.
+
+    Parameters
+    ----------
+    data : path, or arrays by name
+        Samples to calibrate on, a few hundred of every kind that occurs, as in `validate`; labels are not read.
+    output : path
+        The file to write, of the same suffix.
+    input_shapes : mapping of name to shape, optional
+        As in `plan`.
+    calibration : str
+        How the range of an activation follows from its values: "minmax" takes all of them, "percentile" leaves out the
+        most extreme, "entropy" leaves out what costs the distribution least.
+    percentile : float
+        With "percentile": per cent of the values that a range holds.
+    float_first, float_last : int
+        Layers with weights that stay float, counted from the first and from the last on. Only for `.onnx`.
+    range_ : pair of float, optional
+        As in `validate`.
+
+    Raises
+    ------
+    UsageError
+        Data that does not fit the network or itself, or a network that is quantized already.
+    LoadError, MissingToolError, UnsupportedOperatorError
+        The model cannot be read or quantized; onnxruntime or torchao is not installed.
+    """
+    asked = QuantizeRequest.of_all({"output": output, **options})
+    shapes = LoadRequest(input_shapes=input_shapes).input_shapes or {}
+    from tvm_cascade.quantization.quantize_model import quantize_model
+
+    return quantize_model(checks.path("model", model), data, asked, shapes, progress)
 
 
 def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:

@@ -125,6 +125,7 @@ def span(option: str, value: Any) -> tuple[float, float]:
     return low, high
 
 
+percent = number(float, 0, 100, "a percentage", above=True)
 seconds = number(float, 0, what="a number of seconds", above=True)
 
 

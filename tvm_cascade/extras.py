@@ -16,6 +16,7 @@ _EXTRAS = {  # package -> (its module, the extra that installs it)
     "pillow": ("PIL", "images"),
     "pyserial": ("serial", "board"),
     "torch": ("torch", "torch"),
+    "torchao": ("torchao", "torchao"),
 }
 
 

@@ -84,6 +84,16 @@ class OptimizeKeywords(SearchKeywords, total=False):
     budget: int
 
 
+class QuantizeKeywords(TypedDict, total=False):
+    """Keywords of `quantize` other than the model, the data, the output and the shapes."""
+
+    calibration: str
+    percentile: float
+    float_first: int
+    float_last: int
+    range_: tuple[float, float] | None
+
+
 def takes(keywords: type, *records: type[Asked]) -> Callable[[Function], Function]:
     """Decorator that lists `keywords`, with the records' defaults, in a function's signature in place of `**options`."""
     defaults = {f.name: f.default for record in records for f in fields(record)}

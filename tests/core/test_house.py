@@ -71,6 +71,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},
     "samples": {"graph", "tensor_spec"},
     "validation": {"cores", "samples", "importers", "frontend", "pipeline", "micro", "tensor_spec"},
+    "quantization": {"samples", "importers", "frontend", "micro", "tensor_spec"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "keywords": set(),
     "compiled": {"cascading", "cores", "micro", "results"},

@@ -29,6 +29,7 @@ for _command in (
     networks.compile,
     projects.run,
     datasets.validate,
+    datasets.quantize,
     projects.export,
     projects.bundle,
     projects.doctor,

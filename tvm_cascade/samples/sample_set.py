@@ -51,6 +51,16 @@ def open_samples(data: Data, specs: Sequence[TensorSpec], span: Range | None = N
     return ArraySamples(data, specs)
 
 
+def require_data(data: Data) -> None:
+    """Raise `UsageError` or `LoadError` for data that is not there or cannot be read, whatever the network is."""
+    if isinstance(data, Mapping):
+        return
+    if not isinstance(data, (str, Path)):
+        raise UsageError("--data: give the path of an .npz or of a folder, or arrays by name")
+    if not Path(data).is_dir():
+        columns(data)
+
+
 def sample_shape(spec: TensorSpec) -> tuple[int, ...]:
     """The shape of one sample of an input: without its batch of 1."""
     return spec.shape[1:] if spec.shape[:1] == (1,) else spec.shape

@@ -1,4 +1,4 @@
-"""What `validate` prints under `--json`."""
+"""What `validate` and `quantize` print under `--json`."""
 
 from __future__ import annotations
 
@@ -28,4 +28,20 @@ class Validation(TypedDict):
         "Samples by label (rows) and class (columns); null without labels or with very many classes",
     ]
     classes: Annotated[list[str], "What the labels are called: the folders of the data, else empty"]
+    seconds: Annotated[Seconds, "Time taken"]
+
+
+class Quantization(TypedDict):
+    """A quantized file that was written, and what is quantized in it."""
+
+    model: Annotated[str, "Path of the float model"]
+    output: Annotated[str, "Path of the quantized one"]
+    samples: Annotated[Count, "Number of samples that it was calibrated on"]
+    calibration: Annotated[str, "How ranges of activations were found: minmax, entropy or percentile"]
+    layers: Annotated[Count, "Layers with weights: convolutions, matrix products"]
+    quantized_layers: Annotated[Count, "Those of them that read int8 activations and int8 weights"]
+    per_channel_layers: Annotated[Count, "Quantized layers whose weights have a scale for every channel"]
+    left_float: Annotated[dict[str, Count], "Kinds of operators that compute in floats, and how many"]
+    bytes_before: Annotated[Count, "Bytes of the float file"]
+    bytes_after: Annotated[Count, "Bytes of the quantized file"]
     seconds: Annotated[Seconds, "Time taken"]

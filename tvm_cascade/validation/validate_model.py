@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tvm_cascade import pipeline
-from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import io_spec
 from tvm_cascade.request import LoadRequest, ValidateRequest
-from tvm_cascade.samples.columns import columns
-from tvm_cascade.samples.sample_set import Data, open_samples
+from tvm_cascade.samples.sample_set import Data, open_samples, require_data
 from tvm_cascade.validation.programs import HOST, require_emulator, target_for
 from tvm_cascade.validation.references import require_reference
 from tvm_cascade.validation.report import ValidationReport
@@ -33,7 +32,7 @@ def validate_model(
     require_reference(model)
     board = asked.board or HOST
     require_emulator(board)
-    _require_data(data)
+    require_data(data)
     interface = io_spec(pipeline.load(model, LoadRequest.of(options)).mod)
     samples = open_samples(data, interface.inputs, asked.range_)
     require_classes(samples, interface.outputs)
@@ -43,13 +42,3 @@ def validate_model(
         built_for = {} if asked.board is None else {"board": board}
         compile(model, target=target, output=folder, progress=progress, **built_for, **options)
         return validate_folder(folder, model, samples, board, asked.timeout, progress)
-
-
-def _require_data(data: Data) -> None:
-    """Raise `LoadError` for data that is not there or cannot be read."""
-    if isinstance(data, Mapping):
-        return
-    if not isinstance(data, (str, Path)):
-        raise UsageError("--data: give the path of an .npz or of a folder, or arrays by name")
-    if not Path(data).is_dir():
-        columns(data)

@@ -1,0 +1,51 @@
+"""`quantize` of `.pt2` files by torchao, where it and torch are installed (`make torch`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tvm_cascade
+from tvm_cascade.errors import UsageError
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchao")
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    nn = torch.nn
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 4, 3),
+        nn.Flatten(),
+        nn.Linear(144, 5),
+    )
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(net.eval(), (torch.zeros((1, 3, 8, 8)),)), path)
+    return path
+
+
+def test_a_program_that_runs_and_is_planned(network: Path, tmp_path: Path) -> None:
+    (name,) = (s.name for s in interface(network))
+    data = {name: np.random.default_rng(0).normal(0, 1, (10, 3, 8, 8)).astype("float32")}
+    result = tvm_cascade.quantize(network, data=data, output=tmp_path / "q.pt2")
+    assert (result.layers, result.quantized_layers, result.per_channel_layers) == (3, 3, 3)
+    made = [tvm_cascade.validate(p, data=data, layerwise=True) for p in (network, tmp_path / "q.pt2")]
+    assert all(r.reference == "torch" and r.cosine > 0.999 for r in made)
+    floats, stored = (tvm_cascade.plan(p, stored_io=p != network).peak_bytes for p in (network, tmp_path / "q.pt2"))
+    assert stored * 3 < floats
+    with pytest.raises(UsageError, match=r"of \.onnx files only"):
+        tvm_cascade.quantize(network, data=data, output=tmp_path / "r.pt2", float_last=1)
+    assert not (tmp_path / "r.pt2").exists()
+
+
+def interface(path: Path):
+    from tvm_cascade.frontend import io_spec
+
+    return io_spec(tvm_cascade.load(path)).inputs

@@ -1,0 +1,73 @@
+"""Quantize a model's file: what it needs is checked first, the file is written last and whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tvm_cascade import extras
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.publish import whole_file
+from tvm_cascade.quantization.result import QuantizeResult
+from tvm_cascade.request import QuantizeRequest
+from tvm_cascade.samples.sample_set import Data, open_samples, require_data
+
+_NEEDS = {".onnx": ("onnxruntime", "onnx"), ".pt2": ("torchao", "torch")}
+
+
+def quantize_model(
+    model: Path,
+    data: Data,
+    asked: QuantizeRequest,
+    shapes: Mapping[str, tuple[int, ...]],
+    progress: Callable[[str], None],
+) -> QuantizeResult:
+    """See `tvm_cascade.quantize`."""
+    started = time.perf_counter()
+    _require(model, asked.output, data)
+    progress(f"{model.stem}: reading the graph")
+    interface = io_spec(load(model, shapes))
+    if not any(spec.dtype == "float32" for spec in interface.inputs):
+        raise UsageError(f"{model} has no float input: is it quantized already? quantize takes the float model")
+    samples = open_samples(data, interface.inputs, asked.range_)
+    progress(f"{model.stem}: calibrating on {samples.count} samples")
+    if model.suffix == ".onnx":
+        from tvm_cascade.quantization.quantize_onnx import quantize_onnx as write
+    else:
+        from tvm_cascade.quantization.quantize_torch import quantize_torch as write
+    with whole_file(asked.output) as partial:
+        made: dict[str, Any] = write(model, partial, samples, interface.inputs, asked)
+        progress(f"{model.stem}: reading the quantized network")
+        load(partial)  # what cannot be planned is not written
+        after = partial.stat().st_size
+    return QuantizeResult(
+        model=str(model),
+        output=str(asked.output),
+        samples=samples.count,
+        calibration=asked.calibration,
+        bytes_before=model.stat().st_size,
+        bytes_after=after,
+        seconds=time.perf_counter() - started,
+        **made,
+    )
+
+
+def _require(model: Path, output: Path, data: Data) -> None:
+    """Raise where a file, a package or the data is missing, before anything is read."""
+    if model.suffix not in _NEEDS:
+        raise UsageError(
+            f"quantize takes float .onnx and .pt2 files, not {model.name}; quantize a TensorFlow network as it is converted "
+            "to .tflite"
+        )
+    for package in _NEEDS[model.suffix]:
+        extras.need(package)
+    if not model.is_file():
+        raise LoadError(model, "is a folder; give the model's file" if model.is_dir() else "no such file")
+    if output.suffix != model.suffix:
+        raise UsageError(f"--output {output}: the quantized file is {model.suffix}, as the model")
+    if output.resolve() == model.resolve():
+        raise UsageError(f"--output {output} is the model itself; give another file")
+    require_data(data)

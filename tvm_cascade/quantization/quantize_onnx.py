@@ -1,0 +1,188 @@
+"""Quantization of `.onnx` files by ONNX Runtime's static quantizer: QDQ form, int8, weights symmetric and by channel.
+
+The quantizer takes what its own preprocessing makes: shapes inferred, constants and batch normalizations folded. Sizes that
+the file leaves open are fixed before, as `plan` takes them, since tensors of unknown shape stay float.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.importers.onnx_halves import as_floats
+from tvm_cascade.messages import last_line
+from tvm_cascade.micro.onnx_reference import in_own_types, read_onnx
+from tvm_cascade.request import QuantizeRequest
+from tvm_cascade.samples.sample_set import SampleSet
+from tvm_cascade.search_monitor import monitor
+from tvm_cascade.tensor_spec import TensorSpec
+
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_DIRECT = ("DequantizeLinear", "QuantizeLinear")
+_LEAST_OPSET = 13  # the first one with scales by channel
+
+
+def quantize_onnx(
+    model: Path, output: Path, samples: SampleSet, specs: Sequence[TensorSpec], asked: QuantizeRequest
+) -> dict[str, Any]:
+    """Write the quantized `model` to `output`; returns the fields of `QuantizeResult` about its layers.
+
+    Raises `UsageError` for a model that is quantized already, `LoadError` where ONNX Runtime refuses it.
+    """
+    source = read_onnx(model)
+    if any(node.op_type in _DIRECT or node.op_type.startswith("QLinear") for node in source.graph.node):
+        raise UsageError(f"{model} is quantized already; give the float model that it was made from")
+    with tempfile.TemporaryDirectory(prefix="tvm-cascade-") as folder:
+        ready = Path(folder) / "ready.onnx"
+        try:
+            with _silent():
+                _prepare(_fixed(as_floats(source), specs), ready)
+                _quantize(ready, output, samples, asked)
+        except (LoadError, UsageError, OSError):
+            raise
+        except Exception as error:  # of types of its own
+            raise LoadError(model, f"ONNX Runtime cannot quantize it: {last_line(error)}") from error
+    return _described(read_onnx(output))
+
+
+def _fixed(model: Any, specs: Sequence[TensorSpec]) -> Any:
+    """A copy of `model` with the shapes of its inputs fixed, in an opset that has scales by channel, every node named."""
+    import onnx
+
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    graph, shapes, known = fixed.graph, {spec.name: spec.shape for spec in specs}, {}
+    for value in graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, extent in zip(dims, shapes.get(value.name, ()), strict=False):
+            known |= {dim.dim_param: extent} if dim.dim_param else {}
+            dim.dim_value = extent
+    for value in graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in known:
+                dim.dim_value = known[dim.dim_param]
+    del graph.value_info[:]  # inferred anew
+    for k, node in enumerate(graph.node):
+        node.name = node.name or f"{node.op_type}_{k}"
+    opset = max((o.version for o in fixed.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    return onnx.version_converter.convert_version(fixed, _LEAST_OPSET) if opset < _LEAST_OPSET else fixed
+
+
+def _prepare(model: Any, to: Path) -> None:
+    import onnx
+    from onnxruntime.quantization import quant_pre_process
+
+    fixed = to.with_name("fixed.onnx")
+    onnx.save(model, str(fixed))
+    quant_pre_process(str(fixed), str(to), skip_symbolic_shape=True)  # what was symbolic has been fixed
+
+
+def _quantize(ready: Path, output: Path, samples: SampleSet, asked: QuantizeRequest) -> None:
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+    model = read_onnx(ready)
+    methods = {
+        "minmax": CalibrationMethod.MinMax,
+        "entropy": CalibrationMethod.Entropy,
+        "percentile": CalibrationMethod.Percentile,
+    }
+    quantize_static(
+        str(ready),
+        str(output),
+        _reader(samples, model),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
+        nodes_to_exclude=_kept_float(model, asked),
+        calibrate_method=methods[asked.calibration],
+        extra_options={
+            "WeightSymmetric": True,
+            "ActivationSymmetric": False,
+            "CalibTensorRangeSymmetric": False,
+            "CalibPercentile": asked.percentile,
+            "CalibStridedMinMax": 1,  # of every method: what activations a sample has is counted and forgotten
+        },
+    )
+
+
+def _reader(samples: SampleSet, model: Any) -> Any:
+    """The samples as the quantizer asks for them; progress is reported."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self._left = range(samples.count)
+
+        def __len__(self) -> int:
+            return samples.count
+
+        def set_range(self, start_index: int, end_index: int) -> None:
+            self._left = range(start_index, end_index)
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            if not self._left:
+                return None
+            k, self._left = self._left[0], self._left[1:]
+            monitor().report("calibration", k, samples.count, unit="")
+            return dict(in_own_types(model, samples.batch(k, k + 1)[0]))
+
+    return Reader()
+
+
+def _kept_float(model: Any, asked: QuantizeRequest) -> list[str]:
+    """Names of the nodes that stay float: the first or the last layer with weights, as asked for."""
+    weights = {w.name for w in model.graph.initializer}
+    layers = [n for n in model.graph.node if n.op_type in WEIGHTED and any(i in weights for i in n.input)]
+    return [n.name for n in (*layers[: asked.float_first], *layers[len(layers) - asked.float_last :])]
+
+
+def _described(model: Any) -> dict[str, Any]:
+    """The fields of `QuantizeResult` about the layers of a QDQ model."""
+    weights = {w.name: w for w in model.graph.initializer}
+    made = {o: n for n in model.graph.node for o in n.output}
+    read: dict[str, list[Any]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            read.setdefault(name, []).append(node)
+    quantized = by_channel = layers = 0
+    floats: Counter[str] = Counter()
+    for node in model.graph.node:
+        if node.op_type in _DIRECT:
+            continue
+        before = [made.get(name) for name in node.input if name in made]
+        stored = bool(before) and all(n is not None and n.op_type == "DequantizeLinear" for n in before)
+        after = [n for o in node.output for n in read.get(o, [])]
+        stored = stored and bool(after) and all(n.op_type == "QuantizeLinear" for n in after)
+        floats[node.op_type] += not stored
+        if node.op_type in WEIGHTED:
+            layers += 1
+            quantized += stored
+            scale = weights.get(before[1].input[1]) if stored and len(before) > 1 and before[1] is not None else None
+            by_channel += scale is not None and bool(scale.dims) and scale.dims[0] > 1
+    left = {kind: count for kind, count in sorted(floats.items()) if count}
+    return {"layers": layers, "quantized_layers": quantized, "per_channel_layers": by_channel, "left_float": left}
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """A block in which the quantizer prints nothing: what ends it is said once, by the error."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
