@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tvm_cascade.cascading import Plan, bounds, cascade, validate
-from tvm_cascade.graph import Graph
+from tvm_cascade.cascading import Plan, assemble, bounds, cascade, layerwise, validate
+from tvm_cascade.graph import IDENTITY, Graph, Window
 from tvm_cascade.testing.graphs import Builder, ds_cnn, mobilenet_v1, resnet8, vgg16
 from tvm_cascade.testing.plan_options import rows_alone
 
@@ -102,3 +103,23 @@ def test_bounds_of_rows_and_pixels() -> None:
     proven = bounds(graph, rows_alone(overlap=False))
     assert (proven.rows, proven.pixels) == (40_704 + 16, 37_952 + 32)
     assert cascade(graph, rows_alone(overlap=False)).peak == proven.rows
+
+
+def test_element_wise_operators_overwrite_maps_of_several_planes() -> None:
+    """NCHW: a step writes a row of every plane, so the output lies exactly where the input is, not behind it."""
+    b, window = Builder(), Window(3, 1, 1, 1)
+
+    def tensor(channels: int) -> int:
+        return b.tensor((1, channels, 6, 5), rows=2, columns=3)
+
+    x, made, y = tensor(1), [tensor(4) for _ in range(3)], tensor(1)
+    b.inputs.append(x)
+    b.op("conv2d", [x], made[:1], [window], [window])
+    for before, after in pairwise(made):
+        b.op("relu", [before], [after], [IDENTITY], [IDENTITY], in_place=(0,))
+    b.op("conv2d", made[-1:], [y], [window], [window])
+    plan = layerwise(b.finish(y))
+    validate(plan)
+    offsets = assemble.offsets_of(plan)
+    assert plan.peak == plan.bound == 150
+    assert len({offsets[f"tensor {t}"] for t in made}) == 1

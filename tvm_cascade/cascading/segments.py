@@ -17,7 +17,7 @@ import numpy as np
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.cached_method import cached_method
-from tvm_cascade.cascading.geometry import goes_by_pixels
+from tvm_cascade.cascading.geometry import goes_by_pixels, outermost
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.options import Settings
 from tvm_cascade.cascading.overlap import Overlaps, Pair
@@ -313,10 +313,32 @@ class SegmentCosts:
         if op is not None:
             x, y = self.tables.graph.ops[op].inputs[0], self.tables.graph.ops[op].outputs[0]
             return (Pair(x, y, 0, self.tables.tensor_bytes[y], exact=True),)
+        planes = self._over_planes(i, j)
+        if planes is not None:
+            return (planes,)
         rings, held = self.settings.rings_follow, self.held(i, j, interleaving).items()
         made = {t: u for t, u in held if t not in self.tables.streamed and (rings or self.last[t] >= j)}
         pairs = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, interleaving.tile)
         return tuple(p for p in pairs if self.settings.overlap or self.overlaps.overwrites(p))
+
+    def _over_planes(self, i: int, j: int) -> Pair | None:
+        """The pair of an element-wise operator that runs alone on several planes (NCHW) and its dying input.
+
+        A row of every plane is written in a step, so that the output may not trail its input: only the same offset is safe.
+        """
+        members, tables = self.members(i, j), self.tables
+        if not self.settings.in_place or len(members) != 1 or members[0] < 0:
+            return None
+        node = tables.graph.ops[members[0]]
+        y, dying = node.outputs[0], self._dying(i, j)
+        for x in dict.fromkeys(node.inputs[k] for k in node.in_place):
+            reads = [r for r in tables.steps(node.index).reads if r.tensor == x]
+            own = x in dying and x not in tables.streamed and tables.roots[y].tensor == y
+            planes = not outermost(tables.graph.tensors[x]) and all(r.in_place for r in reads)
+            pair = Pair(x, y, 0, tables.tensor_bytes[y], exact=True)
+            if own and planes and self.overlaps.overwrites(pair):
+                return pair
+        return None
 
     @cached_method
     def shared(self, i: int, j: int, interleaving: Interleaving) -> int:
