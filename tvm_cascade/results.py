@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tvm_cascade.cascading import Bounds, Plan
-from tvm_cascade.report.estimate import Estimate, frontier_table
+from tvm_cascade.report.estimate import Estimate, frontier_table, total
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import above, block_rows, does_twice, memory_map, summary
 from tvm_cascade.schema import plan as schema
@@ -52,9 +52,14 @@ class PlanResult:
 
     @property
     def estimated_instructions(self) -> int:
-        """Estimated instructions of one inference by the plan: those of the point of the frontier that stands for it."""
-        points = zip(self.frontier, self.estimates, strict=True)
-        return [e.instructions for (peak, _), e in points if peak <= self.plan.peak][-1]
+        """Estimated instructions of one inference by the plan."""
+        return self.estimate.instructions
+
+    @property
+    def estimate(self) -> Estimate:
+        """Estimated costs of one inference by the plan, which need not be on the frontier: with a cap the fastest plan
+        that keeps it is chosen."""
+        return total(self.operators)
 
     def to_dict(self) -> schema.Plan:
         """The JSON object of `tvm-cascade plan --json`."""
@@ -69,6 +74,7 @@ class PlanResult:
             "gap_percent": None if does_twice(plan) else round(above(plan.peak, plan.bound), 2),
             "limited": self.limited,
             "bounds": self._bounds(),
+            "estimated": self.estimate.to_dict(),
             "frontier": self._points(),
             "regions": region_rows(plan),
             "left_out": dict(self.left_out),
@@ -107,7 +113,7 @@ class PlanResult:
 
     def to_text(self, verbose: bool = False) -> str:
         """The plan for reading; `verbose` adds why operators are left out of cascades."""
-        parts = [summary(self.plan, self.bounds)]
+        parts = [summary(self.plan, self.bounds, self.frontier)]
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
         parts += ["", step_table(self.plan), "", memory_map(self.plan)]
@@ -116,7 +122,7 @@ class PlanResult:
         if self.candidates:
             parts += ["", "kept: " + ", ".join(f"{name} ({exact})" for name, exact in self.candidates.items())]
         if self.estimates:
-            parts += ["", frontier_table(self.frontier, self.estimates, self.in_groups)]
+            parts += ["", frontier_table(self.plan, self.estimate, self.frontier, self.estimates, self.in_groups)]
         if self.suggestions:
             parts += ["", "less RAM:", *(f"  {line}" for line in self.suggestions)]
         if verbose:

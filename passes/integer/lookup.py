@@ -195,7 +195,7 @@ def _centred(x: Quantized) -> np.ndarray:
 def _rounding_divide16(x: np.ndarray, exponent: int) -> np.ndarray:
     """The reference's rounding shift of int16, whose mask of 16 bits makes 1 of every number that is not negative where the
     exponent is 16 or more."""
-    mask = int(_wrap16(np.int64((1 << exponent) - 1)))
+    mask = int(_wrap16(np.array((1 << exponent) - 1, "int64")))
     return (x >> exponent) + ((x & mask) > (mask >> 1) + (x < 0))
 
 

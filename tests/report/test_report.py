@@ -12,7 +12,7 @@ import pytest
 from tvm_cascade.cascading import Plan, bounds, cascade, frontier, layerwise
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import estimate, frontier_table
-from tvm_cascade.report.html import ReportData, write_report
+from tvm_cascade.report.html import ReportData, html_page, write_report
 from tvm_cascade.report.region_graph import region_svg
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import above, summary
@@ -142,6 +142,30 @@ def test_a_page_alone_or_a_folder(tmp_path: Path) -> None:
 
 
 def test_the_frontier_as_text() -> None:
-    lines = frontier_table(((100, 1.5), (200, 1.0)), (estimate(PLANS["stripes"]), estimate(PLANS["rows"]))).splitlines()
+    plan, few = PLANS["rows"], estimate(PLANS["rows"])
+    many = replace(few, instructions=2 * few.instructions)
+    lines = frontier_table(plan, few, ((100, 1.5), (200, 1.0), (plan.peak, 0.9)), (many, many, few)).splitlines()
     assert "est." in lines[0]
-    assert [line.split()[:2] for line in lines[1:]] == [["100", "1.500x"], ["200", "1.000x"]]
+    assert [line.split()[:2] for line in lines[1:4]] == [
+        ["100", "1.500x"],
+        ["200", "1.000x"],
+        [str(plan.peak), "0.900x"],
+    ]
+    assert [line.endswith("this plan") for line in lines[1:4]] == [False, False, True]
+    assert lines[4].startswith(
+        f"{plan.peak - 200} bytes above the 200 of the smallest plan of no more work buy 50.0 % fewer"
+    )
+    assert frontier_table(plan, few, ((plan.peak, 1.0),), (few,)).count("\n") == 1
+
+
+def test_a_chosen_plan_that_is_larger_than_the_frontier_is_told_beside_it() -> None:
+    plan, few = PLANS["rows"], estimate(PLANS["rows"])
+    found = PlanResult("net", plan, ((plan.peak - 8, 1.0),), estimates=(few,), operators=(few,))
+    lines = found.to_text().splitlines()
+    assert [line.split()[0] for line in lines[-3:-1]] == [str(plan.peak - 8), str(plan.peak)]
+    assert f"the smallest plan found, of {plan.peak - 8} bytes, lies" in found.to_text()
+    assert "the arena lies" not in found.to_text()
+    assert found.to_dict()["estimated"] == few.to_dict()
+    assert found.estimated_instructions == few.instructions
+    page = html_page(ReportData("net", plan, found.frontier, (few,), None, {}, "", (), ("small", "own")))
+    assert page.count('type="radio"') >= 2 and "(this plan)" in page.split("<code>own</code>")[1][:40]

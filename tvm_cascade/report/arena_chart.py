@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.report.scale import Axis
 from tvm_cascade.report.text import block_rows
 from tvm_cascade.report.timeline import Band, timeline
+from tvm_cascade.schema.plan import Block
 
 HIGH = 1000  # of the drawing, which is as wide as the plan has steps and is stretched to the place that it gets
 KINDS = {
@@ -100,7 +100,7 @@ def _straight(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> boo
     return (b[0] - a[0]) * (c[1] - b[1]) == (b[1] - a[1]) * (c[0] - b[0])
 
 
-def _tip(band: Band, block: dict[str, Any]) -> str:
+def _tip(band: Band, block: Block) -> str:
     first, last = block["lower"], block["upper"] - 1
     life = f"segment {first}" if first == last else f"segments {first} to {last}"
     return (

@@ -20,12 +20,15 @@ def commands_of(
 ) -> tuple[str, ...]:
     """For each point of a frontier (peak bytes, factor of work) a line for a POSIX shell that gets its plan.
 
-    The point of `chosen` peak bytes keeps what was asked, all others are capped at their own bytes and work.
+    The point of `chosen` peak bytes keeps what was asked, all others are capped at their own bytes and work. Where no
+    point has as many, a last line gets the chosen plan.
     """
     found = []
     for peak, factor in points:
         limits = replace(request.plan, sram=peak, max_macs=max(1.0, ceil(factor * 10_000) / 10_000), layerwise=False)
         found.append(command_of(model, request if peak == chosen else replace(request, plan=limits), output))
+    if all(peak != chosen for peak, _ in points):
+        found.append(command_of(model, request, output))
     return tuple(found)
 
 

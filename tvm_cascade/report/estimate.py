@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from tvm_cascade.cascading.geometry import goes_by_pixels, has_rows
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cores.cortex_m4 import STEPS
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.graph import Graph, Op, Window
+from tvm_cascade.report.text import work_factor
 from tvm_cascade.schema.plan import Estimated
 
 
@@ -146,16 +146,36 @@ def _covered(window: Window, x0: int, x1: int, size: int) -> int:
 
 
 def frontier_table(
-    points: Sequence[tuple[int, float]], estimates: Sequence[Estimate], in_groups: Sequence[bool] = ()
+    plan: Plan,
+    own: Estimate,
+    points: Sequence[tuple[int, float]],
+    estimates: Sequence[Estimate],
+    in_groups: Sequence[bool] = (),
 ) -> str:
-    """The frontier as text: bytes and work are exact, instructions and traffic are estimates.
+    """The frontier and the chosen `plan`, whose estimate is `own`, as text: bytes and work are exact, instructions and
+    traffic are estimates.
 
-    Points whose plans use channel tiling (`in_groups`) are marked.
+    Points whose plans use channel tiling (`in_groups`) are marked. A last line says what a plan larger than the smallest
+    of no more work buys.
     """
     columns = f"{'instructions (est.)':>20} {'traffic bytes (est.)':>21} {'of weights':>12} {'calls':>8}"
     lines = [f"{'peak bytes':>10} {'work':>7} {columns}"]
-    for (peak, factor), e, marked in zip_longest(points, estimates, in_groups):
+    marks = (*in_groups, *[False] * (len(points) - len(in_groups)))
+    rows: list[tuple[int, float, Estimate, bool]] = [
+        (peak, factor, e, marked) for (peak, factor), e, marked in zip(points, estimates, marks, strict=True)
+    ]
+    if all(peak != plan.peak for peak, *_ in rows):
+        rows.append((plan.peak, work_factor(plan), own, False))
+    for peak, factor, e, marked in sorted(rows, key=lambda row: row[0]):
         mark = "  channels in groups" if marked else ""
+        mark += "  this plan" if peak == plan.peak else ""
         row = f"{e.instructions:>20} {e.traffic_bytes:>21} {e.weight_bytes:>12} {e.calls:>8}"
         lines.append(f"{peak:>10} {factor:>6.3f}x {row}{mark}")
+    smallest, _, least, _ = min((row for row in rows if row[1] <= work_factor(plan)), key=lambda row: row[0])
+    if plan.peak > smallest and least.instructions:
+        less = 100 * (1 - own.instructions / least.instructions)
+        lines.append(
+            f"{plan.peak - smallest} bytes above the {smallest} of the smallest plan of no more work buy {less:.1f} % fewer"
+            " instructions (est.)"
+        )
     return "\n".join(lines)

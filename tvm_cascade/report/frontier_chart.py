@@ -9,6 +9,7 @@ from itertools import zip_longest
 from tvm_cascade.cascading import Bounds, Plan
 from tvm_cascade.report.estimate import Estimate
 from tvm_cascade.report.scale import Axis
+from tvm_cascade.report.text import work_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +47,31 @@ class FrontierChart:
 
 def frontier_chart(
     plan: Plan,
+    own: Estimate,
     points: Sequence[tuple[int, float]],
     estimates: Sequence[Estimate],
     commands: Sequence[str],
     bounds: Bounds | None,
 ) -> FrontierChart:
-    """The drawing of a frontier whose chosen plan is `plan`."""
+    """The drawing of a frontier and of the chosen `plan`, which is a point beside it where a cap lets a larger one, of fewer
+    instructions (`own`), be chosen."""
     marks = {"one operator after the other": plan.baseline_peak}
     if bounds is not None:
         each = {"lower bound at 1.00x, rows": bounds.rows, "lower bound at 1.00x, pixels": bounds.pixels}
         marks |= each if bounds.rows != bounds.pixels else {"lower bound at 1.00x, rows and pixels": bounds.rows}
-    every = [*(p for p, _ in points), *marks.values()]
+    every = [*(p for p, _ in points), plan.peak, *marks.values()]
     room = max((max(every) - min(every)) * 0.06, max(every) * 0.02, 1)
     peaks = Axis(max(min(every) - room, 0), max(every) + room)
     most = max([f for _, f in points], default=1.0)
     factors = Axis(1 - max((most - 1) * 0.12, 0.05), most + max((most - 1) * 0.12, 0.05))
-    chosen = max((p for p, _ in points if p <= plan.peak), default=plan.peak)
+    told: list[tuple[int, float, Estimate | None]] = [
+        (peak, factor, estimate) for (peak, factor), estimate in zip_longest(points, estimates)
+    ]
+    if all(peak != plan.peak for peak, *_ in told):
+        told.append((plan.peak, work_factor(plan), own))
     drawn = tuple(
-        Point(p, f, peaks.percent(p), factors.percent(f), p == chosen, command or "", estimate)
-        for (p, f), estimate, command in zip_longest(points, estimates, commands)
+        Point(p, f, peaks.percent(p), factors.percent(f), p == plan.peak, command or "", estimate)
+        for (p, f, estimate), command in zip_longest(told, commands)
     )
     found = tuple(Mark(words, value, peaks.percent(value)) for words, value in marks.items())
     return FrontierChart(drawn, found, _steps(points, peaks, factors), peaks, factors)

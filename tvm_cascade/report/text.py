@@ -91,16 +91,28 @@ def above(peak: int, bound: int) -> float:
     return (peak / bound - 1) * 100 if bound else 0.0
 
 
+def work_factor(plan: Plan) -> float:
+    """Multiply-accumulates that a plan executes, as a factor of the network's."""
+    return plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
+
+
+def smallest_of(plan: Plan, frontier: Iterable[tuple[int, float]]) -> int:
+    """Bytes of the smallest plan of no more work than `plan`, of it and a frontier."""
+    return min([plan.peak, *(peak for peak, factor in frontier if factor <= work_factor(plan))])
+
+
 def does_twice(plan: Plan) -> bool:
     """Whether a plan computes anything twice: for such plans no bound is proven, and bounds at 1.00x do not apply."""
     return plan.macs > plan.baseline_macs
 
 
-def summary(plan: Plan, bounds: Bounds | None = None) -> str:
-    """Peak, baseline, bounds and work, a line each."""
+def summary(plan: Plan, bounds: Bounds | None = None, frontier: Iterable[tuple[int, float]] = ()) -> str:
+    """Peak, baseline, bounds and work, a line each; of a plan larger than the smallest of no more work on its
+    `frontier`, as a cap allows, no gap is told but that of the smallest."""
     gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
-    factor = plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
-    twice, gap = does_twice(plan), f"the arena lies {above(plan.peak, plan.bound):.1f} % above"
+    least = smallest_of(plan, frontier)
+    what = "the arena lies" if least == plan.peak else f"the smallest plan found, of {least} bytes, lies"
+    twice, gap = does_twice(plan), f"{what} {above(least, plan.bound):.1f} % above"
     lines = [
         f"arena           {plan.peak} bytes, everything counted",
         f"layer by layer  {plan.baseline_peak} bytes ({gain:.2f}x the arena)",
@@ -110,8 +122,9 @@ def summary(plan: Plan, bounds: Bounds | None = None) -> str:
     ]
     if bounds is not None:
         by_name = {"rows": bounds.rows, "pixels": bounds.pixels}
-        gaps = [f"{n} {b} bytes" + ("" if twice else f" ({above(plan.peak, b):+.1f} %)") for n, b in by_name.items()]
-        what = "no bounds of this plan, which does work twice" if twice else "the arena against the search space"
+        gaps = [f"{n} {b} bytes" + ("" if twice else f" ({above(least, b):+.1f} %)") for n, b in by_name.items()]
+        arena = "the arena" if least == plan.peak else "the smallest plan found"
+        what = "no bounds of this plan, which does work twice" if twice else f"{arena} against the search space"
         lines.append(f"bounds at 1.00x {gaps[0]}, {gaps[1]}: {what}")
-    lines.append(f"work            {plan.macs} multiply-accumulates ({factor:.2f}x)")
+    lines.append(f"work            {plan.macs} multiply-accumulates ({work_factor(plan):.2f}x)")
     return "\n".join(lines)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.geometry import end_bytes, front_bytes
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.report.text import block_rows, covered
+from tvm_cascade.schema.plan import Block
 
 _SAMPLES = 60  # steps of a segment at which occupancy is sampled
 
@@ -122,7 +122,7 @@ def _samples(segment: Segment, length: int) -> list[tuple[int, Sequence[int]]]:
     return [(0, ()), *((b, segment.trace[a:b]) for a, b in pairwise(marks))]
 
 
-def _addresses(plan: Plan, block: dict[str, Any], name: str, progress: _Progress) -> tuple[int, int]:
+def _addresses(plan: Plan, block: Block, name: str, progress: _Progress) -> tuple[int, int]:
     offset, size = block["offset"], block["bytes"]
     if block["kind"] != "tensor" or block["ring"]:
         return offset, offset + size

@@ -113,6 +113,7 @@ class Plan(_Sometimes):
     gap_percent: Annotated[Percent | None, "The arena above `bound_bytes`; null where work is done twice"]
     limited: Annotated[bool, "Whether a limit ended a search: more time may give a smaller arena"]
     bounds: Annotated[Bounds | None, "Bounds by what a step makes; null where a limit struck before"]
+    estimated: Annotated[Estimated, "Estimated costs of the plan"]
     frontier: Annotated[list[Point], "Plans by ascending arena and descending work"]
     regions: Annotated[list[Region], "Regions of the network"]
     left_out: Annotated[dict[str, str], "By operator that is in no cascade, why"]
