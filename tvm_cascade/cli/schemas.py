@@ -16,7 +16,10 @@ from tvm_cascade.schema import schema_of
 @click.argument("command", metavar="COMMAND")
 @guarded
 def schema(command: str) -> None:
-    """Print the JSON schema (draft 2020-12) of what COMMAND prints under --json.
+    """Print the JSON schema (draft 2020-12) of the object that COMMAND prints as JSON.
+
+    \b
+      tvm-cascade schema plan > plan.schema.json
 
     `$id` ends with the version, which is raised where a key goes or means something else. The definition `Refusal` is of
     what every command prints in its place where it refuses.
