@@ -39,7 +39,7 @@ def _ended_early(data: Mapping[str, object]) -> str:
     best, bound = next(((data[a], data.get(b)) for a, b in pairs if a in data), (None, None))
     gap = ""
     if isinstance(best, (int, float)) and isinstance(bound, (int, float)) and bound > 0:
-        gap = f", at most {100 * (best / bound - 1):.1f} % above the smallest possible"
+        gap = f", at most {100 * (best / bound - 1):.1f} % above the lower bound"
     return f"\nlimited         the search was ended early: this is the best found so far{gap}"
 
 
