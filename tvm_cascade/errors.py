@@ -78,7 +78,7 @@ class GraphError(CascadeError):
 
     def __init__(self, message: str = "", remedy: str = "") -> None:
         super().__init__(message + (f": {remedy}" if remedy else ""))
-        self.reason = message
+        self.reason = printable(message)
         self.remedy = remedy
 
 

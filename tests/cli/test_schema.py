@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.micro.flash import FlashResult
+from tvm_cascade.testing.onnx_layers import Layers
 
 MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
 WITH_JSON = sorted(n for n, c in main.commands.items() if any("--json" in one.opts for one in c.params))
@@ -29,6 +30,7 @@ CALLS = {  # of every command with --json, its arguments: {project} and {second}
     "optimize": ["{model} --target cuda --budget 5"],
     "order": ["{model}", "{model} --on-chip 16KiB --rewrite", "{graph}"],
     "plan": ["{model}", "{model} --layerwise", "{model} --sram 7000 --max-macs 2", "{model} --stream-input --rewrite"],
+    "quantize": ["{floats} --data {samples} -o {new}.onnx"],
     "run": ["{project}", "{project} --board host --check {model}"],
     "stages": ["{model} --target cuda"],
     "validate": ["{model} --data {data}"],
@@ -57,13 +59,23 @@ def test_what_is_printed(
 ) -> None:
     monkeypatch.setattr("tvm_cascade.micro.flash.flash_folder", Mock(return_value=FlashResult(tmp_path, "pyocd", ())))
     np.savez(tmp_path / "d.npz", image=np.zeros((2, 64, 64, 1), np.int8), labels=np.array([0, 5]))
+    np.savez(tmp_path / "s.npz", x=np.linspace(-1, 1, 4 * 48, dtype="float32").reshape(4, 3, 4, 4))
+    layers = Layers()
+    convolution = layers.node("Conv", "x", layers.constant(layers.rng.normal(0, 1, (4, 3, 3, 3)).astype("float32")))
+    layers.save(tmp_path / "f.onnx", convolution, (1, 3, 4, 4), 4)
     graph = {"tensors": [4, 4], "ops": [{"inputs": [0], "outputs": [1]}]}
     (tmp_path / "g.json").write_text(json.dumps(graph))
     (tmp_path / "0.csv").write_text("id,lower,upper,size\na,0,2,100\nb,1,3,50\n")
     allowed = Draft202012Validator(schema(command))
     for count, arguments in enumerate(CALLS[command]):
         words = arguments.format(
-            model=MODEL, data=tmp_path / "d.npz", graph=tmp_path / "g.json", new=tmp_path / str(count), **projects
+            model=MODEL,
+            floats=tmp_path / "f.onnx",
+            data=tmp_path / "d.npz",
+            samples=tmp_path / "s.npz",
+            graph=tmp_path / "g.json",
+            new=tmp_path / str(count),
+            **projects,
         ).split()
         found = printed(command, *words)
         allowed.validate(found)

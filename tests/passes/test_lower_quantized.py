@@ -201,7 +201,7 @@ def test_orders_of_int16_of_unequal_quantization_are_refused(tmp_path: Path, sca
     writer.operator("GREATER", operands, [writer.tensor((4,), "bool")], "GreaterOptions")
     if (scale, zero) != (0.1, 0):
         with pytest.raises(
-            UnsupportedOperatorError, match="zero point" if zero else "orders numbers of int16 of unequal scales"
+            UnsupportedOperatorError, match="zero point" if zero else "orders integers of unequal scales"
         ):
             _lowered(tmp_path, writer)
         return
