@@ -13,6 +13,7 @@ import subprocess
 import threading
 import tty
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tvm_cascade.micro.board import Board
@@ -58,13 +59,14 @@ class BadLine:
         self.thread.start()
 
     def _open_far(self) -> int:
-        file = os.open(self.board.port, os.O_RDWR | os.O_NOCTTY)
+        file = os.open(self.board.port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
         tty.setraw(file)
         return file
 
     def _plug_in(self) -> None:
         master, slave = os.openpty()
         tty.setraw(slave)
+        os.set_blocking(master, False)
         fresh = self.path.with_suffix(".new")
         fresh.symlink_to(os.ttyname(slave))
         fresh.replace(self.path)
@@ -82,8 +84,15 @@ class BadLine:
                     data = os.read(file, 256)
                 except OSError:
                     continue
-                os.write(self.far if file == self.near else self.near, self._spoil(data))
+                self._write(self.far if file == self.near else self.near, self._spoil(data))
                 self._happen()
+
+    def _write(self, file: int, data: bytes) -> None:
+        """Write all of `data`, unless the relay is stopped before somebody has read enough to make room for it."""
+        while data and self.running:
+            if select.select((), (file,), (), 0.02)[1]:
+                with suppress(BlockingIOError):
+                    data = data[os.write(file, data) :]
 
     def _spoil(self, data: bytes) -> bytes:
         """Flip a bit, add a byte, lose one, replace a burst by noise, or say again what has just been said."""
