@@ -88,11 +88,11 @@ class BadLine:
                 self._happen()
 
     def _write(self, file: int, data: bytes) -> None:
-        """Write all of `data`, unless the relay is stopped before somebody has read enough to make room for it."""
-        while data and self.running:
-            if select.select((), (file,), (), 0.02)[1]:
-                with suppress(BlockingIOError):
-                    data = data[os.write(file, data) :]
+        """Write `data`; what nobody takes within a tenth of a second is lost, as on a wire. A relay that waited would stand
+        still for good with a board that waits for it to read."""
+        while data and select.select((), (file,), (), 0.1)[1]:
+            with suppress(BlockingIOError):
+                data = data[os.write(file, data) :]
 
     def _spoil(self, data: bytes) -> bytes:
         """Flip a bit, add a byte, lose one, replace a burst by noise, or say again what has just been said."""
