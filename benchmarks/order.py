@@ -28,35 +28,18 @@ from tvm_cascade.ordering import (
     file_order,
     greedy,
     kahn_fifo,
+    list_scheduler,
     order,
     peak_of,
     reverse_post_order,
     validate,
 )
 from tvm_cascade.ordering.graph_file import read_graph
-from tvm_cascade.ordering.model import model
 from tvm_cascade.testing.order_arena import arena_problem
 from tvm_cascade.testing.random_graphs import cell_graph, wired_graph
 
 RESULTS = Path(__file__).parent / "results" / "order.md"
 WHOLE = OrderOptions(in_place=False)
-
-
-def list_scheduler(graph: Graph) -> tuple[int, ...]:
-    """Next runs the ready operator that frees the most bytes less those that it makes; ties by users, then by index."""
-    m = model(graph, in_place=False)
-    missing = [len(p) for p in graph.predecessors]
-    ready, done, found = {i for i, k in enumerate(missing) if not k}, 0, []
-    while ready:
-        i = min(ready, key=lambda op: (m.step(done, op)[1], -len(graph.successors[op]), op))
-        ready.remove(i)
-        found.append(i)
-        done |= 1 << i
-        for s in graph.successors[i]:
-            missing[s] -= 1
-            if not missing[s]:
-                ready.add(s)
-    return tuple(found)
 
 
 def chains(graph: Graph) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph
-from tvm_cascade.ordering import BASELINES, OrderOptions, footprint, order, peak_of, solve, validate
+from tvm_cascade.ordering import BASELINES, OrderOptions, footprint, list_scheduler, order, peak_of, solve, validate
 from tvm_cascade.ordering.dp import run
 from tvm_cascade.testing.brute_force import least_peak_by_sets
 from tvm_cascade.testing.random_graphs import mixed_graph, wired_graph
@@ -78,7 +78,7 @@ def test_the_same_graph_gives_the_same_order() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_baselines_are_orders(seed: int) -> None:
     graph = mixed_graph(seed, 9)
-    for f in BASELINES:
+    for f in (*BASELINES, list_scheduler):
         assert graph.is_order(f(graph))
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tvm_cascade.ordering.baselines import BASELINES, file_order, greedy, kahn_fifo, reverse_post_order
+from tvm_cascade.ordering.baselines import (
+    BASELINES,
+    file_order,
+    greedy,
+    kahn_fifo,
+    list_scheduler,
+    reverse_post_order,
+)
 from tvm_cascade.ordering.solve import Ordering, OrderOptions, order
 from tvm_cascade.ordering.validate import footprint, peak_of, validate
 
@@ -14,6 +21,7 @@ __all__ = [
     "footprint",
     "greedy",
     "kahn_fifo",
+    "list_scheduler",
     "order",
     "peak_of",
     "reverse_post_order",

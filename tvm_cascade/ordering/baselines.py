@@ -26,6 +26,15 @@ def greedy(graph: Graph, m: Model | None = None) -> tuple[int, ...]:
     return _kahn(graph, lambda ready, done: min(ready, key=lambda op: (*reversed(costs.step(done, op)), op)))
 
 
+def list_scheduler(graph: Graph) -> tuple[int, ...]:
+    """XLA's list scheduler, its rule of priority alone: next runs the ready operator that frees the most bytes less those
+    that it makes; ties by the number of operators that follow it, then by index."""
+    costs = model(graph, in_place=False)
+    return _kahn(
+        graph, lambda ready, done: min(ready, key=lambda op: (costs.step(done, op)[1], -len(graph.successors[op]), op))
+    )
+
+
 def _kahn(graph: Graph, take: Take) -> tuple[int, ...]:
     """Kahn's algorithm: `take` chooses among the operators that are ready, listed in the order of becoming so."""
     missing = [len(p) for p in graph.predecessors]
