@@ -9,6 +9,7 @@ from tvm.ir import IRModule
 
 from tvm_cascade.cascading import Plan
 from tvm_cascade.cores import KernelTarget
+from tvm_cascade.cores.work import Work
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.choose_variants import choose_variants, tensors_of
 from tvm_cascade.passes.extract_graph import Extracted, analyse, with_kernels
@@ -39,19 +40,19 @@ class PreparedGraph:
         """The kernels that `plan` calls, by operator. `generic` selects portable kernels in place of the core's own."""
         return kernels_of_plan(plan, [self.site(o, generic) for o in range(len(self.graph.ops))])
 
-    def estimator(self) -> Callable[[Plan], Sequence[float] | None]:
-        """A function that estimates the instructions of one inference by a plan, operator by operator.
+    def estimator(self) -> Callable[[Plan], Sequence[Work] | None]:
+        """A function that estimates the instructions and cycles of one inference by a plan, operator by operator.
 
         It returns None for plans of other graphs and for the host; it keeps the kernels of all plans that it is asked for.
         """
         counter = PlanCounter(self.core)
 
-        def instructions(plan: Plan) -> Sequence[float] | None:
+        def work(plan: Plan) -> Sequence[Work] | None:
             if self.core.core.steps is None or plan.graph.ops != self.graph.ops:
                 return None
             return counter.count(plan, self.kernels_of(plan))
 
-        return instructions
+        return work
 
     def site(self, index: int, generic: bool = False) -> Site | None:
         """Input of `kernels_of_plan` for operator `index`; None for a view. `generic` excludes performance schedules."""

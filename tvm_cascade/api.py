@@ -19,7 +19,7 @@ from tvm_cascade.api_searches import Model, Progress, optimize, order, silent, s
 from tvm_cascade.comparison import compare
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
-from tvm_cascade.keywords import CompileKeywords, PlanKeywords, QuantizeKeywords, takes
+from tvm_cascade.keywords import CompileKeywords, PlanKeywords, QuantizeKeywords, ValidateKeywords, takes
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.report.commands import commands_of
@@ -33,6 +33,7 @@ from tvm_cascade.request import (
     QuantizeRequest,
     Request,
     RunRequest,
+    TimeRequest,
     ValidateRequest,
     request_of,
 )
@@ -67,7 +68,7 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'tvm_cascade.api' has no attribute '{name}'")
 
 
-@takes(PlanKeywords, LoadRequest, PlanRequest, KernelRequest)
+@takes(PlanKeywords, LoadRequest, PlanRequest, TimeRequest, KernelRequest)
 def plan(
     model: Model, *, target: str = "cortex-m4", progress: Progress = silent, **options: Unpack[PlanKeywords]
 ) -> PlanResult:
@@ -104,6 +105,8 @@ def plan(
     time_limit : float, optional
         Seconds after which searches end with the best plan so far, never one larger than that of `layerwise`; the result is
         `limited` then. None: searches end by themselves, and results do not depend on the machine.
+    clock : int or str, optional
+        The core's, in Hz or as "168MHz": estimated cycles are told in milliseconds too.
 
     Raises
     ------
@@ -124,10 +127,10 @@ def plan(
         flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=flash)
     commands = commands_of(model, request, told.frontier, told.peak_bytes)
-    return replace(told, limited=limit.limited, commands=commands)
+    return replace(told, limited=limit.limited, commands=commands, clock=request.time.clock)
 
 
-@takes(CompileKeywords, LoadRequest, PlanRequest, KernelRequest, EmitRequest)
+@takes(CompileKeywords, LoadRequest, PlanRequest, TimeRequest, KernelRequest, EmitRequest)
 def compile(
     model: Model,
     *,
@@ -184,7 +187,7 @@ def compile(
     written = compilation.write_project(folder, made, request, build, progress)
     keep(key, made, build.cache)
     build.cache.trim()
-    result = compilation.describe_project(made.told, folder, build, written, time.perf_counter() - started)
+    result = compilation.describe_project(made.told, request, folder, build, written, time.perf_counter() - started)
     if request.emit.report is not None:
         _write_report(result, model, request)
     return result
@@ -238,7 +241,7 @@ def run(
     return run_image(checks.path("directory", directory), RunRequest.of(options), inputs, progress)
 
 
-@takes(PlanKeywords, LoadRequest, PlanRequest, KernelRequest)
+@takes(ValidateKeywords, LoadRequest, PlanRequest, KernelRequest)
 def validate(
     model: str | Path,
     *,
@@ -248,7 +251,7 @@ def validate(
     range_: tuple[float, float] | None = None,
     timeout: float = 60.0,
     progress: Progress = silent,
-    **options: Unpack[PlanKeywords],
+    **options: Unpack[ValidateKeywords],
 ) -> ValidationReport:
     """Compile `model` and run every sample of `data` through the program and through the model's reference.
 

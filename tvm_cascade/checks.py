@@ -17,7 +17,7 @@ from typing import Any
 
 from tvm_cascade import extras
 from tvm_cascade.errors import UsageError
-from tvm_cascade.sizes import parse_size
+from tvm_cascade.sizes import parse_frequency, parse_size
 
 Check = Callable[[str, Any], Any]
 PAGES = (".html", ".htm")  # endings of a report that is one page
@@ -74,6 +74,18 @@ def size(option: str, value: Any) -> int:
             raise UsageError(f"--{option.replace('_', '-')}: {error}") from None
     if not _is_whole(value) or value < 0:
         raise refusal(option, value, "give a positive size in bytes (65536) or with a unit (64KiB)")
+    return int(value)
+
+
+def frequency(option: str, value: Any) -> int:
+    """Hertz: a positive whole number, or a text such as "168MHz"."""
+    if isinstance(value, str):
+        try:
+            return parse_frequency(value)
+        except UsageError as error:
+            raise UsageError(f"--{option.replace('_', '-')}: {error}") from None
+    if not _is_whole(value) or value < 1:
+        raise refusal(option, value, "give a positive frequency in hertz (168000000) or with a unit (168MHz)")
     return int(value)
 
 

@@ -153,10 +153,10 @@ def require_free(folder: Path) -> None:
 
 
 def describe_project(
-    told: PlanResult, folder: Path, build: BuildOptions, written: firmware.Written, seconds: float
+    told: PlanResult, request: Request, folder: Path, build: BuildOptions, written: firmware.Written, seconds: float
 ) -> CompileResult:
     """The `CompileResult` of a plan and of the project that was written for it; `seconds` is the whole time."""
-    plan: dict[str, Any] = vars(told) | {"seconds": seconds}
+    plan: dict[str, Any] = vars(told) | {"seconds": seconds, "clock": request.time.clock}
     return CompileResult(
         **plan,
         folder=folder,

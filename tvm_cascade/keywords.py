@@ -17,8 +17,8 @@ PathOrText = str | PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class PlanKeywords(TypedDict, total=False):
-    """Keywords of `plan` other than the model and the target."""
+class ValidateKeywords(TypedDict, total=False):
+    """Keywords of planning, which `validate` takes beside its own."""
 
     sram: int | str | None
     max_macs: float
@@ -34,6 +34,12 @@ class PlanKeywords(TypedDict, total=False):
     until: str | Sequence[str]
     from_: str | Sequence[str]
     database: PathOrText | None
+
+
+class PlanKeywords(ValidateKeywords, total=False):
+    """Keywords of `plan` other than the model and the target."""
+
+    clock: int | str | None
 
 
 class CompileKeywords(PlanKeywords, total=False):

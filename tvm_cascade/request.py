@@ -84,6 +84,15 @@ class PlanRequest(Asked):
 
 
 @dataclass(frozen=True, slots=True)
+class TimeRequest(Asked):
+    """What a plan's time is told by; no plan depends on it."""
+
+    clock: Annotated[int | str | None, checks.optional(checks.frequency)] = (
+        None  # of the core, in Hz; None: cycles only
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class KernelRequest(Asked):
     """How the kernels of operators are chosen."""
 
@@ -118,6 +127,7 @@ class Request(Asked):
     plan: PlanRequest = PlanRequest()
     kernels: KernelRequest = KernelRequest()
     emit: EmitRequest = EmitRequest()
+    time: TimeRequest = TimeRequest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +216,7 @@ class AllocateRequest(Asked):
     time_limit: TimeLimit = None  # the best layout that is found in this time
 
 
-_PLANNING = (LoadRequest, PlanRequest)
+_PLANNING = (LoadRequest, PlanRequest, TimeRequest)
 PLAN_OPTIONS: tuple[str, ...] = (*(f.name for part in _PLANNING for f in fields(part)), "database")
 COMPILE_OPTIONS: tuple[str, ...] = tuple(
     f.name for part in (*_PLANNING, KernelRequest, EmitRequest) for f in fields(part)
@@ -225,6 +235,7 @@ def request_of(target: str, options: Mapping[str, Any], known: Collection[str] =
         PlanRequest.of(options),
         KernelRequest.of(options),
         EmitRequest.of(options),
+        TimeRequest.of(options),
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tvm_cascade.cascading import Bounds, Plan
 from tvm_cascade.report.estimate import Estimate, frontier_table, total
+from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers, milliseconds
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import above, block_rows, does_twice, memory_map, summary
 from tvm_cascade.schema import plan as schema
@@ -35,6 +36,7 @@ class PlanResult:
     flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
     suggestions: tuple[str, ...] = field(default=(), kw_only=True)  # options that would save RAM, and how much
     operators: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the plan, by operator
+    clock: int | None = field(default=None, kw_only=True)  # of the core, in Hz
     commands: tuple[str, ...] = field(default=(), kw_only=True)  # command lines that get the plans of the frontier
     limited: bool = field(
         default=False, kw_only=True
@@ -61,6 +63,21 @@ class PlanResult:
         that keeps it is chosen."""
         return total(self.operators)
 
+    @property
+    def cycles(self) -> int:
+        """Estimated cycles of one inference by the plan, where memory answers at once."""
+        return self.estimate.cycles
+
+    @property
+    def milliseconds(self) -> float | None:
+        """Estimated time of one inference at the clock that was given; None without one."""
+        return None if self.clock is None else milliseconds(self.cycles, self.clock)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """What every operator costs, in execution order."""
+        return tuple(layers(self.plan, self.operators)) if self.operators else ()
+
     def to_dict(self) -> schema.Plan:
         """The JSON object of `tvm-cascade plan --json`."""
         plan = self.plan
@@ -75,6 +92,9 @@ class PlanResult:
             "limited": self.limited,
             "bounds": self._bounds(),
             "estimated": self.estimate.to_dict(),
+            "cycles": self.cycles,
+            "milliseconds": self.milliseconds,
+            "layers": layer_rows(self.layers),
             "frontier": self._points(),
             "regions": region_rows(plan),
             "left_out": dict(self.left_out),
@@ -121,6 +141,8 @@ class PlanResult:
             parts += ["", self.concats]
         if self.candidates:
             parts += ["", "kept: " + ", ".join(f"{name} ({exact})" for name, exact in self.candidates.items())]
+        if self.operators:
+            parts += ["", layer_table(self.layers, self.clock)]
         if self.estimates:
             parts += ["", frontier_table(self.plan, self.estimate, self.frontier, self.estimates, self.in_groups)]
         if self.suggestions:
@@ -177,6 +199,9 @@ class CompileResult(PlanResult):
             if self.ram_weight_bytes:
                 lines += [f"weights in RAM  {self.ram_weight_bytes} of these bytes, copied there by the first run"]
             lines += [f"flash           {self.flash_bytes} bytes of code, weights and tables"]
+        if self.operators:
+            at = "" if self.clock is None else f", {self.milliseconds} ms at {self.clock} Hz"
+            lines += [f"time            about {self.cycles} cycles an inference{at}"]
         lines += [f"project         {self.folder} for {self.target} on {self.board}: {len(self.files)} files"]
         if self.elf:
             lines += [f"image           {self.folder / self.elf}"]

@@ -1,4 +1,4 @@
-"""Sizes as users write them: `65536`, `64KiB`, `64kB`."""
+"""Sizes and frequencies as users write them: `65536`, `64KiB`, `64kB`; `168MHz`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,22 @@ def parse_size(text: str) -> int:
     if match is None or unit is None or (unit == 1 and "." in match[1]):
         raise UsageError(f"'{text}' is no size: write bytes (65536) or a unit (64KiB, 64kB, 1MiB)")
     return int(float(match[1]) * unit)
+
+
+_HERTZ = {"": 1, "hz": 1, "khz": 1000, "mhz": 1000**2, "ghz": 1000**3}
+
+
+def parse_frequency(text: str) -> int:
+    """Hertz of `text`: a whole number, or one with a unit (168MHz, 1.5GHz).
+
+    Raises `UsageError` for anything else, and for less than one.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _HERTZ.get(match[2].lower()) if match else None
+    hertz = 0 if match is None or unit is None or (unit == 1 and "." in match[1]) else round(float(match[1]) * unit)
+    if hertz < 1:
+        raise UsageError(f"'{text}' is no frequency: write hertz (168000000) or a unit (168MHz, 1.5GHz)")
+    return hertz
 
 
 def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -1,7 +1,8 @@
-"""Instructions of a whole plan, estimated from the very code that it is lowered to: kernels, helpers and their calls.
+"""Instructions and cycles of a whole plan, estimated from the very code that it is lowered to: kernels, helpers, calls.
 
 Every operator's step is written as the driver has it (`schedules.driver.lower_plan`), whatever form of kernel it calls, and
-counted for a sample of the steps of the plan; each kernel's count is multiplied by the rate of its family.
+counted for a sample of the steps of the plan; each kernel's count is multiplied by the rate of its family. An operator's
+cycles are its instructions times the cycles that one of its core takes (`cores.step_model`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import numpy as np
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores import Core, KernelTarget
+from tvm_cascade.cores.cortex_m4 import STEPS as CORTEX_M4
+from tvm_cascade.cores.work import Work
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.lower_plan import Driver
 from tvm_cascade.schedules.kernels.kernel import Param, Role
@@ -36,8 +39,8 @@ class PlanCounter:
         self._library = Library(target.core)
         self._kept: list[BuiltKernel | None] = []  # for what is used is not written anew
 
-    def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> list[float]:
-        """Estimated instructions of one inference, by operator; `kernels` are those that the plan calls (None for views)."""
+    def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> list[Work]:
+        """Estimated work of one inference, by operator; `kernels` are those that the plan calls (None for views)."""
         self._kept += kernels
         functions: dict[str, Function] = {}
         factors: dict[str, float] = {}
@@ -60,7 +63,8 @@ class PlanCounter:
             for position, o in enumerate(steps):
                 fetched = _FETCH + _COMPARE * position if actors > 1 else 0.0
                 total[o] += _operator(driver, counter, index, o, trace[o], fetched)
-        return total
+        cycle = (self.target.core.steps or CORTEX_M4).cycle
+        return [Work(n, n * cycle) for n in total]
 
 
 def task_instructions(task: Task, core: Core) -> float:

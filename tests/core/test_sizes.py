@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.sizes import parse_input_shape, parse_size
+from tvm_cascade.sizes import parse_frequency, parse_input_shape, parse_size
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,20 @@ def test_sizes(text: str, size: int) -> None:
 def test_what_is_no_size_is_refused_with_the_remedy(text: str) -> None:
     with pytest.raises(UsageError, match="64KiB"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hertz"),
+    [("168MHz", 168_000_000), ("1.5GHz", 1_500_000_000), ("32768", 32768), ("8 mhz", 8_000_000), ("32.768kHz", 32768)],
+)
+def test_frequencies(text: str, hertz: int) -> None:
+    assert parse_frequency(text) == hertz
+
+
+@pytest.mark.parametrize("text", ["", "MHz", "-4", "0", "1.5", "168M", "0.0001Hz", "168 THz"])
+def test_what_is_no_frequency_is_refused_with_the_remedy(text: str) -> None:
+    with pytest.raises(UsageError, match="168MHz"):
+        parse_frequency(text)
 
 
 def test_input_shapes() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tvm_cascade.cascading import Plan, bounds, cascade, frontier, layerwise
 from tvm_cascade.graph import Graph
-from tvm_cascade.report.estimate import estimate, frontier_table
+from tvm_cascade.report.estimate import estimate, estimate_operators, frontier_table
 from tvm_cascade.report.html import ReportData, html_page, write_report
 from tvm_cascade.report.region_graph import region_svg
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
@@ -160,7 +160,7 @@ def test_the_frontier_as_text() -> None:
 
 def test_a_chosen_plan_that_is_larger_than_the_frontier_is_told_beside_it() -> None:
     plan, few = PLANS["rows"], estimate(PLANS["rows"])
-    found = PlanResult("net", plan, ((plan.peak - 8, 1.0),), estimates=(few,), operators=(few,))
+    found = PlanResult("net", plan, ((plan.peak - 8, 1.0),), estimates=(few,), operators=estimate_operators(plan))
     lines = found.to_text().splitlines()
     assert [line.split()[0] for line in lines[-3:-1]] == [str(plan.peak - 8), str(plan.peak)]
     assert f"the smallest plan found, of {plan.peak - 8} bytes, lies" in found.to_text()
@@ -169,3 +169,23 @@ def test_a_chosen_plan_that_is_larger_than_the_frontier_is_told_beside_it() -> N
     assert found.estimated_instructions == few.instructions
     page = html_page(ReportData("net", plan, found.frontier, (few,), None, {}, "", (), ("small", "own")))
     assert page.count('type="radio"') >= 2 and "(this plan)" in page.split("<code>own</code>")[1][:40]
+
+
+def test_layers_have_the_cycles_and_the_work_of_the_plan() -> None:
+    plan = PLANS["stripes"]
+    found = PlanResult("net", plan, ((plan.peak, 1.0),), operators=estimate_operators(plan), clock=80_000_000)
+    told = found.to_dict()
+    assert sum(x["cycles"] for x in told["layers"]) == told["cycles"] == found.cycles > plan.macs
+    assert sum(x["macs"] for x in told["layers"]) == told["macs"]
+    assert [x["name"] for x in told["layers"]] == [row["operator"] for row in told["steps"] if row["kind"] != "source"]
+    assert told["milliseconds"] == pytest.approx(found.cycles / 80e3, abs=1e-3)
+    table = next(part for part in found.to_text().split("\n\n") if "cycles (est.)" in part).splitlines()
+    assert table[0].split()[-5:] == ["(est.)", "ms", "of", "all", "layer"]
+    assert table[-1].split()[:4] == [
+        str(plan.macs),
+        str(found.estimated_instructions),
+        str(found.cycles),
+        f"{found.milliseconds:.3f}",
+    ]
+    untimed = replace(found, clock=None)
+    assert untimed.to_dict()["milliseconds"] is None and " ms " not in untimed.to_text()

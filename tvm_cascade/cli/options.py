@@ -17,8 +17,8 @@ from click.core import ParameterSource
 from tvm_cascade import checks
 from tvm_cascade.cores import CORES
 from tvm_cascade.errors import UsageError
-from tvm_cascade.request import Asked, EmitRequest, KernelRequest, LoadRequest, PlanRequest, checks_of
-from tvm_cascade.sizes import parse_input_shape, parse_size
+from tvm_cascade.request import Asked, EmitRequest, KernelRequest, LoadRequest, PlanRequest, TimeRequest, checks_of
+from tvm_cascade.sizes import parse_frequency, parse_input_shape, parse_size
 
 Option = Callable[[Any], Any]  # a decorator of a command
 
@@ -39,6 +39,8 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
         told["type"] = PATH
     elif check is checks.size:
         told |= {"type": str, "callback": parse_bytes, "metavar": "SIZE"}
+    elif check is checks.frequency:
+        told |= {"type": str, "callback": parse_hertz, "metavar": "HZ"}
     elif isinstance(check, checks.choice):
         told["type"] = click.Choice(check.known)
     elif isinstance(check, checks.number):
@@ -56,6 +58,13 @@ def parse_cap(context: click.Context, option: click.Parameter, value: str | None
 def parse_bytes(_context: click.Context, _option: click.Parameter, value: str | int | None) -> int | None:
     try:
         return parse_size(value) if isinstance(value, str) else value
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def parse_hertz(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    try:
+        return None if value is None else parse_frequency(value)
     except UsageError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -127,6 +136,7 @@ _PLANNING = (
     option(KernelRequest, "database", "Counts of kernels: read, and written by `compile --tune`. [default: only those of the "
            "package]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),
 )  # fmt: skip
+_CLOCK = option(TimeRequest, "clock", "Of the core, such as 168MHz: cycles are told in milliseconds too.")
 _REPORT = option(EmitRequest, "report", "Write a self-contained HTML report to this .html file, or it, its pictures and data "
                  "into this folder.")  # fmt: skip
 MODEL = click.argument("model", type=PATH)
@@ -148,8 +158,8 @@ def cutting(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every planning option, and the report of a plan."""
-    return planning_alone(_REPORT(command))
+    """Give a command every planning option, the clock that times are told by, and the report of a plan."""
+    return planning_alone(_CLOCK(_REPORT(command)))
 
 
 def planning_alone(command: Callable[..., None]) -> Callable[..., None]:

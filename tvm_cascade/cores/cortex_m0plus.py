@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tvm_cascade.cores.cortex_m3 import CORE as CORTEX_M3
+from tvm_cascade.cores.cortex_m3 import STEPS
 
 CORE = replace(
     CORTEX_M3,
@@ -22,4 +23,5 @@ CORE = replace(
     gcc_flags=("-mcpu=cortex-m0plus", "-mthumb", "-mfloat-abi=soft"),
     default_board="microbit",
     runs_on=("cortex-m0", "cortex-m0plus", *CORTEX_M3.runs_on),
+    steps=replace(STEPS, cycle=1.4),
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tvm_cascade.cores.cortex_m4 import CORE as CORTEX_M4
+from tvm_cascade.cores.cortex_m4 import STEPS
 
 CORE = replace(
     CORTEX_M4,
@@ -25,6 +26,7 @@ CORE = replace(
     triple="thumbv8m.main-none-unknown-eabihf",
     gcc_flags=("-mcpu=cortex-m33", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),
     default_board="mps2-an505",
+    steps=replace(STEPS, cycle=1.25),
     runs_on=("cortex-m33", "cortex-m55"),
     compatible=MappingProxyType({"c": "cortex-m4", "llvm": "cortex-m4"}),
 )

@@ -14,9 +14,10 @@ stripes: solved from two networks by rows without overlap, person_detect and res
 parts of a concat: the largest excess over the whole concat, of layers (1x1, 3x3, depthwise) over 16x16 pixels of 64 channels
     in three parts; the generic kernel's is SwiftNet's on -M3 and -M4, on -M55 that of -M4;
 `row_table`: set by hand above most layers counted alone (`rfc/0006`);
-`flash`: an assumption, four wait states for a line of sixteen bytes.
+`flash`: an assumption, four wait states for a line of sixteen bytes;
+`cycle`: assumptions, from what the instructions of inner loops take by the manuals of the cores.
 `benchmarks/step_model.py` prints estimates next to the counts of `benchmarks/results/cortex_m.md`. Other cores and networks
-may exceed the limit. These are instructions, not cycles: wait states of a flash, or a cache, change the time.
+may exceed the limit. Plans are limited by instructions, not cycles.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class StepModel:
     depthwise_parts: float
     unscheduled: float  # in place of these for the generic kernel, which reads parts of a concat or tiles channels
     row_table: float  # per row and two output channels, for multi-row kernels of windows larger than a pixel
+    cycle: float  # cycles per instruction, where memory answers at once
     flash: float = 0.25  # per byte of weights that is read from flash
 
     def whole(self, op: Op) -> float:

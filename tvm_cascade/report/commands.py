@@ -38,7 +38,7 @@ def command_of(model: object, request: Request, output: Path | None = None) -> s
     A model that is no file is called MODEL.
     """
     words = ["--target", request.target]
-    for part in (request.load, request.plan, request.kernels, request.emit):
+    for part in (request.load, request.plan, request.kernels, request.emit, request.time):
         words += _options(part)
     if output is not None:
         words += ["-o", str(output)]

@@ -1,20 +1,21 @@
-"""Estimates of a plan's memory traffic, instructions and kernel calls for one inference, from its steps, without a build.
+"""Estimates of a plan's memory traffic, instructions, cycles and kernel calls for one inference, without a build.
 
 Traffic is the bytes that kernels access: every call reads the input windows of its tile, writes the tile, and reads its
 weights from flash once. Rows that two windows share are read twice, as kernels do; caches are not modelled. Instructions
 are counted statically where the kernels are known (`schedules.tuning.plan_cost`), else by `cores.step_model`, the model that
-`--max-time` limits plans by. `run` measures what a board needs.
+`--max-time` limits plans by. Cycles are those of memory that answers at once. `run` measures what a board needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tvm_cascade.cascading.geometry import goes_by_pixels, has_rows
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cores.cortex_m4 import STEPS
 from tvm_cascade.cores.step_model import StepModel
+from tvm_cascade.cores.work import Work
 from tvm_cascade.graph import Graph, Op, Window
 from tvm_cascade.report.text import work_factor
 from tvm_cascade.schema.plan import Estimated
@@ -29,6 +30,7 @@ class Estimate:
     read_bytes: int  # of activations
     written_bytes: int
     weight_bytes: int  # read from flash
+    cycles: int = 0  # of the core, where memory answers at once
 
     @property
     def traffic_bytes(self) -> int:
@@ -52,24 +54,20 @@ class _Grid:
     runs: tuple[tuple[int, int], ...]
 
 
-def estimate(plan: Plan, model: StepModel | None = None, counted: Sequence[float] | None = None) -> Estimate:
-    """Calls, traffic and instructions of a plan: those `counted`, else by the model of the core, or of a Cortex-M4."""
-    return total(estimate_operators(plan, model), counted)
+def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
+    """Calls, traffic, instructions and cycles of a plan by the model of the core, or of a Cortex-M4."""
+    return total(estimate_operators(plan, model))
 
 
-def total(operators: Sequence[Estimate], counted: Sequence[float] | None = None) -> Estimate:
-    """The sum of estimates; with `counted`, these are the instructions."""
-    instructions = round(sum(e.instructions for e in operators) if counted is None else sum(counted))
-    calls, read, written, weights = (
-        sum(getattr(e, name) for e in operators) for name in ("calls", "read_bytes", "written_bytes", "weight_bytes")
-    )
-    return Estimate(calls, instructions, read, written, weights)
+def total(operators: Sequence[Estimate]) -> Estimate:
+    """The sum of estimates."""
+    return Estimate(*(sum(getattr(e, f.name) for e in operators) for f in fields(Estimate)))
 
 
 def estimate_operators(
-    plan: Plan, model: StepModel | None = None, counted: Sequence[float] | None = None
+    plan: Plan, model: StepModel | None = None, counted: Sequence[Work] | None = None
 ) -> tuple[Estimate, ...]:
-    """`estimate` of every operator, by index; of views zeros."""
+    """`estimate` of every operator, by index, of views zeros; instructions and cycles are those `counted`, where they are."""
     model = model or STEPS
     found = [Estimate(0, 0, 0, 0, 0)] * len(plan.graph.ops)
     for segment in plan.segments:
@@ -93,8 +91,10 @@ def estimate_operators(
             if segment.tile.by_pixels and not sums and len(grid.runs) > 1 and goes_by_pixels(plan.graph, o):
                 output = plan.graph.tensors[op.outputs[0]]
                 instructions += model.extra(op, output.rows, output.columns, segment.tile.columns)
-            instructions = instructions if counted is None else counted[o]
-            found[o] = Estimate(op_calls, round(instructions), taken, round(out), weights)
+            work = Work(instructions, instructions * model.cycle) if counted is None else counted[o]
+            found[o] = Estimate(
+                op_calls, round(work.instructions), taken, round(out), weights, cycles=round(work.cycles)
+            )
     return tuple(found)
 
 

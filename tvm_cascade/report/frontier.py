@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier
 from tvm_cascade.cascading.channel_search import frontier_in_groups
 from tvm_cascade.cascading.cuts import undominated
+from tvm_cascade.cores.work import Work
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import Estimate, estimate_operators, total
 from tvm_cascade.search_monitor import SearchStopped
@@ -33,7 +34,7 @@ def frontier_report(
     chosen: Plan,
     whole: bool = False,
     progress: Callable[[str], None] = lambda _line: None,
-    instructions: Callable[[Plan], Sequence[float] | None] = lambda _plan: None,
+    work: Callable[[Plan], Sequence[Work] | None] = lambda _plan: None,
 ) -> FrontierReport:
     """The frontier with an estimate of each plan's traffic and instructions, and the bounds at 1.00x.
 
@@ -50,8 +51,8 @@ def frontier_report(
         report has the chosen plan only.
     progress : callable
         Gets a line for every point found.
-    instructions : callable
-        Estimates the instructions of a plan by operator, from its kernels; None where they are not known.
+    work : callable
+        Estimates the instructions and cycles of a plan by operator, from its kernels; None where they are not known.
     """
 
     def tell(plan: Plan) -> None:
@@ -69,7 +70,7 @@ def frontier_report(
     best = undominated(plans, lambda p: (p.peak, p.macs))
     points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
     marks = tuple(any(op.kernels.channel_tiling is not None for op in p.graph.ops) for p in best)
-    counted = {key: instructions(p) for key, p in {id(p): p for p in (*best, chosen)}.items()}
-    estimates = tuple(total(estimate_operators(p, options.steps), counted[id(p)]) for p in best)
+    counted = {key: work(p) for key, p in {id(p): p for p in (*best, chosen)}.items()}
+    estimates = tuple(total(estimate_operators(p, options.steps, counted[id(p)])) for p in best)
     operators = estimate_operators(chosen, options.steps, counted[id(chosen)])
     return FrontierReport(points, estimates, known, marks, operators)

@@ -97,6 +97,7 @@ def _cards(report: ReportData) -> Iterator[Card]:
     own = total(report.operators)
     if own.instructions:
         yield Card("Instructions, estimated", f"{own.instructions:,}", "", f"in {own.calls:,} kernel calls")
+        yield Card("Cycles, estimated", f"{own.cycles:,}", "", "of one inference, where memory answers at once")
     if "weight_bytes" in data:
         code = data["estimated_code_bytes"]
         yield Card("Weights and tables", f"{data['weight_bytes']:,}", "bytes", f"of flash, and about {code:,} of code")

@@ -1,4 +1,4 @@
-"""What every operator of a plan costs: one record for each line of the report's table of layers."""
+"""What every operator of a plan costs: one record for each line of the tables of layers, of the report and in text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.validate import executed_macs
 from tvm_cascade.report.estimate import Estimate
 from tvm_cascade.report.steps import operator_rows
+from tvm_cascade.schema import plan as schema
+
+SOURCE = "source"  # the kind of what delivers rows of a streamed input
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Layer:
     instructions: int  # estimated
     weight_bytes: int
     weight_reads: int  # estimated bytes of weights that are read
+    cycles: int  # estimated, where memory answers at once
 
 
 def layers(plan: Plan, operators: Sequence[Estimate]) -> list[Layer]:
@@ -35,12 +39,45 @@ def layers(plan: Plan, operators: Sequence[Estimate]) -> list[Layer]:
     for o, row in operator_rows(plan):
         shared = (row["operator"], row["kind"], row["segment"], row["steps"], row["by"], row["output"])
         if o is None:
-            found.append(Layer(*shared, 0, row["live_bytes"], 0, 0, 0, 0))
+            found.append(Layer(*shared, 0, row["live_bytes"], 0, 0, 0, 0, 0))
             continue
         op, cost = plan.graph.ops[o], operators[o]
         made = sum(plan.graph.tensors[t].bytes for t in op.outputs)
         macs = executed_macs(plan, plan.segments[row["segment"]], o)
         found.append(
-            Layer(*shared, made, row["live_bytes"], macs, cost.instructions, op.weight_bytes, cost.weight_bytes)
+            Layer(
+                *shared,
+                made,
+                row["live_bytes"],
+                macs,
+                cost.instructions,
+                op.weight_bytes,
+                cost.weight_bytes,
+                cost.cycles,
+            )
         )
     return found
+
+
+def layer_rows(found: Sequence[Layer]) -> list[schema.Layer]:
+    """The records of layers as JSON objects, sources of streamed inputs left out."""
+    return [{"name": x.name, "cycles": x.cycles, "macs": x.macs} for x in found if x.kind != SOURCE]
+
+
+def milliseconds(cycles: float, clock: int) -> float:
+    """The time of `cycles` at a clock of `clock` Hz, to a microsecond."""
+    return round(1000 * cycles / clock, 3)
+
+
+def layer_table(found: Sequence[Layer], clock: int | None = None) -> str:
+    """Work and estimated cycles of layers as text; with a clock in Hz milliseconds too."""
+    rows = [x for x in found if x.kind != SOURCE]
+    whole = sum(x.cycles for x in rows)
+    timed = "" if clock is None else f" {'ms':>9}"
+    lines = [f"{'multiply-acc.':>13} {'instructions':>12} {'cycles (est.)':>13}{timed} {'of all':>6}  layer"]
+    named = [(x.macs, x.instructions, x.cycles, x.name) for x in rows]
+    named.append((sum(x.macs for x in rows), sum(x.instructions for x in rows), whole, "all"))
+    for macs, instructions, cycles, name in named:
+        time = "" if clock is None else f" {milliseconds(cycles, clock):>9.3f}"
+        lines.append(f"{macs:>13} {instructions:>12} {cycles:>13}{time} {cycles / max(whole, 1):>6.1%}  {name}")
+    return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from tvm_cascade.schema.units import Bytes, Count, Percent, Ratio, Seconds
+from tvm_cascade.schema.units import Bytes, Count, Milliseconds, Percent, Ratio, Seconds
 
 
 class Bound(TypedDict):
@@ -36,6 +36,14 @@ class Point(Estimated):
     peak_bytes: Annotated[Bytes, "Its arena"]
     mac_factor: Annotated[Ratio, "Its multiply-accumulates, as a factor of the network's"]
     channel_groups: Annotated[bool, "Whether it makes channels in groups"]
+
+
+class Layer(TypedDict):
+    """An operator that the plan calls a kernel for."""
+
+    name: Annotated[str, "Name, as in `steps`"]
+    cycles: Annotated[Count, "Estimated, of one inference"]
+    macs: Annotated[Count, "Multiply-accumulates, those that are done twice counted twice"]
 
 
 class Region(TypedDict):
@@ -114,6 +122,11 @@ class Plan(_Sometimes):
     limited: Annotated[bool, "Whether a limit ended a search: more time may give a smaller arena"]
     bounds: Annotated[Bounds | None, "Bounds by what a step makes; null where a limit struck before"]
     estimated: Annotated[Estimated, "Estimated costs of the plan"]
+    cycles: Annotated[Count, "Estimated cycles of one inference; memory answers at once"]
+    milliseconds: Annotated[Milliseconds | None, "Of these cycles at `--clock`; null without one"]
+    layers: Annotated[
+        list[Layer], "Operators in execution order: their cycles add up to `cycles`, their work to `macs`"
+    ]
     frontier: Annotated[list[Point], "Plans by ascending arena and descending work"]
     regions: Annotated[list[Region], "Regions of the network"]
     left_out: Annotated[dict[str, str], "By operator that is in no cascade, why"]

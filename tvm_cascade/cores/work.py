@@ -1,0 +1,13 @@
+"""`Work`: what code takes on a core, estimated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Estimated costs of an operator in one inference."""
+
+    instructions: float
+    cycles: float  # where memory answers at once: neither wait states nor caches
