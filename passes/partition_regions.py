@@ -57,6 +57,7 @@ from tvm_cascade.cascading.regions import Partition, partition, region_order
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import analyse
+from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.relax_functions import add_function
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
 
@@ -133,7 +134,7 @@ class _Writer:
 
     def _call(self, call: Call, values: dict[int, Any]) -> None:
         gv = self.builder.add_func(call.func.without_attr("global_symbol"), call.name)
-        arguments = [values[t] for t in call.inputs] + [relax.const(c) for c in call.constants]
+        arguments = [values[t] for t in call.inputs] + [constant(c) for c in call.constants]
         infos = [self.source.tensors[t] for t in call.outputs]
         types = [relax.TensorType(i.shape, i.dtype) for i in infos]
         out = types if len(types) > 1 else types[0]

@@ -54,7 +54,7 @@ def with_program(mod: IRModule, lowered: Lowered, entry: str) -> tuple[IRModule,
 def flash_image(lowered: Lowered) -> relax.Expr:
     """The flash image (weights and driver tables) as an int8 constant: the last argument of the entry, after the inputs."""
     padding = b"\0" * max(0, _LEAST - len(lowered.flash))
-    return relax.const(np.frombuffer(lowered.flash + padding, np.int8))
+    return relax.const(np.frombuffer(lowered.flash + padding, np.int8), "int8")
 
 
 def workspace_type(lowered: Lowered) -> relax.TensorType:

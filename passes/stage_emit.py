@@ -13,6 +13,7 @@ from tvm import relax
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.stage_kernels import Kernel
 from tvm_cascade.passes.stage_program import ALIGNMENT, MemoryPlan, Program
 
@@ -87,7 +88,7 @@ class Emitter(Lines):
     def constants(self, kernels: Sequence[Kernel]) -> None:
         """Register the constants of all kernels under the keys `("constant", kernel, position)`."""
         for k, kernel in enumerate(kernels):
-            self._values |= {("constant", k, c): relax.const(value) for c, value in enumerate(kernel.constants)}
+            self._values |= {("constant", k, c): constant(value) for c, value in enumerate(kernel.constants)}
 
     def arguments(self, k: int, kernel: Kernel) -> list[Any]:
         """The arguments of kernel `k` of the program."""

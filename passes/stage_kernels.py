@@ -20,6 +20,7 @@ from tvm import relax
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.graph import Graph
+from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
 from tvm_cascade.passes.relax_functions import add_function, called_functions
 from tvm_cascade.passes.stage_graph import StageGraph
@@ -84,7 +85,7 @@ def build_kernels(
     def emit() -> Any:
         at = iter(activations)
         calls = [
-            relax.Call(gv, [*(next(at) for _ in b.inputs), *map(relax.const, b.constants)])
+            relax.Call(gv, [*(next(at) for _ in b.inputs), *map(constant, b.constants)])
             for gv, b in zip(gvs, builders, strict=True)
         ]
         return relax.Tuple([bb.emit(call) for call in calls])
@@ -138,9 +139,9 @@ class _Builder:
         """A call's argument inside the kernel: an activation's value, a scalar constant inline, others as parameters."""
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._value(f) for f in expr.fields])
-        constant, tensors = self.net.constant(expr), self.net.tensors_of(expr)
-        if constant is not None:
-            return relax.const(constant) if constant.ndim == 0 else self._parameter(constant)
+        held, tensors = self.net.constant(expr), self.net.tensors_of(expr)
+        if held is not None:
+            return constant(held) if held.ndim == 0 else self._parameter(held)
         operands = [self._exprs[t] for t in tensors]
         return (
             relax.Tuple(operands) if isinstance(getattr(expr, "ty", None), relax.TupleType) else (operands or [expr])[0]

@@ -19,7 +19,7 @@ from tvm import relax
 
 from tvm_cascade.passes.integer.convolution import kernel_of
 from tvm_cascade.passes.integer.dense import operands_of
-from tvm_cascade.passes.integer.expressions import name_of, shape_of
+from tvm_cascade.passes.integer.expressions import constant, name_of, shape_of
 from tvm_cascade.passes.integer.island import BYTE_TYPES, Matched, Quantized, Reader
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
 from tvm_cascade.substitution.dag import Node, Pool, Ref
@@ -158,14 +158,14 @@ class IslandWriter:
 
     def _matmul(self, node: Node, read: Sequence[Any]) -> Any:
         weights, scales, *bias = (self._constant(r) for r in node.inputs[1:])
-        stored = self._emit(_R.permute_dims(relax.const(np.ascontiguousarray(weights.T)), [1, 0]))
+        stored = self._emit(_R.permute_dims(constant(weights.T), [1, 0]))
         real = self._emit(_dequantize(stored, _joint(scales), _zero(node["w_zero"]), 1))
         return self._biased(self._emit(_R.matmul(self._real(read[0], node["x_quantum"]), real)), bias)
 
     def _conv2d(self, node: Node, read: Sequence[Any]) -> Any:
         kernel, scales, *bias = (self._constant(r) for r in node.inputs[1:])
         groups, dense = int(node["groups"]), node["groups"] == 1  # type: ignore[call-overload]
-        stored = relax.const(np.ascontiguousarray(kernel.transpose((2, 3, 1, 0) if dense else (1, 2, 3, 0))))
+        stored = constant(kernel.transpose((2, 3, 1, 0) if dense else (1, 2, 3, 0)))
         weights = self._emit(_dequantize(stored, _joint(scales), _zero(node["w_zero"]), 3))
         if not dense:
             out, _, height, width = kernel.shape
@@ -183,7 +183,7 @@ class IslandWriter:
     def _biased(self, y: Any, bias: Sequence[np.ndarray]) -> Any:
         if not bias:
             return y
-        return self._emit(_R.add(y, self._emit(_dequantize(relax.const(bias[0]), _joint(bias[1]), _zero(0), 0))))
+        return self._emit(_R.add(y, self._emit(_dequantize(constant(bias[0]), _joint(bias[1]), _zero(0), 0))))
 
     def _end(self, node: Node, y: Any) -> Any:
         act = node["act"]
@@ -207,15 +207,15 @@ def _spread(scale: np.ndarray, channels: int) -> np.ndarray:
 
 def _joint(scales: np.ndarray) -> Any:
     """The scales as a constant: a scalar if all are equal, as in the imported file, else one per channel."""
-    return relax.const(scales[0] if (scales == scales[0]).all() else scales)
+    return constant(scales[0] if (scales == scales[0]).all() else scales)
 
 
 def _zero(value: Any) -> Any:
-    return relax.const(np.int32(value))
+    return relax.const(value, "int32")
 
 
 def _scalars(quantum: Any) -> tuple[Any, Any]:
-    return relax.const(np.float32(quantum[0])), _zero(quantum[1])
+    return relax.const(quantum[0], "float32"), _zero(quantum[1])
 
 
 def _dequantize(x: Any, scale: Any, zero: Any, axis: int) -> Any:

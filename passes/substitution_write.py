@@ -13,6 +13,7 @@ import numpy as np
 from tvm import relax
 
 from tvm_cascade.operators.table import BINARY, UNARY
+from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.read.program import is_constant
 from tvm_cascade.passes.read.relax_names import relax_operator
 from tvm_cascade.passes.substitution_islands import IslandWriter
@@ -82,7 +83,7 @@ class _Writer:
     def _constant(self, ref: Ref, form: str = "") -> Any:
         if (ref, form) not in self._constants:
             value = self._value(ref, form)
-            self._constants[ref, form] = self._parameter(value) if self._lift else relax.const(value)
+            self._constants[ref, form] = self._parameter(value) if self._lift else constant(value)
         return self._constants[ref, form]
 
     def _parameter(self, value: Any) -> relax.Var:

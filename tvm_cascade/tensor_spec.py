@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -11,7 +11,7 @@ import numpy as np
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
 
-__all__ = ["IoSpec", "TensorSpec", "graph_io", "named_apart", "unique_names"]
+__all__ = ["IoSpec", "TensorSpec", "free_name", "graph_io", "named_apart", "unique_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,18 @@ class IoSpec:
     cut: Cut = WHOLE  # of the model's file
 
 
+def free_name(name: str, taken: Container[str]) -> str:
+    """`name`, followed by as many underscores as make it none of those `taken`."""
+    while name in taken:
+        name += "_"
+    return name
+
+
 def unique_names(names: Iterable[str]) -> list[str]:
     """The names in their order; a name that occurred before gets its position as a suffix: `y, y` become `y, y_1`."""
     made: list[str] = []
     for position, name in enumerate(names):
-        unique = name if name not in made else f"{name}_{position}"
-        while unique in made:
-            unique += "_"
-        made.append(unique)
+        made.append(free_name(name if name not in made else f"{name}_{position}", made))
     return made
 
 

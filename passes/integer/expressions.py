@@ -20,9 +20,9 @@ def constant_of(expr: Value) -> np.ndarray | None:
     return expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
 
 
-def constant(data: np.ndarray) -> Value:
+def constant(data: np.ndarray | np.generic) -> Value:
     """A constant of the element type of `data`; without a type, Relax makes 64-bit elements 32-bit ones."""
-    return relax.const(np.ascontiguousarray(data), str(data.dtype)) if data.ndim else relax.const(data, str(data.dtype))
+    return relax.const(np.ascontiguousarray(data) if data.ndim else data, str(data.dtype))
 
 
 def shape_of(expr: Value) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ class Arranger:
         """The elements at `places` of one axis."""
         if isinstance(array, np.ndarray):
             return array.take(places, axis)
-        return self.builder.emit(relax.op.take(array, relax.const(np.array(places, "int32")), axis, "clip"))
+        return self.builder.emit(relax.op.take(array, relax.const(list(places), "int32"), axis, "clip"))
 
     def permute(self, array: Array, axes: Sequence[int]) -> Array:
         """The array with its axes in another order."""

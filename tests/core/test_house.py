@@ -140,6 +140,17 @@ def test_files_and_functions_stay_small() -> None:
     assert not long and not wrong
 
 
+def test_constants_state_their_type() -> None:
+    """`relax.const(data)` makes 32 bits of 64 without a word: it is called with a type, or `constant` is, which has one."""
+    bare = []
+    for path in (p for paths in ROOMS.values() for p in paths):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        called = {id(n.func) for n in nodes if isinstance(n, ast.Call) and len(n.args) + len(n.keywords) == 2}
+        uses = (n for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n) == "relax.const")
+        bare += [f"{path.relative_to(ROOT)}:{n.lineno}" for n in uses if id(n) not in called]
+    assert not bare
+
+
 def _parameters(arguments: ast.arguments) -> int:
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     return len(names) - (names[:1] in (["self"], ["cls"])) + bool(arguments.vararg) + bool(arguments.kwarg)

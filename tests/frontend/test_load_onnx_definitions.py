@@ -328,3 +328,39 @@ def test_places_beyond_the_end_are_refused(
     _save(tmp_path / "n.onnx", [helper.make_node(kind, ["x0", "p"], ["y0"], **how)], [_x(3, 4)], {"p": places})
     with pytest.raises(LoadError, match=f"{kind} has a form that is not supported: {said}"):
         load(tmp_path / "n.onnx")
+
+
+def test_computed_operands_leave_names_of_the_file_alone(tmp_path: Path) -> None:
+    """Widths that constants compute stand aside under a name that no tensor of the file has, whatever it is called."""
+    nodes = [
+        helper.make_node("Relu", ["x0"], ["w/computed"]),
+        helper.make_node("Neg", ["x0"], ["w/computed_"]),
+        helper.make_node("Abs", ["a"], ["w"]),
+        helper.make_node("Pad", ["x0", "w"], ["y0"]),
+        helper.make_node("Neg", ["w/computed"], ["y1"]),
+        helper.make_node("Abs", ["w/computed_"], ["y2"]),
+    ]
+    _check(tmp_path, nodes, [_x(2, 3)], {"a": np.array([0, -1, 0, 2])})
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "said"),
+    [
+        ("INT64", (2, 3), "output y is int64 in the file, float32 computed"),
+        ("FLOAT", (2, 4), r"output y has the shape \[2, 4\] in the file, \[2, 3\] computed"),
+        ("FLOAT", ("n", 1, 3), r"output y has the shape \[\?, 1, 3\] in the file, \[2, 3\] computed"),
+        ("FLOAT", ("n", 3), ""),
+        ("UNDEFINED", None, ""),
+    ],
+)
+def test_outputs_are_what_the_file_declares(tmp_path: Path, kind: str, shape: Any, said: str) -> None:
+    given, made = (helper.make_tensor_value_info("x", 1, (2, 3)), onnx.ValueInfoProto(name="y"))
+    if shape is not None:
+        made = helper.make_tensor_value_info("y", getattr(onnx.TensorProto, kind), shape)
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [given], [made])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "n.onnx")
+    if said:
+        with pytest.raises(LoadError, match=said):
+            load(tmp_path / "n.onnx")
+    else:
+        assert io_spec(load(tmp_path / "n.onnx")).outputs[0].type_text == "float32[2, 3]"

@@ -52,9 +52,9 @@ class _Storing(Rewriting):
         whole = np.rint(real / np.broadcast_to(scales, real.shape))
         if np.abs(whole).max() > _LARGEST:
             return self._returned(value)
-        stored = relax.const(whole.astype("int32"))
-        zeros = relax.const(np.zeros(scales.shape, "int32"))
-        bias = self.bb.emit(relax.op.dequantize(stored, relax.const(scales.astype("float32")), zeros, axis=0))
+        stored = relax.const(whole, "int32")
+        zeros = relax.const(np.zeros(scales.shape, "int32"), "int32")
+        bias = self.bb.emit(relax.op.dequantize(stored, relax.const(scales, "float32"), zeros, axis=0))
         if channel < len(result) - 1:
             bias = self.bb.emit(relax.op.reshape(bias, [-1 if a == channel else 1 for a in range(len(result))]))
         return relax.op.add(self._returned(value.args[0]), bias)
@@ -82,4 +82,4 @@ def _along(shape: tuple[int, ...], rank: int, axis: int) -> bool:
 def _folded_cast(value: Value) -> Value | None:
     """A cast (`astype`) of a constant, such as the zero points of weights, evaluated; None for any other value."""
     data = constant_of(value.args[0]) if name_of(value) == "astype" else None
-    return None if data is None else relax.const(data.astype(str(value.attrs.dtype)))
+    return None if data is None else relax.const(data, str(value.attrs.dtype))

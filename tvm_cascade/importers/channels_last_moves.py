@@ -231,7 +231,7 @@ class Moves(Rewriting):
         def gathered(value: Value) -> Value:
             for axis, at in enumerate(places, 1):
                 if at != list(range(shape_of(value)[axis])):
-                    value = self.bb.emit(relax.op.take(value, relax.const(np.array(at, "int64")), axis))
+                    value = self.bb.emit(relax.op.take(value, relax.const(list(at), "int32"), axis))
             return value
 
         return gathered

@@ -61,7 +61,7 @@ class _Wrapping(Rewriting):
             return indices
         if data.size and (data.min() < -extent or data.max() >= extent):
             raise ValueError(f"an index outside of an axis of {extent}")
-        return relax.const((data % extent).astype("int32").reshape(data.shape))
+        return relax.const((data % extent).reshape(data.shape), "int32")
 
     def _evaluated(self, value: Value) -> _Array | None:
         """The number or array that a value is computed to from constants; None where it depends on an input."""

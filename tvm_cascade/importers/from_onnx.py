@@ -22,11 +22,20 @@ from tvm_cascade import extras
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
-from tvm_cascade.importers.interface import MAX_ELEMENTS, check_inputs, check_sizes, fits, tensor_spec, with_interface
+from tvm_cascade.importers.interface import (
+    MAX_ELEMENTS,
+    check_inputs,
+    check_sizes,
+    fits,
+    io_spec,
+    tensor_spec,
+    with_interface,
+)
 from tvm_cascade.importers.limits import check_scales
 from tvm_cascade.importers.values import bindings_of, is_quantized
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
+from tvm_cascade.tensor_spec import TensorSpec
 
 _STATIC = ": write sizes that the model computes as constants (onnxsim, or torch.onnx.export with dynamo=True)"
 
@@ -205,7 +214,25 @@ def _finished(path: Path, model: Any, mod: tvm.IRModule) -> tvm.IRModule:
     names = [i.name for i in _inputs(model)]
     if len(names) != len(mod["main"].params):
         raise LoadError(path, "the importer lost an input")
-    return with_real_operators(with_interface(path, mod, names, [o.name for o in model.graph.output], _STATIC))
+    made = with_interface(path, mod, names, [o.name for o in model.graph.output], _STATIC)
+    for declared, computed in zip(model.graph.output, io_spec(made).outputs, strict=True):
+        _check_output(path, declared, computed)
+    return with_real_operators(made)
+
+
+def _check_output(path: Path, declared: Any, computed: TensorSpec) -> None:
+    """Raise `LoadError` where a file declares another element type or shape of an output than its operators compute; what
+    it leaves open may be any."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    kind, name = declared.type.tensor_type, printable(declared.name)
+    known = [d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim]
+    if kind.HasField("shape") and not fits(computed.shape, known):
+        text = ", ".join("?" if d is None else str(d) for d in known)
+        raise LoadError(path, f"output {name} has the shape [{text}] in the file, {list(computed.shape)} computed")
+    dtype = tensor_dtype_to_np_dtype(kind.elem_type).name if kind.elem_type else computed.dtype
+    if dtype != computed.dtype:
+        raise LoadError(path, f"output {name} is {dtype} in the file, {computed.dtype} computed")
 
 
 def _inputs(model: Any) -> list[Any]:

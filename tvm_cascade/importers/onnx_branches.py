@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnx import helper, numpy_helper
 
-from tvm_cascade.importers.onnx_folding import constant_tensor, copied, fold_shapes, static_shapes, with_input_shapes
+from tvm_cascade.importers.onnx_folding import (
+    constant_tensor,
+    copied,
+    fold_shapes,
+    static_shapes,
+    tensor_names,
+    with_input_shapes,
+)
 
 _MOST = 100  # Ifs, of which branches may hold others
 
@@ -67,7 +74,7 @@ def _known(model: Any, name: str) -> bool | None:
 
 def _inlined(model: Any, graph: Any, prefix: str) -> tuple[list[Any], list[str]]:
     """The nodes of a branch with names of their own, and the names of its outputs; its weights become the model's."""
-    inner, taken = copied(graph), set(_names(model.graph))
+    inner, taken = copied(graph), set(tensor_names(model.graph))
     names = {name for n in inner.node for name in n.output if name} | {w.name for w in inner.initializer}
     while any(f"{prefix}/{name}" in taken for name in names):
         prefix += "_"
@@ -78,16 +85,6 @@ def _inlined(model: Any, graph: Any, prefix: str) -> tuple[list[Any], list[str]]
     for node in inner.node:
         _rename(node, new)
     return list(inner.node), [str(new.get(o.name, o.name)) for o in inner.output]
-
-
-def _names(graph: Any) -> Iterator[str]:
-    """The names of all tensors of a graph and of those inside of it."""
-    yield from (value.name for values in (graph.input, graph.initializer) for value in values)
-    for node in graph.node:
-        yield from node.output
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _names(inner)
 
 
 def _rename(node: Any, new: Mapping[str, str]) -> None:

@@ -122,7 +122,7 @@ def _clip(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
         return relax.op.clip(x, lo, hi)
     for bound, operator in ((lo, relax.op.maximum), (hi, relax.op.minimum)):  # the upper bound last: it wins
         if np.isfinite(bound):
-            x = bb.normalize(operator(x, relax.const(np.float32(bound))))
+            x = bb.normalize(operator(x, relax.const(bound, "float32")))
     return x
 
 
@@ -139,7 +139,7 @@ def _pairwise(operator: Callable[[Value, Value], Value], average: bool = False) 
         if all(constant_of(v) is not None for v in operands):
             return None
         total = reduce(lambda a, b: bb.normalize(operator(a, b)), operands)
-        return relax.op.divide(total, relax.const(np.float32(len(operands)))) if average else total
+        return relax.op.divide(total, relax.const(len(operands), "float32")) if average else total
 
     return convert
 
@@ -173,7 +173,9 @@ def _one_hot(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
     axis = int(attrs.get("axis", -1)) % (rank + 1)
     places = np.arange(count, dtype="int32").reshape(count, *[1] * (rank - axis))
     given = bb.normalize(relax.op.expand_dims(bb.normalize(relax.op.astype(x, "int32")), axis))
-    hits = [bb.normalize(relax.op.equal(given, relax.const(p))) for p in (places, places - count)]  # from either end
+    hits = [
+        bb.normalize(relax.op.equal(given, relax.const(p, "int32"))) for p in (places, places - count)
+    ]  # from either end
     off, on = (constant(np.asarray(v)) for v in values)
     return relax.op.where(bb.normalize(relax.op.logical_or(*hits)), on, off)
 
@@ -182,7 +184,7 @@ def _insert(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
     """SequenceInsert before a place counted from the end: the importer inserts one place later."""
     place = _constant(inputs, 2)
     if place is not None and place < 0:
-        inputs[2] = relax.const(np.array(len(inputs[0]) + int(place), "int64"))
+        inputs[2] = relax.const(len(inputs[0]) + int(place), "int64")
 
 
 def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
@@ -197,10 +199,10 @@ def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
         if inputs[index] is None:
             while len(inputs) <= index:
                 inputs.append(None)
-            inputs[index] = relax.const(np.float32(default))
+            inputs[index] = relax.const(default, "float32")
     reach = _number(inputs, 3, 0)
     if reach is not None:  # boxes that overlap by just as much are kept, and the importer's are not
-        inputs[3] = relax.const(np.nextafter(np.float32(reach), np.float32(np.inf)))
+        inputs[3] = constant(np.nextafter(np.float32(reach), np.float32(np.inf)))
 
 
 def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
@@ -225,7 +227,7 @@ def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | N
         return None
     flat = bb.normalize(relax.op.reshape(inputs[0], (-1, *shape[count:])))
     at = np.ravel_multi_index(tuple(np.moveaxis(places.value.numpy(), -1, 0)), shape[:count])
-    return relax.op.take(flat, relax.const(np.array(at, "int32")), 0)
+    return relax.op.take(flat, relax.const(at, "int32"), 0)
 
 
 def _places(inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:

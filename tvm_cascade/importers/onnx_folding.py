@@ -7,7 +7,7 @@ A zero pad of rows and columns is equal to the convolution's own padding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+
+from tvm_cascade.tensor_spec import free_name
 
 _ROUNDS = 8  # of shape inference, each of which can use the sizes that the one before made constant
 _LARGEST = 64  # elements of a folded value: sizes, never weights
@@ -39,6 +41,16 @@ def copied(message: Any) -> Any:
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
+
+
+def tensor_names(graph: Any) -> Iterator[str]:
+    """The names of all tensors of a graph and of those inside of it."""
+    yield from (value.name for values in (graph.input, graph.initializer) for value in values)
+    for node in graph.node:
+        yield from node.output
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from tensor_names(inner)
 
 
 def evaluated(nodes: Sequence[Any], name: str, constants: Sequence[Any], model: Any) -> np.ndarray:
@@ -167,6 +179,7 @@ def constant_operands(model: Any) -> Any:
     graph = made.graph
     producers = {name: node for node in graph.node for name in node.output}
     constants = {w.name: w for w in graph.initializer}
+    taken = set(tensor_names(graph))
     wanted = [name for n in graph.node for name in n.input[1 if n.op_type in _CONSTANT else len(n.input) :]]
     for name in (*wanted, *(o for n in graph.node if n.op_type in _STORED for o in n.output)):
         nodes = _computation(name, producers, constants)
@@ -174,8 +187,9 @@ def constant_operands(model: Any) -> Any:
             used = [constants[i] for i in {i for n in nodes for i in n.input} if i in constants]
             constants[name] = numpy_helper.from_array(evaluated(nodes, name, used, made), name)
             graph.initializer.append(constants[name])
-            for i, output in enumerate(producers[name].output):
-                producers[name].output[i] = f"{name}/computed" if output == name else output
+            aside = free_name(f"{name}/computed", taken)
+            taken.add(aside)
+            producers[name].output[:] = [aside if output == name else output for output in producers[name].output]
     return made
 
 

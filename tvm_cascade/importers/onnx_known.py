@@ -29,7 +29,7 @@ def compress(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
     condition = constant_of(inputs[1])
     if condition is None:
         raise NotImplementedError("a condition that the network computes: make it a constant")
-    places = relax.const(np.flatnonzero(condition).astype("int32"))
+    places = relax.const(np.flatnonzero(condition), "int32")
     axis = int(attrs["axis"]) % len(shape_of(inputs[0])) if "axis" in attrs else 0
     x = inputs[0] if "axis" in attrs else bb.normalize(relax.op.reshape(inputs[0], (-1,)))
     if condition.size > shape_of(x)[axis]:
@@ -44,7 +44,7 @@ def dropout(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
     ratio = constant_of(inputs[1]) if inputs[1] is not None else np.float32(0.5)
     if training and (ratio is None or ratio.any()):
         raise NotImplementedError("training_mode, in which results are drawn by chance: export it for inference")
-    kept = relax.const(np.ones(shape_of(inputs[0]), "bool"))
+    kept = relax.const(np.ones(shape_of(inputs[0]), "bool"), "bool")
     return relax.Tuple([inputs[0], kept]) if int(attrs["tvm_custom"]["num_outputs"]) > 1 else inputs[0]
 
 
@@ -74,7 +74,7 @@ def reverse_sequence(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
     if batch > time:
         x = bb.normalize(relax.op.permute_dims(x, [1, 0, *range(2, len(shape))]))
     flat = bb.normalize(relax.op.reshape(x, (shape[0] * shape[1], *shape[2:])))
-    taken = bb.normalize(relax.op.take(flat, relax.const(places.reshape(-1).astype("int32")), 0))
+    taken = bb.normalize(relax.op.take(flat, relax.const(places.reshape(-1), "int32"), 0))
     return relax.op.reshape(taken, shape)
 
 

@@ -71,7 +71,7 @@ def lp_normalization(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
     sizes = relax.op.abs(x) if order == 1 else relax.op.square(x)
     total = bb.normalize(relax.op.sum(bb.normalize(sizes), axis, keepdims=True))
     norm = total if order == 1 else bb.normalize(relax.op.sqrt(total))
-    least = relax.const(np.array(np.finfo("float32").tiny, str(x.ty.dtype)))
+    least = relax.const(np.finfo("float32").tiny, str(x.ty.dtype))
     return relax.op.divide(x, bb.normalize(relax.op.maximum(norm, least)))
 
 
@@ -93,7 +93,7 @@ def _statistics(bb: Any, x: Value, axes: Sequence[int]) -> tuple[Value, Value, V
 
 
 def _biased(bb: Any, square: Value, attrs: Attributes) -> Value:
-    return bb.normalize(relax.op.add(square, relax.const(np.float32(attrs.get("epsilon", 1e-5)))))
+    return bb.normalize(relax.op.add(square, relax.const(attrs.get("epsilon", 1e-5), "float32")))
 
 
 def _divided(bb: Any, value: Value, square: Value, attrs: Attributes) -> Value:
@@ -102,4 +102,4 @@ def _divided(bb: Any, value: Value, square: Value, attrs: Attributes) -> Value:
 
 
 def _scaled(bb: Any, value: Value, factor: float) -> Value:
-    return bb.normalize(relax.op.multiply(value, relax.const(np.float32(factor))))
+    return bb.normalize(relax.op.multiply(value, relax.const(factor, "float32")))

@@ -88,7 +88,7 @@ def power(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
     result, factor = one, x
     for bit in range(int(exponent.max(initial=0)).bit_length()):
         factor = bb.normalize(relax.op.multiply(factor, factor)) if bit else factor
-        used = relax.const((exponent >> bit & 1).astype("bool"))
+        used = relax.const(exponent >> bit & 1, "bool")
         result = bb.normalize(relax.op.multiply(result, bb.normalize(relax.op.where(used, factor, one))))
     return relax.op.broadcast_to(result, np.broadcast_shapes(shape_of(x), exponent.shape)) if result is one else result
 

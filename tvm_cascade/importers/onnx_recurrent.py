@@ -11,8 +11,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
 from tvm_cascade.importers.onnx_folding import copied
 from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
 from tvm_cascade.passes.integer.expressions import NotLowered
@@ -122,7 +120,7 @@ def _converted(bb: Any, inputs: Sequence[Value], attrs: Attributes, layer: Recur
 
 
 def _zero() -> Value:
-    return relax.const(np.float32(0))
+    return relax.const(0, "float32")
 
 
 def _operands(bb: Any, inputs: Sequence[Value], layer: Recurrence) -> Operands:

@@ -56,7 +56,7 @@ def upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
         "coordinate_transformation_mode": "asymmetric",
         "nearest_mode": "floor",
     }
-    whole = [x, None, relax.const(np.array(scales, "float32")), None]
+    whole = [x, None, relax.const(list(scales), "float32"), None]
     resized = resize(bb, whole, how)
     if resized is not None:
         return resized
@@ -115,9 +115,9 @@ def _axes(inputs: list[Value], attrs: Attributes) -> list[Axis]:
     for k, axis in enumerate(chosen):
         found[axis] = Axis(shape[axis], sizes[k], scales[k], roi[k], roi[k + len(chosen)])
     if "sizes" in given:
-        inputs[3] = relax.const(np.array([a.size for a in found], "int64"))
+        inputs[3] = relax.const([a.size for a in found], "int64")
     else:
-        inputs[2] = relax.const(np.array([a.scale for a in found], "float32"))
+        inputs[2] = relax.const([a.scale for a in found], "float32")
     return found
 
 
@@ -147,7 +147,7 @@ def _gathered(bb: Any, x: Value, moved: dict[int, Axis], how: str, rounding: str
     for k, axis in moved.items():
         places = nearest_sources(axis.extent, axis.size, axis.scale, how, rounding)
         if places != list(range(axis.extent)):
-            x = bb.normalize(relax.op.take(x, relax.const(np.array(places, "int64")), k))
+            x = bb.normalize(relax.op.take(x, relax.const(places, "int32"), k))
     return x
 
 
@@ -176,7 +176,7 @@ def _weighed(bb: Any, x: Value, moved: dict[int, Axis], attrs: Attributes, how: 
         far = [not 0 <= p <= axis.extent - 1 for p in _places(axis, how)]
         outside = outside | np.array(far).reshape([-1 if a == k else 1 for a in range(rank)])
     value = constant(np.array(attrs.get("extrapolation_value", 0.0), dtype))
-    return relax.op.where(relax.const(outside), value, x) if outside.any() else x
+    return relax.op.where(relax.const(outside, "bool"), value, x) if outside.any() else x
 
 
 def _places(axis: Axis, how: str) -> list[float]:

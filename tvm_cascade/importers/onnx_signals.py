@@ -66,7 +66,7 @@ def short_time_fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> V
     if not 0 < length <= extent or count < 1:
         raise NotImplementedError(f"frames of {length} samples every {step} of {extent}")
     places = np.arange(count)[:, None] * step + np.arange(length)[None]
-    frames = bb.normalize(relax.op.take(x, relax.const(places.reshape(-1).astype("int32")), 1))
+    frames = bb.normalize(relax.op.take(x, relax.const(places.reshape(-1), "int32"), 1))
     frames = bb.normalize(relax.op.reshape(frames, (batch, count, length * parts)))
     table = _table(length, length, parts, False, bool(attrs.get("onesided", 1)))
     table = table if window is None else table * window.reshape(-1, 1, 1, 1)

@@ -22,11 +22,9 @@ class FunctionConverters(ShapeConverters):
     def _elu(self, op: Operator) -> Value:
         """`relu(x) - relu(1 - exp(x))`, as Relax's importer has it; a quantized one between dequantize and quantize."""
         x = self._real(self.get_input_tensors(op)[0])
-        one = relax.const(np.float32(1))
+        one = relax.const(1, "float32")
         below = relax.op.nn.relu(relax.op.subtract(one, relax.op.exp(x)))
-        return self._stored(
-            relax.op.add(relax.op.multiply(relax.const(np.float32(-1)), below), relax.op.nn.relu(x)), op
-        )
+        return self._stored(relax.op.add(relax.op.multiply(relax.const(-1, "float32"), below), relax.op.nn.relu(x)), op)
 
     @converts("L2_NORMALIZATION")
     def _l2_normalization(self, op: Operator) -> Value:
@@ -37,7 +35,7 @@ class FunctionConverters(ShapeConverters):
         output = self.get_output_tensors(op)[0]
         if output.qnn_params:
             return self.quantize(relax.op.divide(x, relax.op.sqrt(total)), output)
-        norm = relax.op.maximum(relax.op.sqrt(total), relax.const(np.float32(1e-6)))
+        norm = relax.op.maximum(relax.op.sqrt(total), relax.const(1e-6, "float32"))
         options = self.options(op, tflite.L2NormOptions) if op.BuiltinOptions() is not None else None
         activation = options.FusedActivationFunction() if options is not None else 0
         return self.convert_fused_activation_function(relax.op.divide(x, norm), activation)
@@ -149,7 +147,7 @@ class FunctionConverters(ShapeConverters):
         options = self.options(op, tflite.SoftmaxOptions)
         logits = self._real(self.get_input_tensors(op)[0])
         if options.Beta() != 1.0:
-            logits = relax.op.multiply(logits, relax.const(np.float32(options.Beta())))
+            logits = relax.op.multiply(logits, relax.const(options.Beta(), "float32"))
         return self._stored(relax.op.nn.softmax(logits, axis=-1), op)
 
     @converts("RELU_0_TO_1")

@@ -21,6 +21,7 @@ import tflite as _tflite
 from flatbuffers import number_types
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
+from tvm_cascade.tensor_spec import free_name
 
 # the package's generated classes type every accessor as optional: here it is untyped
 tflite: Any = _tflite
@@ -188,13 +189,9 @@ def _unique_names(graph: Any) -> list[str]:
     taken: set[str] = set()
     names = []
     for t in range(graph.TensorsLength()):
-        name = base = _decoded(graph, t)
-        if name in taken:
-            name = f"{base}_{t}"
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        names.append(name)
+        name = _decoded(graph, t)
+        names.append(free_name(name if name not in taken else f"{name}_{t}", taken))
+        taken.add(names[-1])
     return names
 
 

@@ -35,9 +35,9 @@ class SvdfConverters(FunctionConverters):
         if x.qnn_params:
             return self._integer_svdf(op, weights, last, added.astype("int32"))
         made = relax.op.matmul(self.get_tensor_expr(x), relax.const(np.ascontiguousarray(weights.T), "float32"))
-        parts = relax.op.multiply(self.bb.emit(made), relax.const(last.astype("float32")))
+        parts = relax.op.multiply(self.bb.emit(made), relax.const(last, "float32"))
         ranks = self.bb.emit(relax.op.reshape(self.bb.emit(parts), [self._shape(x)[0], units, options.Rank()]))
-        total = relax.op.add(self.bb.emit(relax.op.sum(ranks, axis=-1)), relax.const(added.astype("float32")))
+        total = relax.op.add(self.bb.emit(relax.op.sum(ranks, axis=-1)), relax.const(added, "float32"))
         return self.convert_fused_activation_function(total, options.FusedActivationFunction())
 
     def _svdf_weights(self, features: Any, times: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
@@ -101,13 +101,13 @@ class SvdfConverters(FunctionConverters):
             kind |= {"kernel_layout": "HWOI", "groups": units}
 
         def real(stored: Value, scale: float, at: int, axis: int) -> Value:
-            numbers = relax.const(np.float32(scale)), relax.const(at, "int32")
+            numbers = relax.const(scale, "float32"), relax.const(at, "int32")
             return self.bb.emit(relax.op.dequantize(stored, *numbers, axis=axis))
 
         pixel = self.bb.emit(relax.op.reshape(value, [out.shape[0], 1, 1, depth]))
         kernel = real(relax.const(np.ascontiguousarray(weights), "int8"), 1.0, 0, 3)
         made = self.bb.emit(relax.op.nn.conv2d(real(pixel, multiplier, zero, 0), kernel, **kind))
         total = self.bb.emit(relax.op.add(made, real(relax.const(bias, "int32"), multiplier, 0, 0)))
-        ends = relax.const(np.float32(1)), relax.const(out.zero_point, "int32")
+        ends = relax.const(1, "float32"), relax.const(out.zero_point, "int32")
         stored = self.bb.emit(relax.op.quantize(total, *ends, axis=3, out_dtype="int8"))
         return self.bb.emit(relax.op.reshape(stored, list(out.shape)))

@@ -42,7 +42,7 @@ def _stored_type(dtype: object) -> str:
 def _scalars(node: Node) -> tuple[Value, Value]:
     """Scale and zero point of one tensor, as constants."""
     scale, zero = float(_argument(node, 1, "scale")), int(_argument(node, 2, "zero_point"))
-    return relax.const(np.float32(scale)), relax.const(np.int32(zero))
+    return relax.const(scale, "float32"), relax.const(zero, "int32")
 
 
 def _quantize(node: Node, importer: Importer) -> Value:
@@ -82,17 +82,17 @@ def _elu(node: Node, importer: Importer) -> Value:
     alpha, scale, inner = (
         float(_argument(node, i, name, 1.0)) for i, name in enumerate(("alpha", "scale", "input_scale"), 1)
     )
-    one, by_alpha = relax.const(np.float32(1)), relax.const(np.float32(-alpha))
-    scaled = x if inner == 1.0 else bb.emit(relax.op.multiply(x, relax.const(np.float32(inner))))
+    one, by_alpha = relax.const(1, "float32"), relax.const(-alpha, "float32")
+    scaled = x if inner == 1.0 else bb.emit(relax.op.multiply(x, relax.const(inner, "float32")))
     below = bb.emit(relax.op.nn.relu(bb.emit(relax.op.subtract(one, bb.emit(relax.op.exp(scaled))))))
     value = bb.emit(relax.op.add(bb.emit(relax.op.multiply(by_alpha, below)), bb.emit(relax.op.nn.relu(x))))
-    return value if scale == 1.0 else relax.op.multiply(value, relax.const(np.float32(scale)))
+    return value if scale == 1.0 else relax.op.multiply(value, relax.const(scale, "float32"))
 
 
 def _hardswish(node: Node, importer: Importer) -> Value:
     """`x * relu6(x + 3) / 6`, in the order that integer lowering looks for."""
     x, bb = importer.env[node.args[0]], importer.block_builder
-    three, six = (relax.const(np.float32(v)) for v in (3, 6))
+    three, six = (relax.const(v, "float32") for v in (3, 6))
     gate = bb.emit(relax.op.clip(bb.emit(relax.op.add(x, three)), 0, 6))
     return relax.op.divide(bb.emit(relax.op.multiply(x, gate)), six)
 
@@ -106,7 +106,7 @@ def _upsample_nearest(node: Node, importer: Importer) -> Value:
             places = nearest_sources(
                 shape_of(x)[axis], int(node.meta["val"].shape[axis]), factor, "asymmetric", "floor"
             )
-            x = importer.block_builder.emit(relax.op.take(x, relax.const(np.array(places, "int64")), axis))
+            x = importer.block_builder.emit(relax.op.take(x, relax.const(list(places), "int32"), axis))
         return x
     how = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
     return relax.op.image.resize2d(x, size, layout="NCHW", **how)
@@ -182,7 +182,7 @@ def _avg_pool(node: Node, importer: Importer) -> Value:
     )
     if divisor is None:
         return pooled
-    return relax.op.multiply(pooled, relax.const(np.float32(kernel[0] * kernel[1] / int(divisor))))
+    return relax.op.multiply(pooled, relax.const(kernel[0] * kernel[1] / int(divisor), "float32"))
 
 
 def _adaptive_average(node: Node, importer: Importer) -> Value:
@@ -249,9 +249,9 @@ def _addmm(node: Node, importer: Importer) -> Value:
     alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
     product = bb.emit(relax.op.matmul(a, b))
     if alpha != 1:
-        product = bb.emit(relax.op.multiply(product, relax.const(np.float32(alpha))))
+        product = bb.emit(relax.op.multiply(product, relax.const(alpha, "float32")))
     if beta != 1:
-        bias = bb.emit(relax.op.multiply(bias, relax.const(np.float32(beta))))
+        bias = bb.emit(relax.op.multiply(bias, relax.const(beta, "float32")))
     return relax.op.add(product, bias)
 
 

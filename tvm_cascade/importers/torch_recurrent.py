@@ -100,7 +100,7 @@ class _Layers:
             if values is not None:
                 values = emit(relax.op.reshape(values, [*shape_of(self.importer.env[x])[:2], -1]))
         ends = [self._joined(parts) for parts in zip(*last, strict=True)]
-        zero = relax.const(np.float32(0))
+        zero = relax.const(0, "float32")
         outputs = [values, *ends][: 3 if self.kind == "lstm" else 2]
         return [zero if v is None else v for v in outputs]
 

@@ -177,8 +177,8 @@ class Net:
         if self.dtype != "float32":
             return x
         c = self.channels(x)
-        gamma, var = (relax.const(self._random.uniform(0.5, 1.5, c).astype("float32")) for _ in range(2))
-        beta, mean = (relax.const(self._random.normal(0, 0.1, c).astype("float32")) for _ in range(2))
+        gamma, var = (relax.const(self._random.uniform(0.5, 1.5, c), "float32") for _ in range(2))
+        beta, mean = (relax.const(self._random.normal(0, 0.1, c), "float32") for _ in range(2))
         axis = self._channel_axis(x)
         y = self._emit(relax.op.nn.batch_norm(x.expr, gamma, beta, mean, var, axis=axis, training=False))
         return Value(self._emit(relax.TupleGetItem(y, 0)), x.shape)
@@ -299,12 +299,12 @@ class Net:
         return 1 / (_WEIGHT_STD * sqrt(depth))
 
     def _float_weights(self, shape: tuple[int, ...], depth: int) -> Expr:
-        return relax.const((self._random.standard_normal(shape) / sqrt(max(depth, 1))).astype("float32"))
+        return relax.const(self._random.standard_normal(shape) / sqrt(max(depth, 1)), "float32")
 
     def _int8_weights(self, shape: tuple[int, ...], depth: int) -> tuple[Expr, np.ndarray]:
         scales = (self._weight_scale(depth) * self._random.uniform(0.8, 1.25, shape[-1])).astype("float32")
         kernel = relax.const(self._integers(shape), "int8")
-        y = relax.op.dequantize(kernel, relax.const(scales), relax.const(0, "int32"), axis=3)
+        y = relax.op.dequantize(kernel, relax.const(scales, "float32"), relax.const(0, "int32"), axis=3)
         return self._emit(y), scales
 
     def _float_conv(self, x: Value, hwio: tuple[int, ...], attrs: dict, shape: tuple[int, ...], bias: bool) -> Value:
@@ -345,7 +345,9 @@ class Net:
         """Bias in int32 at the accumulator's scale, quantize, and the activation as a clip of the integers."""
         bias_scale = (np.float32(x.scale) * scales).astype("float32")
         bias = (self._random.normal(0, 0.2, shape[-1]) / bias_scale).round().astype("int32")
-        real = relax.op.dequantize(relax.const(bias), relax.const(bias_scale), relax.const(0, "int32"), axis=0)
+        real = relax.op.dequantize(
+            relax.const(bias, "int32"), relax.const(bias_scale, "float32"), relax.const(0, "int32"), axis=0
+        )
         y = self._emit(relax.op.add(y, self._emit(real)))
         value = self._back(y, shape, *self._quantization())
         if activation is None:

@@ -63,19 +63,19 @@ class _Recurrent:
         self.net = Net("float32")
         self.hidden = hidden
         self._random = np.random.default_rng(7)
-        self._one = relax.const(np.ones((), "float32"))
+        self._one = relax.const(np.ones((), "float32"), "float32")
 
     def weights(self) -> _Weights:
         n = self.hidden
-        square = [relax.const((self._random.standard_normal((n, n)) / n**0.5).astype("float32")) for _ in range(3)]
-        vectors = [relax.const(self._random.normal(0, 0.1, n).astype("float32")) for _ in range(2)]
+        square = [relax.const(self._random.standard_normal((n, n)) / n**0.5, "float32") for _ in range(3)]
+        vectors = [relax.const(self._random.normal(0, 0.1, n), "float32") for _ in range(2)]
         return _Weights(*square, *vectors)
 
     def layer(self, xs: Sequence[Value], first: Value | None = None, states: list[Value] | None = None) -> list[Value]:
         """Outputs at every step; appends the last state to `states`."""
         weights = self.weights()
         batch = xs[0].shape[0]
-        state = first or Value(relax.const(np.zeros((batch, self.hidden), "float32")), (batch, self.hidden))
+        state = first or Value(relax.const(np.zeros((batch, self.hidden), "float32"), "float32"), (batch, self.hidden))
         outputs = []
         for x in xs:
             out, state = self.unit(x, state, weights)
