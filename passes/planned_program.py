@@ -1,7 +1,7 @@
 """Embeds a lowered plan in a Relax module: an entry PrimFunc that the stock VM calls, and private kernels and driver.
 
 The entry `cascade_main(inputs..., flash image) -> (outputs..., arena)` copies the inputs into the arena, runs the plan's
-driver, and copies the outputs out.
+driver, and copies the outputs out. Several memories lie in the one arena, at the addresses of the plan.
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -63,7 +63,7 @@ def workspace_type(lowered: Lowered) -> relax.TensorType:
 
 
 def _workspace_bytes(lowered: Lowered) -> int:
-    return max(lowered.plan.peak + lowered.spare_bytes, _LEAST)
+    return max(lowered.plan.allocation.peak + lowered.spare_bytes, _LEAST)
 
 
 def _free_names(mod: IRModule) -> UniqueNames:
@@ -114,6 +114,7 @@ def _entry(lowered: Lowered, copies: dict[str, GlobalVar], invoke: GlobalVar, na
     body: list[tirx.Stmt] = [tirx.Bind(base, tirx.address_of(arena[0]))]
     body += [tirx.DeclBuffer(v, data=base) for v in views.values()]
     body += [move(t, p, True) for t, p in zip(graph.inputs, ins, strict=True)]
-    body.append(Evaluate(Call(invoke, [base, tirx.address_of(flash[0])], ret_ty="int32")))
+    further = [tirx.address_of(arena[use.start]) for use in plan.memories[1:]]
+    body.append(Evaluate(Call(invoke, [base, *further, tirx.address_of(flash[0])], ret_ty="int32")))
     body += [move(t, p, False) for t, p in zip(graph.outputs, outs, strict=True)]
     return PrimFunc([*ins, flash, *outs, arena], SeqStmt(body)).with_attr({"global_symbol": name, "tirx.noalias": True})

@@ -17,7 +17,7 @@ from tvm.ir import GlobalVar
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import ITEM_BYTES, Op, Tensor
+from tvm_cascade.graph import Op, Tensor
 from tvm_cascade.schedules.driver.places import (
     Memory,
     Place,
@@ -87,7 +87,7 @@ class Calls:
 
     def __post_init__(self) -> None:
         self.places = places(self.plan)
-        self.offsets = dict(zip(self.plan.buffers, self.plan.allocation.offsets, strict=True))
+        self.addresses = dict(zip(self.plan.buffers, self.plan.allocation.offsets, strict=True))
 
 
 class Caller:
@@ -120,13 +120,13 @@ class Caller:
                 return y
             case Role.SCRATCH:
                 fits = kernel.scratch_bytes <= self.segment.scratch_bytes
-                spare = -(-self.plan.peak // 8) * 8
-                return self.memory.address("arena", "int8", self.scratch_offset if fits else spare)
+                spare = -(-self.plan.allocation.peak // 8) * 8
+                return self.memory.address(self.scratch_address if fits else spare, "int8")
             case Role.CONSTANT:
                 offset = self.calls.constants[self.op.index][which][param.index]
-                return self.memory.address("flash", param.dtype, offset)
+                return self.memory.constant(offset, param.dtype)
             case Role.ACCUMULATOR:
-                return self.memory.address("arena", param.dtype, self.calls.offsets[f"accumulator {self.op.index}"])
+                return self.memory.address(self.calls.addresses[f"accumulator {self.op.index}"], param.dtype)
             case Role.OUTPUT | Role.OUTPUT_PLANE:
                 return self._output(param, y, kernel)
             case Role.INPUT | Role.SLOT | Role.SLOTS | Role.PLANE | Role.ROW_STRIDE:
@@ -137,7 +137,7 @@ class Caller:
     def _input(self, param: Param, y: Expr, kernel: RowKernel) -> Expr:
         place, tensor = self.input(param.index)
         if param.role is Role.INPUT:
-            return self.memory.address("arena", place.dtype, place.offset)
+            return self.memory.address(place.address, place.dtype)
         if param.role is Role.SLOTS:
             return i32(place.height)
         if param.role is Role.SLOT:
@@ -152,7 +152,7 @@ class Caller:
         if param.role is Role.OUTPUT_PLANE:
             return i32(plane)
         if kernel.whole:
-            return self.memory.address("arena", place.dtype, place.offset)
+            return self.memory.address(place.address, place.dtype)
         return self.pointer(place, slot_of(y, place, tensor) * stride)
 
     def input(self, position: int) -> tuple[Place, Tensor]:
@@ -166,12 +166,12 @@ class Caller:
 
     def pointer(self, place: Place, element: Expr) -> Expr:
         """Pointer to element `element` of a tensor's storage, counted from the start of its slot 0."""
-        return self.memory.address("arena", place.dtype, place.offset // ITEM_BYTES[place.dtype] + element)
+        return self.memory.address(place.address, place.dtype, element)
 
     @property
-    def scratch_offset(self) -> int:
-        """Byte offset of the segment's scratch in the arena."""
-        return self.calls.offsets[f"scratch {self.number}"]
+    def scratch_address(self) -> int:
+        """Address of the segment's scratch."""
+        return self.calls.addresses[f"scratch {self.number}"]
 
     def tile(self, step: Expr, columns: int, pixels: int) -> tuple[list[Stmt], Expr, Expr, Expr]:
         """The tile (y, [x0, x1)) of step `step`, where steps make `pixels` pixels of rows of `columns` columns.

@@ -28,11 +28,12 @@ STATUS_OK = 0
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan lowered to a module of TIR functions that work on the arena and the flash image.
+    """A plan lowered to a module of TIR functions that work on its memories and the flash image.
 
-    `mod` holds the kernels and `invoke(int8* arena, int8* flash[, int8* context, int32* status][, int64* macs])`. With
+    `mod` holds the kernels and `invoke(int8* arena, int8* flash[, int8* context, int32* status][, int64* macs])`, with a
+    pointer for every memory in place of `arena`. With
     streamed inputs or a hook, their C functions receive `context`, and `status` their first result that is not 0.
-    `spare_bytes` must follow the arena: scratch for kernels that need more of it than the plan reserved.
+    `spare_bytes` must follow the last memory: scratch for kernels that need more of it than the plan reserved.
     """
 
     plan: Plan
@@ -93,7 +94,7 @@ class Driver:
             for op, k in zip(plan.graph.ops, kernels, strict=True)
         ]
         self.spare_bytes = _spare_bytes(plan, kernels)
-        self.memory = Memory(plan.peak + self.spare_bytes, len(self.flash.data))
+        self.memory = Memory(plan, self.spare_bytes, len(self.flash.data))
         functions = [[self.globals[n] for n in own] for own in names]
         entries = max((k.table_entries for k in kernels if k is not None), default=0)
         row_table = tirx.decl_buffer((entries,), "int32", "rows") if entries else None
@@ -141,14 +142,14 @@ class Driver:
             return []
         if trace is None:
             return [self._alone(actors[0], index)]
-        state = self.memory.view("arena", "int32")
-        first = self.calls.offsets[f"state {index}"] // 4
+        counters = self.calls.addresses[f"state {index}"]
         zero = tirx.Var(f"k{index}", "int32")
-        clear = tir.for_range(zero, len(actors), tirx.BufferStore(state, i32(0), [zero + first]))
+        state, at = self.memory.element(counters, "int32", zero)
+        clear = tir.for_range(zero, len(actors), tirx.BufferStore(state, i32(0), [at]))
         which = tirx.Var(f"which{index}", "int32")
-        chain = self._advance(actors[-1], first + len(actors) - 1, index)
+        chain = self._advance(actors[-1], counters + 4 * (len(actors) - 1), index)
         for k in range(len(actors) - 2, -1, -1):
-            chain = tirx.IfThenElse(tirx.EQ(which, i32(k)), self._advance(actors[k], first + k, index), chain)
+            chain = tirx.IfThenElse(tirx.EQ(which, i32(k)), self._advance(actors[k], counters + 4 * k, index), chain)
         return [clear, self._replay(index, trace, which, chain)]
 
     def _replay(self, index: int, trace: _Trace, which: Var, body: Stmt) -> Stmt:
@@ -178,13 +179,14 @@ class Driver:
         return tir.for_range(block, len(program.blocks), inner)
 
     def _advance(self, actor: int, counter: int, segment: int) -> Stmt:
-        """Run the next step of an operator, or of the source of a streamed input, and increment its step counter."""
-        state = self.memory.view("arena", "int32")
+        """Run the next step of an operator, or of the source of a streamed input, and increment its step counter.
+
+        `counter` is the address of the step counter.
+        """
+        state, at = self.memory.element(counter, "int32")
         step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
-        bump = tirx.BufferStore(state, step + 1, [i32(counter)])
-        return self._unless_failed(
-            tirx.SeqStmt([tirx.Bind(step, state[i32(counter)]), self.step(actor, step, segment), bump])
-        )
+        bump = tirx.BufferStore(state, step + 1, [at])
+        return self._unless_failed(tirx.SeqStmt([tirx.Bind(step, state[at]), self.step(actor, step, segment), bump]))
 
     def step(self, actor: int, step: Expr, segment: int) -> Stmt:
         """The statements of one step of operator `actor` (or of the source of streamed input `-1 - actor`) in a segment."""
@@ -197,7 +199,7 @@ class Driver:
     def _source(self, t: int, row: Expr) -> Expr:
         """Ask the caller for a row of a streamed input."""
         place, tensor = self.calls.places[t], self.plan.graph.tensors[t]
-        to = self.memory.address("arena", "int8", place.offset + slot_of(row, place, tensor) * place.row_bytes)
+        to = self.memory.address(place.address, "int8", slot_of(row, place, tensor) * place.row_bytes)
         args = [self.memory.context, i32(self.plan.graph.inputs.index(t)), row, to]
         if self.fetch is None:
             return ir.Call(self.globals[HOST_FETCH], args, ret_ty="int32")
@@ -229,7 +231,7 @@ class Driver:
 
     def build(self) -> PrimFunc:
         steps = [s for k in range(len(self.plan.segments)) for s in self.segment(k)]
-        params = [self.memory.arena, self.memory.flash]
+        params = [*self.memory.bases.values(), self.memory.flash]
         params += [self.memory.context, self.status_pointer] if self.can_fail else []
         params += [self.macs] if self.macs is not None else []
         table = self.calls.row_table
@@ -248,11 +250,11 @@ class Driver:
 
 
 def _spare_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> int:
-    """Bytes behind the arena for kernels that need more scratch than the plan reserved for their segment."""
+    """Bytes behind the last memory for kernels that need more scratch than the plan reserved for their segment."""
     planned = {o: s.scratch_bytes for s in plan.segments for o in s.ops}
     needed = {o: max((v.scratch_bytes for v in k.variants), default=0) for o, k in enumerate(kernels) if k}
     over = [b for o, b in needed.items() if b > planned[o]]
-    return -plan.peak % 8 + max(over) if over else 0
+    return -plan.allocation.peak % 8 + max(over) if over else 0
 
 
 def lower_plan(

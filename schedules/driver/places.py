@@ -1,4 +1,4 @@
-"""Memory layout of a running plan: constants in the flash image, tensors in the arena, slots of rings, and pointers."""
+"""Memory layout of a running plan: constants in the flash image, tensors in memories, slots of rings, and pointers."""
 
 from __future__ import annotations
 
@@ -45,41 +45,58 @@ class Flash:
 
 
 class Memory:
-    """The pointer parameters `arena`, `flash` and `context` of the driver, and typed views of the first two."""
+    """The pointer parameters of the driver: one per memory of the plan, `flash` and `context`; typed views of all but the last.
 
-    def __init__(self, arena_bytes: int, flash_bytes: int) -> None:
-        self.arena = pointer_var("arena", "int8")
+    Addresses are the plan's: `Plan.memory_at` says which memory one lies in. `spare_bytes` follow the last memory.
+    """
+
+    def __init__(self, plan: Plan, spare_bytes: int, flash_bytes: int) -> None:
+        self.plan = plan
+        self.bases = {use.ram.label: pointer_var(use.ram.label, "int8") for use in plan.memories}
         self.flash = pointer_var("flash", "int8")
         self.context = pointer_var("context", "int8")
-        self.sizes = {"arena": max(arena_bytes, 8), "flash": max(flash_bytes, 8)}
+        self.sizes = {use.ram.label: max(use.bytes, 8) for use in plan.memories}
+        last = plan.memories[-1]
+        self.sizes[last.ram.label] = max(last.bytes + spare_bytes, 8)
+        self.sizes["flash"] = max(flash_bytes, 8)
         self.views: dict[tuple[str, str], Var] = {}
 
     def view(self, where: str, dtype: str) -> Var:
+        """The memory called `where` (`Ram.label`), or "flash", as a buffer of elements of `dtype`."""
         key = (where, dtype)
         if key not in self.views:
-            handle = self.arena if where == "arena" else self.flash
             count = -(-self.sizes[where] // ITEM_BYTES[dtype])
-            self.views[key] = tirx.decl_buffer((count,), dtype, f"{where}_{dtype}", data=handle)
+            self.views[key] = tirx.decl_buffer((count,), dtype, f"{where}_{dtype}", data=self._base(where))
         return self.views[key]
 
-    def address(self, where: str, dtype: str, byte_offset: Expr | int) -> Expr:
-        """Typed pointer into the arena or flash. An int `byte_offset` is in bytes, an expression in elements of `dtype`."""
-        item = ITEM_BYTES[dtype]
-        index = i32(byte_offset // item) if isinstance(byte_offset, int) else byte_offset
-        return tirx.address_of(self.view(where, dtype)[index])
+    def _base(self, where: str) -> Var:
+        return self.flash if where == "flash" else self.bases[where]
+
+    def element(self, address: int, dtype: str, further: Expr | int = 0) -> tuple[Var, Expr]:
+        """The view, and the index in it, of the element `further` elements behind an address of the plan."""
+        use = self.plan.memory_at(address)
+        first = (address - use.start) // ITEM_BYTES[dtype]
+        index = i32(first + further) if isinstance(further, int) else first + further
+        return self.view(use.ram.label, dtype), index
+
+    def address(self, address: int, dtype: str, further: Expr | int = 0) -> Expr:
+        """Typed pointer to `element`."""
+        view, index = self.element(address, dtype, further)
+        return tirx.address_of(view[index])
+
+    def constant(self, offset: int, dtype: str) -> Expr:
+        """Typed pointer to the byte `offset` of flash."""
+        return tirx.address_of(self.view("flash", dtype)[i32(offset // ITEM_BYTES[dtype])])
 
     def declarations(self) -> list[Stmt]:
-        return [
-            tirx.DeclBuffer(view, data=self.arena if where == "arena" else self.flash)
-            for (where, _), view in self.views.items()
-        ]
+        return [tirx.DeclBuffer(view, data=self._base(where)) for (where, _), view in self.views.items()]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor's rows or pixels lie in the arena."""
+    """Where a tensor's rows or pixels lie in the plan's memories."""
 
-    offset: int  # bytes, of slot 0
+    address: int  # of slot 0
     height: int  # row slots
     pixels: int  # pixel slots
     row_bytes: int  # from one row slot to the next
@@ -117,7 +134,7 @@ def strides(tensor: Tensor, place: Place) -> tuple[int, int]:
 
 
 def place_of(plan: Plan, tensor: int) -> int:
-    """Byte offset of a tensor in the arena; a view lies inside of the tensor that owns its memory."""
+    """Address of a tensor; a view lies inside of the tensor that owns its memory."""
     storage, shift = plan.storages[tensor], 0
     while storage.root is not None:
         shift += storage.byte_offset

@@ -79,7 +79,7 @@ class AccumulatingKernel(BuiltKernel):
         lanes, t = Lanes(caller), caller.op.inputs[0]
         x0, x1 = lanes.columns(caller.op.index)
         unit, columns = lanes.lane(t)[1], caller.graph.tensors[t].columns
-        return self._add(caller, lanes.element(t, y, x0), (y * columns + x0) * unit, (y * columns + x1) * unit)
+        return self._add(caller, lanes.pointer(t, y, x0), (y * columns + x0) * unit, (y * columns + x1) * unit)
 
     def _in_order(self, caller: Caller, step: Expr) -> Stmt:
         """Add the next row of the input, or its next pixels: in two calls where these wrap around the end of the ring."""
@@ -95,26 +95,32 @@ class AccumulatingKernel(BuiltKernel):
         whole = slots >= owner.rows * pixels
         slot = first if whole else tirx.truncmod(first, i32(slots))
         begin, end = first * unit, (y * pixels + x1) * unit
-        base = place.offset // ITEM_BYTES[place.dtype]
+
+        def at(element: Expr) -> Expr:
+            return caller.memory.address(place.address, caller.input(0)[0].dtype, element)
+
         if whole or pixels == 1 or tiles_are_contiguous(plan, t, tile):
-            return sequence([*bound, self._add(caller, base + slot * unit, begin, end)])
+            return sequence([*bound, self._add(caller, at(slot * unit), begin, end)])
         wraps = tirx.GT(slot + (x1 - x0), i32(slots))
         middle = begin + (i32(slots) - slot) * unit
         parts = [
-            self._add(caller, base + slot * unit, begin, middle),
-            self._add(caller, i32(base), middle, end),
+            self._add(caller, at(slot * unit), begin, middle),
+            self._add(caller, at(i32(0)), middle, end),
         ]
-        single = self._add(caller, base + slot * unit, begin, end)
+        single = self._add(caller, at(slot * unit), begin, end)
         return sequence([*bound, tirx.IfThenElse(wraps, tirx.SeqStmt(parts), single)])
 
     def _add(self, caller: Caller, at: Expr, begin: Expr, end: Expr) -> Stmt:
-        """Call the kernel for elements `[begin, end)` of the input, which begin at element `at` of the arena."""
+        """Call the kernel for elements `[begin, end)` of the input, the first of which `at` points to."""
 
-        address, x = caller.memory.address, caller.input(0)[0]
+        def output(i: int) -> Expr:
+            place = caller.output(i)[0]
+            return caller.memory.address(place.address, place.dtype)
+
         own = {
-            Role.INPUT: lambda _: address("arena", x.dtype, at),
+            Role.INPUT: lambda _: at,
             Role.BEGIN: lambda _: begin,
             Role.END: lambda _: end,
-            Role.OUTPUT: lambda i: address("arena", caller.output(i)[0].dtype, caller.output(i)[0].offset),
+            Role.OUTPUT: output,
         }
         return caller.call(i32(0), own)

@@ -145,12 +145,12 @@ class PixelTileKernel(BuiltKernel):
         def read(i: int) -> Expr:
             return _pixel(caller, caller.input(i), caller.input_pixel(i, y, x0))
 
-        address, scratch = caller.memory.address, lambda: caller.scratch_offset
+        address, scratch = caller.memory.address, lambda: caller.scratch_address
         own = {
             Role.INPUT: lambda i: None if self.tables[i] else read(i),
-            Role.ROW_TABLE: lambda i: address("arena", "int32", scratch() + self.table_offset(i)),
+            Role.ROW_TABLE: lambda i: address(scratch() + self.table_offset(i), "int32"),
             Role.OUTPUT: lambda i: _pixel(caller, caller.output(i), caller.output_pixel(i, y, x0)),
-            Role.SCRATCH: lambda _: address("arena", "int8", scratch() + self.own_offset),
+            Role.SCRATCH: lambda _: address(scratch() + self.own_offset, "int8"),
             **narrow_rows.narrow_values(y if any(self.tables) else i32(0)),
         }
         return sequence([*calls, caller.call(y, own, which)])
@@ -160,10 +160,10 @@ class PixelTileKernel(BuiltKernel):
         table, place = self.tables[position], caller.input(position)[0]
         assert table is not None
         slot, item = caller.input_pixel(position, *at), ITEM_BYTES[place.dtype]
-        offset = caller.scratch_offset + self.table_offset(position)
-        away = offset // item + table.table_bytes // item - place.offset // item
-        source = caller.memory.address("arena", place.dtype, place.offset)
-        to = caller.memory.address("arena", "int32", offset)
+        at_table = caller.scratch_address + self.table_offset(position)
+        away = at_table // item + table.table_bytes // item - place.address // item
+        source = caller.memory.address(place.address, place.dtype)
+        to = caller.memory.address(at_table, "int32")
         return caller.help(helper, [source, slot, i32(place.pixels), to, i32(away), i32(valid), at[0]])
 
 

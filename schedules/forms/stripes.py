@@ -21,7 +21,7 @@ from tvm_cascade.schedules.forms.narrow_rows import SLIDING, Runs
 from tvm_cascade.schedules.forms.row_table import ring_row_table
 from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.stripe_kernel import stripe_kernel
-from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, for_range, i32, sequence, tirx
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, for_range, i32, sequence, tirx
 
 NONE = -1  # instead of a variant's number: the operator computes nothing in these stripes
 
@@ -75,28 +75,33 @@ class Lanes:
         return tirx.max(x - halo, i32(segment.stripes[0][segment.ops.index(maker)][0]))
 
     def element(self, t: int, y: Expr | None = None, x: Expr | None = None) -> Expr:
-        """Element of the arena at which column `x` of row `y` of a tensor lies; by default column 0, and slot 0."""
+        """Element, from slot 0 of a tensor, at which column `x` of its row `y` lies; by default column 0, and slot 0."""
         place, unit, pitch, first = self.lane(t)
         at = i32(0) if y is None else slot_of(y, place, self.graph.tensors[t]) * pitch
-        return place.offset // ITEM_BYTES[place.dtype] + ((at if x is None else at + x) - first) * unit
+        return ((at if x is None else at + x) - first) * unit
 
     def pointer(self, t: int, y: Expr | None = None, x: Expr | None = None) -> Expr:
         """Pointer to `element`."""
-        return self.caller.memory.address("arena", self.graph.tensors[t].dtype, self.element(t, y, x))
+        dtype, address = self.graph.tensors[t].dtype, self.caller.calls.places[t].address
+        return self.caller.memory.address(address, dtype, self.element(t, y, x))
 
     def copy_halo(self, t: int, y: Expr, x: Expr, back: bool) -> list[Stmt]:
         """Copy the halo columns of row `y`, those before `x`, from their block to the ring, or back with `back`."""
         if not self.plan.storages[t].halo_columns:
             return []
         place, unit, pitch, first = self.lane(t)
-        tensor, item = self.graph.tensors[t], ITEM_BYTES[place.dtype]
-        start = self._first(t, x)
-        arena = self.caller.memory.view("arena", place.dtype)
+        tensor, start = self.graph.tensors[t], self._first(t, x)
         i = tirx.Var(f"{'keep' if back else 'take'}_{t}", "int32")
-        ring = place.offset // item + (slot_of(y, place, tensor) * pitch + start - first) * unit + i
-        block = self.caller.calls.offsets[f"kept {t}"] // item + y * (self.plan.storages[t].halo_columns * unit) + i
-        source, target = (ring, block) if back else (block, ring)
-        return [for_range(i, (x - start) * unit, tirx.BufferStore(arena, arena[source], [target]))]
+        block = self.caller.calls.addresses[f"kept {t}"]
+        ends = (
+            self._of(place, place.address, (slot_of(y, place, tensor) * pitch + start - first) * unit + i),
+            self._of(place, block, y * (self.plan.storages[t].halo_columns * unit) + i),
+        )
+        (source, at), (target, to) = ends if back else ends[::-1]
+        return [for_range(i, (x - start) * unit, tirx.BufferStore(target, source[at], [to]))]
+
+    def _of(self, place: Place, address: int, further: Expr) -> tuple[Var, Expr]:
+        return self.caller.memory.element(address, place.dtype, further)
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,8 @@ def assemble(
         storages=storages,
         allocation=replace(allocation, offsets=places),
         buffers=(*names, *same),
+        problem=problem,
+        overwritten=tuple(same.items()),
         macs=graph.macs + sum(costs.extra_macs(*segment) for segment in layout.segments),
         baseline_macs=graph.macs,
         baseline_peak=figures.baseline_peak,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tvm_cascade.graph import ROW, Graph, Tile
-from tvm_cascade.memory.problem import Allocation
+from tvm_cascade.machine import ARENA, Ram
+from tvm_cascade.memory.problem import Allocation, Problem
 
 
 class Granularity(Enum):
@@ -86,16 +87,36 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """What a plan takes of a memory: addresses `[start, start + bytes)` of the plan."""
+
+    ram: Ram
+    start: int
+    bytes: int
+
+    @property
+    def end(self) -> int:
+        """The first address after it."""
+        return self.start + self.bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """A complete memory plan of a graph: segments in execution order, storage of every tensor, offsets in the arena."""
+    """A complete memory plan of a graph: segments in execution order, storage of every tensor, addresses of all blocks.
+
+    The memories of a machine lie one behind the other in a plan's addresses, each from its `MemoryUse.start` on, with gaps
+    in between. A plan that is in no named memories has one, the arena, from address 0 on: an address is an offset in it.
+    """
 
     graph: Graph
     segments: tuple[Segment, ...]
     storages: tuple[Storage, ...]  # by tensor index
-    allocation: Allocation  # of `buffers`
+    allocation: Allocation  # addresses of `buffers`; its peak is the end of the last memory
     buffers: tuple[
         str, ...
     ]  # block names: "tensor 3", "kept 3" (halo columns), "state 1" or "scratch 1" by segment, "accumulator 5" by op
+    problem: Problem  # that `allocation` solves: the blocks without those that lie where another does, and their lives
+    overwritten: tuple[tuple[str, str], ...]  # blocks written in place, each with the block that it overwrites
     macs: int  # multiply-accumulates executed, padding not counted
     baseline_macs: int  # multiply-accumulates without recompute
     baseline_peak: int  # bytes: layer by layer in file order (`layerwise.baseline_peak`)
@@ -103,8 +124,18 @@ class Plan:
     finer: tuple[int, float] | None = (
         None  # arena, and factor of instructions, of a smaller plan that `max_time` refuses
     )
+    placed: tuple[MemoryUse, ...] = ()  # memories that the blocks were placed in; none: the arena alone
 
     @property
     def peak(self) -> int:
-        """Bytes of the arena: all RAM of the network but the stack."""
-        return self.allocation.peak
+        """Bytes of all memories: all RAM of the network but the stack."""
+        return sum(use.bytes for use in self.placed) if self.placed else self.allocation.peak
+
+    @property
+    def memories(self) -> tuple[MemoryUse, ...]:
+        """The memories of the plan by ascending address, and what it takes of each."""
+        return self.placed or (MemoryUse(ARENA, 0, self.allocation.peak),)
+
+    def memory_at(self, address: int) -> MemoryUse:
+        """The memory that an address lies in; what follows the end of one belongs to it, up to the next."""
+        return next((use for use in reversed(self.memories) if use.start <= address), self.memories[0])

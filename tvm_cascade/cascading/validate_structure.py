@@ -61,6 +61,53 @@ def _check_names(plan: Plan, alignment: int) -> None:
         unit = max(alignment, own)  # kernels find their elements by whole items from the arena's start
         if offset < 0 or offset % unit:
             raise ValidationError(f"{name} lies at {offset}, not at a multiple of {unit} bytes")
+    _check_memories(plan, alignment)
+
+
+def _check_memories(plan: Plan, alignment: int) -> None:
+    """Check that memories do not overlap and keep their capacities, and that every block lies inside of one."""
+    end = 0
+    for use in plan.memories:
+        name, most = use.ram.name or "the arena", use.ram.capacity
+        if use.start < end or use.start % max(alignment, 8):
+            raise ValidationError(f"{name} begins at {use.start}: inside of the memory before it, or not aligned")
+        if most is not None and use.bytes > most:
+            raise ValidationError(f"{name} takes {use.bytes} bytes, of {most} that it may")
+        end = use.end
+    if end != plan.allocation.peak:
+        raise ValidationError(f"the memories end at {end}, their blocks at {plan.allocation.peak}")
+    for name, address in zip(plan.buffers, plan.allocation.offsets, strict=True):
+        if address + _block_bytes(plan, name) > plan.memory_at(address).end:
+            raise ValidationError(f"{name} does not lie inside of one memory")
+    for s in range(len(plan.segments)):
+        _check_row_tables(plan, s)
+
+
+def _check_row_tables(plan: Plan, s: int) -> None:
+    """Check that the row tables of a segment, which are in its scratch, lie in the memories of the rings they lead into."""
+    segment, at = plan.segments[s], dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
+    if f"scratch {s}" not in at or not segment.tile.by_pixels:
+        return
+    for op in (plan.graph.ops[o] for o in segment.ops):
+        for t in op.inputs if op.kernels.tile_workspace_bytes(1) else ():
+            stored = plan.storages[t]
+            place = at.get(f"tensor {t if stored.root is None else stored.root}")
+            if place is None or (stored.height >= plan.graph.tensors[t].rows and not stored.pixels):
+                continue
+            if plan.memory_at(place) != plan.memory_at(at[f"scratch {s}"]):
+                raise ValidationError(f"{op.name}: the ring that it reads is not in the memory of its row table")
+
+
+def _block_bytes(plan: Plan, name: str) -> int:
+    """Bytes of a block, by what its name says that it is."""
+    kind, _, index = name.partition(" ")
+    k = int(index)
+    if kind == "accumulator":
+        return plan.graph.ops[k].kernels.accumulator_bytes
+    if kind in ("state", "scratch"):
+        return plan.segments[k].state_bytes if kind == "state" else plan.segments[k].scratch_bytes
+    storage, tensor = plan.storages[k], plan.graph.tensors[k]
+    return storage.size if kind == "tensor" else storage.halo_columns * (tensor.bytes // max(tensor.columns, 1))
 
 
 def _require(plan: Plan, name: str, size: int, what: str) -> None:

@@ -39,7 +39,7 @@ class HostProgram:
 
     llvm: str  # LLVM text
     flash: bytes
-    arena_bytes: int
+    arena_bytes: int  # of all memories, which lie in one array at the addresses of the plan
     spare_bytes: int  # after the arena: scratch that the generic kernels need beyond that of the board's kernels
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -136,14 +136,15 @@ def host_program(
 ) -> HostProgram:
     """Compile a plan lowered with `counted=True` by `build` (default `optimised`); `io` has arena offsets."""
     assert lowered.counted
-    room = lowered.plan.peak + lowered.spare_bytes
+    room = lowered.plan.allocation.peak + lowered.spare_bytes
     mod = lowered.mod.clone()
     arena = tirx.decl_buffer((room + 2 * _CANARY,), "int8", "arena")
     flash = tirx.decl_buffer((max(len(lowered.flash), 8),), "int8", "flash")
     macs = tirx.decl_buffer((1,), "int64", "macs")
     streamed = sum(spec.bytes for spec in io.inputs if spec.offset is None)
     context = tirx.decl_buffer((max(streamed, 1),), "int8", "context")
-    pointers = [tirx.address_of(arena[_CANARY]), tirx.address_of(flash[0])]
+    pointers = [tirx.address_of(arena[_CANARY + use.start]) for use in lowered.plan.memories]
+    pointers += [tirx.address_of(flash[0])]
     status = tirx.decl_buffer((1,), "int32", "status")
     pointers += [tirx.address_of(context[0]), tirx.address_of(status[0])] if streamed else []
     pointers += [tirx.address_of(macs[0])]
@@ -153,7 +154,8 @@ def host_program(
     mod[GlobalVar(_KERNELS)] = _calls_of_all(lowered)
     mod, build = with_barriers(mod), build or optimised
     llvm = cache.text("host", lambda: (build.__qualname__, tvm.ir.save_json(mod)), lambda: _llvm_text(build(mod).mod))
-    return HostProgram(llvm, lowered.flash, lowered.plan.peak, lowered.spare_bytes, io.inputs, io.outputs)
+    room = lowered.plan.allocation.peak
+    return HostProgram(llvm, lowered.flash, room, lowered.spare_bytes, io.inputs, io.outputs)
 
 
 def _calls_of_all(lowered: Lowered) -> Any:

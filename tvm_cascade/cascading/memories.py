@@ -1,0 +1,57 @@
+"""Plans in several memories: where the blocks of a plan lie once each has a memory and an offset in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tvm_cascade.cascading.plan import MemoryUse, Plan
+from tvm_cascade.machine import Ram
+
+_ALIGN = 64  # bytes, of the address that a memory begins at; what follows it stays free for so many at least
+
+
+def in_memories(plan: Plan, memories: Sequence[Ram], chosen: Sequence[int], offsets: Sequence[int]) -> Plan:
+    """The plan with its blocks in other places.
+
+    Parameters
+    ----------
+    memories : Ram
+        In the order of their addresses in the plan.
+    chosen, offsets : int
+        For each buffer of `plan.problem`: the position of its memory among `memories`, and the bytes from its start.
+    """
+    buffers = plan.problem.buffers
+    uses: list[MemoryUse] = []
+    for m, ram in enumerate(memories):
+        ends = [o + b.size for b, c, o in zip(buffers, chosen, offsets, strict=True) if c == m]
+        start = -(-(uses[-1].end + _ALIGN) // _ALIGN) * _ALIGN if uses else 0
+        uses.append(MemoryUse(ram, start, max(ends, default=0)))
+    at = {b.name: uses[c].start + o for b, c, o in zip(buffers, chosen, offsets, strict=True)}
+    at |= {writer: at[block] for writer, block in plan.overwritten}
+    allocation = replace(plan.allocation, offsets=tuple(at[name] for name in plan.buffers), peak=uses[-1].end)
+    return replace(plan, allocation=allocation, placed=tuple(uses))
+
+
+def apart(plan: Plan) -> Plan:
+    """The plan with every block in a memory of its own, which is called as the block is."""
+    names = [b.name for b in plan.problem.buffers]
+    return in_memories(plan, [Ram(name) for name in names], range(len(names)), [0] * len(names))
+
+
+def joined(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """Pairs of blocks that have to lie in the same memory.
+
+    A row table (`schedules.forms.row_table`) is in scratch and leads to elements of a ring, or to a copy behind the table
+    where a run of pixels wraps around the ring's end: kernels reach both from one pointer.
+    """
+    overwritten, found = dict(plan.overwritten), dict[tuple[str, str], None]()
+    for s, segment in enumerate(plan.segments):
+        for o in segment.ops if segment.tile.by_pixels and segment.scratch_bytes else ():
+            op = plan.graph.ops[o]
+            for t in op.inputs if op.kernels.tile_fixed_bytes or op.kernels.tile_pixel_bytes else ():
+                storage = plan.storages[t]
+                if storage.is_ring(plan.graph.tensors[t].rows):
+                    block = f"tensor {t if storage.root is None else storage.root}"
+                    found[f"scratch {s}", overwritten.get(block, block)] = None
+    return tuple(found)

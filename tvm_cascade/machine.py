@@ -1,0 +1,25 @@
+"""What is known of a machine: its memories. Boards, the command line and plans all describe a memory by a `Ram`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ram:
+    """A memory that a network may use."""
+
+    name: str = (
+        ""  # that of its section in the linked image; "" for the one memory of a plan that names none, the arena
+    )
+    capacity: int | None = None  # bytes that the network may take; None: as many as it likes
+    cycles_per_byte: float = 1.0  # beside the arithmetic, of a byte that a kernel reads or writes
+    address: int | None = None  # of its first byte on the board; None: not known
+
+    @property
+    def label(self) -> str:
+        """What its array is called in the emitted C, behind the network's name: `arena`, or `ram_NAME`."""
+        return f"ram_{self.name}" if self.name else "arena"
+
+
+ARENA = Ram()
