@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import combinations, pairwise
 from random import Random
 
@@ -49,14 +48,43 @@ def test_lazy_searches_find_the_best_cuts(seed: int) -> None:
     def weight(i: int, j: int) -> tuple[int, int] | None:
         return None if cost[i, j] > 5 else (int(cost[i, j]) % 3, int(cost[i, j]))
 
-    def least(i: int) -> Iterator[tuple[int, tuple[int, int]]]:
-        return ((j, (0, int(floor[i, j]))) for j in range(i + 1, n + 1) if floor[i, j] <= 5)
-
-    found = cuts_within(n, weight, least)
+    least = [[(j, int(floor[i, j])) for j in range(i + 1, n + 1) if floor[i, j] <= 5] for i in range(n)]
     within = [cuts for cuts in every if peak[cuts] <= 5]
-    total = {
-        c: tuple(sum(w) for w in zip(*(weight(i, j) or (0, 0) for i, j in pairwise(c)), strict=True)) for c in within
-    }
-    assert (found is None) == (not within)
-    if found is not None:
-        assert total[found] == min(total.values())
+    for price in (0, 1, 7):
+        total = {
+            c: tuple(
+                sum(w)
+                for w in zip(*(weight(i, j) or (0, 0) for i, j in pairwise(c)), (0, price * (len(c) - 1)), strict=False)
+            )
+            for c in within
+        }
+        longest_last = min(within, key=lambda c: (total[c], c[::-1]), default=None)
+        assert cuts_within(n, weight, least, price) == longest_last
+
+
+def test_lazy_searches_compute_few_costs() -> None:
+    """Segments that no floor tells from others are computed where the best cuts may run, not all over the network."""
+    n, longest = 60, 12
+    asked: list[tuple[int, int]] = []
+    floor = np.full((n + 1, n + 1), 10)
+    floor[:41, 41:] = 99  # operator 40; all others need less
+    for i in range(n):
+        floor[i, min(i + longest, n) + 1 :] = 1 << 62
+
+    def cost(i: int, j: int) -> int:
+        asked.append((i, j))
+        return int(floor[i, j])
+
+    assert smallest_peak(n, cost, floor) == 99
+    assert len(asked) <= n
+
+    def weight(i: int, j: int) -> tuple[int, int]:
+        asked.append((i, j))
+        return 0, j - i
+
+    least = [[(j, j - i) for j in range(i + 1, min(i + longest, n) + 1)] for i in range(n)]
+    for price in (1, 3):
+        asked.clear()
+        cuts = cuts_within(n, weight, least, price)
+        assert cuts is not None and len(cuts) == 1 + n // longest
+        assert len(asked) <= n

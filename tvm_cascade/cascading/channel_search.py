@@ -117,9 +117,8 @@ class ChannelSearch:
             form = best(i, j)
             return None if form is None else (form[0], int(form[1]))
 
-        cuts = cuts_within(
-            self.plain.size, weight, lambda i: ((j, (0, 0)) for j in range(i + 1, self.plain.size + 1) if useful[i, j])
-        )
+        n = self.plain.size
+        cuts = cuts_within(n, weight, [[(j, 0) for j in range(i + 1, n + 1) if useful[i, j]] for i in range(n)], 0)
         chosen: dict[Block, int] = {}
         for i, j in pairwise(cuts or ()):
             form = best(i, j)

@@ -4,13 +4,13 @@ With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P
 max(P(i), c(i, j)). Among the cuts whose segments all stay within a cap, `cuts_within` takes those of least weight,
 so that operators that fit without cascading are not cascaded.
 
-Costs are expensive to compute and most are irrelevant, so both are shortest-path searches over cut positions (Dijkstra)
-that compute a segment's cost only when its cheap lower bound is at the top of the queue.
+Costs are expensive to compute and most are irrelevant, so both are shortest-path searches over cut positions (A*) that
+compute a segment's cost only when its cheap lower bound, with that of the best way from its end on, is at the top of the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
@@ -24,7 +24,6 @@ _OUT_OF_REACH = 1 << 60  # bytes
 T = TypeVar("T")
 Cost = Callable[[int, int], int]
 Weight = Callable[[int, int], tuple[int, int] | None]
-Floors = Callable[[int], Iterable[tuple[int, tuple[int, int]]]]
 
 
 def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
@@ -33,9 +32,10 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
     `cost(i, j)` are the bytes of segment [i, j), and `lower_bound[i, j] <= cost(i, j)`. Raises `SearchStopped` where a limit
     strikes first.
     """
-    limit = monitor()
+    limit, rest = monitor(), _peaks_after(lower_bound)
     done = [False] * (n + 1)
-    heap: list[tuple[int, int, int, bool]] = [(0, 0, 0, True)]  # bytes, -start, end, whether the cost is in them
+    # bytes with the least for what follows, start, end, whether the cost is in them
+    heap: list[tuple[int, int, int, bool]] = [(int(rest[0]), 0, 0, True)]
     while heap:
         peak, start, end, known = heappop(heap)
         if done[end]:
@@ -47,7 +47,7 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
         if end == n:
             return peak
         done[end] = True
-        needs = lower_bound[end, end + 1 :]
+        needs = np.maximum(lower_bound[end, end + 1 :], rest[end + 1 :])
         for k in [0, *np.flatnonzero(needs[1:] < _OUT_OF_REACH) + 1]:
             j = end + 1 + int(k)
             if not done[j]:
@@ -55,7 +55,18 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
     raise ValueError("positions without an end")
 
 
-def cuts_within(n: int, weight: Weight, least: Floors) -> tuple[int, ...] | None:
+def _peaks_after(lower_bound: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each position the smallest peak of cuts from there to the end, of segments that need their lower bounds."""
+    n = len(lower_bound) - 1
+    after = np.zeros(n + 1, np.int64)
+    for i in range(n - 1, -1, -1):
+        after[i] = np.maximum(after[i + 1 :], lower_bound[i, i + 1 :]).min()
+    return after
+
+
+def cuts_within(
+    n: int, weight: Weight, least: Sequence[Sequence[tuple[int, int]]], price: int
+) -> tuple[int, ...] | None:
     """Cut positions `(0, ..., n)` of least total weight; None where no cuts fit.
 
     Parameters
@@ -63,31 +74,37 @@ def cuts_within(n: int, weight: Weight, least: Floors) -> tuple[int, ...] | None
     weight : Callable
         `weight(i, j)` is added to the total for segment [i, j); totals are compared by their first component, then by
         their second. None where the segment exceeds the cap. Ties go to the longest last segment.
-    least : Callable
-        `least(i)` are all ends j of segments [i, j) that may stay within the cap, each with a lower bound of `weight` in
-        both components.
+    least : Sequence
+        `least[i]` are all ends j of segments [i, j) that may stay within the cap, each with a lower bound of the second
+        component of `weight`; none of the first is negative.
+    price : int
+        Is added to the second component for every segment.
 
     Raises `SearchStopped` where a limit strikes first.
     """
     limit = monitor()
+    rest = [0] * (n + 1)  # least total of the second component from there on
+    for i in range(n - 1, -1, -1):
+        rest[i] = min((more + rest[j] for j, more in least[i]), default=_OUT_OF_REACH) + price
     came: list[int | None] = [None] * (n + 1)
-    heap: list[tuple[int, int, int, int, int, int, bool]] = [(0, 0, 0, 0, 0, 0, True)]
+    heap: list[tuple[int, int, int, int, int, int, bool]] = [(0, rest[0], 0, 0, 0, 0, True)]
     while heap:
         first, second, i, j, before, after, known = heappop(heap)
-        if came[j] is not None:
+        if came[j] is not None or second >= _OUT_OF_REACH:
             continue
         if not known:
             limit.check()
             more = weight(i, j)
             if more is not None:
-                heappush(heap, (before + more[0], after + more[1], i, j, before, after, True))
+                heappush(heap, (before + more[0], after + more[1] + price + rest[j], i, j, before, after, True))
             continue
         came[j] = i
         if j == n:
             break
-        for k, more in least(j):
+        here = second - rest[j]
+        for k, calls in least[j]:
             if came[k] is None:
-                heappush(heap, (first + more[0], second + more[1], j, k, first, second, False))
+                heappush(heap, (first, here + calls + price + rest[k], j, k, first, here, False))
     if came[n] is None:
         return None
     cuts = [n]
@@ -107,10 +124,9 @@ def least_peak(lower_bound: NDArray[np.int64]) -> int:
 def within_reach(lower_bound: NDArray[np.int64], ceiling: int) -> NDArray[np.bool_]:
     """For each segment [i, j) whether it may be part of cuts with a peak below `ceiling`, by the lower bounds alone."""
     n = len(lower_bound) - 1
-    before, after = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
+    before, after = np.zeros(n + 1, np.int64), _peaks_after(lower_bound)
     for j in range(1, n + 1):
         before[j] = np.maximum(before[:j], lower_bound[:j, j]).min()
-        after[n - j] = np.maximum(after[n - j + 1 :], lower_bound[n - j, n - j + 1 :]).min()
     return np.maximum(np.maximum(before[:, None], after[None, :]), lower_bound) < ceiling
 
 

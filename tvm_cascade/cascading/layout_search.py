@@ -231,18 +231,14 @@ class Search:
 
     def _layout(self, limit: int, price: int) -> Layout | None:
         """The layout of least work, then least overhead plus `price` a segment, within `limit` bytes; None if none fits."""
-        within = self._within(limit)
-
-        def least(i: int) -> Iterator[tuple[int, tuple[int, int]]]:
-            return ((j, (0, calls + price)) for j, calls in within[i])
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
             interleaving = self.coarsest(i, j, limit)
             if interleaving is None:
                 return None
-            return self.costs.extra_macs(i, j, interleaving), self._overhead(i, j, interleaving) + price
+            return self.costs.extra_macs(i, j, interleaving), self._overhead(i, j, interleaving)
 
-        cuts = cuts_within(self.size, weight, least)
+        cuts = cuts_within(self.size, weight, self._within(limit), price)
         if cuts is None:
             return None
         return Layout(cuts, tuple(self.coarsest(i, j, limit) or BY_ROWS for i, j in pairwise(cuts)))

@@ -20,6 +20,7 @@ from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.layout_search import LARGE
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan, Segment
+from tvm_cascade.cascading.search_cache import plain_costs
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
@@ -61,14 +62,16 @@ class _RaiseTileRows:
         self.segments = [_TiledSegment(s.ops, Tile(columns=s.tile.columns)) for s in plan.segments]
         order = [o for s in plan.segments for o in s.ops]
         streamed = {t for s in plan.segments for t in s.streamed}
-        tables = AccessTables(plan.graph, streamed, options.accumulators)
+        known = plain_costs(plan.graph, options)
+        alike = known.tables.streamed == streamed
+        tables = known.tables if alike else AccessTables(plan.graph, streamed, options.accumulators)
         settings = replace(options.settings, overlap=options.overlap and not options.layerwise)
-        self.costs = SegmentCosts(tables, order, settings)
+        self.costs = SegmentCosts(tables, order, settings, known if alike else None)
         self.tries = _TRIES if len(plan.graph.ops) <= LARGE else _TRIES_IN_LARGE
         self.searches = 0
         self.searches, self.plan = 0 if self._fits(self.segments) else _SEARCHES, plan
         for k, segment in reversed(list(enumerate(plan.segments))):
-            if monitor().over():
+            if not self.tries or monitor().over():
                 return
             self._take_apart(k, segment)
         self._raise_all()
