@@ -123,6 +123,11 @@ def test_what_is_no_graph_is_refused_in_one_sentence(tmp_path: Path, data: objec
         tvm_cascade.order(path)
 
 
+def test_a_missing_graph_is_said_to_be_missing(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["order", str(tmp_path / "g.json")])
+    assert result.exit_code == 2 and "g.json: no such file" in result.stderr and "JSON" not in result.stderr
+
+
 def test_options_for_networks_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, FORK)
     result = CliRunner().invoke(main, ["order", path, "--until", "x"])

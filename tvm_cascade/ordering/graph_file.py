@@ -56,7 +56,11 @@ def read_graph(path: str | Path) -> Graph:
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as e:
+    except OSError as e:
+        raise LoadError(
+            path, "no such file" if isinstance(e, FileNotFoundError) else f"not readable ({e.strerror})"
+        ) from e
+    except (ValueError, RecursionError) as e:
         raise LoadError(path, f"not readable as JSON ({e})", _FORMAT) from e
     if not isinstance(data, dict) or any(not isinstance(data.get(key), list) for key in ("tensors", "ops")):
         raise LoadError(path, "not a graph with the lists tensors and ops", _FORMAT)
