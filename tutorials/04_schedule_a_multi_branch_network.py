@@ -1,15 +1,20 @@
-"""Schedule a multi-branch network: find out which operators pay to run together, and run them so.
+"""
+Schedule a multi-branch network
+===============================
+
+Find out which operators pay to run together, and run them so::
 
     python tutorials/04_schedule_a_multi_branch_network.py [--network inception_e|squeezenet] [--out DIR]
 
 Runs on a CPU. The first half needs no device at all: it plans for a V100 and a K80. Where TVM finds a CUDA device, the
-last part builds for it too.
+last part builds for it too. The command line does the same for a model's file: ``tvm-cascade stages MODEL``.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")  # TVM's pool may choose one thread on two cores: stages need them all
@@ -21,6 +26,7 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, run_stages, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.runtime import Session, compile_stages, has_cuda
 from tvm_cascade.testing.zoo.inception import inception_e
@@ -28,76 +34,63 @@ from tvm_cascade.testing.zoo.squeezenet import squeezenet
 
 NETWORKS = {"inception_e": lambda: inception_e(width=0.25), "squeezenet": lambda: squeezenet(size=127)}
 
+parser = argparse.ArgumentParser(description="Schedule a multi-branch network.")
+parser.add_argument("--network", choices=NETWORKS, default="inception_e")
+parser.add_argument("--out", type=Path, default=Path("demo-out"))
+args = parser.parse_known_args()[0]
+args.out.mkdir(parents=True, exist_ok=True)
+mod = NETWORKS[args.network]()
 
-def heading(text: str) -> None:
-    print(f"\n== {text} ==")
+# %%
+# Units
+# -----
+# The network as a graph of units: here a convolution with its bias and activation is one.
+net = stage_graph(mod)
+units = unit_graph(net.graph, "fused")
+print(f"{args.network}: {len(net.graph.ops)} operators in {len(units.units)} units")
 
+# %%
+# The best schedule depends on the device
+# ---------------------------------------
+# A small device has less room for company. Pictures of schedules need matplotlib.
+for device in ("v100", "k80"):
+    picture = args.out / f"{device}.png" if find_spec("matplotlib") else None
+    data, text = run_stages(net.graph, "cuda", device, output=args.out / f"{device}.json", picture=picture)
+    print(f"\nplanned for a {device}\n{text}")
+    print(f"gain over one by one: {data['sequential_ms'] / data['cost_ms']:.2f}x")  # type: ignore[operator]
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--network", choices=NETWORKS, default="inception_e")
-    parser.add_argument("--out", type=Path, default=Path("demo-out"))
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    mod = NETWORKS[args.network]()
+# %%
+# Saved schedules belong to their network. This one is read back, and would be refused for another.
+again, _ = run_stages(net.graph, "cuda", "k80", load=args.out / "v100.json")
+print(f"the V100's schedule on a K80: {again['cost_ms']:.4f} ms")
 
-    # 1. The network as a graph of units: here a convolution with its bias and activation is one.
-    net = stage_graph(mod)
-    units = unit_graph(net.graph, "fused")
-    heading(f"{args.network}: {len(net.graph.ops)} operators in {len(units.units)} units")
+# %%
+# On this machine
+# ---------------
+# One operator after the other, against stages. The results are the same bits.
+model = AnalyticCost(find_device("cpu2"))
+shape = net.graph.tensors[net.graph.inputs[0]].shape
+x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+results = {}
+for variant in ("sequential", "greedy", "parallel"):
+    found = schedule(net.graph, model, Options(variant=variant)).schedule
+    session = Session(compile_stages(lower_stages(net, units, found, LowerOptions())))
+    results[variant] = session.run(x)[0]
+    times = session.times_ms([x], 10)
+    print(f"{variant:11} {len(found.stages):3d} stages  median {np.median(times):8.3f} ms")
+assert all(np.array_equal(r, results["sequential"]) for r in results.values())
+print("all results are equal, bit for bit")
 
-    # 2. The best schedule depends on the device: a small one has less room for company.
-    for device in ("v100", "k80"):
-        heading(f"planned for a {device}")
-        data, text = run_stages(
-            net.graph, "cuda", device, output=args.out / f"{device}.json", picture=_picture(args.out / f"{device}.png")
-        )
-        print(text)
-        print(f"gain over one by one: {data['sequential_ms'] / data['cost_ms']:.2f}x")  # type: ignore[operator]
-
-    # 3. Saved schedules belong to their network. This one is read back, and would be refused for another.
-    again, _ = run_stages(net.graph, "cuda", "k80", load=args.out / "v100.json")
-    heading("the V100's schedule on a K80")
-    print(f"{again['cost_ms']:.4f} ms")
-
-    # 4. On this machine: one operator after the other, against stages. The results are the same bits.
-    heading("on this CPU")
-    model = AnalyticCost(find_device("cpu2"))
-    shape = net.graph.tensors[net.graph.inputs[0]].shape
-    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
-    results = {}
-    for variant in ("sequential", "greedy", "parallel"):
-        found = schedule(net.graph, model, Options(variant=variant)).schedule
-        session = Session(compile_stages(lower_stages(net, units, found, LowerOptions())))
-        results[variant] = session.run(x)[0]
-        times = session.times_ms([x], 10)
-        print(f"{variant:11} {len(found.stages):3d} stages  median {np.median(times):8.3f} ms")
-    assert all(np.array_equal(r, results["sequential"]) for r in results.values())
-    print("all results are equal, bit for bit")
-
-    # 5. The same schedule for CUDA: streams, events and one graph. Built only where there is a device to run it.
-    heading("CUDA")
-    found = schedule(net.graph, AnalyticCost(find_device("v100"))).schedule
-    staged = lower_stages(net, units, found, LowerOptions(target="cuda -arch=sm_80"))
-    print(f"{staged['staged'].script().count('StreamSyncFromTo')} events, {len(staged.get_global_vars())} functions")
-    if not has_cuda():
-        print("no CUDA device here: the module is ready for `tvm.compile`")
-        return
-    from tvm_cascade.passes.stage_cuda import cuda_target
-
+# %%
+# For CUDA
+# --------
+# The same schedule as streams, events and one graph. Built only where there is a device to run it.
+found = schedule(net.graph, AnalyticCost(find_device("v100"))).schedule
+staged = lower_stages(net, units, found, LowerOptions(target="cuda -arch=sm_80"))
+print(f"{staged['staged'].script().count('StreamSyncFromTo')} events, {len(staged.get_global_vars())} functions")
+if has_cuda():
     session = Session(compile_stages(staged, cuda_target("cuda -arch=sm_80")), tvm.cuda(0))
     np.testing.assert_allclose(session.run(x)[0], results["sequential"], rtol=1e-4, atol=1e-5)
     print(f"median {np.median(session.times_ms([x], 100)):.4f} ms")
-
-
-def _picture(path: Path) -> Path | None:
-    """Pictures need matplotlib."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return None
-    return path
-
-
-if __name__ == "__main__":
-    main()
+else:
+    print("no CUDA device here: the module is ready for `tvm.compile`")

@@ -1,4 +1,8 @@
-"""Describe a board of your own in one JSON file, fit a network to it, and run it there: no code, no linker script.
+"""
+Describe a board of your own
+============================
+
+A board is one JSON file: no code, no linker script. Describe one, fit a network to it, and run it there::
 
     python tutorials/06_add_a_board.py [--out DIR]
 
@@ -21,6 +25,15 @@ from tvm_cascade.testing import shapes
 
 MODEL = Path(shapes.__file__).parent / "data" / "shapes.tflite"
 
+parser = argparse.ArgumentParser(description="Fit a network to a board that one JSON file describes.")
+parser.add_argument("--out", type=Path, default=Path("board-out"))
+out = parser.parse_known_args()[0].out
+out.mkdir(parents=True, exist_ok=True)
+
+# %%
+# The board's file
+# ----------------
+# The head of ``tvm_cascade/micro/board.py`` lists all keys.
 BOARD = {
     "name": "doorbell",
     "description": "Doorbell, revision C: STM32F405; what the application leaves of 1 MiB flash and 128 KiB RAM",
@@ -53,63 +66,58 @@ BOARD = {
     "flash_tool": {"pyocd": "stm32f405rg", "openocd": ["interface/stlink.cfg", "target/stm32f4x.cfg"], "stflash": True},
 }
 
+path = out / "doorbell.json"
+path.write_text(json.dumps(BOARD, indent=2) + "\n", encoding="utf-8")
 
-def heading(text: str) -> None:
-    print(f"\n== {text} ==")
+# %%
+# ``load_board`` checks it: unknown and missing keys, memories that overlap, an unknown core.
+board = load_board(str(path))
+print(f"{board.name}: {board.core}, {board.ram.bytes} bytes of RAM, {board.flash.bytes} bytes of flash")
+wrong = out / "wrong.json"
+wrong.write_text(json.dumps(BOARD | {"memory": BOARD["memory"] | {"ram": {"origin": "0x08000000", "bytes": 8192}}}))
+try:
+    load_board(wrong)
+except UsageError as error:
+    print(error)
+wrong.unlink()
 
+# %%
+# What follows needs the cross compiler.
+if shutil.which("arm-none-eabi-gcc") is None:
+    print("arm-none-eabi-gcc is not installed: `tvm-cascade doctor` says how to get it")
+    raise SystemExit
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Fit a network to a board that one JSON file describes.")
-    parser.add_argument("--out", type=Path, default=Path("board-out"))
-    out = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
+# %%
+# Layer by layer
+# --------------
+# The plain network does not fit, and nothing is written.
+try:
+    tvm_cascade.compile(MODEL, target="cortex-m4", board=str(path), output=out / "plain", layerwise=True)
+except InfeasibleError as error:
+    print(error)
+assert not (out / "plain").exists()
 
-    # 1. The board is a file. `load_board` checks it: unknown and missing keys, overlapping memories, an unknown core.
-    heading("the board")
-    path = out / "doorbell.json"
-    path.write_text(json.dumps(BOARD, indent=2) + "\n", encoding="utf-8")
-    board = load_board(str(path))
-    print(f"{board.name}: {board.core}, {board.ram.bytes} bytes of RAM, {board.flash.bytes} bytes of flash")
-    wrong = out / "wrong.json"
-    wrong.write_text(json.dumps(BOARD | {"memory": BOARD["memory"] | {"ram": {"origin": "0x08000000", "bytes": 8192}}}))
-    try:
-        load_board(wrong)
-    except UsageError as error:
-        print(error)
-    wrong.unlink()
+# %%
+# Cascaded
+# --------
+# The cascade fits. The linker script in ``boards/doorbell`` has its regions and stack reserve from the file.
+made = tvm_cascade.compile(MODEL, target="cortex-m4", board=str(path), output=out / "firmware")
+print(made.to_text())
+assert made.ram_bytes is not None and made.ram_bytes + board.stack_reserve <= board.ram.bytes
+print((out / "firmware" / "boards" / "doorbell" / "link.ld").read_text().split("SECTIONS")[0].rstrip())
 
-    if shutil.which("arm-none-eabi-gcc") is None:
-        print("arm-none-eabi-gcc is not installed: `tvm-cascade doctor` says how to get it")
-        return
+# %%
+# Run it
+# ------
+# It computes what the host computes. The folder keeps the board's file: no need to name it again.
+if shutil.which("qemu-system-arm") is not None:
+    ran = tvm_cascade.run(out / "firmware")
+    print(ran.to_text())
+    assert ran.equals_host and ran.arena_high_water_bytes <= made.plan.peak
 
-    # 2. The plain network does not fit, and nothing is written.
-    heading("layer by layer")
-    try:
-        tvm_cascade.compile(MODEL, target="cortex-m4", board=str(path), output=out / "plain", layerwise=True)
-    except InfeasibleError as error:
-        print(error)
-    assert not (out / "plain").exists()
-
-    # 3. The cascade does. The linker script in `boards/doorbell` has its regions and stack reserve from the file.
-    heading("cascaded")
-    made = tvm_cascade.compile(MODEL, target="cortex-m4", board=str(path), output=out / "firmware")
-    print(made.to_text())
-    assert made.ram_bytes is not None and made.ram_bytes + board.stack_reserve <= board.ram.bytes
-    print((out / "firmware" / "boards" / "doorbell" / "link.ld").read_text().split("SECTIONS")[0].rstrip())
-
-    # 4. It runs, and computes what the host computes. The folder keeps the board's file: no need to name it again.
-    if shutil.which("qemu-system-arm") is not None:
-        heading("run")
-        ran = tvm_cascade.run(out / "firmware")
-        print(ran.to_text())
-        assert ran.equals_host and ran.arena_high_water_bytes <= made.plan.peak
-
-    # 5. The same folder on another board: `--board` takes names and files alike. On the real one: flash, then run over its
-    # serial port; `--image application` flashes main.c as you have written it.
-    print(f"\ntvm-cascade run {out / 'firmware'} --board mps2-an386")
-    print(f"tvm-cascade flash {out / 'firmware'}")
-    print(f"tvm-cascade run {out / 'firmware'} --port /dev/ttyACM0")
-
-
-if __name__ == "__main__":
-    main()
+# %%
+# The same folder on another board: ``--board`` takes names and files alike. On the real one: flash, then run over its
+# serial port; ``--image application`` flashes ``main.c`` as you have written it.
+print(f"tvm-cascade run {out / 'firmware'} --board mps2-an386")
+print(f"tvm-cascade flash {out / 'firmware'}")
+print(f"tvm-cascade run {out / 'firmware'} --port /dev/ttyACM0")

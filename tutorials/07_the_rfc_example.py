@@ -1,4 +1,8 @@
-"""The example of Arm's RFC "Cascade scheduling", by hand and by the planner.
+"""
+The example of Arm's RFC "Cascade scheduling"
+=============================================
+
+By hand, with the schedule primitives ``stripe`` and ``rolling_buffer``, and by the planner::
 
     python tutorials/07_the_rfc_example.py
 
@@ -21,9 +25,13 @@ from tvm_cascade.schedules import buffer_bytes, rolling_buffer, stripe
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.plan_options import rows_alone
 
+# %%
+# The network
+# -----------
+# Convolution A, then convolution B, in TVM's tensor expressions: int8 in, int8 out, sums in int32.
+
 
 def convolution(x: Any, weights: Any, name: str) -> Any:
-    """int8 in, int8 out, sums in int32."""
     kh, kw, depth, channels = (int(d) for d in weights.shape)
     n, h, w, _ = (int(d) for d in x.shape)
     ry, rx, rc = (te.reduce_axis((0, e), v) for e, v in ((kh, "ry"), (kw, "rx"), (depth, "rc")))
@@ -43,6 +51,10 @@ def network(second: int) -> Any:
     return te.create_prim_func([x, w, v, convolution(convolution(x, w, "a"), v, "b")], index_dtype_override="int32")
 
 
+# %%
+# Every form is compiled and compared with the plain one on the same values.
+
+
 def run(func: Any, feed: list[np.ndarray]) -> np.ndarray:
     shape = tuple(int(d) for d in func.params[-1].ty.shape)
     out = tvm.runtime.tensor(np.zeros(shape, "int8"))
@@ -56,67 +68,61 @@ def show(title: str, func: Any, feed: list[np.ndarray], want: np.ndarray) -> boo
     return equal
 
 
-def by_hand() -> bool:
-    rng = np.random.default_rng(0)
-    x, w = (rng.integers(-128, 128, s).astype("int8") for s in ((1, 26, 26, 3), (3, 3, 3, 32)))
-    right = True
-    for kernel in (1, 3):
-        # a 3x3 convolution B reads what lies around a stripe too
-        func = network(kernel)
-        feed = [x, w, rng.integers(-128, 128, (kernel, kernel, 32, 8)).astype("int8")]
-        want = run(func, feed)
-        print(f"\nB is {kernel}x{kernel}:")
-        right &= show("layer by layer", func, feed, want)
-        side = 6 if kernel == 1 else 11  # of 24 or 22 columns
-        right &= show(f"stripes of {side}x{side}", stripe(func, side, side), feed, want)
-        rows = stripe(func, 1)
-        right &= show("stripes of one row", rows, feed, want)
-        if kernel > 1:  # stripes overlap: two of three rows of A would be computed again
-            right &= show("stripes of one row, rolling", rolling_buffer(rows, "a"), feed, want)
-    return right
+# %%
+# By hand
+# -------
+# ``stripe`` cuts the output of B into pieces, and makes of A only what a piece reads. A 3x3 convolution B reads what lies
+# around a stripe too: of stripes of one row it would compute two of three rows of A again, and ``rolling_buffer`` keeps these.
+rng = np.random.default_rng(0)
+x, w = (rng.integers(-128, 128, s).astype("int8") for s in ((1, 26, 26, 3), (3, 3, 3, 32)))
+right = True
+for kernel in (1, 3):
+    func = network(kernel)
+    feed = [x, w, rng.integers(-128, 128, (kernel, kernel, 32, 8)).astype("int8")]
+    want = run(func, feed)
+    print(f"B is {kernel}x{kernel}:")
+    right &= show("layer by layer", func, feed, want)
+    side = 6 if kernel == 1 else 11  # of 24 or 22 columns
+    right &= show(f"stripes of {side}x{side}", stripe(func, side, side), feed, want)
+    rows = stripe(func, 1)
+    right &= show("stripes of one row", rows, feed, want)
+    if kernel > 1:
+        right &= show("stripes of one row, rolling", rolling_buffer(rows, "a"), feed, want)
 
+# %%
+# Two levels
+# ----------
+# First the cascade, then the performance of each sub-operator: what the RFC calls hierarchical scheduling. Here the sums of A
+# are vectorized inside of its stripes.
+func = network(1)
+sch: Any = s_tir.Schedule(stripe(func, 6, 6))
+sums = sch.get_sblock("a_acc")
+*_, channels, ry, rx, rc = sch.get_loops(sums)
+sch.reorder(ry, rx, rc, channels)
+sch.vectorize(channels)
+sch.decompose_reduction(sums, ry)
+feed = [rng.integers(-128, 128, tuple(int(d) for d in p.ty.shape)).astype("int8") for p in func.params[:3]]
+right &= show("stripes of 6x6, scheduled", sch.mod["main"], feed, run(func, feed))
 
-def two_levels() -> bool:
-    """First the cascade, then the performance of each sub-operator: what the RFC calls hierarchical scheduling."""
-    func = network(1)
-    sch: Any = s_tir.Schedule(stripe(func, 6, 6))
-    sums = sch.get_sblock("a_acc")
-    *_, channels, ry, rx, rc = sch.get_loops(sums)
-    sch.reorder(ry, rx, rc, channels)
-    sch.vectorize(channels)
-    sch.decompose_reduction(sums, ry)
-    rng = np.random.default_rng(0)
-    feed = [rng.integers(-128, 128, tuple(int(d) for d in p.ty.shape)).astype("int8") for p in func.params[:3]]
-    print("\nA's sums vectorized inside of its stripes:")
-    return show("stripes of 6x6, scheduled", sch.mod["main"], feed, run(func, feed))
-
-
-def by_the_planner() -> bool:
-    """The same network as a Relax module: `Cascade` finds rows, and pixels, by itself."""
-    net = Net("int8")
-    mod = net.finish(net.conv(net.conv(net.input((1, 26, 26, 3)), 32, 3, padding="valid"), 8, 1))
-    prepared = pipeline.prepare(mod, KernelTarget())
-    graph = prepared.graph
-    between = graph.ops[0].outputs[0]
-    print("\nby the planner, the whole arena (input, output and counters in it):")
-    peaks = []
-    for title, options in (
-        ("layer by layer", rows_alone(layerwise=True)),
-        ("rings of rows", rows_alone(granularity="row", overlap=False)),
-        ("rings of pixels", rows_alone(pixels=True, overlap=False)),
-        ("output behind the dying input", rows_alone(pixels=True)),
-    ):
-        plan = plan_graph(graph, options)
-        peaks.append(plan.peak)
-        print(f"  {title:<36} {plan.peak:>7} bytes, {plan.storages[between].size} of them between A and B")
-        assert plan.macs == plan.baseline_macs
-    return peaks == sorted(peaks, reverse=True) and peaks[-1] < peaks[0] / 3
-
-
-def main() -> None:
-    if not all([by_hand(), two_levels(), by_the_planner()]):
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()
+# %%
+# By the planner
+# --------------
+# The same network as a Relax module: the planner finds rows, and pixels, by itself. These are the bytes of the whole arena:
+# input, output and counters are in it.
+net = Net("int8")
+mod = net.finish(net.conv(net.conv(net.input((1, 26, 26, 3)), 32, 3, padding="valid"), 8, 1))
+graph = pipeline.prepare(mod, KernelTarget()).graph
+between = graph.ops[0].outputs[0]
+peaks = []
+for title, options in (
+    ("layer by layer", rows_alone(layerwise=True)),
+    ("rings of rows", rows_alone(granularity="row", overlap=False)),
+    ("rings of pixels", rows_alone(pixels=True, overlap=False)),
+    ("output behind the dying input", rows_alone(pixels=True)),
+):
+    plan = plan_graph(graph, options)
+    peaks.append(plan.peak)
+    print(f"  {title:<36} {plan.peak:>7} bytes, {plan.storages[between].size} of them between A and B")
+    assert plan.macs == plan.baseline_macs
+if not right or peaks != sorted(peaks, reverse=True) or peaks[-1] > peaks[0] / 3:
+    raise SystemExit(1)

@@ -1,13 +1,17 @@
-"""Put compiled networks into firmware of your own: your main, your memory, your watchdog, your build.
+"""
+Put compiled networks into firmware of your own
+===============================================
+
+Your main, your memory, your watchdog, your build::
 
     python tutorials/08_embed_a_network.py [--out DIR]
 
-A folder that `compile` writes is a whole project, but of a network you need three files: its header, its code and its
-weights. Here a product takes two networks, `camera` and `scanner` (the same shapes network, compiled in two ways, so that
+A folder that ``compile`` writes is a whole project, but of a network you need three files: its header, its code and its
+weights. Here a product takes two networks, ``camera`` and ``scanner`` (the same shapes network, compiled in two ways, so that
 both must say the same), and calls them from its own C. Which memory they compute in is said when that is compiled: an
 array of the network's, in a section of your choice; memory of yours, by pointer; one arena for both. All of it is built
-with gcc for this machine, and for an emulated Cortex-M4 where the tools are installed. (`tvm-cascade bundle` writes such an image
-of several networks as a project, `export` a Zephyr module or an Arduino library; why things are so: rfc/0007.)
+with gcc for this machine, and for an emulated Cortex-M4 where the tools are installed. (``tvm-cascade bundle`` writes such an
+image of several networks as a project, ``export`` a Zephyr module or an Arduino library; why things are so: rfc 0007.)
 """
 
 from __future__ import annotations
@@ -28,6 +32,18 @@ MODEL = Path(shapes.__file__).parent / "data" / "shapes.tflite"
 NETWORKS = ("camera", "scanner")
 FLAGS = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 
+parser = argparse.ArgumentParser(description="Call compiled networks from firmware of your own.")
+parser.add_argument("--out", type=Path, default=Path("embed-out"))
+out = parser.parse_known_args()[0].out.absolute()
+if shutil.which("gcc") is None:
+    print("gcc is not installed: this tutorial compiles C")
+    raise SystemExit
+board = all(shutil.which(f"arm-none-eabi-{tool}") for tool in ("gcc", "nm"))
+
+# %%
+# The product
+# -----------
+# Its C calls the networks by the functions of their headers. What those functions are called begins with the network's name.
 APPLICATION = r"""/* The product. What begins with camera_ and scanner_ is in the headers of the networks; read them. */
 #include "camera.h"
 #include "scanner.h"
@@ -173,12 +189,36 @@ int main(void)
     return status != 0 || memcmp(seen, scanned, sizeof seen) != 0;
 }
 """
-# What start-up code calls when main has returned is the product's; here it ends the emulator.
-START = '#include "port.h"\nint product(void);\nint main(void)\n{\n    port_exit(product());\n    return 0;\n}\n'
 
+# %%
+# Two networks
+# ------------
+# ``hook`` lets the product in between steps; the scanner asks for its picture row by row, and keeps up to 2 KiB of the weights
+# that are read most in RAM. ``emit="c"`` gives C for any compiler, kernels included.
+target = "cortex-m4" if board else "host"
+common: dict[str, Any] = {"target": target, "emit": "c", "granularity": "row"}
+made = [
+    tvm_cascade.compile(MODEL, output=out / "camera", name="camera", hook=True, **common),
+    tvm_cascade.compile(MODEL, output=out / "scanner", name="scanner", stream_input=True, ram_weights=2048, **common),
+]
+for name, one in zip(NETWORKS, made, strict=True):
+    print(f"{name}: arena {one.plan.peak} bytes, weights in RAM {one.ram_weight_bytes} bytes")
 
-def heading(text: str) -> None:
-    print(f"\n== {text} ==")
+# %%
+# Into the product's folder go three files of each, and a picture to look at.
+product = out / "product"
+product.mkdir(exist_ok=True)
+sources = ["application.c"]
+for name in NETWORKS:
+    for file in (f"{name}.h", f"{name}.c", f"{name}_weights.c"):
+        shutil.copyfile(out / name / file, product / file)
+    sources += [f"{name}.c", f"{name}_weights.c"]
+image = np.clip(np.round(shapes.dataset(2, seed=99)[0][1] * 255) - 128, -128, 127).astype(np.int8)
+(product / "picture.h").write_text(
+    f"static const int8_t picture[{image.size}] = {{{', '.join(map(str, image.ravel()))}}};\n"
+    f"static const char *const names[] = {{{', '.join(json.dumps(name) for name in shapes.CLASSES)}}};\n"
+)
+(product / "application.c").write_text(APPLICATION)
 
 
 def call(command: list[str], folder: Path, show: bool = True) -> str:
@@ -200,89 +240,58 @@ def memory_report(image: str, folder: Path, nm: str) -> None:
             print(f"  {int(fields[1], 16):6d}  {fields[3]}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Call compiled networks from firmware of your own.")
-    parser.add_argument("--out", type=Path, default=Path("embed-out"))
-    out = parser.parse_args().out.absolute()
-    if shutil.which("gcc") is None:
-        print("gcc is not installed: this tutorial compiles C")
-        return
-    board = all(shutil.which(f"arm-none-eabi-{tool}") for tool in ("gcc", "nm"))
-
-    # 1. Two networks. `hook` lets the product in between steps; the scanner asks for its picture row by row, and keeps up
-    # to 2 KiB of the weights that are read most in RAM. `emit="c"` gives C for any compiler, kernels included.
-    heading("two networks")
-    target = "cortex-m4" if board else "host"
-    common: dict[str, Any] = {"target": target, "emit": "c", "granularity": "row"}
-    made = [
-        tvm_cascade.compile(MODEL, output=out / "camera", name="camera", hook=True, **common),
-        tvm_cascade.compile(
-            MODEL, output=out / "scanner", name="scanner", stream_input=True, ram_weights=2048, **common
-        ),
-    ]
-    for name, one in zip(NETWORKS, made, strict=True):
-        print(f"{name}: arena {one.plan.peak} bytes, weights in RAM {one.ram_weight_bytes} bytes")
-
-    # 2. Into the product's folder go three files of each.
-    product = out / "product"
-    product.mkdir(exist_ok=True)
-    sources = ["application.c"]
-    for name in NETWORKS:
-        for file in (f"{name}.h", f"{name}.c", f"{name}_weights.c"):
-            shutil.copyfile(out / name / file, product / file)
-        sources += [f"{name}.c", f"{name}_weights.c"]
-    image = np.clip(np.round(shapes.dataset(2, seed=99)[0][1] * 255) - 128, -128, 127).astype(np.int8)
-    (product / "picture.h").write_text(
-        f"static const int8_t picture[{image.size}] = {{{', '.join(map(str, image.ravel()))}}};\n"
-        f"static const char *const names[] = {{{', '.join(json.dumps(name) for name in shapes.CLASSES)}}};\n"
-    )
-    (product / "application.c").write_text(APPLICATION)
-
-    # 3. The same files, three times: where the arena lies is a matter of definitions that all of them are compiled with.
-    places = {
-        "an array of each network's, in sections of our choice": [
-            '-DCAMERA_ARENA_SECTION=".bss.fast"',
-            '-DSCANNER_WEIGHTS_SECTION=".bss.fast"',
-        ],
-        "memory of the product's, by pointer": ["-DTVM_CASCADE_ARENA_POINTER"],
-        "one arena for both": ["-DTVM_CASCADE_SHARED_ARENA"],
-    }
-    for title, defines in places.items():
-        heading(title)
-        call(["gcc", *FLAGS, "-fno-strict-aliasing", *defines, *sources, "-lm", "-o", "product"], product)
-        print(call(["./product"], product, show=False), end="")
-        memory_report("product", product, "nm")
-    print(f"an arena of their own would take {sum(one.plan.peak for one in made)} bytes together")
-
-    # 4. The same on a Cortex-M4. Start-up code and linker script are yours in a product; here those of `camera` serve.
-    # Where a section goes is for the linker script to say: `.bss.fast` is put first.
-    if not board or shutil.which("qemu-system-arm") is None:
-        print("\narm-none-eabi-gcc or qemu-system-arm is missing: `tvm-cascade doctor` says how to get them")
-        return
-    heading("one arena for both, on an emulated Cortex-M4")
-    for file in ("startup.c", "port.h", "port_semihosting.c"):
-        shutil.copyfile(out / "camera" / file, product / file)
-    script = (out / "camera" / "boards" / "mps2-an386" / "link.ld").read_text()
-    (product / "link.ld").write_text(script.replace("*(.bss .bss.*", "*(.bss.fast) *(.bss .bss.*"))
-    (product / "start.c").write_text(START)
-    core = ["-mcpu=cortex-m4", "-mthumb", "-ffunction-sections", "-fdata-sections", "-fno-strict-aliasing"]
-    defines = [
-        "-DTVM_CASCADE_SHARED_ARENA",
+# %%
+# Three places for the arena
+# --------------------------
+# The same files, three times: where the arena lies is a matter of definitions that all of them are compiled with.
+places = {
+    "an array of each network's, in sections of our choice": [
+        '-DCAMERA_ARENA_SECTION=".bss.fast"',
         '-DSCANNER_WEIGHTS_SECTION=".bss.fast"',
-        "-DON_BOARD",
-        "-DTVM_CASCADE_EMULATOR",
-    ]
-    for source in [*sources, "start.c", "startup.c", "port_semihosting.c"]:
-        main_is = ["-Dmain=product"] if source == "application.c" else []
-        call(["arm-none-eabi-gcc", *FLAGS, *core, *defines, *main_is, "-c", source], product, show=False)
-    objects = sorted(path.name for path in product.glob("*.o"))
-    link = ["-nostartfiles", "--specs=nano.specs", "-Wl,--gc-sections", "-Tlink.ld"]
-    call(["arm-none-eabi-gcc", *core[:2], *link, *objects, "-o", "product.elf"], product)
-    machine = ["-M", "mps2-an386", "-display", "none", "-semihosting-config", "enable=on,target=native"]
-    print(call(["qemu-system-arm", *machine, "-kernel", "product.elf"], product), end="")
-    memory_report("product.elf", product, "arm-none-eabi-nm")
-    print(call(["arm-none-eabi-size", "product.elf"], product), end="")
+    ],
+    "memory of the product's, by pointer": ["-DTVM_CASCADE_ARENA_POINTER"],
+    "one arena for both": ["-DTVM_CASCADE_SHARED_ARENA"],
+}
+for title, defines in places.items():
+    print(f"\n{title}")
+    call(["gcc", *FLAGS, "-fno-strict-aliasing", *defines, *sources, "-lm", "-o", "product"], product)
+    print(call(["./product"], product, show=False), end="")
+    memory_report("product", product, "nm")
+print(f"\nan arena of their own would take {sum(one.plan.peak for one in made)} bytes together")
 
+# %%
+# On a Cortex-M4
+# --------------
+# Start-up code and linker script are yours in a product; here those of ``camera`` serve. Where a section goes is for the linker
+# script to say: ``.bss.fast`` is put first.
+if not board or shutil.which("qemu-system-arm") is None:
+    print("arm-none-eabi-gcc or qemu-system-arm is missing: `tvm-cascade doctor` says how to get them")
+    raise SystemExit
 
-if __name__ == "__main__":
-    main()
+# What start-up code calls when main has returned is the product's; here it ends the emulator.
+START = '#include "port.h"\nint product(void);\nint main(void)\n{\n    port_exit(product());\n    return 0;\n}\n'
+for file in ("startup.c", "port.h", "port_semihosting.c"):
+    shutil.copyfile(out / "camera" / file, product / file)
+script = (out / "camera" / "boards" / "mps2-an386" / "link.ld").read_text()
+(product / "link.ld").write_text(script.replace("*(.bss .bss.*", "*(.bss.fast) *(.bss .bss.*"))
+(product / "start.c").write_text(START)
+core = ["-mcpu=cortex-m4", "-mthumb", "-ffunction-sections", "-fdata-sections", "-fno-strict-aliasing"]
+defines = [
+    "-DTVM_CASCADE_SHARED_ARENA",
+    '-DSCANNER_WEIGHTS_SECTION=".bss.fast"',
+    "-DON_BOARD",
+    "-DTVM_CASCADE_EMULATOR",
+]
+for source in [*sources, "start.c", "startup.c", "port_semihosting.c"]:
+    main_is = ["-Dmain=product"] if source == "application.c" else []
+    call(["arm-none-eabi-gcc", *FLAGS, *core, *defines, *main_is, "-c", source], product, show=False)
+objects = sorted(path.name for path in product.glob("*.o"))
+link = ["-nostartfiles", "--specs=nano.specs", "-Wl,--gc-sections", "-Tlink.ld"]
+call(["arm-none-eabi-gcc", *core[:2], *link, *objects, "-o", "product.elf"], product)
+
+# %%
+# And run it, in the emulator.
+machine = ["-M", "mps2-an386", "-display", "none", "-semihosting-config", "enable=on,target=native"]
+print(call(["qemu-system-arm", *machine, "-kernel", "product.elf"], product), end="")
+memory_report("product.elf", product, "arm-none-eabi-nm")
+print(call(["arm-none-eabi-size", "product.elf"], product), end="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -18,5 +19,8 @@ def test_a_tutorial_runs(
     path = str(ROOT / "tutorials" / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [path])
-    runpy.run_path(path, run_name="__main__")  # a SystemExit fails the test
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:  # where a tool is missing a tutorial ends early, with a sentence
+        assert not end.code and not os.environ.get("TVM_CASCADE_STRICT")
     assert capsys.readouterr().out.strip()

@@ -1,0 +1,130 @@
+"""Tables of what the code knows: the directive `table-of` with `boards`, `cores`, `operators` or a kind of model files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+Rows = Sequence[Sequence[str]]
+
+
+class TableOf(SphinxDirective):
+    """A table with a row for each thing of its kind; its first row holds the titles."""
+
+    required_arguments = 1
+    option_spec: ClassVar = {}
+
+    def run(self) -> list[nodes.Node]:
+        rows = TABLES[self.arguments[0]]()
+        return [table(rows)]
+
+
+def table(rows: Rows) -> nodes.table:
+    """Rows as a table; what stands between backticks is code."""
+    columns = len(rows[0])
+    group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in range(columns)), cols=columns)
+    group += nodes.thead("", _row(rows[0]))
+    group += nodes.tbody("", *(_row(row) for row in rows[1:]))
+    return nodes.table("", group)
+
+
+def _row(cells: Iterable[str]) -> nodes.row:
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *_inline(cell))) for cell in cells))
+
+
+def _inline(text: str) -> list[nodes.Node]:
+    parts = text.split("`")
+    return [nodes.literal(p, p) if k % 2 else nodes.Text(p) for k, p in enumerate(parts) if p]
+
+
+def boards() -> Rows:
+    from tvm_cascade.micro.board import FlashTool, list_boards, load_board
+
+    rows = [("board", "core", "flash", "RAM", "emulated as", "serial port", "flashed by")]
+    for board in map(load_board, list_boards()):
+        tools = board.flash_tool or FlashTool()
+        by = [
+            name
+            for name, has in (("pyocd", tools.pyocd), ("openocd", tools.openocd), ("st-flash", tools.stflash))
+            if has
+        ]
+        memories = (_kib(board.flash.bytes), _kib(board.ram.bytes))
+        rows.append(
+            (
+                f"`{board.name}`",
+                board.core,
+                *memories,
+                board.qemu_machine or "",
+                board.uart.kind if board.uart else "",
+                ", ".join(by),
+            )
+        )
+    return rows
+
+
+def cores() -> Rows:
+    from tvm_cascade.cores import CORES
+
+    rows = [
+        (
+            "target",
+            "instructions",
+            "kernels",
+            "rule sets",
+            "board by default",
+            "microcontrollers, by the begin of their names",
+        )
+    ]
+    for core in CORES.values():
+        has = [name for name, yes in (("DSP", core.dsp), ("MVE", core.mve), ("FPU", core.fpu)) if yes]
+        emitted = {"c": "C", "obj": "LLVM object"}[core.backend]
+        rows.append(
+            (
+                f"`{core.name}`",
+                ", ".join(has),
+                emitted,
+                ", ".join(core.rules),
+                f"`{core.default_board}`",
+                ", ".join(core.parts),
+            )
+        )
+    return rows
+
+
+def operators() -> Rows:
+    from tvm_cascade.operators.table import OPERATORS
+
+    rows = [("operator", "family", "other names", "traits")]
+    for name, one in OPERATORS.items():
+        if name == one.kind:
+            rows.append((f"`{name}`", one.family.value, ", ".join(f"`{n}`" for n in one.also), _traits(one)))
+    return rows
+
+
+def _traits(one: object) -> str:
+    told = {
+        "activation": "activation",
+        "elementwise": "element-wise",
+        "movable": "crosses a maximum",
+        "commutative": "commutative",
+        "mergeable": "merges into one stage",
+        "view": "copies nothing",
+        "takes_parts": "reads the parts of a concat",
+        "splits_reduction": "sums in parts",
+    }
+    return ", ".join(text for trait, text in told.items() if getattr(one, trait))
+
+
+def _kib(size: int) -> str:
+    return f"{size // 1024} KiB" if size % 1024 == 0 else f"{size} bytes"
+
+
+TABLES: dict[str, Callable[[], Rows]] = {"boards": boards, "cores": cores, "operators": operators}
+
+
+def setup(app: Sphinx) -> None:
+    app.add_directive("table-of", TableOf)
