@@ -28,6 +28,7 @@ extensions = [
     "cascade_site",
 ]
 exclude_patterns = ["_ext"]
+smartquotes = False  # they would make one dash of the two of an option
 default_role = "literal"  # what docstrings put in single backticks is code
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3

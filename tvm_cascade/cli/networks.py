@@ -44,7 +44,7 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
 @option(Request, "target", f"One of {TARGETS}.", metavar="T", required=True)
 @option(EmitRequest, "board", "Board by name, or the path of a board's .json. [default: the target's own]", metavar="B")
 @option(EmitRequest, "emit", "Kernels as C99 or as an LLVM object. [default: the better for the target]")
-@option(EmitRequest, "optimise", "")
+@option(EmitRequest, "optimise", "What kernels are made for: few bytes of code, or few instructions.")
 @option(KernelRequest, "tune", "Count variants of kernels in the board's emulator and take the best (minutes).")
 @option(KernelRequest, "metaschedule", "With --target host: let MetaSchedule tune row kernels on this machine; records are kept "
         "in this folder and used again.", metavar="DIR")  # fmt: skip

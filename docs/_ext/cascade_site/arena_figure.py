@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cascade_site.samples import NETWORK
 from cascade_site.svg import drawing, legend, text
-from cascade_site.terminal import SAMPLE
 
 _WIDE, _HIGH, _LEFT, _TOP = 290, 300, 56, 40  # pixels
 
@@ -16,8 +16,8 @@ def arena_figure() -> tuple[str, str]:
     from tvm_cascade.report.arena_chart import KINDS
 
     plans = [
-        ("layer by layer", tvm_cascade.plan(SAMPLE, layerwise=True).plan),
-        ("cascaded", tvm_cascade.plan(SAMPLE).plan),
+        ("layer by layer", tvm_cascade.plan(NETWORK, layerwise=True).plan),
+        ("cascaded", tvm_cascade.plan(NETWORK).plan),
     ]
     largest = max(plan.peak for _, plan in plans)
     parts = [

@@ -13,6 +13,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from cascade_site.tables import inline
+
 
 class Options(SphinxDirective):
     """Usage of the command and a table of its options."""
@@ -38,7 +40,7 @@ class Options(SphinxDirective):
 
 def _entry(spelled: str, help: str) -> nodes.definition_list_item:
     term = nodes.term("", "", nodes.literal(spelled, spelled))
-    return nodes.definition_list_item("", term, nodes.definition("", nodes.paragraph(help, help)))
+    return nodes.definition_list_item("", term, nodes.definition("", nodes.paragraph("", "", *inline(help))))
 
 
 def setup(app: Sphinx) -> None:

@@ -1,4 +1,5 @@
-"""Tables of what the code knows: the directive `table-of` with `boards`, `cores`, `operators` or a kind of model files."""
+"""What the code knows: the directive `table-of` with `boards`, `cores` or `operators`, and `list-of` with
+`tflite-quantized`, `tflite-float` or `onnx`, which lists the operators of these files that are read."""
 
 from __future__ import annotations
 
@@ -23,6 +24,17 @@ class TableOf(SphinxDirective):
         return [table(rows)]
 
 
+class ListOf(SphinxDirective):
+    """Names in one paragraph."""
+
+    required_arguments = 1
+    option_spec: ClassVar = {}
+
+    def run(self) -> list[nodes.Node]:
+        names = LISTS[self.arguments[0]]()
+        return [nodes.paragraph("", "", *inline(", ".join(f"`{name}`" for name in names)))]
+
+
 def table(rows: Rows) -> nodes.table:
     """Rows as a table; what stands between backticks is code."""
     columns = len(rows[0])
@@ -33,10 +45,11 @@ def table(rows: Rows) -> nodes.table:
 
 
 def _row(cells: Iterable[str]) -> nodes.row:
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *_inline(cell))) for cell in cells))
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *inline(cell))) for cell in cells))
 
 
-def _inline(text: str) -> list[nodes.Node]:
+def inline(text: str) -> list[nodes.Node]:
+    """A text; what stands between backticks is code."""
     parts = text.split("`")
     return [nodes.literal(p, p) if k % 2 else nodes.Text(p) for k, p in enumerate(parts) if p]
 
@@ -119,12 +132,34 @@ def _traits(one: object) -> str:
     return ", ".join(text for trait, text in told.items() if getattr(one, trait))
 
 
+def tflite(quantized: bool) -> Sequence[str]:
+    """Operators of `.tflite` files that are read quantized and float, or only float."""
+    from tvm_cascade.importers.from_tflite import supported_operators
+    from tvm_cascade.importers.tflite_converter import Converter
+
+    return [name for name in supported_operators() if (name in Converter._SUPPORTED_QUANTIZED_OPS) == quantized]
+
+
+def onnx() -> Sequence[str]:
+    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+    from tvm_cascade.importers.onnx_converters import CONVERTERS
+
+    return sorted({*_get_convert_map(), *CONVERTERS})
+
+
 def _kib(size: int) -> str:
     return f"{size // 1024} KiB" if size % 1024 == 0 else f"{size} bytes"
 
 
 TABLES: dict[str, Callable[[], Rows]] = {"boards": boards, "cores": cores, "operators": operators}
+LISTS: dict[str, Callable[[], Sequence[str]]] = {
+    "tflite-quantized": lambda: tflite(quantized=True),
+    "tflite-float": lambda: tflite(quantized=False),
+    "onnx": onnx,
+}
 
 
 def setup(app: Sphinx) -> None:
     app.add_directive("table-of", TableOf)
+    app.add_directive("list-of", ListOf)

@@ -5,9 +5,9 @@
     tvm-cascade plan shapes.tflite
     ```
 
-The commands of a page run one after the other in a folder of the page's own, in which the project's sample network lies as
-`shapes.tflite`. `status` is the exit status that the last one must have, 0 by default: another one is a warning, which ends the
-build. `lines` shows only so many lines of the output of each. What goes to standard error is shown where a command fails.
+The commands of a page run one after the other in a folder of the page's own, which has the files of `samples`. `status` is the
+exit status that the last one must have, 0 by default: another one is a warning, which ends the build. `lines` shows only so many
+lines of the output of each. What goes to standard error is shown where a command fails.
 `silent` shows nothing: it prepares what later commands of the page need.
 """
 
@@ -30,8 +30,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from cascade_site.repository import ROOT
+from cascade_site.samples import write_samples
 
-SAMPLE = ROOT / "tvm_cascade" / "testing" / "data" / "shapes.tflite"
 WIDTH = 100  # columns of the terminal
 
 
@@ -119,7 +119,7 @@ def _fresh_folder(app: Sphinx, page: str, _source: list[str]) -> None:
     folder = folder_of(Path(app.outdir), page)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    shutil.copyfile(SAMPLE, folder / SAMPLE.name)
+    write_samples(folder)
 
 
 def setup(app: Sphinx) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cascade_site.samples import NETWORK
 from cascade_site.svg import drawing, legend, rect, text
-from cascade_site.terminal import SAMPLE
 
 _SIDE = 160  # pixels, of every map
 
@@ -14,17 +14,17 @@ def tile_figure() -> tuple[str, str]:
     """The drawing, and what it shows in words."""
     import tvm_cascade
 
-    small, capped = tvm_cascade.plan(SAMPLE).plan, tvm_cascade.plan(SAMPLE, sram="12KiB").plan
+    small, capped = tvm_cascade.plan(NETWORK).plan, tvm_cascade.plan(NETWORK, sram="12KiB").plan
     chosen = [_first(small, pixels=True), _first(small, pixels=False), _tallest(capped)]
     parts, told = [], []
     for k, (plan, segment, op) in enumerate(chosen):
-        drawn, words = _panel(20 + 230 * k, plan, segment, op)
+        drawn, words = _panel(20 + 240 * k, plan, segment, op)
         parts += drawn
         told.append(words)
     shown = legend(
         20, _SIDE + 104, [("now", "made by one step"), ("row", "in the ring"), ("none", "made earlier or later")]
     )
-    return drawing(700, _SIDE + 116, [*parts, *shown]), "; ".join(told)
+    return drawing(740, _SIDE + 116, [*parts, *shown]), "; ".join(told)
 
 
 def _steps(plan: Any) -> list[tuple[Any, Any, int]]:
