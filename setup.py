@@ -105,6 +105,7 @@ setup(
         f"xgboost; {CPU[1]}",
         "tflite",
         "flatbuffers",
+        "tomli; python_version < '3.11'",  # tvm-cascade.toml
         "filelock>=3.16",  # locks of what is being written, on every system
         "pyelftools",  # sizes of linked images
         "click>=8.1",

@@ -9,7 +9,8 @@ import click
 
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
-from tvm_cascade.cli.options import INPUT_SHAPE, MODEL, TARGETS, option, planning_alone, require_new_file
+from tvm_cascade.cli.option_file import EPILOG, PLANNING
+from tvm_cascade.cli.options import INPUT_SHAPE, MODEL, TARGETS, model, option, planning_alone, require_new_file
 from tvm_cascade.request import QuantizeRequest, ValidateRequest
 from tvm_cascade.schema.datasets import Quantization, Validation
 
@@ -17,8 +18,8 @@ _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, m
                      help="An .npz, or a folder of images or sounds, as said above.")  # fmt: skip
 
 
-@click.command()
-@MODEL
+@click.command(epilog=EPILOG)
+@model(PLANNING)
 @_DATA
 @option(ValidateRequest, "target", f"One of {TARGETS}. [default: host; with --board that of its core]", metavar="T")
 @option(
@@ -57,7 +58,7 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
     show(as_json, result.to_dict(), result.to_text())
 
 
-@click.command()
+@click.command(epilog=EPILOG)
 @MODEL
 @_DATA
 @option(QuantizeRequest, "output", "The file to write, .onnx or .pt2 as MODEL.", "--output", "-o", required=True,

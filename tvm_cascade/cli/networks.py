@@ -9,14 +9,15 @@ import click
 
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
-from tvm_cascade.cli.options import MODEL, TARGETS, TRIALS, option, planning, refuse_idle_trials
+from tvm_cascade.cli.option_file import ALL, EPILOG
+from tvm_cascade.cli.options import TARGETS, TRIALS, model, option, planning, refuse_idle_trials
 from tvm_cascade.cli.signals import first_interrupt_ends_searches
 from tvm_cascade.request import EmitRequest, KernelRequest, Request
 from tvm_cascade.schema.plan import Compilation, Plan
 
 
-@click.command()
-@MODEL
+@click.command(epilog=EPILOG)
+@model(ALL)
 @option(Request, "target", f"One of {TARGETS}.", metavar="T")
 @planning
 @click.option("--verbose", "-v", is_flag=True, help="Say why operators are left out of cascades.")
@@ -39,8 +40,8 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
     show(as_json, result.to_dict(), result.to_text(verbose=verbose))
 
 
-@click.command()
-@MODEL
+@click.command(epilog=EPILOG)
+@model(ALL)
 @option(Request, "target", f"One of {TARGETS}.", metavar="T", required=True)
 @option(EmitRequest, "board", "Board by name, or the path of a board's .json. [default: the target's own]", metavar="B")
 @option(EmitRequest, "emit", "Kernels as C99 or as an LLVM object. [default: the better for the target]")

@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from tvm_cascade import checks
+from tvm_cascade.cli import option_file
 from tvm_cascade.cores import CORES
 from tvm_cascade.errors import UsageError
 from tvm_cascade.request import Asked, EmitRequest, KernelRequest, LoadRequest, PlanRequest, TimeRequest, checks_of
@@ -139,7 +140,14 @@ _PLANNING = (
 _CLOCK = option(TimeRequest, "clock", "Of the core, such as 168MHz: cycles are told in milliseconds too.")
 _REPORT = option(EmitRequest, "report", "Write a self-contained HTML report to this .html file, or it, its pictures and data "
                  "into this folder.")  # fmt: skip
-MODEL = click.argument("model", type=PATH)
+
+
+def model(taken: tuple[str, ...]) -> Option:
+    """The argument MODEL of a command that takes options `taken` from the file beside it too."""
+    return click.argument("model", type=PATH, is_eager=True, callback=option_file.beside(taken))
+
+
+MODEL = model(option_file.LOADING)
 FOLDER = click.argument("directory", metavar="DIR", type=PATH)
 NEW_FOLDER = click.option("--output", "-o", type=PATH, required=True, help="A new folder.")
 TRIALS = option(KernelRequest, "trials", "Candidates that MetaSchedule measures for a kernel without records.")

@@ -10,6 +10,7 @@ import click
 
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
+from tvm_cascade.cli.option_file import EPILOG
 from tvm_cascade.cli.options import (
     INPUT_SHAPE,
     MODEL,
@@ -49,7 +50,7 @@ def allocate(buffers: Path, output: Path | None, as_json: bool, **options: Any) 
     show(as_json, data, text)
 
 
-@click.command()
+@click.command(epilog=EPILOG)
 @MODEL
 @option(OrderRequest, "rewrite", "Let convolutions read the parts of concats where they lie, if that lowers the peak.")
 @option(OrderRequest, "on_chip", "Also count the bytes moved for SIZE bytes of on-chip memory.")
@@ -85,7 +86,7 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
     show(as_json, data, "\n".join(lines))
 
 
-@click.command()
+@click.command(epilog=EPILOG)
 @MODEL
 @_TARGET
 @_DEVICE
@@ -116,7 +117,7 @@ def stages(model: Path, as_json: bool, **options: Any) -> None:
     show(as_json, data, text)
 
 
-@click.command()
+@click.command(epilog=EPILOG)
 @MODEL
 @_TARGET
 @option(OptimizeRequest, "cost", "latency, ios (that of the schedule of stages), measured or learned (on this machine's CPU), "

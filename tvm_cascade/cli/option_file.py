@@ -1,0 +1,120 @@
+"""`tvm-cascade.toml`: options of a model in a file beside it, which hold where the command line does not give them.
+
+    sram = "64KiB"
+    input-shape = { image = [1, 224, 224, 3] }
+
+    ["detector.onnx"]       # of this model alone, where several lie in the folder
+    until = ["boxes", "scores"]
+
+Keys are the options of `plan` and `compile`, without their dashes; an option with a form `--no-...` is true or false. Paths are
+relative to the file. A command takes those that it has, in the same meaning: `stages` and `optimize` have another `--target`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tvm_cascade.cli.guard import say
+from tvm_cascade.messages import printable
+from tvm_cascade.request import COMPILE_OPTIONS, PLAN_OPTIONS, LoadRequest
+
+NAME = "tvm-cascade.toml"
+EPILOG = (
+    f'Options of a model may also stand in a file {NAME} beside it, such as: sram = "64KiB". The command line wins.'
+)
+LOADING = tuple(f.name for f in fields(LoadRequest))  # fields that every command may take
+PLANNING = PLAN_OPTIONS
+ALL = ("target", *COMPILE_OPTIONS)
+_PATHS = ("database", "metaschedule", "report")
+
+Callback = Callable[[click.Context, click.Parameter, Path], Path]
+
+
+def key_of(name: str) -> str:
+    """The key of an option, which is its spelling on the command line."""
+    return {"input_shapes": "input-shape", "from_": "from"}.get(name, name.replace("_", "-"))
+
+
+KEYS = {key_of(name): name for name in ALL}
+
+
+def beside(taken: tuple[str, ...]) -> Callback:
+    """Callback of the argument MODEL, to be processed first: options `taken` get the defaults of the file beside it.
+
+    Raises `click.UsageError` for a file that cannot be read, an unknown key, or a value that an option cannot have.
+    """
+
+    def callback(context: click.Context, _argument: click.Parameter, model: Path) -> Path:
+        path = model.parent / NAME
+        if context.resilient_parsing or not path.is_file():
+            return model
+        options = {p.name: p for p in context.command.params if isinstance(p, click.Option) and p.name in taken}
+        given = {n: value for n, value in _options_of(path, model.name).items() if n in options}
+        for name, value in given.items():
+            try:
+                options[name].process_value(context, value)
+            except click.UsageError as error:
+                raise click.UsageError(f"{printable(str(path))}: {key_of(name)}: {error.message}") from None
+        context.default_map = given
+        if given:
+            say(f"options of {path}: {', '.join(map(key_of, given))}")
+        return model
+
+    return callback
+
+
+def _options_of(path: Path, model: str) -> dict[str, Any]:
+    """Options by the names of their fields: those for all models, then those of `model`."""
+    table = _table(path)
+    own = {key: value for key, value in table.items() if _is_model(key, value)}
+    common = {key: value for key, value in table.items() if key not in own}
+    for part in (common, *own.values()):
+        _refuse_unknown(part, path)
+    return {KEYS[key]: _spelled(KEYS[key], value, path.parent) for key, value in (common | own.get(model, {})).items()}
+
+
+def _table(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found]
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise click.UsageError(f"{printable(str(path))}: {error.strerror}") from None
+    except ValueError as error:  # of TOML, and of UTF-8
+        raise click.UsageError(f"{printable(str(path))}: {printable(str(error))}") from None
+
+
+def _is_model(key: str, value: object) -> bool:
+    return isinstance(value, Mapping) and Path(key).suffix != ""
+
+
+def _refuse_unknown(table: Mapping[str, Any], path: Path) -> None:
+    for key in table:
+        if key not in KEYS:
+            close = get_close_matches(key, KEYS, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            known = f"{hint}known: {', '.join(KEYS)}, and tables named by a model's file"
+            raise click.UsageError(f"{printable(str(path))}: unknown key {printable(repr(key))}; {known}")
+
+
+def _spelled(name: str, value: Any, folder: Path) -> Any:
+    """A value of the file as the command line would have it."""
+    if name == "input_shapes" and isinstance(value, Mapping):
+        return [
+            f"{one}={','.join(map(str, shape if isinstance(shape, list) else [shape]))}" for one, shape in value.items()
+        ]
+    if name in ("until", "from_") and isinstance(value, str):
+        return [value]
+    if isinstance(value, str) and (name in _PATHS or (name == "board" and value.endswith(".json"))):
+        return os.path.join(folder, value)
+    return value
