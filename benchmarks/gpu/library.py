@@ -1,0 +1,138 @@
+"""Everything that is run of one network, in one compiled library: schedules, and probes that time single kernels.
+
+Without a GPU and its driver TVM stores CUDA sources in place of machine code, as it loads its CUDA runtime only where the
+driver is. `with_stand_in` loads it beside a stand-in for the driver (`stub_cuda.c`), which nothing is run on.
+"""
+
+# TVM has no stubs.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost.interface import OpFeatures
+from tvm_cascade.errors import MissingToolError
+from tvm_cascade.parallel import Options, Schedule, schedule
+from tvm_cascade.parallel.units import UnitGraph, unit_graph
+from tvm_cascade.passes.join_modules import join_modules
+from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_concat import write_in_place
+from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda
+from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
+from tvm_cascade.passes.stage_kernels import Spec, build_kernels
+from tvm_cascade.passes.stage_probe import probe_module
+from tvm_cascade.passes.stage_program import plan_program
+from tvm_cascade.runtime import compile_stages
+from tvm_cascade.schedules.stages.stage_records import TunedKernels
+
+SCHEDULES = {"sequential": "sequential", "greedy": "greedy", "ios": "both"}  # program -> variant of the search
+COPIES = 16  # of a kernel in the CUDA graph that times it, as `runtime.measure_cuda` has them
+_SOURCE = Path(__file__).with_name("stub_cuda.c")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A compiled network: `executable` has a function for every schedule and probe."""
+
+    executable: Any
+    schedules: dict[str, Schedule]
+    probes: dict[str, OpFeatures]  # program -> the kernel that it times
+
+    def about(self) -> dict[str, Any]:
+        """What the results are stored by: stages of every schedule, features of every probe."""
+        stages = {name: len(s.stages) for name, s in self.schedules.items()}
+        costs = {name: s.cost_ms for name, s in self.schedules.items()}
+        probes = {name: list(astuple(features)) for name, features in self.probes.items()}
+        return {"stages": stages, "cost_ms": costs, "probes": probes, "copies": COPIES}
+
+
+def build(mod: tvm.IRModule, unit: str, arch: str, device: str = "h200", probes: bool = True) -> Library:
+    """The library for a GPU of architecture `arch`; schedules are the best for the analytic model of `device`."""
+    target = f"cuda -arch={arch}"
+    net = stage_graph(mod)
+    units = unit_graph(net.graph, unit)
+    schedules = _schedules(net, unit, device)
+    programs = {name: lower_stages(net, units, s, LowerOptions(target=target)) for name, s in schedules.items()}
+    timed, modules = _probes(net, units, target) if probes else ({}, {})
+    joined = join_modules({**programs, **modules})
+    return Library(compile_stages(joined, cuda_target(target)), schedules, timed)
+
+
+def build_twin(mod: tvm.IRModule, unit: str, device: str = "h200") -> Library:
+    """The same programs for any x86-64 CPU: streams without effect, no CUDA graph, default loops. For rehearsals."""
+    net = stage_graph(mod)
+    units = unit_graph(net.graph, unit)
+    schedules = _schedules(net, unit, device)
+    programs = {}
+    for name, best in schedules.items():
+        program = write_in_place(plan_program(net, units, best))
+        kernels = build_kernels(net, program.specs, False, program.slices)
+        programs[name] = emit_cuda(program, kernels, "llvm", False, "cpu:0")
+    return Library(compile_stages(join_modules(programs), tvm.target.Target("llvm")), schedules, {})
+
+
+def _schedules(net: StageGraph, unit: str, device: str) -> dict[str, Schedule]:
+    model = AnalyticCost(find_device(device))
+    options = Options(unit=unit)
+    return {
+        name: schedule(net.graph, model, replace(options, variant=variant)).schedule
+        for name, variant in SCHEDULES.items()
+    }
+
+
+def _probes(net: StageGraph, units: UnitGraph, target: str) -> tuple[dict[str, OpFeatures], Mapping[str, tvm.IRModule]]:
+    """A probe for every kernel that differs from the others: the features it is known by, and its module."""
+    specs: dict[OpFeatures, Spec] = {}
+    for unit in units.units:
+        for ops, features in zip(units.kernels[unit.index], units.features[unit.index], strict=True):
+            if features.kind != "view":
+                specs.setdefault(features, Spec(ops))
+    tuned = TunedKernels(None, target)
+    kernels = build_kernels(net, list(specs.values()), False)
+    modules = {
+        f"probe_{k}": probe_module([[replace(kernel, func=tuned.scheduled(kernel.func, True))]], target, COPIES)
+        for k, kernel in enumerate(kernels)
+    }
+    return dict(zip(modules, specs, strict=True)), modules
+
+
+def make_stand_in(folder: Path) -> None:
+    """Compile the stand-in: `libcudart.so.13` and `libcuda.so.1`. Raises `MissingToolError` without a C compiler."""
+    folder.mkdir(parents=True, exist_ok=True)
+    version = folder / "version.map"
+    version.write_text("libcudart.so.13 { global: *; };\n")
+    common = ["cc", "-O1", "-shared", "-fPIC", str(_SOURCE)]
+    parts = {
+        "libcudart.so.13": [f"-Wl,--version-script={version}"],
+        "libcuda.so.1": ["-DDRIVER"],
+    }
+    try:
+        for name, more in parts.items():
+            command = [*common, *more, f"-Wl,-soname,{name}", "-o", str(folder / name)]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise MissingToolError(
+            "a C compiler", "the stand-in for CUDA's driver is compiled here: put cc on the PATH"
+        ) from None
+    version.unlink()
+
+
+def with_stand_in(folder: Path) -> None:
+    """Load TVM's CUDA runtime, beside the stand-in of `folder` where there is no driver."""
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is not None:
+        return
+    for library in (folder / "libcudart.so.13", folder / "libcuda.so.1", runtime_folder() / "libtvm_runtime_cuda.so"):
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+def runtime_folder() -> Path:
+    """The folder of TVM's libraries."""
+    return Path(tvm.__file__).parent / "lib"

@@ -1,0 +1,183 @@
+"""Everything that a machine with a GPU needs in one folder: `python benchmarks/gpu/pack.py --out DIR`.
+
+The folder holds TVM's runtime and FFI, the compiled schedules of every network, inputs and expected outputs, the networks
+for PyTorch, and `run.sh`: a bare machine without a network needs Python, numpy and a driver, and PyTorch to compare with.
+It is made without a GPU. `--records RESULTS --database FILE` takes kernel times out of the results of a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from datetime import datetime, timezone
+from importlib import metadata
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+HERE = Path(__file__).parent
+LIMIT_BYTES = 60 << 20
+_FFI = "apache-tvm-ffi"
+
+
+def pack_network(name: str, arch: str, stand_in: Path, out: Path) -> str:
+    """Compile one network and write its archive; the sentence that tells of it."""
+    import library
+    import networks
+
+    library.with_stand_in(stand_in)
+    is_small = name == networks.SMALL
+    make, unit = (networks.small, "fused") if is_small else networks.NETWORKS[name]
+    network = networks.read(make)
+    made = library.build(network.mod, unit, arch, probes=not is_small)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        made.executable.export_library(str(work / "network.so"))
+        if is_small:
+            library.build_twin(network.mod, unit).executable.export_library(str(work / "twin.so"))
+        (work / "about.json").write_text(json.dumps(made.about()))
+        (work / "record.json").write_text(json.dumps(network.record))
+        for part, arrays in (("inputs", network.inputs), ("expected", network.expected)):
+            np.savez(work / f"{part}.npz", **{str(k): x for k, x in enumerate(arrays)})
+        np.savez(work / "constants.npz", **network.constants)
+        with tarfile.open(out, "w:xz") as archive:
+            for path in sorted(work.iterdir()):
+                archive.add(path, path.name)
+    stages = ", ".join(f"{s} {len(x.stages)}" for s, x in made.schedules.items())
+    return f"{name}: {out.stat().st_size >> 10} KiB; stages: {stages}; {len(made.probes)} kernels"
+
+
+def pack_runtime(out: Path, python: str) -> None:
+    """TVM's runtime, the FFI's package for this interpreter and for Python `python`, and CUDA's runtime library."""
+    import library
+
+    (out / "lib").mkdir()
+    for name in ("libtvm_runtime.so", "libtvm_runtime_cuda.so"):
+        shutil.copy(library.runtime_folder() / name, out / "lib")
+    ffi = Path(tvm_ffi.__file__).parent
+    ignore = shutil.ignore_patterns("__pycache__", "include", "src", "cmake", "share", "3rdparty", "*.pyi")
+    shutil.copytree(ffi, out / "python" / "tvm_ffi", ignore=ignore)
+    import typing_extensions
+
+    shutil.copy(typing_extensions.__file__, out / "python")
+    if python != f"{sys.version_info[0]}.{sys.version_info[1]}":
+        _add_extension(out / "python", python)
+    for place in ("/usr/local/cuda/lib64", "/usr/local/cuda/lib", *(f"{p}/nvidia/cu13/lib" for p in sys.path)):
+        if (Path(place) / "libcudart.so.13").is_file():
+            shutil.copy(Path(place) / "libcudart.so.13", out / "lib")
+            break
+
+
+def _add_extension(folder: Path, python: str) -> None:
+    """Add the FFI's extension module for another Python: each minor version has a wheel of its own."""
+    version = metadata.version(_FFI)
+    with tempfile.TemporaryDirectory() as wheels:
+        platforms = [x for n in (17, 24, 28) for x in ("--platform", f"manylinux_2_{n}_x86_64")]
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", wheels]
+        command += ["--implementation", "cp", "--python-version", python, *platforms, f"{_FFI}=={version}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = sorted(Path(wheels).glob("*.whl"))
+        if done.returncode or not found:
+            lines = done.stderr.strip().splitlines() or ["nothing said"]
+            raise SystemExit(
+                f"pack: no {_FFI} {version} for Python {python} ({lines[-1][:160]}); --python names another"
+            )
+        with zipfile.ZipFile(found[0]) as wheel:
+            for name in wheel.namelist():
+                if name.startswith("tvm_ffi/core.") and name.endswith(".so"):
+                    wheel.extract(name, folder)
+
+
+def write_manifest(out: Path, names: Sequence[str], arch: str, python: str) -> None:
+    """What is in the pack."""
+    import library
+    import networks
+
+    now = datetime.now(timezone.utc)
+    versions = {name: metadata.version(name) for name in ("apache-tvm", _FFI, "tvm-cascade")}
+    data = {"networks": list(names), "small": networks.SMALL, "schedules": list(library.SCHEDULES)}
+    data |= {"arch": arch, "python": python, "made": now.strftime("%Y%m%d_%H%M%S"), "versions": versions}
+    (out / "manifest.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def make(out: Path, names: Sequence[str], arch: str, python: str, processes: int) -> None:
+    """Make the folder `out`."""
+    import library
+    import networks
+
+    (out / "networks").mkdir(parents=True)
+    library.make_stand_in(out / "stand_in")
+    work = {name: out / "networks" / f"{name}.tar.xz" for name in (*names, networks.SMALL)}
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        jobs = [pool.submit(pack_network, name, arch, out / "stand_in", path) for name, path in work.items()]
+        for job in jobs:
+            print(job.result(), flush=True)
+    pack_runtime(out, python)
+    write_manifest(out, names, arch, python)
+    shutil.copytree(HERE / "there", out / "there", ignore=shutil.ignore_patterns("__pycache__", "run.sh"))
+    shutil.copy(HERE / "there" / "run.sh", out)
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    print(f"{out}: {size / (1 << 20):.1f} MiB, for {arch}")
+    if size >= LIMIT_BYTES:
+        raise SystemExit(f"pack: {size} bytes, {LIMIT_BYTES} at most; leave a network out with --networks")
+
+
+def keep_records(results: Path, database: Path) -> int:
+    """Put the times of the step `kernels` into a database of measurements; the number of records."""
+    from tvm_cascade.cost.interface import OpFeatures
+    from tvm_cascade.cost.records import CONCURRENT, RecordStore, stage_key
+
+    data: dict[str, Any] = json.loads(results.read_text())
+    store = RecordStore(database, f"cuda:{data['gpu'].split(',')[0]}")
+    before = len(store)
+    for row in data["steps"].get("kernels", {}).get("rows", []):
+        *values, shape = row["features"]
+        groups = [[OpFeatures(*values, shape=_tuples(shape))]]
+        if store.get(stage_key(CONCURRENT, groups)) is None:
+            store.add(CONCURRENT, groups, row["samples"])
+    return len(store) - before
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(x) for x in value) if isinstance(value, list) else value
+
+
+def main() -> int:
+    import networks
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="the folder to make; new, or empty")
+    parser.add_argument("--networks", type=lambda s: [x for x in s.split(",") if x], default=list(networks.NETWORKS))
+    parser.add_argument("--arch", default="sm_90", help="architecture that kernels are compiled for")
+    parser.add_argument("--python", default="3.12", help="Python there; this machine's is added for the rehearsal")
+    parser.add_argument("--processes", type=int, default=2, help="networks that are compiled at the same time")
+    parser.add_argument("--records", type=Path, help="results of a run, whose kernel times go to --database")
+    parser.add_argument("--database", type=Path, help="database of measurements, as stages --database reads it")
+    args = parser.parse_args()
+    if args.records:
+        if not args.database:
+            parser.error("--records needs --database")
+        print(f"{keep_records(args.records, args.database)} records")
+        return 0
+    strangers = sorted(set(args.networks) - set(networks.NETWORKS))
+    if strangers:
+        parser.error(f"unknown networks {', '.join(strangers)}: choose of {', '.join(networks.NETWORKS)}")
+    if not args.out or (args.out.exists() and any(args.out.iterdir())):
+        parser.error("--out names a folder that is new, or empty")
+    make(args.out.resolve(), args.networks, args.arch, args.python, args.processes)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Steps that run PyTorch, in processes of their own, without TVM. A rehearsal runs the small network on the CPU."""
+
+# torch is an extra.
+# pyright: reportMissingImports=false, reportOptionalMemberAccess=false
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch_graph
+from packed import NETWORKS, SMALL, TOLERANCE, Packed, relative_error, summary, unpack
+from torch_graph import torch
+from tvm_steps import Call, Row
+
+Run = Callable[[], Any]
+
+
+def _models(call: Call, names: list[str]) -> list[tuple[Packed, Any, list[Any]]]:
+    """Networks with their modules and inputs, on the GPU; the small one on the CPU in a rehearsal."""
+    place = "cpu" if call.rehearsal else "cuda"
+    models = []
+    for name in [SMALL] if call.rehearsal else names:
+        packed = unpack(name, call.work)
+        model = torch_graph.module(packed.record, packed.arrays("constants")).to(place).eval()
+        models.append((packed, model, [torch.from_numpy(x).to(place) for x in packed.arrays("inputs")]))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # float32, as the others
+    return models
+
+
+def _without_torch(call: Call, names: list[str]) -> list[Row] | None:
+    """What a rehearsal can check of records where PyTorch is missing; None where it is installed."""
+    if torch is not None:
+        return None
+    if not call.rehearsal:
+        return [{"wrong": "PyTorch is not installed"}]
+    rows = []
+    for name in names:
+        record = unpack(name, call.work).record
+        missing = sorted(torch_graph.unknown(record))
+        row: Row = {"network": name, "operators": len(record["nodes"]), "note": "PyTorch is not installed: read only"}
+        rows.append(row | ({"wrong": f"operators without a counterpart: {', '.join(missing)}"} if missing else {}))
+    return rows
+
+
+def _outputs(result: Any) -> list[np.ndarray]:
+    return [x.cpu().numpy() for x in (result if isinstance(result, tuple) else (result,))]
+
+
+def _times(call: Call, run: Run, runs: int) -> dict[str, Any]:
+    """Times of a call, each waited for."""
+    wait = (lambda: None) if call.rehearsal else torch.cuda.synchronize
+    times = []
+    for k in range(call.runs(runs) + 20):
+        wait()
+        start = time.perf_counter()
+        run()
+        wait()
+        if k >= 20:
+            times.append((time.perf_counter() - start) * 1e3)
+    return summary(times)
+
+
+def reference(call: Call) -> list[Row]:
+    """PyTorch's outputs against the expected ones; kept for the step `correctness`."""
+    without = _without_torch(call, [SMALL, *NETWORKS])
+    if without is not None:
+        return without
+    rows, held = [], {}
+    with torch.inference_mode():
+        for packed, model, inputs in _models(call, [SMALL, *NETWORKS]):
+            outputs = _outputs(model(*inputs))
+            held |= {f"{packed.name}/{k}": x for k, x in enumerate(outputs)}
+            error = relative_error(outputs, packed.arrays("expected"))
+            wrong = {"wrong": f"differs by more than {TOLERANCE}"} if error > TOLERANCE else {}
+            rows.append({"network": packed.name, "relative_error": error, **wrong})
+    np.savez(call.reference, **held)
+    return rows
+
+
+def eager(call: Call) -> list[Row]:
+    """PyTorch operator by operator, and captured into one CUDA graph; float32, and float16 where a GPU runs it."""
+    without = _without_torch(call, NETWORKS)
+    if without is not None:
+        return without
+    rows = []
+    with torch.inference_mode():
+        for precision in ("float32",) if call.rehearsal else ("float32", "float16"):
+            for packed, model, inputs in _models(call, NETWORKS):
+                model, inputs = _cast(precision, model, inputs)
+                row = {"network": packed.name, "precision": precision}
+                rows.append({**row, "torch": "eager", **_times(call, lambda m=model, x=inputs: m(*x), 200)})
+                if not call.rehearsal:
+                    rows.append({**row, "torch": "graph", **_times(call, _graph(model, inputs).replay, 500)})
+    return rows
+
+
+def _cast(precision: str, model: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
+    dtype = getattr(torch, precision)
+    return model.to(dtype), [x.to(dtype) for x in inputs]
+
+
+def _graph(model: Any, inputs: list[Any]) -> Any:
+    """The module captured into a CUDA graph, after runs on another stream."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            model(*inputs)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(*inputs)
+    return graph
+
+
+def compiled(name: str, precision: str) -> Callable[[Call], list[Row]]:
+    """The step that times `torch.compile(mode="max-autotune")` of one network; outputs are compared in float32."""
+
+    def step(call: Call) -> list[Row]:
+        without = _without_torch(call, [name])
+        if without is not None:
+            return without
+        rows = []
+        with torch.inference_mode():
+            for packed, model, inputs in _models(call, [name]):
+                model, inputs = _cast("float32" if call.rehearsal else precision, model, inputs)
+                made = torch.compile(model, **({"backend": "eager"} if call.rehearsal else {"mode": "max-autotune"}))
+                start = time.perf_counter()
+                for _ in range(3):
+                    outputs = [x.astype("float32") for x in _outputs(made(*inputs))]
+                row: Row = {"network": packed.name, "precision": precision, "torch": "compile"}
+                row |= {"compile_s": round(time.perf_counter() - start, 1)}
+                row["relative_error"] = relative_error(outputs, packed.arrays("expected"))
+                if precision == "float32" and row["relative_error"] > TOLERANCE:
+                    row["wrong"] = f"differs by more than {TOLERANCE}"
+                rows.append(row | _times(call, lambda m=made, x=inputs: m(*x), 500))
+        return rows
+
+    return step

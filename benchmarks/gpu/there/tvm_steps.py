@@ -1,0 +1,170 @@
+"""Steps that run compiled programs. Each takes a `Call` and returns rows of results; a row with `wrong` fails the step.
+
+In a rehearsal programs for the GPU run on the stand-in, where kernels compute nothing: then a row is wrong unless every
+program captured one graph and replayed it in every run. Values are compared on the small network's twin, on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import CPU, CUDA, Machine, Program
+from packed import NETWORKS, SCHEDULES, SMALL, TOLERANCE, Packed, relative_error, summary, unpack
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a step is run: `work` holds unpacked networks, `outputs` what steps leave to later ones."""
+
+    work: Path
+    rehearsal: bool = False
+
+    def runs(self, count: int) -> int:
+        """The number of runs, few in a rehearsal."""
+        return min(count, 3) if self.rehearsal else count
+
+    @property
+    def reference(self) -> Path:
+        """Outputs of PyTorch."""
+        return self.work / "reference.npz"
+
+
+@dataclass
+class Device:
+    """A machine, and the programs of one network on it."""
+
+    machine: Machine
+    packed: Packed
+    library: Any
+
+    def program(self, name: str) -> Program:
+        return Program(self.machine, self.library, name)
+
+
+def devices(call: Call, names: list[str]) -> Iterator[Device]:
+    """Every network on the GPU, or on its stand-in."""
+    machine = Machine(CUDA, call.rehearsal)
+    for name in names:
+        packed = unpack(name, call.work)
+        yield Device(machine, packed, machine.load(packed.library))
+
+
+def twin(call: Call) -> Device:
+    """The small network on the CPU."""
+    machine, packed = Machine(CPU, stand_in=True), unpack(SMALL, call.work)
+    return Device(machine, packed, machine.load(packed.twin))
+
+
+def correctness(call: Call) -> list[Row]:
+    """Every schedule of every network against the expected outputs, and against PyTorch's where step `reference` ran."""
+    rows = []
+    for device in devices(call, [SMALL, *NETWORKS]):
+        for schedule in SCHEDULES:
+            rows.append(_compared(call, device, schedule))
+    if call.rehearsal:
+        rows += [_compared(Call(call.work), twin(call), schedule) for schedule in SCHEDULES]
+    return rows
+
+
+def _compared(call: Call, device: Device, schedule: str) -> Row:
+    program, inputs = device.program(schedule), device.packed.arrays("inputs")
+    before = device.machine.counts()
+    first = program.run(*inputs)
+    results = program.run(*inputs)  # a replay of what the first run captured
+    name = device.packed.name
+    row: Row = {"network": name, "schedule": schedule, "device": device.machine.device.type}
+    if call.rehearsal:
+        return row | _captured(device.machine, before, 1)
+    expected = device.packed.arrays("expected")
+    error = max(relative_error(first, expected), relative_error(results, expected))
+    row["relative_error"] = error
+    wrong = error > TOLERANCE
+    if call.reference.exists():
+        with np.load(call.reference) as held:
+            torch_outputs = [held[k] for k in sorted(held.files) if k.startswith(f"{name}/")]
+        row["relative_error_to_torch"] = relative_error(results, torch_outputs)
+        wrong |= row["relative_error_to_torch"] > TOLERANCE
+    return row | ({"wrong": f"differs by more than {TOLERANCE}"} if wrong else {})
+
+
+def _captured(machine: Machine, before: dict[str, int], replays: int) -> Row:
+    """The stand-in's counts since `before`; wrong unless one graph was captured, and replayed so many times."""
+    counts = {name: count - before[name] for name, count in machine.counts().items()}
+    row: Row = {"counts": counts}
+    if counts["captures"] != 1 or counts["replays"] != replays or not counts["captured_kernels"]:
+        row["wrong"] = (
+            f"captured {counts['captures']} graphs, replayed {counts['replays']} times: 1 and {replays} wanted"
+        )
+    return row
+
+
+def small(call: Call) -> list[Row]:
+    """What tools look at: every schedule of the small network, compared."""
+    return [_compared(call, device, s) for device in devices(call, [SMALL]) for s in SCHEDULES]
+
+
+def timed(schedule: str) -> Callable[[Call], list[Row]]:
+    """The step that times one schedule of every network."""
+
+    def step(call: Call) -> list[Row]:
+        rows = []
+        for device in devices(call, NETWORKS):
+            before, runs = device.machine.counts(), call.runs(500)
+            program = device.program(schedule)
+            times = program.times_ms(device.packed.arrays("inputs"), runs, 20)
+            about = device.packed.about
+            row: Row = {"network": device.packed.name, "schedule": schedule, "stages": about["stages"][schedule]}
+            row |= {"model_ms": about["cost_ms"][schedule]} | summary(times)
+            rows.append(row | (_captured(device.machine, before, runs + 19) if call.rehearsal else {}))
+        return rows
+
+    return step
+
+
+def turns(call: Call) -> list[Row]:
+    """The schedules in turn, in one process: the ratio of sequential time to each, round by round."""
+    rows = []
+    for device in devices(call, NETWORKS):
+        inputs = device.packed.arrays("inputs")
+        programs = {s: device.program(s) for s in SCHEDULES}
+        medians: dict[str, list[float]] = {s: [] for s in SCHEDULES}
+        for k in range(call.runs(25)):
+            for s in SCHEDULES if k % 2 == 0 else reversed(SCHEDULES):
+                medians[s].append(float(np.median(programs[s].times_ms(inputs, call.runs(20), 3))))
+        for s in SCHEDULES:
+            ratios = np.array(medians["sequential"]) / np.array(medians[s])
+            low, middle, high = (round(float(x), 4) for x in np.percentile(ratios, [25, 50, 75]))
+            speedup = {"speedup": middle, "speedup_quartiles": [low, high]}
+            rows.append({"network": device.packed.name, "schedule": s, **speedup, **summary(medians[s])})
+    return rows
+
+
+def kernels(call: Call) -> list[Row]:
+    """Every kernel's time, of copies in one CUDA graph: `pack.py --records` puts them into a database of measurements."""
+    rows = []
+    for device in devices(call, NETWORKS):
+        about = device.packed.about
+        for probe, features in about["probes"].items():
+            times = device.program(probe).times_ms([], call.runs(20))
+            samples = [round(t / about["copies"], 7) for t in times]
+            rows.append({"network": device.packed.name, "features": features, "samples": samples})
+    return rows
+
+
+def thousand(call: Call) -> list[Row]:
+    """A thousand runs of the concurrent schedule, whose bits must all be the same."""
+    rows = []
+    for device in devices(call, NETWORKS) if not call.rehearsal else [twin(call)]:
+        program, inputs = device.program("ios"), device.packed.arrays("inputs")
+        first = [x.tobytes() for x in program.run(*inputs)]
+        runs = 100 if call.rehearsal else 1000
+        different = sum([x.tobytes() for x in program.run(*inputs)] != first for _ in range(runs))
+        row: Row = {"network": device.packed.name, "runs": runs, "different": different}
+        rows.append(row | ({"wrong": f"{different} runs differ"} if different else {}))
+    return rows

@@ -1,0 +1,62 @@
+"""Join the modules of several programs into one, in which equal kernels are one kernel.
+
+Schedules of one network, and the probes that time its stages, run mostly the same kernels. Joined, every kernel is
+scheduled, compiled and stored once. `main` of a program gets the program's name; its other Relax functions get names of
+their own.
+"""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.passes.relax_functions import ByStructure, UniqueNames
+from tvm_cascade.schedules.tir import tvm_ffi
+
+
+def join_modules(programs: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
+    """One module with a Relax function for each name; the modules' own `main` have the attributes that they had.
+
+    The modules come from `lower_stages` for CUDA or from `probe_module`: their kernels call no other function.
+    """
+    joined: dict[Any, Any] = {}
+    names, kernels = UniqueNames(programs), ByStructure[Any]()
+
+    def kept(gv: Any, kernel: Any) -> Any:
+        bare = kernel.without_attr("global_symbol")
+
+        def add() -> Any:
+            shared = _variable(names(gv.name_hint), gv.ty)
+            joined[shared] = bare
+            return shared
+
+        return kernels.get(bare, add)
+
+    for name, mod in programs.items():
+        functions = mod.functions_items()
+        renamed = {gv: kept(gv, f) for gv, f in functions if isinstance(f, PrimFunc)}
+        for gv, function in functions:
+            if gv not in renamed:
+                free = name if gv.name_hint == "main" else names(f"{name}_{gv.name_hint}")
+                renamed[gv] = _variable(free, function.ty)
+        for gv, function in functions:
+            if isinstance(function, PrimFunc):
+                continue
+            moved = tvm_ffi.structural_map(function, (tvm.ir.GlobalVar, lambda v, m=renamed: m.get(v, v)))
+            symbol = renamed[gv].name_hint
+            is_main = gv.name_hint == "main"
+            joined[renamed[gv]] = moved.with_attr("global_symbol", symbol) if is_main else moved
+    return tvm.IRModule(joined)
+
+
+def _variable(name: str, ty: Any) -> Any:
+    """A global variable of that type, which the normalizer of calls wants to see."""
+    variable = tvm.ir.GlobalVar(name)
+    relax.expr._update_type(variable, ty)
+    return variable

@@ -1,0 +1,178 @@
+"""The folder for a machine with a GPU: made of the small network, moved, rehearsed, resumed. No GPU is used."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tvm_cascade.runtime.cuda import cuda_compiler
+
+GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"  # no other: its extension module would have to be downloaded
+ENVIRONMENT = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    """The small network alone, in a folder that was moved after it was made."""
+    if cuda_compiler() is None:
+        pytest.skip("no nvcc on the path: the toolkit is NVIDIA's own, and continuous integration has none")
+    folder = tmp_path_factory.mktemp("gpu")
+    command = [
+        sys.executable,
+        str(GPU / "pack.py"),
+        "--out",
+        str(folder / "made"),
+        "--networks",
+        "",
+        "--python",
+        PYTHON,
+    ]
+    subprocess.run([*command, "--processes", "1"], check=True, capture_output=True, text=True)
+    return (folder / "made").rename(folder / "moved")
+
+
+def _run(pack: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([pack / "run.sh", *options], capture_output=True, text=True, env=ENVIRONMENT, cwd="/")
+
+
+def test_the_rehearsal_walks_every_step_and_leaves_the_folder_as_it_is(pack):
+    before = sorted(pack.rglob("*"))
+    done = _run(pack, "--dry-run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    steps = re.findall(r"^step (\S+) minutes ([0-9.]+)$", done.stdout, re.M)
+    names = [name for name, _ in steps]
+    assert len(set(names)) == len(names)
+    assert all(0 < float(minutes) < 9 for _, minutes in steps)
+    expected = {"reference", "correctness", "memcheck", "racecheck", "sequential", "greedy", "ios", "turns", "eager"}
+    assert set(names) == expected | {"kernels", "thousand"}
+    assert sorted(pack.rglob("*")) == before
+
+
+def test_without_a_gpu_it_says_so(pack):
+    done = _run(pack)
+    assert done.returncode == 2
+    assert "no GPU here" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_the_pack_is_small_and_holds_machine_code(pack):
+    shutil.unpack_archive(pack / "networks" / "small.tar.xz", pack.parent / "unpacked", "xztar")
+    library = (pack.parent / "unpacked" / "network.so").read_bytes()
+    elf = [m.start() for m in re.finditer(rb"\x7fELF\x02\x01", library)]
+    assert any(int.from_bytes(library[at + 18 : at + 20], "little") == 190 for at in elf), "no image for a GPU"
+    assert sum(p.stat().st_size for p in pack.rglob("*") if p.is_file()) < 20 << 20
+
+
+def test_a_wrong_result_fails_the_rehearsal(pack, tmp_path):
+    broken = shutil.copytree(pack, tmp_path / "broken")
+    shutil.unpack_archive(broken / "networks" / "small.tar.xz", tmp_path / "parts", "xztar")
+    shutil.copy(tmp_path / "parts" / "inputs.npz", tmp_path / "parts" / "expected.npz")
+    shutil.make_archive(str(tmp_path / "small"), "xztar", tmp_path / "parts")
+    shutil.copy(tmp_path / "small.tar.xz", broken / "networks")
+    options = ["--dry-run", "--step", "correctness", "--work", str(tmp_path / "work")]
+    rows = json.loads(_run(broken, *options).stdout)
+    wrong = [row for row in rows if "wrong" in row]
+    assert {row["schedule"] for row in wrong} == {"sequential", "greedy", "ios"}
+    assert all("differs by more than" in row["wrong"] for row in wrong)
+
+
+_RESUMED = """
+import argparse, pathlib, sys, types
+sys.path.insert(0, sys.argv[1] + "/there")
+import main
+ran, clock = [], [0.0]
+main.time = types.SimpleNamespace(time=lambda: clock[0])
+def perform(step, call):
+    ran.append(step.name)
+    clock[0] += 60 * step.minutes
+    return {"rows": [], "seconds": 0.0} | ({"failed": "wrong"} if step.name == sys.argv[3] else {})
+main.perform = perform
+main.steps = lambda: [main.Step(n, m, None) for n, m in (("a", 5), ("b", 4), ("c", 1))]
+again = [x for x in sys.argv[4:]]
+args = argparse.Namespace(results=pathlib.Path(sys.argv[2]), minutes=8.5, again=again)
+print(main.measure(args, None), *ran)
+"""
+
+
+def _resumed(pack: Path, results: Path, failing: str = "-", *again: str) -> list[str]:
+    command = [sys.executable, "-B", "-c", _RESUMED, str(pack), str(results), failing, *again]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1].split()
+
+
+def test_a_call_stops_in_time_and_the_next_one_goes_on(pack, tmp_path):
+    results = tmp_path / "results.json"
+    assert _resumed(pack, results) == ["3", "a"]  # b would end after the ninth minute
+    assert _resumed(pack, results, "c") == ["1", "b", "c"]
+    assert _resumed(pack, results) == ["1"]  # a failed step is not hidden by another call
+    assert _resumed(pack, results, "-", "c") == ["0", "c"]
+    assert list(json.loads(results.read_text())["steps"]) == ["a", "b", "c"]
+
+
+def test_results_of_another_pack_are_refused(pack, tmp_path):
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps({"pack": {"networks": ["other"]}, "steps": {}}))
+    assert _resumed(pack, results) == ["1"]
+
+
+def test_kernel_times_become_records_once(tmp_path):
+    features = ["conv2d", 64, 8, 8, 4, 2, 3, 1, [1, 2, 3]]
+    rows = [{"network": "n", "features": features, "samples": [0.5, 0.25, 0.75]}]
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps({"gpu": "NVIDIA H200, 580.1", "steps": {"kernels": {"rows": rows * 2}}}))
+    command = [sys.executable, str(GPU / "pack.py"), "--records", str(results), "--database", str(tmp_path / "db")]
+    told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
+    assert told == ["1 records", "0 records"]
+
+    from tvm_cascade.cost.records import RecordStore
+
+    (record,) = RecordStore(tmp_path / "db", "cuda:NVIDIA H200")
+    assert record.median == 0.5 and record.groups[0][0].shape == (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory):
+    """The stand-in for CUDA's runtime library."""
+    sys.path.insert(0, str(GPU))
+    from library import make_stand_in  # type: ignore[import-not-found]
+
+    folder = tmp_path_factory.mktemp("stand_in")
+    make_stand_in(folder)
+    return ctypes.CDLL(str(folder / "libcudart.so.13"))
+
+
+def _streams(cuda, count: int) -> list[ctypes.c_void_p]:
+    made = [ctypes.c_void_p() for _ in range(count)]
+    for stream in made:
+        cuda.cudaStreamCreate(ctypes.byref(stream))
+    return made
+
+
+def _wait(cuda, stream, other) -> int:
+    event = ctypes.c_void_p()
+    cuda.cudaEventCreate(ctypes.byref(event))
+    cuda.cudaEventRecord(event, other)
+    return cuda.cudaStreamWaitEvent(stream, event, 0)
+
+
+def test_the_stand_in_refuses_what_cuda_refuses_in_a_capture(stand_in):
+    first, second, stranger = _streams(stand_in, 3)
+    graph, memory = ctypes.c_void_p(), ctypes.c_void_p()
+    assert stand_in.cudaStreamBeginCapture(first, 0) == 0
+    assert stand_in.cudaMalloc(ctypes.byref(memory), 16) == 900
+    assert stand_in.cudaStreamSynchronize(first) == 900
+    assert stand_in.stub_launch(stranger) == 906
+    assert _wait(stand_in, second, first) == 0 and stand_in.stub_launch(second) == 0
+    assert stand_in.cudaStreamEndCapture(first, ctypes.byref(graph)) == 904  # second was not joined
+    assert stand_in.cudaStreamBeginCapture(first, 0) == 0
+    assert _wait(stand_in, second, first) == 0 and stand_in.stub_launch(second) == 0
+    assert _wait(stand_in, first, second) == 0
+    assert stand_in.cudaStreamEndCapture(first, ctypes.byref(graph)) == 0
+    assert stand_in.cudaMalloc(ctypes.byref(memory), 16) == 0
