@@ -25,6 +25,10 @@ EXTRAS = {
     "plot": ["matplotlib"],  # --picture
     "images": ["pillow"],  # folders of images as data of `validate`
     "board": ["pyserial"],  # real boards: `run --port`
+    "cuda": [
+        "nvidia-cuda-nvcc>=13,<14",
+        "nvidia-cuda-runtime>=13,<14",
+    ],  # machine code for GPUs, and TVM's CUDA runtime
 }
 
 
@@ -114,7 +118,9 @@ setup(
     ],
     extras_require=EXTRAS
     | {
-        "all": sorted({package for packages in EXTRAS.values() for package in packages}),
+        "all": sorted(
+            {package for name in EXTRAS if name != "cuda" for package in EXTRAS[name]}
+        ),  # CUDA: Linux, 130 MB
         "test": [
             "pytest",
             "pytest-xdist",

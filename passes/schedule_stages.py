@@ -21,9 +21,7 @@ import tvm
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.cost.interface import CostModel
-from tvm_cascade.cost.packing import pack
 from tvm_cascade.errors import UsageError
-from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.scheduler import schedule as find_schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
@@ -34,8 +32,15 @@ from tvm_cascade.passes.stage_concat import write_in_place
 from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
 from tvm_cascade.passes.stage_emit import Emitter, keys
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
-from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
-from tvm_cascade.passes.stage_program import MemoryPlan, Program, check_groups, plan_memory, plan_program
+from tvm_cascade.passes.stage_kernels import Kernel, build_kernels
+from tvm_cascade.passes.stage_lanes import lanes, work_of
+from tvm_cascade.passes.stage_program import (
+    MemoryPlan,
+    Program,
+    check_groups,
+    plan_memory,
+    plan_program,
+)
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
 from tvm_cascade.search_monitor import SearchMonitor
 
@@ -49,6 +54,8 @@ class LowerOptions:
     target: str = "llvm"  # "llvm", or "cuda" with an architecture: "cuda -arch=sm_90"
     workers: int = 2  # threads that share the groups of a stage on a CPU
     cuda_graph: bool = True  # CUDA: capture the program into one CUDA graph
+    device: int = 0  # CUDA: number of the GPU that owns the streams
+    streams: int | None = None  # CUDA: streams that share the groups of a stage; None: as many as the widest stage has
     metaschedule: str | Path | None = None  # folder with records of tuned kernels; None: default schedules
     serial_reversed: bool = False  # groups of a stage one after the other, last first
     before_step: Callable[[Emitter, int], None] | None = None  # called before each step (by number); may emit code
@@ -105,7 +112,7 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
     records that cannot be read."""
     validate_schedule(net.graph, schedule)
     cpu = not lower.target.startswith("cuda")
-    program = write_in_place(plan_program(net, units, schedule))
+    program = write_in_place(plan_program(net, units, schedule, captured=not cpu))
     check_groups(program)
     kernels = build_kernels(net, program.specs, cpu, program.slices)
     tuned = TunedKernels(lower.metaschedule, lower.target)
@@ -113,7 +120,7 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
         from tvm_cascade.passes.stage_cuda import emit_cuda  # CUDA's schedule rules are slow to import
 
         kernels = tuple(replace(k, func=tuned.scheduled(k.func, True)) for k in kernels)
-        return emit_cuda(program, kernels, lower.target, lower.cuda_graph)
+        return emit_cuda(program, kernels, lower.target, lower.cuda_graph, f"cuda:{lower.device}", lower.streams)
     return emit_cpu(program, kernels, plan_memory(program), lower, tuned)
 
 
@@ -141,22 +148,11 @@ def emit_cpu(
                 function = add(tuned.scheduled(kernels[k].func, many), kernels[k].name)
                 emitter.call(function, emitter.arguments(k, kernels[k]))
             continue
-        lanes = _lanes(program, step.groups, lower.workers)
+        shared = lanes(program, step.groups, lower.workers)
         uses = [
-            [Use(tuned.scheduled(kernels[k].func, False), keys(program, k, kernels[k])) for k in lane] for lane in lanes
+            [Use(tuned.scheduled(kernels[k].func, False), keys(program, k, kernels[k])) for k in lane]
+            for lane in shared
         ]
         func, names = parallel_lanes(uses, lower.serial_reversed)
         emitter.call(add(func, f"stage_{step.stage}"), [emitter.value(key) for key in names])
     return emitter.finish()
-
-
-def _lanes(program: Program, groups: Sequence[tuple[int, ...]], workers: int) -> list[list[int]]:
-    """The kernels of each lane: whole groups, assigned to workers by longest processing time first."""
-    work = [float(sum(work_of(program.net.graph, program.specs[k]) for k in group)) for group in groups]
-    return [[k for g in sorted(lane) for k in groups[g]] for lane in pack(work, workers)]
-
-
-def work_of(graph: Graph, spec: Spec) -> int:
-    """Estimated work of a kernel: its multiply-accumulates, plus 8 for every 4 bytes read; decides on multi-threading."""
-    values = sum(graph.tensors[t].bytes // 4 for i in spec.ops for t in graph.ops[i].inputs)
-    return sum(graph.ops[i].macs for i in spec.ops) + 8 * values

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from tvm_cascade.graph import Graph, Op
-from tvm_cascade.passes.stage_graph import VECTOR_BYTES, StageGraph
+from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_program import Place, Program, Step
 
 
@@ -26,7 +26,7 @@ def write_in_place(program: Program) -> Program:
             continue
         if any(t in program.slices for t in graph.ops[spec.ops[0]].inputs):
             continue
-        moved = _moved(graph, places, graph.ops[spec.ops[0]])
+        moved = _moved(graph, places, graph.ops[spec.ops[0]], program.alignment)
         if moved is not None:
             places = moved
             gone.add(k)
@@ -43,7 +43,7 @@ def _contiguous(net: StageGraph, op: Op) -> bool:
     return prod(out.shape[:axis]) == 1 and sum(graph.tensors[t].bytes for t in op.inputs) == out.bytes
 
 
-def _moved(graph: Graph, places: Sequence[Place], op: Op) -> list[Place] | None:
+def _moved(graph: Graph, places: Sequence[Place], op: Op, alignment: int) -> list[Place] | None:
     """`places` with the operands moved into the result; None if their storages hold other data or would be misaligned."""
     target = places[op.outputs[0]]
     if target.root != op.outputs[0]:
@@ -60,7 +60,7 @@ def _moved(graph: Graph, places: Sequence[Place], op: Op) -> list[Place] | None:
     outside = {places[t].root for t in (*graph.inputs, *graph.outputs)}
     for root, start in base.items():
         ends = max(p.offset + graph.tensors[t].bytes for t, p in enumerate(places) if p.root == root)
-        if root in outside or start < 0 or start % VECTOR_BYTES or covered[root] != ends:
+        if root in outside or start < 0 or start % alignment or covered[root] != ends:
             return None
     return [Place(target.root, base[p.root] + p.offset) if p.root in base else p for p in places]
 

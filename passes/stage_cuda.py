@@ -26,7 +26,11 @@ from tvm import relax, te, tirx
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.stage_emit import Emitter, Lines
 from tvm_cascade.passes.stage_kernels import Kernel
+from tvm_cascade.passes.stage_lanes import lanes
 from tvm_cascade.passes.stage_program import MemoryPlan, Program, plan_memory
+from tvm_cascade.schedules.stages.cuda_default import cuda_target, schedule_cuda
+
+__all__ = ["cuda_target", "emit_cuda", "schedule_cuda"]
 
 _INT = tvm.ir.PrimType("int64")
 _NOTHING = relax.TupleType([])
@@ -35,42 +39,34 @@ _CUDA = 2  # DLPack device type
 
 
 def emit_cuda(
-    program: Program, kernels: Sequence[Kernel], target: str, cuda_graph: bool, device: str = "cuda:0"
+    program: Program,
+    kernels: Sequence[Kernel],
+    target: str,
+    cuda_graph: bool,
+    device: str = "cuda:0",
+    most: int | None = None,
 ) -> tvm.IRModule:
-    """The Relax module of a program. `device` owns the streams; tests pass another device, whose streams do nothing."""
+    """The Relax module of a program.
+
+    `device` owns the streams; tests pass another device, whose streams do nothing. At most `most` streams share the
+    groups of a stage; None: each has one of its own.
+    """
     plan = plan_memory(program, static=True)
     emitter = Emitter(program, plan, static=True)
-    most = max((len(step.groups) for step in program.steps), default=1)
-    streams = [relax.Var(f"stream_{k}", _INT) for k in range(most - 1)]
+    widest = max((len(step.groups) for step in program.steps), default=1)
+    used = widest if most is None else max(1, min(most, widest))
+    streams = [relax.Var(f"stream_{k}", _INT) for k in range(used - 1)]
     staged = _staged(emitter, kernels, streams, device)
     mod = _wrap(emitter, plan, staged, len(streams), device, cuda_graph)
     return schedule_cuda(mod, target) if device.startswith("cuda") else mod
-
-
-def cuda_target(target: str) -> tvm.target.Target:
-    """TVM's target for `cuda` (sm_75), or for `cuda -arch=sm_90`."""
-    words = target.split()
-    arch = next((w.split("=", 1)[1] for w in words if w.startswith("-arch=")), "sm_75")
-    limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
-    return tvm.target.Target({"kind": "cuda", "arch": arch, **limits}, host=tvm.target.Target("llvm"))
-
-
-def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
-    """Apply dlight's default schedules to every kernel that is not scheduled yet."""
-    from tvm.s_tir import dlight
-
-    gpu: Any = dlight.gpu
-    rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
-    with cuda_target(target):
-        apply: Any = dlight.ApplyDefaultSchedule(*rules)
-        return apply(mod)
 
 
 def _staged(emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any], device: str) -> Any:
     """The Relax function `staged`, which runs all steps on the arena and the streams."""
     functions = ByStructure[Any]()
     emitter.constants(kernels)
-    here = emitter.bind(relax.Call(emitter.add(current_stream(), "current_stream"), []), _INT, "here")
+    stream_of = emitter.add(current_stream(device), "current_stream")
+    here = emitter.bind(relax.Call(stream_of, []), _INT, "here")
 
     def launch(k: int) -> None:
         gv = functions.get(kernels[k].func, lambda: emitter.add(kernels[k].func, kernels[k].name))
@@ -79,7 +75,8 @@ def _staged(emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any],
     for step in emitter.program.steps:
         for k in (k for group in step.groups for k in group):  # bind tensors before the fork,
             emitter.arguments(k, kernels[k])  # so that only kernel launches lie between the events
-        launch_groups(emitter, device, (here, *streams[: len(step.groups) - 1]), step.groups, launch)
+        shared = lanes(emitter.program, step.groups, len(streams) + 1) if len(step.groups) > 1 else step.groups
+        launch_groups(emitter, device, (here, *streams[: len(shared) - 1]), shared, launch)
     outputs = emitter.result()
     result = outputs if isinstance(outputs, relax.Tuple) else relax.Tuple([outputs])
     out = emitter.bind(result, relax.TupleType([f.ty for f in result.fields]), "results")
@@ -109,9 +106,10 @@ def launch_groups(
         runtime("StreamSyncFromTo", stream, here)
 
 
-def current_stream() -> Any:
-    """A host PrimFunc that returns the CUDA stream on which the calling thread launches kernels."""
-    call = tirx.call_extern("int64", "TVMFFIEnvGetStream", tirx.IntImm("int32", _CUDA), tirx.IntImm("int32", 0))
+def current_stream(device: str) -> Any:
+    """A host PrimFunc that returns the CUDA stream of a device, "cuda:0", on which the calling thread launches kernels."""
+    number = tirx.IntImm("int32", int(device.partition(":")[2] or 0))
+    call = tirx.call_extern("int64", "TVMFFIEnvGetStream", tirx.IntImm("int32", _CUDA), number)
     func = tirx.PrimFunc([], tirx.Return(call), ret_type=_INT)
     return func.with_attr("tirx.is_host_func", True).with_attr("tirx.is_scheduled", True)
 

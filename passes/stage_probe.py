@@ -38,7 +38,7 @@ def probe_module(groups: Sequence[Sequence[Kernel]], target: str, copies: int, d
             tensors += params
             calls[-1].append((builder.add_func(func, kernel.name), params))
     streams = [relax.Var(f"stream_{k}", _INT) for k in range(len(groups) - 1)]
-    stream_of = builder.add_func(stage_cuda.current_stream(), "current_stream")
+    stream_of = builder.add_func(stage_cuda.current_stream(device), "current_stream")
     here = body.bind(relax.Call(stream_of, []), _INT, "here")
     for _ in range(copies):
         stage_cuda.launch_groups(body, device, (here, *streams), calls, lambda call: body.call(*call))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import permutations
+from itertools import accumulate, permutations
 
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Op
 from tvm_cascade.memory import Allocation, Buffer, Problem, allocate, validate
 from tvm_cascade.parallel.problem import MERGE, Schedule
 from tvm_cascade.parallel.units import UnitGraph
-from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.passes.stage_graph import VECTOR_BYTES, StageGraph
 from tvm_cascade.passes.stage_kernels import Slice, Spec, reads, writes
 from tvm_cascade.passes.stage_merge import merge_units
 
@@ -41,13 +41,23 @@ class Place:
 
 @dataclass(frozen=True)
 class Program:
-    """Kernels to build, steps in execution order, and the place of every tensor; `slices` are parts of merged tensors."""
+    """Kernels to build, steps in execution order, and the place of every tensor.
+
+    `slices` are the parts of merged tensors that their readers cut out of the whole: those that are no run of memory, and
+    those that begin at no multiple of `alignment`.
+    """
 
     net: StageGraph
     specs: tuple[Spec, ...]
     steps: tuple[Step, ...]
     places: tuple[Place, ...]
     slices: Mapping[int, Slice] = field(default_factory=dict)
+    captured: bool = False  # it is for a CUDA graph, inside of which nothing may be allocated
+
+    @property
+    def alignment(self) -> int:
+        """Bytes: what an offset of a tensor inside of another is a multiple of."""
+        return alignment(self.captured)
 
     def bytes_of(self, root: int) -> int:
         """The size in bytes of the storage of tensor `root`."""
@@ -55,14 +65,23 @@ class Program:
         return max(p.offset + tensors[t].bytes for t, p in enumerate(self.places) if p.root == root)
 
 
-def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule) -> Program:
-    """The program of a schedule whose stages hold operator indices."""
-    return _Planner(net, units).plan(schedule)
+def alignment(captured: bool) -> int:
+    """Bytes: of tensors inside of others. Of a view at another offset TVM's runtime makes a copy, in memory that it allocates."""
+    return ALIGNMENT if captured else VECTOR_BYTES
+
+
+def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule, captured: bool = False) -> Program:
+    """The program of a schedule whose stages hold operator indices.
+
+    `captured`: for a CUDA graph, inside of which nothing may be allocated: results that a merge would put at no multiple of
+    `ALIGNMENT` are not merged. Elsewhere the runtime copies such a result to memory of its own.
+    """
+    return _Planner(net, units, captured).plan(schedule)
 
 
 class _Planner:
-    def __init__(self, net: StageGraph, units: UnitGraph) -> None:
-        self.net = net
+    def __init__(self, net: StageGraph, units: UnitGraph, captured: bool) -> None:
+        self.net, self.captured, self.alignment = net, captured, alignment(captured)
         self.slices: dict[int, Slice] = {}
         self.graph = net.graph
         self.kernel_of = {i: k for kernels in units.kernels for k in kernels for i in k}
@@ -84,7 +103,7 @@ class _Planner:
                 steps.append(Step(lanes, number))
             else:
                 steps += [Step(((k,),), number) for g in lanes for k in g]
-        return Program(self.net, tuple(self.specs), tuple(steps), tuple(self.places), self.slices)
+        return Program(self.net, tuple(self.specs), tuple(steps), tuple(self.places), self.slices, self.captured)
 
     def _group(self, group: Sequence[int], concurrent: set[int]) -> tuple[int, ...]:
         """The kernels of one group; a view becomes an alias, or a kernel that copies if `_aliases` forbids that."""
@@ -101,7 +120,11 @@ class _Planner:
         return tuple(kernels)
 
     def _aliases(self, op: Op, concurrent: set[int]) -> bool:
-        """Whether a view can alias its input: that is no graph input or slice, and this concurrent stage uses neither."""
+        """Whether a view can alias its input: its parts are aligned there, the input is no graph input or slice, and this
+        concurrent stage uses neither."""
+        base = self.places[op.inputs[0]].offset
+        if any((base + offset) % self.alignment for offset in op.view_offsets):
+            return False
         readers = [c for t in op.outputs for c in self.graph.consumers[t]]
         read_here = op.inputs[0] in concurrent or any(
             o in concurrent for c in readers for o in self.graph.ops[c].outputs
@@ -118,16 +141,20 @@ class _Planner:
         outs = [self.graph.ops[u[-1]].outputs[0] for u in units]
         first = self.graph.tensors[outs[0]]
         axis = merge.layout.index("C") if merge.layout else len(first.shape) - 1
+        offsets = list(accumulate((self.graph.tensors[t].bytes for t in outs), initial=0))
         runs = all(d == 1 for d in first.shape[:axis])
-        if not runs and any(t in self.graph.outputs for t in outs):
+        results = set(self.graph.outputs)
+        copied = set() if self.captured else results  # by the runtime, at the end
+        off = {t for t, at in zip(outs, offsets[:-1], strict=True) if at % self.alignment} - copied
+        cut = off if runs else set(outs)
+        if cut & results:
             return None  # a result cannot be a slice
         shape = (*first.shape[:axis], sum(self.graph.tensors[t].shape[axis] for t in outs), *first.shape[axis + 1 :])
-        offset = begin = 0
-        for t in outs:
+        begin = 0
+        for t, offset in zip(outs, offsets[:-1], strict=True):
             self.places[t] = Place(outs[0], offset)
-            if not runs:
+            if t in cut:
                 self.slices[t] = Slice(outs[0], shape, axis, begin)
-            offset += self.graph.tensors[t].bytes
             begin += self.graph.tensors[t].shape[axis]
         self.specs.append(Spec(tuple(ops), merge))
         return len(self.specs) - 1

@@ -29,6 +29,7 @@ from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.runtime import Session, compile_stages, has_cuda
+from tvm_cascade.runtime.cuda import with_architecture
 from tvm_cascade.testing.zoo.inception import inception_e
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
 
@@ -86,10 +87,11 @@ print("all results are equal, bit for bit")
 # --------
 # The same schedule as streams, events and one graph. Built only where there is a device to run it.
 found = schedule(net.graph, AnalyticCost(find_device("v100"))).schedule
-staged = lower_stages(net, units, found, LowerOptions(target="cuda -arch=sm_80"))
+target = with_architecture("cuda") if has_cuda() else f"cuda -arch={find_device('h100').arch}"
+staged = lower_stages(net, units, found, LowerOptions(target=target))
 print(f"{staged['staged'].script().count('StreamSyncFromTo')} events, {len(staged.get_global_vars())} functions")
 if has_cuda():
-    session = Session(compile_stages(staged, cuda_target("cuda -arch=sm_80")), tvm.cuda(0))
+    session = Session(compile_stages(staged, cuda_target(target)), tvm.cuda(0))
     np.testing.assert_allclose(session.run(x)[0], results["sequential"], rtol=1e-4, atol=1e-5)
     print(f"median {np.median(session.times_ms([x], 100)):.4f} ms")
 else:

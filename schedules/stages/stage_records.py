@@ -25,6 +25,7 @@ from tvm.tirx import PrimFunc
 from tvm_cascade.errors import UsageError
 from tvm_cascade.publish import whole_file
 from tvm_cascade.schedules.stages.cpu_float import schedule_cpu
+from tvm_cascade.schedules.stages.cuda_default import architecture_of
 
 FILE = "stage_kernels.json"
 SHIPPED = Path(__file__).parents[1] / "data"  # the folder of the package's own records
@@ -88,7 +89,7 @@ class TunedKernels:
 
     def __init__(self, folder: str | Path | None, target: str = "llvm") -> None:
         """`folder` holds the records; None: use defaults only. `target` as in `record_target`."""
-        self.target = record_target(target)
+        self.target = target if folder is None else record_target(target)
         self._cpu = not target.startswith("cuda")
         self.records = None if folder is None else KernelRecords(folder)
 
@@ -118,10 +119,11 @@ class TunedKernels:
 
 
 def record_target(target: str) -> str:
-    """The target name in records: `llvm` for every CPU, else CUDA with its architecture (`sm_75` by default)."""
-    if not target.startswith("cuda"):
-        return "llvm"
-    return f"cuda -arch={next((w.split('=', 1)[1] for w in target.split() if w.startswith('-arch=')), 'sm_75')}"
+    """The target name in records: `llvm` for every CPU, else CUDA with its architecture.
+
+    Raises `UsageError` for CUDA without an architecture: tuned kernels are those of one.
+    """
+    return f"cuda -arch={architecture_of(target)}" if target.startswith("cuda") else "llvm"
 
 
 def apply_trace(func: PrimFunc, trace: list[Any]) -> PrimFunc:

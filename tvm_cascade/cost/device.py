@@ -40,7 +40,7 @@ _GPUS = (
     Device("h200", "gpu", 132, 33.5e12, 4800e9, 1.5, 4.0, 1024, arch="sm_90", cache_bytes=50 << 20),
     Device("rtx2080ti", "gpu", 68, 6.73e12, 616e9, 2.5, 6.0, arch="sm_75", cache_bytes=5632 << 10),
     Device("rtx3080", "gpu", 68, 14.9e12, 760e9, 2.5, 6.0, 1024, contention=0.08, arch="sm_86", cache_bytes=5 << 20),
-    Device("gpu", "gpu", 64, 7.0e12, 600e9, 2.5, 6.0, arch="sm_75", cache_bytes=6 << 20),
+    Device("gpu", "gpu", 64, 7.0e12, 600e9, 2.5, 6.0, cache_bytes=6 << 20),  # of no architecture: generic
 )
 # CPU figures are those that this project's own kernels reach (`schedules.stages.cpu_float`), with 512-bit and 256-bit vectors.
 _CPUS = (

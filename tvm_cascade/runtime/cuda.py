@@ -12,46 +12,57 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from pathlib import Path
 
 import tvm
 
 from tvm_cascade.errors import MissingToolError
 
+COMPILER_REMEDY = "put nvcc of the CUDA toolkit on the PATH, or pip install 'tvm-cascade[cuda]'"
 _MODE = "TVM_CUDA_COMPILE_MODE"  # TVM's environment variable: nvrtc (package cuda-bindings) or nvcc
 
 
+def packaged_toolkit() -> Path | None:
+    """The folder of NVIDIA's packages of CUDA 13 from PyPI (the extra `cuda`: nvcc and libcudart), where they are installed."""
+    spec = importlib.util.find_spec("nvidia")
+    places = [Path(place) / "cu13" for place in (spec.submodule_search_locations or ())] if spec else []
+    return next((place for place in places if place.is_dir()), None)
+
+
+def find_nvcc() -> str | None:
+    """The path of nvcc: that on the PATH, else that of the extra `cuda`; None where neither is installed."""
+    packaged = packaged_toolkit()
+    return shutil.which("nvcc") or (shutil.which(str(packaged / "bin" / "nvcc")) if packaged else None)
+
+
 def cuda_compiler() -> str | None:
-    """The compiler for CUDA sources: as the user has set it, else nvrtc, else nvcc; None where neither is installed."""
+    """The compiler for CUDA sources: "nvcc" or "nvrtc", as the user has set it, else nvcc, else nvrtc; None without both."""
     if os.environ.get(_MODE):
-        return os.environ[_MODE]
-    if importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None:
-        return "nvrtc"
-    return "nvcc" if shutil.which("nvcc") else None
+        return os.environ[_MODE].lower()
+    if find_nvcc():
+        return "nvcc"
+    found = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None
+    return "nvrtc" if found else None
 
 
-def choose_compiler() -> None:
-    """Set TVM's compile mode to the compiler that is installed, unless the user has set it; TVM's default is nvrtc."""
-    compiler = cuda_compiler()
-    if compiler is not None:
-        os.environ.setdefault(_MODE, compiler)
+def has_cuda(device: int = 0) -> bool:
+    """Whether a module for CUDA can be compiled to machine code and run here, on the GPU of that number."""
+    return tvm.cuda(device).exist and cuda_compiler() is not None
 
 
-def has_cuda() -> bool:
-    """Whether a module for CUDA can be compiled to machine code and run here."""
-    return tvm.cuda(0).exist and cuda_compiler() is not None
+def with_architecture(target: str, device: int = 0) -> str:
+    """`target` with the architecture of an installed GPU (`-arch=sm_...`), unless it gives one."""
+    if "-arch=" in target:
+        return target
+    return f"{target} -arch=sm_{tvm.cuda(device).compute_version.replace('.', '')}"
 
 
-def with_architecture(target: str) -> str:
-    """`target` with the architecture of the installed GPU (`-arch=sm_...`), unless it gives one."""
-    return target if "-arch=" in target else f"{target} -arch=sm_{tvm.cuda(0).compute_version.replace('.', '')}"
-
-
-def require_cuda() -> None:
+def require_cuda(device: int = 0) -> None:
     """Raises `MissingToolError`, with what is missing, where `has_cuda` does not hold."""
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         remedy = "TVM looks for libcuda.so.1 and libcudart.so.13 on LD_LIBRARY_PATH"
         raise MissingToolError("NVIDIA's driver or CUDA's runtime library", remedy)
-    if not tvm.cuda(0).exist:
-        raise MissingToolError("a CUDA device", "nvidia-smi must list one")
+    if not tvm.cuda(device).exist:
+        raise MissingToolError(f"CUDA device {device}", "nvidia-smi must list it")
     if cuda_compiler() is None:
-        raise MissingToolError("a compiler of CUDA sources", "pip install cuda-bindings, or put nvcc on the PATH")
+        raise MissingToolError("a compiler of CUDA sources", COMPILER_REMEDY)

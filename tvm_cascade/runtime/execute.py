@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +15,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_cascade.runtime.cuda import choose_compiler
+from tvm_cascade.errors import UsageError
+from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
 
 
 def host_target() -> tvm.target.Target:
@@ -38,12 +41,15 @@ def stage_pipeline() -> tvm.ir.transform.Pass:
     )
 
 
-def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None) -> Any:
-    """An executable for `relax.VirtualMachine`; the target defaults to this machine's CPU."""
+def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None, code: CudaCode | None = None) -> Any:
+    """An executable for `relax.VirtualMachine`; the target defaults to this machine's CPU.
+
+    `code`: for CUDA, the machine code to make; None: that of the target's architecture, without fast arithmetic.
+    """
     target = target or host_target()
-    if target.kind.name == "cuda":
-        choose_compiler()
-    with target:  # TVM compiles CUDA sources for the current target's architecture
+    if target.kind.name != "cuda":
+        return tvm.compile(mod, target, relax_pipeline=stage_pipeline())
+    with compiled_as(code or CudaCode((str(target.attrs["arch"]),))), target:
         return tvm.compile(mod, target, relax_pipeline=stage_pipeline())
 
 
@@ -57,20 +63,35 @@ def threads() -> int:
 
 
 class Session:
-    """A compiled module on a device, to be run and timed."""
+    """A compiled module on a device, to be run and timed, by one thread at a time: runs share one arena."""
 
     def __init__(self, executable: Any, device: Any = None, function: str = "main") -> None:
         self.device = device if device is not None else tvm.cpu()
         self._machine = relax.VirtualMachine(executable, self.device)
         self._function = self._machine[function]
+        self._turn = threading.Lock()
 
     def run(self, *inputs: np.ndarray) -> list[np.ndarray]:
-        """Outputs as arrays, in order."""
-        result = self._function(*(tvm.runtime.tensor(np.ascontiguousarray(x), self.device) for x in inputs))
-        return [r.numpy() for r in result] if _is_sequence(result) else [result.numpy()]
+        """Outputs as arrays, in order. Raises `UsageError` while another thread runs this session."""
+        with self._alone():
+            result = self._function(*(tvm.runtime.tensor(np.ascontiguousarray(x), self.device) for x in inputs))
+            return [r.numpy() for r in result] if _is_sequence(result) else [result.numpy()]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._turn.acquire(blocking=False):
+            raise UsageError("two threads run one session, whose arena they would share: make one for each thread")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def times_ms(self, inputs: Sequence[np.ndarray], repeats: int, warm_up: int = 3) -> list[float]:
         """Wall-clock milliseconds of `repeats` runs, after `warm_up` runs."""
+        with self._alone():
+            return self._times_ms(inputs, repeats, warm_up)
+
+    def _times_ms(self, inputs: Sequence[np.ndarray], repeats: int, warm_up: int) -> list[float]:
         held = [tvm.runtime.tensor(np.ascontiguousarray(x), self.device) for x in inputs]
         for _ in range(warm_up):
             self._function(*held)

@@ -18,10 +18,11 @@ from tvm_cascade.cost.interface import Groups, OpFeatures
 from tvm_cascade.cost.packing import pack
 from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel.units import UnitGraph
-from tvm_cascade.passes.schedule_stages import PARALLEL_WORK, work_of
+from tvm_cascade.passes.schedule_stages import PARALLEL_WORK
 from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
+from tvm_cascade.passes.stage_lanes import work_of
 from tvm_cascade.passes.stage_merge import merge_units
 from tvm_cascade.runtime.execute import host_target, threads
 from tvm_cascade.schedules.stages.stage_records import TunedKernels

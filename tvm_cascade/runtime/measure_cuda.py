@@ -21,7 +21,6 @@ from tvm_cascade.runtime.measure import NetworkRunner, Timer, device_name
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
 
 _COPIES = 16  # copies of a stage in one CUDA graph, which share its launch
-_STREAMS = 8  # groups that are priced as concurrent, at most
 
 
 class CudaRunner(NetworkRunner):
@@ -31,8 +30,6 @@ class CudaRunner(NetworkRunner):
     without a GPU.
     """
 
-    workers = _STREAMS
-
     def __init__(
         self,
         net: StageGraph,
@@ -40,14 +37,19 @@ class CudaRunner(NetworkRunner):
         target: str = "cuda",
         device: str = "cuda:0",
         metaschedule: str | Path | None = None,
+        streams: int | None = None,
     ) -> None:
-        """`metaschedule`: folder with records of tuned kernels; None: all by dlight's schedules."""
+        """`metaschedule`: folder with records of tuned kernels; None: all by dlight's schedules.
+
+        `streams`: groups that are priced as concurrent, at most; None: as many as there are units.
+        """
         super().__init__(net, units, cpu=False)
+        self.workers = streams or len(units.units)
         self._place, self._cuda = device, device.startswith("cuda")
-        if self._cuda:
-            require_cuda()
         self._device: Any = tvm.runtime.device(device)
-        self.target = with_architecture(target) if self._cuda else target
+        if self._cuda:
+            require_cuda(self._device.index)
+        self.target = with_architecture(target, self._device.index) if self._cuda else target
         self._tuned = TunedKernels(metaschedule, self.target)
         self.device = device_name(f"cuda:{self._device.device_name}" if self._cuda else device, self._tuned)
 

@@ -73,7 +73,7 @@ def _measured(net: StageGraph, options: Options, asked: StagesRequest, progress:
     tuned: Report | None = None
     if asked.metaschedule is not None:
         tuned = tune_stages(net, units, asked.metaschedule, asked.target, None, Search(asked.trials), progress)
-    model = measured_model(net, units, asked.database, asked.target, asked.metaschedule)
+    model = measured_model(net, units, asked.database, asked.target, asked.metaschedule, options.s)
     pricing: CostModel = model
     if asked.load is not None:
         data, text = _run(net.graph, asked, options, model)
@@ -104,16 +104,17 @@ def measured_model(
     database: str | Path | None,
     target: str = "llvm",
     metaschedule: str | Path | None = None,
+    streams: int | None = None,
 ) -> MeasuredCost:
     """Costs measured on this machine: its CPU, or its GPU for `cuda`. Raises `MissingToolError` where it has none.
 
-    `metaschedule`: folder with records of the tuned kernels to measure.
+    `metaschedule`: folder with records of the tuned kernels to measure. `streams`: of a GPU; None: one for each unit.
     """
     if target.startswith("cuda"):
         from tvm_cascade.runtime.measure_cuda import CudaRunner
 
         try:
-            runner: Runner = CudaRunner(net, units, target, metaschedule=metaschedule)
+            runner: Runner = CudaRunner(net, units, target, metaschedule=metaschedule, streams=streams)
         except MissingToolError as error:
             raise MissingToolError(error.tool, f"{error.remedy}; --cost analytic needs none of it") from None
     else:

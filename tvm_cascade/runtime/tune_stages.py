@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from tvm_cascade.passes.stage_cuda import cuda_target, schedule_cuda
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import Spec, build_kernels
 from tvm_cascade.passes.stage_program import plan_program
-from tvm_cascade.runtime.cuda import choose_compiler, has_cuda, require_cuda, with_architecture
+from tvm_cascade.runtime.cuda import has_cuda, require_cuda, with_architecture
+from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
 from tvm_cascade.runtime.execute import host_target
 from tvm_cascade.schedules.stages.cpu_float import schedule_cpu
+from tvm_cascade.schedules.stages.cuda_default import architecture_of
 from tvm_cascade.schedules.stages.stage_records import KernelRecords, record_target
 from tvm_cascade.schedules.stages.stage_tuning import Machine, Report, tune
 from tvm_cascade.schedules.tuning.in_process import local_pair, tensor_of
@@ -53,10 +56,11 @@ def tune_stages(
         specs = [Spec(k) for unit in units.kernels for k in unit if not all(graph.ops[i].view for i in k)]
         kernels = build_kernels(net, specs, cpu)
     else:
-        program = plan_program(net, units, schedule)
+        program = plan_program(net, units, schedule, captured=not cpu)
         kernels = build_kernels(net, program.specs, cpu, program.slices)
     machine: Callable[[], Machine] = CpuMachine if cpu else lambda: CudaMachine(target)
-    return tune([k.func for k in kernels], KernelRecords(folder), machine, record_target(target), search, progress)
+    with nullcontext() if cpu else compiled_as(CudaCode((architecture_of(target),))):
+        return tune([k.func for k in kernels], KernelRecords(folder), machine, record_target(target), search, progress)
 
 
 class _LocalMachine:
@@ -102,7 +106,6 @@ class CudaMachine(_LocalMachine):
 
     def __init__(self, target: str) -> None:
         require_cuda()
-        choose_compiler()
         self.target = cuda_target(target)
         super().__init__(self.target, tvm.cuda(0))
         self.records_as = record_target(target)

@@ -1,0 +1,80 @@
+"""dlight's default schedules for CUDA, and the targets that they are made for.
+
+A rule of dlight's that raises on a kernel, as its GEMV does on the attention of a single token, counts as one that does
+not apply: the next rule is asked, and the logger `tvm_cascade` tells.
+"""
+
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import tvm
+
+from tvm_cascade.errors import GraphError, UsageError
+
+LOG = logging.getLogger("tvm_cascade")
+
+
+def architecture_of(target: str) -> str:
+    """The architecture in a target such as `cuda -arch=sm_90`. Raises `UsageError` where it has none, or no such name."""
+    given = next((w.split("=", 1)[1] for w in target.split() if w.startswith("-arch=")), "")
+    if re.fullmatch(r"sm_\d+[af]?", given) is None:
+        said = f"{given} is no architecture" if given else f"'{target}' has no architecture"
+        raise UsageError(f"{said}: give one, as in --arch sm_90 or the target 'cuda -arch=sm_90'")
+    return given
+
+
+def cuda_target(target: str) -> tvm.target.Target:
+    """TVM's target for `cuda -arch=sm_90`. Raises `UsageError` without an architecture."""
+    limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
+    host = tvm.target.Target("llvm")
+    return tvm.target.Target({"kind": "cuda", "arch": architecture_of(target), **limits}, host=host)
+
+
+def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
+    """Apply the first of dlight's rules that applies to every kernel that is not scheduled yet.
+
+    Raises `GraphError` for a kernel that none can schedule.
+    """
+    from tvm.s_tir import dlight  # slow to import
+
+    gpu: Any = dlight.gpu
+    rules = [_Guarded(rule()) for rule in (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)]
+    with cuda_target(target):
+        apply: Any = dlight.ApplyDefaultSchedule(*rules)
+        made = apply(mod)
+    for rule in rules:
+        rule.tell()
+    for var, func in made.functions.items():
+        if isinstance(func, tvm.tirx.PrimFunc) and not (func.attrs or {}).get("tirx.is_scheduled"):
+            raise GraphError(f"the kernel {var.name_hint} has no schedule for CUDA: leave it out with --until")
+    return made
+
+
+class _Guarded:
+    """A rule of dlight's whose failures are noted instead of raised."""
+
+    def __init__(self, rule: Any) -> None:
+        self._rule = rule
+        self._failed: list[str] = []
+
+    def apply(self, func: Any, target: Any, tunable: bool) -> Any:
+        """dlight's interface: a schedule, or None where the rule does not apply, or failed."""
+        try:
+            return self._rule.apply(func, target, tunable)
+        except Exception as error:  # assertions, and whatever TVM raises of a schedule
+            lines = str(error).strip().splitlines() or [""]
+            self._failed.append(f"{type(error).__name__} {lines[0][:120]}".strip())
+            return None
+
+    def tell(self) -> None:
+        """Log how many kernels the rule failed on, if any."""
+        if self._failed:
+            name, many = type(self._rule).__name__, len(self._failed)
+            LOG.info(
+                "dlight's rule %s failed on %d kernels (%s): other rules scheduled them", name, many, self._failed[0]
+            )
