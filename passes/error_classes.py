@@ -12,7 +12,7 @@ from typing import Any
 from tvm_cascade.errors import GraphError, InfeasibleError, UsageError, ValidationError
 from tvm_cascade.schedules.tir import tvm_ffi
 
-_INFEASIBLE = re.compile(r"needs (\d+) bytes, (\d+) available; peak at (.*); (.*)", re.DOTALL)
+_INFEASIBLE = re.compile(r"needs (\d+) bytes, (\d+) available, \d+ bytes missing; peak at (.*); (.*)", re.DOTALL)
 
 
 class _Infeasible(InfeasibleError):

@@ -83,6 +83,8 @@ def plan(
     sram : int or str, optional
         Cap on the arena, in bytes or as "64KiB"; None plans the smallest arena at no extra multiply-accumulates, within
         `max_time`.
+    ram : int or str, optional
+        Cap on all RAM of the linked image: arena, stack, data and bss. `plan` takes 256 bytes for what is not the arena.
     max_macs : float
         Multiply-accumulates allowed, as a factor of the network's.
     max_time : float
@@ -106,7 +108,7 @@ def plan(
         Seconds after which searches end with the best plan so far, never one larger than that of `layerwise`; the result is
         `limited` then. None: searches end by themselves, and results do not depend on the machine.
     clock : int or str, optional
-        The core's, in Hz or as "168MHz": estimated cycles are told in milliseconds too.
+        Hz of the core, or "168MHz": estimated cycles are told in milliseconds too.
 
     Raises
     ------
@@ -117,12 +119,16 @@ def plan(
     UsageError
         An unknown option, or a value that an option cannot have.
     """
-    started = time.perf_counter()
-    request = request_of(target, options, PLAN_OPTIONS)
+    return _plan(model, request_of(target, options, PLAN_OPTIONS), progress)
+
+
+def _plan(model: Model, request: Request, progress: Progress) -> PlanResult:
+    """The plan of a request, described with its whole frontier."""
+    started, target = time.perf_counter(), request.target
     core, counts = kernel_target(target, get_core(target).backend), with_shipped(request.kernels.database)
     loaded = pipeline.load(model, request.load, progress)
     with SearchMonitor(request.plan.time_limit) as limit:
-        planned = pipeline.plan(loaded, request.plan, KernelSource(core, counts), progress)
+        planned = pipeline.plan(loaded, request.plan.within_ram(), KernelSource(core, counts), progress)
         made = planned.prepared
         flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=flash)
@@ -176,16 +182,12 @@ def compile(
         As in `plan`.
     """
     from tvm_cascade import compilation
-    from tvm_cascade.compiled import keep, key_of
 
     started, folder = time.perf_counter(), checks.path("output", output)
     request = request_of(target, options, COMPILE_OPTIONS)
     compilation.require_free(folder)
     build = compilation.build_options(request)
-    key = key_of(model, request, build.cache)
-    made = compilation.compiled(model, request, build, key, progress)
-    written = compilation.write_project(folder, made, request, build, progress)
-    keep(key, made, build.cache)
+    made, written = compilation.project(model, folder, request, build, progress)
     build.cache.trim()
     result = compilation.describe_project(made.told, request, folder, build, written, time.perf_counter() - started)
     if request.emit.report is not None:

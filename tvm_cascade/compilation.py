@@ -12,26 +12,28 @@ from tvm.ir.transform import PassContext
 
 from tvm_cascade import pipeline
 from tvm_cascade.cache import NO_CACHE, Cache, cache_folder
-from tvm_cascade.compiled import Compiled, read
+from tvm_cascade.compiled import Compiled, keep, key_of, read
 from tvm_cascade.cores import get_core, kernel_target
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.micro import firmware
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.count import counter_of, require_counter
 from tvm_cascade.micro.toolchain import find_tool
+from tvm_cascade.micro.total_ram import RamExceededError
 from tvm_cascade.micro.write_image import BuildOptions
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.passes.plan_network import plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.publish import publish
-from tvm_cascade.request import KernelRequest, Request
+from tvm_cascade.request import LEAST_BESIDE, KernelRequest, Request
 from tvm_cascade.results import CompileResult, PlanResult
 from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.schedules.tuning.tune import shipped, with_shipped
 from tvm_cascade.search_monitor import SearchMonitor
 
 Progress = Callable[[str], None]
+_TRIES = 4  # plans at most, each with what was needed beside the one before
 
 
 def build_options(request: Request) -> BuildOptions:
@@ -47,13 +49,18 @@ def build_options(request: Request) -> BuildOptions:
     if target.name == "host":
         if board not in (None, "host"):
             raise UsageError(f"target host runs on board host, not {board}")
+        if request.plan.ram is not None:
+            raise UsageError(
+                "--ram caps the RAM of a board's image: compile for a --target, or cap the arena by --sram"
+            )
         return BuildOptions(target, None, request.emit.optimise, backend, cache)
     made_for = load_board(board or target.default_board)
     if request.kernels.metaschedule is not None:
         raise UsageError(f"MetaSchedule measures on this machine: compile for the target host, not {target.name}")
     made_for.require_target(target)
     find_tool(target.family.gcc, target.family.compiler_remedy)
-    return BuildOptions(target, made_for, request.emit.optimise, backend, cache)
+    ram = None if request.plan.ram is None else int(request.plan.ram)
+    return BuildOptions(target, made_for, request.emit.optimise, backend, cache, ram)
 
 
 def plan_for(
@@ -96,6 +103,35 @@ def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[Pre
         return made
 
     return tune
+
+
+def project(
+    model: pipeline.Model, folder: Path, request: Request, build: BuildOptions, progress: Progress
+) -> tuple[Compiled, firmware.Written]:
+    """Compile `model` and write its project, under the cap on all RAM where there is one; what may be kept is cached.
+
+    What an image needs beside its arena is known once it is linked: where it was more than thought, the network is planned
+    again. Raises `InfeasibleError` where the image cannot obey the cap.
+    """
+    beside, exceeded = LEAST_BESIDE, None
+    for _ in range(_TRIES):
+        asked = replace(request, plan=request.plan.within_ram(beside))
+        key = key_of(model, asked, build.cache)
+        try:
+            made = compiled(model, asked, build, key, progress)
+        except InfeasibleError as error:
+            own = build.ram is None or asked.plan.sram == request.plan.sram  # the cap that was too small
+            raise error if own else error.beside(beside, int(build.ram or 0)) from None
+        try:
+            written = write_project(folder, made, asked, build, progress)
+        except RamExceededError as error:
+            beside, exceeded = error.other, error
+            progress(f"{made.told.name}: {error.other} bytes beside the arena; planning again")
+            continue
+        keep(key, made, build.cache)
+        return made, written
+    assert exceeded is not None
+    raise exceeded
 
 
 def compiled(
@@ -167,4 +203,5 @@ def describe_project(
         elf=written.elf,
         files=written.files,
         ram_weight_bytes=written.ram_weight_bytes,
+        stack_bytes=written.stack_bytes,
     )

@@ -118,12 +118,19 @@ class InfeasibleError(CascadeError):
     exit_status = 1
 
     def __init__(self, needed: int, available: int, culprits: Sequence[str], remedy: str) -> None:
-        at_peak = ", ".join(culprits)
-        super().__init__(f"needs {needed} bytes, {available} available; peak at {at_peak}; {remedy}")
+        at_peak, missing = ", ".join(culprits), max(0, needed - available)
+        super().__init__(
+            f"needs {needed} bytes, {available} available, {missing} bytes missing; peak at {at_peak}; {remedy}"
+        )
         self.needed = needed
         self.available = available
         self.culprits = self.operators = tuple(culprits)
         self.remedy = remedy
+
+    def beside(self, other: int, available: int) -> InfeasibleError:
+        """The same of a cap on more than the arena: `other` bytes are needed beside it, `available` are there in all."""
+        told = f"{other} of them beside the arena; {self.remedy}"
+        return InfeasibleError(self.needed + other, available, self.culprits, told)
 
     def to_dict(self) -> Error:
         return {**super().to_dict(), "needed_bytes": self.needed, "available_bytes": self.available}

@@ -21,6 +21,7 @@ class ValidateKeywords(TypedDict, total=False):
     """Keywords of planning, which `validate` takes beside its own."""
 
     sram: int | str | None
+    ram: int | str | None
     max_macs: float
     max_time: float
     stream_input: bool

@@ -7,7 +7,7 @@ defaults are the same everywhere. Properties of a machine and its back end are n
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,9 @@ OptionalPath = Annotated[Path | None, checks.optional(checks.path)]
 OptionalPicture = Annotated[Path | None, checks.optional(checks.picture)]
 OptionalBoard = Annotated[str | None, checks.optional(checks.name_or_path)]
 OptionalCount = Annotated[int | None, checks.optional(checks.whole(0))]
+LEAST_BESIDE = (
+    256  # bytes of RAM that every image takes beside its arena: an exception's frame and those of a few calls
+)
 TimeLimit = Annotated[float | None, checks.optional(checks.seconds)]  # seconds of searching; None: to its end
 
 
@@ -73,6 +76,9 @@ class PlanRequest(Asked):
     """Options of planning; the defaults give the smallest arena at no extra multiply-accumulates."""
 
     sram: Annotated[int | str | None, checks.cap] = None  # bytes of arena at most; None: as few as possible
+    ram: Annotated[int | str | None, checks.optional(checks.size)] = (
+        None  # bytes of RAM of the linked image at most, in all
+    )
     max_macs: Annotated[float, checks.factor(1.0, 1e6)] = 1.0  # multiply-accumulates, as a factor of the network's
     max_time: Annotated[float, checks.factor(1.0)] = 1.2  # without a cap: instructions, as a factor of steps by rows
     stream_input: Annotated[bool, checks.flag] = False  # inputs arrive row by row through a callback
@@ -81,6 +87,13 @@ class PlanRequest(Asked):
     granularity: Annotated[str, checks.choice("row", "pixel", "auto")] = "auto"  # of rolling buffers
     rewrite: Annotated[bool | None, checks.optional(checks.flag)] = None  # None: quantized networks, bit for bit
     time_limit: TimeLimit = None  # the best plan that is found in this time
+
+    def within_ram(self, beside: int = LEAST_BESIDE) -> Self:
+        """The same under a cap on the arena that leaves `beside` bytes of `ram` to the rest of the image."""
+        if self.ram is None:
+            return self
+        cap = max(0, int(self.ram) - beside)
+        return replace(self, sram=cap if self.sram is None else min(cap, int(self.sram)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,7 @@ class CompileResult(PlanResult):
     elf: str | None = None  # relative to `folder`
     files: tuple[str, ...] = ()
     ram_weight_bytes: int = 0  # of `ram_bytes`: weights that are copied there
+    stack_bytes: int | None = None  # reserve of the image under a cap on all RAM; None without one
 
     def to_dict(self) -> schema.Compilation:
         """The JSON object of `tvm-cascade compile --json`."""
@@ -187,6 +188,7 @@ class CompileResult(PlanResult):
             "ram_bytes": self.ram_bytes,
             "flash_bytes": self.flash_bytes,
             "ram_weight_bytes": self.ram_weight_bytes,
+            "stack_bytes": self.stack_bytes,
             "elf": self.elf,
             "files": list(self.files),
         }
@@ -196,6 +198,10 @@ class CompileResult(PlanResult):
         lines = [summary(self.plan, self.bounds)]
         if self.ram_bytes is not None:
             lines += [f"RAM             {self.ram_bytes} bytes of arena, data and bss in the image, without the stack"]
+            if self.stack_bytes is not None:
+                lines += [
+                    f"stack           {self.stack_bytes} bytes at most, by its calls: {self.ram_bytes + self.stack_bytes} in all"
+                ]
             if self.ram_weight_bytes:
                 lines += [f"weights in RAM  {self.ram_weight_bytes} of these bytes, copied there by the first run"]
             lines += [f"flash           {self.flash_bytes} bytes of code, weights and tables"]

@@ -2,7 +2,7 @@
 
 Every operator's step is written as the driver has it (`schedules.driver.lower_plan`), whatever form of kernel it calls, and
 counted for a sample of the steps of the plan; each kernel's count is multiplied by the rate of its family. An operator's
-cycles are its instructions times the cycles that one of its core takes (`cores.step_model`).
+cycles are its instructions times the cycles that one takes in kernels of its family.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvm_cascade.schedules.tir import Var, tirx
 from tvm_cascade.schedules.tuning.counting import Task
 from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, read, sampled, taken
 from tvm_cascade.schedules.tuning.known_values import Env
-from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped
+from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped, shipped_cycles
 
 _STEPS = 96  # most steps of an operator that are looked at
 _STRIPES = 6  # most stripes
@@ -36,12 +36,14 @@ class PlanCounter:
 
     def __init__(self, target: KernelTarget, rates: Rates | None = None) -> None:
         self.target, self.rates = target, rates or shipped()
+        self._otherwise = (target.core.steps or CORTEX_M4).cycle
         self._library = Library(target.core)
         self._kept: list[BuiltKernel | None] = []  # for what is used is not written anew
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> list[Work]:
         """Estimated work of one inference, by operator; `kernels` are those that the plan calls (None for views)."""
         self._kept += kernels
+        cycles = [self._otherwise] * len(kernels)  # of an instruction, by operator
         functions: dict[str, Function] = {}
         factors: dict[str, float] = {}
         names: list[list[str]] = []
@@ -54,6 +56,7 @@ class PlanCounter:
                     dtype = plan.graph.tensors[op.outputs[0]].dtype
                     family = Family.of(op.kind + kernel.suffix, dtype, kernel.variants[k].rule)
                     factors[names[-1][-1]] = self.rates.rate(self.target, family)
+                    cycles[op.index] = shipped_cycles().rate(self.target, family, self._otherwise)
         driver = Driver(plan, kernels, names, False, "fetch", None)
         counter = Counter(self.target.core, functions, factors, _flash(driver))
         total = [0.0] * len(plan.graph.ops)
@@ -63,8 +66,7 @@ class PlanCounter:
             for position, o in enumerate(steps):
                 fetched = _FETCH + _COMPARE * position if actors > 1 else 0.0
                 total[o] += _operator(driver, counter, index, o, trace[o], fetched)
-        cycle = (self.target.core.steps or CORTEX_M4).cycle
-        return [Work(n, n * cycle) for n in total]
+        return [Work(n, n * cycle) for n, cycle in zip(total, cycles, strict=True)]
 
 
 def task_instructions(task: Task, core: Core) -> float:

@@ -4,6 +4,9 @@ A rate belongs to a core with a back end, and to a family of kernels: kind of op
 without its parameters, and with them where several shapes were counted. `benchmarks/estimates.py` counts kernels of every
 family in the emulator and writes the file; the rate is the one of least largest error. Families and cores that were not
 counted get the rates of the nearest ones that were.
+
+Cycles per instruction are kept in the same way (`CYCLES`), by core and family: `benchmarks/cycles.py` times the blocks of code
+that the emulator ran.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.tuning.tune import device
 
 SHIPPED = Path(__file__).parents[1] / "data" / "rates.json"
+CYCLES = SHIPPED.with_name("cycles.json")
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,8 @@ class Rates:
 
     rates: Mapping[str, Mapping[str, float]]
 
-    def rate(self, target: KernelTarget, family: Family) -> float:
-        """The rate of a family on a core: counted, or that of families alike; 1 where there are none."""
+    def rate(self, target: KernelTarget, family: Family, otherwise: float = 1.0) -> float:
+        """The rate of a family on a core: counted, or that of families alike; `otherwise` where there are none."""
         backend = target.backend
         known = (
             self.rates.get(device(target)) or self.rates.get(f"{target.core.compatible.get(backend)} {backend}") or {}
@@ -63,7 +67,7 @@ class Rates:
         for alike in kin:
             if found := [rate for key, rate in known.items() if alike(Family.of(*key.split("|")))]:
                 return median(found)
-        return 1.0
+        return otherwise
 
     def save(self, path: Path) -> None:
         """Writes the rates to a file, families sorted, to three digits."""
@@ -74,4 +78,14 @@ class Rates:
 @lru_cache(maxsize=1)
 def shipped() -> Rates:
     """The rates that come with the package."""
-    return Rates(json.loads(SHIPPED.read_text(encoding="utf-8")) if SHIPPED.is_file() else {})
+    return _read(SHIPPED)
+
+
+@lru_cache(maxsize=1)
+def shipped_cycles() -> Rates:
+    """The cycles per instruction that come with the package."""
+    return _read(CYCLES)
+
+
+def _read(path: Path) -> Rates:
+    return Rates(json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {})

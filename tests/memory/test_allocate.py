@@ -81,7 +81,8 @@ def test_a_capacity_stops_the_search_and_proves_its_absence() -> None:
     problem = lives((4, 0, 2), (4, 3, 8), (4, 0, 8), (4, 9, 20), capacity=8)
     assert allocate(problem).peak <= 8
     with pytest.raises(
-        InfeasibleError, match="needs 8 bytes, 7 available; peak at buffer 0, buffer 2; these live together"
+        InfeasibleError,
+        match="needs 8 bytes, 7 available, 1 bytes missing; peak at buffer 0, buffer 2; these live together",
     ):
         allocate(Problem(problem.buffers, 7))
 

@@ -118,6 +118,8 @@ TIME_LIMIT = option(PlanRequest, "time_limit", "End searches after S seconds, wi
 _PLANNING = (
     option(PlanRequest, "sram", "Cap on the arena; the cheapest plan within it. [default: min, the smallest arena at no extra "
            "multiply-accumulates, within --max-time]", metavar="SIZE|min", callback=parse_cap),
+    option(PlanRequest, "ram", "Cap on all RAM of the linked image: arena, stack (the bound of its calls), data and bss. `plan`, "
+           "which links nothing, takes 256 bytes of it for what is not the arena."),
     option(PlanRequest, "max_macs", "Allow recomputation up to F times the network's multiply-accumulates: stripes, channels "
            "in groups.", metavar="F"),
     option(PlanRequest, "max_time", "Without a cap: instructions that smaller steps may be estimated to cost, as a factor of "

@@ -193,12 +193,17 @@ def load_board(name_or_path: str | Path) -> Board:
             raise UsageError(
                 f"unknown board {text!r}; known: {', '.join(list_boards())}, or the path of a board's .json file"
             )
-    reader = _Reader(str(path))
     try:
-        source = path.read_text(encoding="utf-8")
-        data = json.loads(source, object_pairs_hook=reader.distinct)
+        return read_board(path.read_text(encoding="utf-8"), path)
     except OSError as error:
         raise UsageError(f"board file {path}: {error.strerror}") from None
+
+
+def read_board(source: str, path: Path) -> Board:
+    """The board that the text of a board file describes; `path` is for messages. Raises `UsageError` as `load_board`."""
+    reader = _Reader(str(path))
+    try:
+        data = json.loads(source, object_pairs_hook=reader.distinct)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"board file {path} is no JSON: {error}") from None
     return replace(reader.board(data), source=source)

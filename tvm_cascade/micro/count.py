@@ -47,7 +47,7 @@ def counter_of(
 
     def count(tasks: Sequence[Task]) -> list[Count]:
         made: list[Count] = []
-        for batch in _batches(tasks):
+        for batch in batches(tasks):
             progress(f"counting kernels in {board.qemu_machine}: {len(made)} of {len(tasks)} done")
             with tempfile.TemporaryDirectory(prefix="tvm-cascade-count-") as folder:
                 made += _count(Path(folder), batch, target, board, backend, jobs)
@@ -56,7 +56,7 @@ def counter_of(
     return count
 
 
-def _batches(tasks: Sequence[Task]) -> list[list[Task]]:
+def batches(tasks: Sequence[Task]) -> list[list[Task]]:
     batches: list[list[Task]] = []
     size = _BATCH_BYTES + 1
     for task in tasks:
@@ -69,7 +69,10 @@ def _batches(tasks: Sequence[Task]) -> list[list[Task]]:
     return batches
 
 
-def _count(folder: Path, tasks: Sequence[Task], target: Core, board: Board, backend: str, jobs: int) -> list[Count]:
+def counting_image(
+    folder: Path, tasks: Sequence[Task], target: Core, board: Board, backend: str, jobs: int = 2
+) -> Path:
+    """Build an image in `folder` whose function `run_<k>` makes all calls of task k, one task after the other."""
     copy_runtime(folder, target)
     blob, places = _constants(tasks)
     (folder / "blob.bin").write_bytes(blob)
@@ -83,7 +86,12 @@ def _count(folder: Path, tasks: Sequence[Task], target: Core, board: Board, back
     (folder / "main.c").write_text(_main(tasks, places, kernels), encoding="utf-8")
     sources = {name: ("-w",) for name in ("main.c", "startup.c", "port_semihosting.c", "blob.S")}
     built = link(Program("count", folder, target, "balanced", sources, objects, 0), board, folder / "build", jobs)
-    return list(map(Count, _run(built.elf, board, len(tasks)), _sizes(built.elf, target, len(tasks))))
+    return built.elf
+
+
+def _count(folder: Path, tasks: Sequence[Task], target: Core, board: Board, backend: str, jobs: int) -> list[Count]:
+    elf = counting_image(folder, tasks, target, board, backend, jobs)
+    return list(map(Count, _run(elf, board, len(tasks)), _sizes(elf, target, len(tasks))))
 
 
 def _constants(tasks: Sequence[Task]) -> tuple[bytes, list[list[int]]]:

@@ -123,7 +123,7 @@ def run_without_inputs(elf: Path, board: Board, timeout_s: float) -> tuple[int, 
 
     Raises `UsageError` for a board without an emulator, `MissingToolError` without QEMU, `ToolError` on a timeout.
     """
-    command = _command(find_qemu(board), elf, board)
+    command = emulator_command(board, elf)
     (elf.parent / "inputs.bin").write_bytes(b"")
     try:
         done = subprocess.run(
@@ -144,10 +144,13 @@ def find_qemu(board: Board) -> str:
     return qemu
 
 
-def _command(qemu: str, elf: Path, board: Board) -> list[str]:
-    """QEMU's command line: 128 ns of virtual time per instruction, files through semihosting."""
+def emulator_command(board: Board, elf: Path) -> list[str]:
+    """QEMU's command line: 128 ns of virtual time per instruction, files through semihosting.
+
+    Raises what `find_qemu` raises.
+    """
     return [
-        qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments,
+        find_qemu(board), "-M", str(board.qemu_machine), *board.family.qemu_arguments,
         "-kernel", str(elf.resolve()), "-icount", "shift=7",
         "-display", "none", "-monitor", "none", "-serial", "none",
         "-semihosting-config", "enable=on,target=native",
@@ -163,7 +166,7 @@ class _Job:
         (folder / "inputs.bin").write_bytes(struct.pack("<I", pattern) + b"".join(_START + data for data in packed))
         with (folder / "console.txt").open("wb") as console:
             self.process = subprocess.Popen(
-                _command(qemu, elf, board), cwd=folder, stdin=subprocess.DEVNULL, stdout=console, stderr=console
+                emulator_command(board, elf), cwd=folder, stdin=subprocess.DEVNULL, stdout=console, stderr=console
             )
 
     def stop(self) -> None:

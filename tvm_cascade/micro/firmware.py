@@ -21,6 +21,7 @@ from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.placement import place_io
 from tvm_cascade.micro.toolchain import BuildResult, MemoryOverflowError, build_image
+from tvm_cascade.micro.total_ram import within_ram
 from tvm_cascade.micro.user_files import file_digests, keep_users_files, users_files
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.pipeline import Planned, lower
@@ -40,6 +41,7 @@ class Written:
     files: tuple[str, ...]
     network: tuple[str, ...] = ()  # the network's own among `files`
     ram_weight_bytes: int = 0  # of `ram_bytes`, weights that are copied to RAM
+    stack_bytes: int | None = None  # reserve under a cap on all RAM; None without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ def write(
     chosen = asdict(options) | {"emit": build.backend, "optimise": build.optimise, "hook": hook}
     write_metadata(image, _of_plan(plan, chosen) | {"image": of_image, "host": host, "written": file_digests(folder)})
     files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    return Written(ram, flash, elf, tuple(files), tuple(network.files), network.ram_weight_bytes)
+    stack = None if built is None else built.stack_bytes
+    return Written(ram, flash, elf, tuple(files), tuple(network.files), network.ram_weight_bytes, stack)
 
 
 def _build(
@@ -102,7 +105,8 @@ def _build(
     assert board is not None
     progress(f"{image.name}: compiling for {image.target.name}, linking for {board.name}")
     try:
-        return build_image(image, board, cache=build.cache)
+        built = build_image(image, board, cache=build.cache)
+        return built if build.ram is None else within_ram(image, built, board, build.ram, build.cache)
     except MemoryOverflowError as error:
         raise _does_not_fit(error, board, plan, options) from None
 

@@ -78,6 +78,7 @@ class BuildResult:
     ram_bytes: int  # arena, data, bss; without the stack
     flash_bytes: int  # code, constants, initial values of data
     arena_bytes: int
+    stack_bytes: int | None = None  # reserve, where it is the bound of the calls (`micro.total_ram`)
 
     @property
     def other_ram_bytes(self) -> int:

@@ -33,6 +33,7 @@ class BuildOptions:
     optimise: str = "balanced"  # size, speed or balanced
     backend: str = "c"  # "c" or "obj": kernels as C99 or as an object
     cache: Cache = NO_CACHE  # of what is compiled
+    ram: int | None = None  # cap in bytes on all RAM of the image; None: that of the board
 
 
 def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: BuildOptions) -> Image:

@@ -1,0 +1,117 @@
+"""A cap on all RAM of an image: the stack's bound is that of its calls, and the linked image obeys the cap or is refused."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import tvm_cascade
+from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.micro.board_files import find_board
+from tvm_cascade.micro.elf import read_sections
+from tvm_cascade.micro.stack_bound import NoStackBoundError, deepest, read_functions
+from tvm_cascade.passes.cascade import Cascade
+from tvm_cascade.request import PlanRequest
+
+MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
+CALLS = """
+00000000 <Reset_Handler>:
+       0:\tb510      \tpush\t{r4, lr}
+       2:\tf7ff fffe \tbl\t100 <a>
+       6:\te7fe      \tb.n\t6 <Reset_Handler+0x6>
+
+00000100 <a>:
+     100:\te92d 4ff0 \tstmdb\tsp!, {r4, r5, r6, r7, r8, r9, sl, fp, lr}
+     104:\tb08d      \tsub\tsp, #52\t@ 0x34
+     106:\ted2d 8b04 \tvpush\t{d8-d9}
+     10a:\tf7ff fffe \tbl\t200 <b>
+     10e:\tb00d      \tadd\tsp, #52\t@ 0x34
+     110:\tb900      \tcbnz\tr0, 104 <a+0x4>
+
+00000200 <b>:
+     200:\tf84d ed08 \tstr.w\tlr, [sp, #-8]!
+     204:\te7fe      \tb.n\t300 <c>
+
+00000300 <c>:
+     300:\tf5ad 7d00 \tsub.w\tsp, sp, #512\t@ 0x200
+"""
+RISCV = """
+00000000 <Reset_Handler>:
+   0:\t1141                \taddi\tsp,sp,-16
+   2:\tff010113          \tjal\t100 <a>
+   6:\t0141                \taddi\tsp,sp,16
+
+00000100 <a>:
+   100:\t7139                \taddi\tsp,sp,-64
+   102:\t8082                \tret
+"""
+
+
+def test_the_longest_chain_of_calls_counts() -> None:
+    assert deepest(read_functions(CALLS)) == 8 + (36 + 52 + 16) + 8 + 512
+    assert deepest(read_functions(RISCV)) == 16 + 64
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("bl\t100 <a>", "a calls a|a calls b calls a"),
+        ("blx\tr3", "calls through a pointer"),
+        ("sub.w\tsp, sp, r3", "moves its stack pointer"),
+        ("add\tsp, r4", "moves its stack pointer"),
+        ("ldr.w\tsp, [r0]", "moves its stack pointer"),
+    ],
+)
+def test_what_has_no_bound_is_refused(line: str, why: str) -> None:
+    with pytest.raises(NoStackBoundError, match=why):
+        deepest(read_functions(CALLS.replace("str.w\tlr, [sp, #-8]!", line)))
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m0plus", "cortex-m55", "riscv32"])
+def test_the_image_obeys_it_and_its_stack_too(tmp_path: Path, emulator: None, quick_host: None, target: str) -> None:
+    board = {"board": "mps2-an385"} if target == "cortex-m0plus" else {}
+    smallest = tvm_cascade.compile(MODEL, target=target, output=tmp_path / "p", ram="9KiB", **board)
+    assert smallest.stack_bytes is not None and smallest.ram_bytes is not None and smallest.elf is not None
+    sections = {s.name: s for s in read_sections(smallest.folder / smallest.elf)}
+    assert sections[".stack"].bytes == smallest.stack_bytes
+    ram = [s for s in sections.values() if s.name in (".data", ".bss", ".stack")]
+    assert max(s.address + s.bytes for s in ram) - min(s.address for s in ram) <= 9 * 1024
+    done = tvm_cascade.run(smallest.folder)
+    assert done.ok and done.stack_bytes is not None
+    assert 0 < done.stack_bytes <= smallest.stack_bytes < done.stack_bytes + 200
+    own = find_board(smallest.folder, smallest.board)
+    assert (own.ram.bytes, own.stack_reserve) == (9 * 1024, smallest.stack_bytes)
+    assert f"{smallest.ram_bytes + smallest.stack_bytes} in all" in smallest.to_text()
+
+
+def test_a_cap_that_the_stack_breaks_is_planned_for_again(tmp_path: Path, emulator: None, quick_host: None) -> None:
+    told: list[str] = []
+    plain = tvm_cascade.compile(MODEL, target="cortex-m4", output=tmp_path / "p", ram="64KiB")
+    assert plain.stack_bytes is not None and plain.ram_bytes is not None
+    cap = plain.peak_bytes + 256  # for the arena that is best otherwise, and less than the stack takes
+    tight = tvm_cascade.compile(MODEL, target="cortex-m4", output=tmp_path / "q", ram=cap, progress=told.append)
+    assert tight.ram_bytes is not None and tight.stack_bytes is not None
+    assert tight.ram_bytes + tight.stack_bytes <= cap and tight.peak_bytes < plain.peak_bytes
+    assert any("planning again" in line for line in told)
+
+
+def test_what_cannot_obey_is_refused_and_not_written(tmp_path: Path, emulator: None, quick_host: None) -> None:
+    with pytest.raises(InfeasibleError, match=r"\d+ bytes missing") as caught:
+        tvm_cascade.compile(MODEL, target="cortex-m4", output=tmp_path / "p", ram=2000)
+    assert caught.value.available == 2000 and not (tmp_path / "p").exists()
+    assert f"{caught.value.needed - 2000} bytes missing" in str(caught.value)
+    with pytest.raises(UsageError, match="--ram caps the RAM of a board's image"):
+        tvm_cascade.compile(MODEL, target="host", output=tmp_path / "p", ram=20000)
+    with pytest.raises(UsageError, match="linked into no image"):
+        Cascade(PlanRequest(ram=20000))
+
+
+def test_a_plan_leaves_the_least_that_images_take() -> None:
+    assert PlanRequest(ram="16KiB").within_ram().sram == 16 * 1024 - 256
+    assert PlanRequest(ram="16KiB", sram=5000).within_ram().sram == 5000
+    assert PlanRequest(sram=5000).within_ram(300) == PlanRequest(sram=5000)
+    assert PlanRequest(ram=100).within_ram(300).sram == 0
+    assert json.loads(json.dumps(tvm_cascade.plan(MODEL, ram="9KiB").to_dict()))["peak_bytes"] <= 9 * 1024 - 256
