@@ -53,7 +53,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         import onnx
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-        from tvm_cascade.importers.onnx_branches import without_branches
+        from tvm_cascade.importers.onnx_control import without_control
         from tvm_cascade.importers.onnx_converters import CONVERTERS, Importer
         from tvm_cascade.importers.onnx_empty import without_empty
         from tvm_cascade.importers.onnx_folding import constant_operands, fold_pads, fold_shapes
@@ -73,9 +73,10 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         given = in_order(path, model)
         model = spell_out(as_floats(narrow_indices(given)))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
-        spelled = without_branches(expand_functions(model, shapes, known), shapes)
-        model = in_order(path, expand_functions(spelled, shapes, known))
+        spelled = without_control(expand_functions(model, shapes, known), shapes)
+        model = spell_out(in_order(path, expand_functions(spelled, shapes, known)))
         _check_filled(path, model)
+        _check_loops(path, given, model, shapes)
         _check_operators(path, given, model, known)
         ready = fold_pads(constant_operands(without_empty(fold_shapes(model, shapes), shapes)))
         imported = _imported(path, Importer(shapes, "float32"), given, ready)
@@ -126,11 +127,13 @@ def _computed(
     whose output has a shape that depends on values; None where none does."""
     from tvm_cascade.importers.onnx_cut import until_before
     from tvm_cascade.importers.onnx_folding import computed_shape
-    from tvm_cascade.importers.onnx_graph import computed_operand
+    from tvm_cascade.importers.onnx_graph import computed_operand, computed_window
 
     found = computed_operand(model) or (None if shapes is None else computed_shape(model, shapes))
     if found is None:
         return None
+    if window := computed_window(given, model):
+        model, found = given, window
     until = until_before(given, model, [found[0]])
     return LoadError(path, f"{found[1]}{_STATIC}", until and f"or {until}")
 
@@ -145,6 +148,14 @@ def _is_valid(model: Any) -> bool:
     except (checker.ValidationError, shape_inference.InferenceError):
         return False
     return True
+
+
+def _check_loops(path: Path, given: Any, model: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+    from tvm_cascade.importers.onnx_control import remaining_loop
+    from tvm_cascade.importers.onnx_cut import until_before
+
+    if found := remaining_loop(model, shapes):
+        raise LoadError(path, found[1], until_before(given, model, [found[0]]))
 
 
 def _check_operators(path: Path, given: Any, model: Any, known: Mapping[str, object]) -> None:

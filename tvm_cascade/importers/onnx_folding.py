@@ -182,7 +182,7 @@ def constant_operands(model: Any) -> Any:
     taken = set(tensor_names(graph))
     wanted = [name for n in graph.node for name in n.input[1 if n.op_type in _CONSTANT else len(n.input) :]]
     for name in (*wanted, *(o for n in graph.node if n.op_type in _STORED for o in n.output)):
-        nodes = _computation(name, producers, constants)
+        nodes = computation(name, producers, constants)
         if name and name not in constants and nodes:
             used = [constants[i] for i in {i for n in nodes for i in n.input} if i in constants]
             constants[name] = numpy_helper.from_array(evaluated(nodes, name, used, made), name)
@@ -193,7 +193,7 @@ def constant_operands(model: Any) -> Any:
     return made
 
 
-def _computation(name: str, producers: dict[str, Any], constants: dict[str, Any]) -> list[Any]:
+def computation(name: str, producers: dict[str, Any], constants: dict[str, Any]) -> list[Any]:
     """The nodes that compute `name` from constants, in order; none where it depends on an input of the model."""
     found: list[Any] = []
     waiting = [name]

@@ -3,7 +3,7 @@ that are computed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,26 @@ _SLICE = {1: "starts", 2: "ends", 3: "axes", 4: "steps"}
 _SIZES = {"Reshape": "shape", "Expand": "shape", "Tile": "repeats", "TopK": "k", "OneHot": "depth", "Split": "split"}
 _OPERANDS = {"Slice": _SLICE, "Pad": {1: "pads", 2: "constant_value", 3: "axes"}, "Resize": {2: "scales", 3: "sizes"}}
 _OPERANDS |= {name: {1: operand} for name, operand in _SIZES.items()}  # on which the shape of the output depends
+_OPERANDS |= {"Range": {0: "start", 1: "limit", 2: "delta"}}
+_WINDOWS: dict[str, dict[int, str]] = {f"{name}Window": {0: "size"} for name in ("Blackman", "Hamming", "Hann")}
+
+
+def computed_window(given: Any, model: Any) -> tuple[int, str] | None:
+    """As `computed_operand`, of the windows of a file, `given`, which are expanded before operands are folded in `model`."""
+    return _computed(given, _WINDOWS, model)
 
 
 def computed_operand(model: Any) -> tuple[int, str] | None:
     """The position of the first operator with an operand that has to be constant and is computed or an input, and a
     sentence that says so; None where there is none."""
-    constants = {w.name for w in model.graph.initializer}
+    return _computed(model, _OPERANDS, model)
+
+
+def _computed(model: Any, operands: Mapping[str, Mapping[int, str]], folded: Any) -> tuple[int, str] | None:
+    constants = {w.name for graph in (model.graph, folded.graph) for w in graph.initializer}
     constants |= {o for n in model.graph.node if n.op_type == "Constant" for o in n.output}
     for at, node in enumerate(model.graph.node):
-        for index, operand in _OPERANDS.get(node.op_type, {}).items():
+        for index, operand in operands.get(node.op_type, {}).items():
             if len(node.input) > index and node.input[index] and node.input[index] not in constants:
                 return at, f"operator {_named(node)} with {operand} that the network computes is not supported"
     return None
