@@ -60,7 +60,7 @@ class Cascade(CascadePass):
         c = R.sort(b)
 
     Raises `InfeasibleError` if the arenas together exceed `request.sram`. A single region is planned under that cap; several
-    regions are each planned for the smallest arena. Raises `UsageError` for a request with `stream_input` or `ram`.
+    regions are each planned for the smallest arena. Raises `UsageError` for a request with `stream_input`, `ram` or `memory`.
     """
 
     request: PlanRequest = field(default_factory=PlanRequest)  # as for the command line; `stream_input` is refused
@@ -73,6 +73,8 @@ class Cascade(CascadePass):
             raise UsageError(
                 "a Relax module is linked into no image, whose RAM could be capped: cap the arenas by sram"
             )
+        if self.request.memory:
+            raise UsageError("a Relax function has one arena: plan without memory, which is for boards")
         super().__post_init__()
 
     def call(self, mod: IRModule) -> PassResult:

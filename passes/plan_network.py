@@ -30,6 +30,7 @@ from tvm_cascade.passes.candidates.substitutions import Substitutions, promised_
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.lower_quantized import lowered
 from tvm_cascade.passes.lowered_source import source_of, without_source
+from tvm_cascade.passes.place_network import plan_in_memories
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.tune import Database
@@ -63,7 +64,7 @@ def plan_network(
     mod : IRModule
         As imported, or lowered by `LowerQuantized`; substitutions need a lowered module as that pass returned it. Not modified.
     request : PlanRequest, optional
-        Memory cap and limits of the plan; None asks for the smallest arena at no extra multiply-accumulates.
+        Memories, cap and limits of the plan; None asks for the smallest arena at no extra multiply-accumulates.
     core, database : KernelTarget and Database, optional
         The core that runs the plan (None: the host), and the instruction counts that select kernels (None: the shipped ones).
     progress : function, optional
@@ -78,7 +79,12 @@ def plan_network(
     """
     request = request or PlanRequest()
     with SearchMonitor(request.time_limit):
-        found = _plan_network(mod, request, kernels or KernelSource(core or KernelTarget(), database), progress)
+        source = kernels or KernelSource(core or KernelTarget(), database)
+
+        def planned(asked: PlanRequest) -> PlannedCandidate:
+            return _plan_network(mod, asked, source, progress)
+
+        found = plan_in_memories(request, planned, progress) if request.memory else planned(request)
     for note in whole_inputs(found.plan) if request.stream_input else ():
         progress(note)
     return found

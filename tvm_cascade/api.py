@@ -105,8 +105,9 @@ def plan(
         Search for an equivalent network whose arena is smaller (substitutions for memory). None searches quantized networks,
         where every bit stays as it is; True float networks too, whose sums are then added in another order; False none.
     time_limit : float, optional
-        Seconds after which searches end with the best plan so far, never one larger than that of `layerwise`; the result is
-        `limited` then. None: searches end by themselves, and results do not depend on the machine.
+        Seconds after which searches end with the best plan so far (`limited`); None: results do not depend on the machine.
+    memory, objective : str or Ram, or several, optional, and str
+        Memories that blocks may lie in, fastest first ("NAME=SIZE[:CYCLES_PER_BYTE]"); the least of "time" or "bytes".
     clock : int or str, optional
         Hz of the core, or "168MHz": estimated cycles are told in milliseconds too.
 

@@ -6,6 +6,7 @@ API has underscores in place of dashes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -17,6 +18,7 @@ from typing import Any
 
 from tvm_cascade import extras
 from tvm_cascade.errors import UsageError
+from tvm_cascade.machine import Ram
 from tvm_cascade.sizes import parse_frequency, parse_size
 
 Check = Callable[[str, Any], Any]
@@ -178,6 +180,42 @@ def picture(option: str, value: Any) -> Path:
     """As `path`, of what pictures are drawn into; raises `MissingToolError` where nothing can draw them."""
     extras.need("matplotlib")
     return path(option, value)
+
+
+# sections of linked images, and what the emitted C calls otherwise
+_TAKEN = ("arena", "bss", "comment", "data", "flash", "heap", "rodata", "stack", "symtab", "strtab", "text", "vectors")
+
+
+def memories(option: str, value: Any) -> tuple[Ram, ...]:
+    """Memories, fastest first: each a `Ram`, or a text NAME=SIZE or NAME=SIZE:CYCLES_PER_BYTE."""
+    given = () if value is None else (value,) if isinstance(value, (str, Ram)) else value
+    if not isinstance(given, Sequence):
+        raise refusal(option, value, "give NAME=SIZE or NAME=SIZE:CYCLES_PER_BYTE, once for every memory")
+    made = tuple(_memory(option, one) for one in given)
+    twice = next((ram.name for k, ram in enumerate(made) if ram.name in {r.name for r in made[:k]}), None)
+    if twice is not None:
+        raise refusal(option, twice, "this memory is given twice; give each once, the fastest first")
+    return made
+
+
+def _memory(option: str, value: Any) -> Ram:
+    name, size_, cost = (value.name, value.capacity, value.cycles_per_byte) if isinstance(value, Ram) else (None,) * 3
+    if isinstance(value, str):
+        name, _, rest = value.partition("=")
+        size_, _, cost = rest.partition(":")
+        cost = cost if ":" in rest else 1.0
+    if not isinstance(name, str) or not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name) or not size_:
+        raise refusal(option, str(value), "give NAME=SIZE or NAME=SIZE:CYCLES_PER_BYTE, with a size above 0")
+    if name.lower() in _TAKEN:
+        raise refusal(option, str(value), f"a section of the image is called {name}; give the memory another name")
+    try:
+        cycles = float(cost)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        cycles = 0.0
+    capacity = size(option, size_)
+    if not 0 < cycles < inf or not capacity:
+        raise refusal(option, str(value), "give a size and cycles a byte that are above 0")
+    return Ram(name, capacity, cycles)
 
 
 def shapes(option: str, value: Any) -> Mapping[str, tuple[int, ...]]:

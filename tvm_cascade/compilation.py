@@ -43,6 +43,8 @@ def build_options(request: Request) -> BuildOptions:
     `MissingToolError` without the target's compiler.
     """
     target, board = get_core(request.target), request.emit.board
+    if request.plan.memory:
+        raise UsageError("--memory is of plan alone: projects have one arena yet; compile with --sram")
     altered = len(PassContext.current().config) > 0  # TVM's passes then make other code, which no key knows
     cache = Cache(cache_folder()) if request.emit.cache and not altered else NO_CACHE
     backend = request.emit.emit or target.backend

@@ -11,6 +11,7 @@ from dataclasses import fields
 from os import PathLike
 from typing import Any, TypedDict, TypeVar
 
+from tvm_cascade.machine import Ram
 from tvm_cascade.request import Asked
 
 PathOrText = str | PathLike[str]
@@ -30,6 +31,8 @@ class ValidateKeywords(TypedDict, total=False):
     granularity: str
     rewrite: bool | None
     time_limit: float | None
+    memory: str | Ram | Sequence[str | Ram]
+    objective: str
     input_shapes: Mapping[str, tuple[int, ...]] | None
     stored_io: bool
     until: str | Sequence[str]

@@ -21,5 +21,9 @@ class Ram:
         """What its array is called in the emitted C, behind the network's name: `arena`, or `ram_NAME`."""
         return f"ram_{self.name}" if self.name else "arena"
 
+    def __str__(self) -> str:
+        """As `--memory` takes it."""
+        return f"{self.name}={self.capacity}:{self.cycles_per_byte:g}"
+
 
 ARENA = Ram()

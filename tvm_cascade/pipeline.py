@@ -34,6 +34,7 @@ from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
+from tvm_cascade.report.estimate import with_waits
 from tvm_cascade.report.frontier import frontier_report
 from tvm_cascade.report.left_out import left_out
 from tvm_cascade.report.suggestions import suggestions
@@ -189,6 +190,7 @@ def describe(
         chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"), estimator
     )
     rewritten = chosen.rewritten
+    operators = with_waits(report.operators, chosen.waits)
     return PlanResult(
         name,
         chosen.plan,
@@ -202,7 +204,7 @@ def describe(
         candidates=chosen.exactness,
         groups=chosen.groups,
         in_groups=report.in_groups,
-        operators=report.operators,
+        operators=operators,
         flash=flash,
         suggestions=suggestions(chosen.plan, options, loaded.storable),
     )

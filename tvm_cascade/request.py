@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 from tvm_cascade import checks
 from tvm_cascade.checks import Check
 from tvm_cascade.errors import UsageError
+from tvm_cascade.machine import Ram
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -87,6 +88,13 @@ class PlanRequest(Asked):
     granularity: Annotated[str, checks.choice("row", "pixel", "auto")] = "auto"  # of rolling buffers
     rewrite: Annotated[bool | None, checks.optional(checks.flag)] = None  # None: quantized networks, bit for bit
     time_limit: TimeLimit = None  # the best plan that is found in this time
+    memory: Annotated[tuple[Ram, ...], checks.memories] = ()  # that the blocks lie in, fastest first; none: one arena
+    objective: Annotated[str, checks.choice("time", "bytes")] = "time"  # what is least, in several memories
+
+    def __post_init__(self) -> None:
+        super(PlanRequest, self).__post_init__()
+        if self.memory and (self.sram is not None or self.ram is not None):
+            raise UsageError("--sram and --ram cap one arena: with --memory, the sizes of the memories are the caps")
 
     def within_ram(self, beside: int = LEAST_BESIDE) -> Self:
         """The same under a cap on the arena that leaves `beside` bytes of `ram` to the rest of the image."""

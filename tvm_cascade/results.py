@@ -11,7 +11,15 @@ from tvm_cascade.cascading import Bounds, Plan
 from tvm_cascade.report.estimate import Estimate, frontier_table, total
 from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers, milliseconds
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
-from tvm_cascade.report.text import above, block_rows, does_twice, memory_map, summary
+from tvm_cascade.report.text import (
+    above,
+    block_rows,
+    does_twice,
+    memory_map,
+    memory_rows,
+    memory_table,
+    summary,
+)
 from tvm_cascade.schema import plan as schema
 
 
@@ -65,7 +73,7 @@ class PlanResult:
 
     @property
     def cycles(self) -> int:
-        """Estimated cycles of one inference by the plan, where memory answers at once."""
+        """Estimated cycles of one inference by the plan: of its arithmetic, and of accesses of the memories that were named."""
         return self.estimate.cycles
 
     @property
@@ -107,6 +115,8 @@ class PlanResult:
             "suggestions": list(self.suggestions),
             "seconds": self.seconds,
         }
+        if plan.placed:
+            found["memories"] = memory_rows(plan)
         if self.flash is not None:
             found["weight_bytes"], found["estimated_code_bytes"] = self.flash
         if self.rewritten is not None:
@@ -136,6 +146,8 @@ class PlanResult:
         parts = [summary(self.plan, self.bounds, self.frontier)]
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
+        if self.plan.placed:
+            parts += ["", memory_table(self.plan)]
         parts += ["", step_table(self.plan), "", memory_map(self.plan)]
         if self.concats:
             parts += ["", self.concats]

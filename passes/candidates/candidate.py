@@ -84,6 +84,7 @@ class PlannedCandidate:
     plain: Graph | None = None  # with `groups`: the graph before channel tiling
     reason: str = ""  # what was changed and its effect, or why nothing was; empty if there was nothing to try
     rewritten: Rewritten | None = None  # substitutions made, or why none were; None if none were requested
+    waits: tuple[float, ...] = ()  # by operator, cycles of its accesses of memories; none without named memories
 
     @property
     def graph(self) -> Graph:

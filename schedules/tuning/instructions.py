@@ -73,7 +73,7 @@ class Function:
 
     def __init__(self, counter: Counter, func: PrimFunc) -> None:
         self.params = [hash(p) for p in func.params]
-        reader = _Reader(counter, func.body)
+        reader = Reader(counter, func.body)
         self.part = reader.statement(func.body)
         self.entry = 8.0 + len(self.params)
         self.deciding = [k for k, p in enumerate(self.params) if p in reader.deciding]
@@ -90,7 +90,7 @@ class Function:
 
 def read(counter: Counter, stmt: Any, given: Sequence[Any]) -> Part:
     """The instructions of a statement that refers to the variables `given`, whose values an `Env` will have."""
-    reader = _Reader(counter, stmt)
+    reader = Reader(counter, stmt)
     reader.deciding |= {hash(v) for v in given}
     return reader.statement(stmt)
 
@@ -100,8 +100,13 @@ def taken(part: Part, env: Env) -> float:
     return part(env) if callable(part) else part
 
 
-class _Reader:
-    """Reads statements into parts; `deciding` are the variables and local buffers that loops and branches depend on."""
+class Reader:
+    """Reads statements into parts; `deciding` are the variables and local buffers that loops and branches depend on.
+
+    `schedules.tuning.traffic` counts bytes in place of instructions by other costs of the same statements.
+    """
+
+    loop, entered, branch = float(_LOOP), float(_ENTERED), float(_BRANCH)
 
     def __init__(self, counter: Counter, body: Any) -> None:
         self.counter, self.costs = counter, OperationCosts(counter.core.fpu)
@@ -128,7 +133,7 @@ class _Reader:
         if kind is tirx.IfThenElse:
             return self._branch(stmt)
         if kind is tirx.While:
-            return _scaled(_sum([self.statement(stmt.body), self.value(stmt.condition) + _LOOP]), UNKNOWN_PASSES)
+            return _scaled(_sum([self.statement(stmt.body), self.value(stmt.condition) + self.loop]), UNKNOWN_PASSES)
         return self.statement(stmt.body) if hasattr(stmt, "body") else 0.0
 
     def _sequence(self, statements: Sequence[Any]) -> Part:
@@ -141,7 +146,7 @@ class _Reader:
         low, extent, body = self.known(stmt.min), self.known(stmt.extent), self.statement(stmt.body)
         before, self.before = self.before, outer
         rolled = stmt.kind != tirx.ForKind.UNROLLED
-        overhead, entered = (float(_LOOP), _ENTERED + before) if rolled else (0.0, before)
+        overhead, entered = (self.loop, self.entered + before) if rolled else (0.0, before)
         count, var = int_value(stmt.extent), hash(stmt.loop_var)
         if count is not None and (not callable(body) or var not in self.deciding):
             return _sum([_scaled(_sum([body, overhead]), count), entered])
@@ -170,7 +175,7 @@ class _Reader:
         return 1.0
 
     def _branch(self, stmt: Any) -> Part:
-        condition, head = self.known(stmt.condition), self.value(stmt.condition) + _BRANCH
+        condition, head = self.known(stmt.condition), self.value(stmt.condition) + self.branch
         yes = self.statement(stmt.then_case)
         no: Part = self.statement(stmt.else_case) if stmt.else_case is not None else 0.0
 
@@ -229,7 +234,7 @@ class _Reader:
             return 0.0
         args = [a for a in value.args if _computed(type(a))]
         if name == IF_THEN_ELSE:
-            return _BRANCH + self.value(args[0]) + max(self.value(a) for a in args[1:])
+            return self.branch + self.value(args[0]) + max(self.value(a) for a in args[1:])
         if name.endswith("call_pure_extern") or name.endswith("call_extern"):
             name = str(getattr(value.args[0], "value", value.args[0])).removesuffix("f")
         return self.costs.call(name, str(dtype_of(value))) + sum(self.value(a) for a in args)

@@ -8,7 +8,8 @@ cycles are its instructions times the cycles that one takes in kernels of its fa
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from tvm_cascade.cores.work import Work
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.lower_plan import Driver
 from tvm_cascade.schedules.kernels.kernel import Param, Role
-from tvm_cascade.schedules.tir import Var, tirx
+from tvm_cascade.schedules.tir import PrimFunc, Var, tirx
 from tvm_cascade.schedules.tuning.counting import Task
-from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, read, sampled, taken
+from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, Part, read, sampled, taken
 from tvm_cascade.schedules.tuning.known_values import Env
 from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped, shipped_cycles
 
@@ -43,30 +44,67 @@ class PlanCounter:
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> list[Work]:
         """Estimated work of one inference, by operator; `kernels` are those that the plan calls (None for views)."""
         self._kept += kernels
-        cycles = [self._otherwise] * len(kernels)  # of an instruction, by operator
-        functions: dict[str, Function] = {}
-        factors: dict[str, float] = {}
-        names: list[list[str]] = []
-        for op, kernel in zip(plan.graph.ops, kernels, strict=True):
-            names.append([])
-            for k, (_, func) in enumerate(kernel.functions(op.kind) if kernel else ()):
-                names[-1].append(f"{op.index}.{k}")
-                functions[names[-1][-1]] = self._library.read(func)
-                if kernel is not None and k < len(kernel.variants):
-                    dtype = plan.graph.tensors[op.outputs[0]].dtype
-                    family = Family.of(op.kind + kernel.suffix, dtype, kernel.variants[k].rule)
-                    factors[names[-1][-1]] = self.rates.rate(self.target, family)
-                    cycles[op.index] = shipped_cycles().rate(self.target, family, self._otherwise)
-        driver = Driver(plan, kernels, names, False, "fetch", None)
+        driver, named = driver_of(plan, kernels)
+        functions = {name: self._library.read(func) for name, func in named.items()}
+        factors, cycles = self._rates(plan, kernels)
         counter = Counter(self.target.core, functions, factors, _flash(driver))
-        total = [0.0] * len(plan.graph.ops)
-        for index, segment in enumerate(plan.segments):
-            trace = Tally(segment.trace)
-            steps, actors = [o for o in trace if o >= 0], len(trace)
-            for position, o in enumerate(steps):
-                fetched = _FETCH + _COMPARE * position if actors > 1 else 0.0
-                total[o] += _operator(driver, counter, index, o, trace[o], fetched)
+        total, fetched = [0.0] * len(plan.graph.ops), _fetched(plan)
+        for o, weight, part, env in each_step(driver, partial(read, counter)):
+            total[o] += weight * (taken(part, env) + fetched[o])
         return [Work(n, n * cycle) for n, cycle in zip(total, cycles, strict=True)]
+
+    def _rates(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> tuple[dict[str, float], list[float]]:
+        """The rates of kernels by the names that `driver_of` gives their functions; cycles of an instruction by operator."""
+        factors: dict[str, float] = {}
+        cycles = [self._otherwise] * len(kernels)
+        for op, kernel in zip(plan.graph.ops, kernels, strict=True):
+            for k, variant in enumerate(kernel.variants if kernel else ()):
+                assert kernel is not None
+                family = Family.of(op.kind + kernel.suffix, plan.graph.tensors[op.outputs[0]].dtype, variant.rule)
+                factors[f"{op.index}.{k}"] = self.rates.rate(self.target, family)
+                cycles[op.index] = shipped_cycles().rate(self.target, family, self._otherwise)
+        return factors, cycles
+
+
+def driver_of(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> tuple[Driver, dict[str, PrimFunc]]:
+    """The writer of a plan's driver, and the functions that its steps call, by name."""
+    named: dict[str, PrimFunc] = {}
+    names: list[list[str]] = []
+    for op, kernel in zip(plan.graph.ops, kernels, strict=True):
+        functions = kernel.functions(op.kind) if kernel else ()
+        names.append([f"{op.index}.{k}" for k in range(len(functions))])
+        named |= dict(zip(names[-1], (func for _, func in functions), strict=True))
+    return Driver(plan, kernels, names, False, "fetch", None), named
+
+
+def _fetched(plan: Plan) -> list[float]:
+    """By operator, the instructions that fetch one of its steps from the table of its segment."""
+    found = [0.0] * len(plan.graph.ops)
+    for segment in plan.segments:
+        trace = list(dict.fromkeys(segment.trace))
+        for position, o in enumerate(o for o in trace if o >= 0):
+            found[o] = _FETCH + _COMPARE * position if len(trace) > 1 else 0.0
+    return found
+
+
+def each_step(driver: Driver, read: Callable[[Any, Sequence[Any]], Part]) -> Iterator[tuple[int, float, Part, Env]]:
+    """A sample of all steps of a plan: operator, weight, its code as `read` reads it, and the step that the code sees.
+
+    The weights of an operator sum up to its steps.
+    """
+    for index, segment in enumerate(driver.plan.segments):
+        trace = Tally(segment.trace)
+        for o in (o for o in trace if o >= 0):
+            step, table = tirx.Var("step", "int32"), driver.bounds[index]
+            stripe: Var | None = None if table is None else driver.stripe(index, table)
+            part = read(driver.step(o, step, index), [step] if stripe is None else [step, stripe])
+            env: Env = {}
+            stripes = len(segment.stripes) if stripe is not None else 1
+            for number, weight in sampled(stripes, _STRIPES):
+                env[hash(stripe)] = number
+                for k, share in sampled(trace[o], _STEPS):
+                    env[hash(step)] = k
+                    yield o, weight * share, part, env
 
 
 def task_instructions(task: Task, core: Core) -> float:
@@ -84,22 +122,6 @@ def task_instructions(task: Task, core: Core) -> float:
     params = task.kernel.params
     each = 6.0 + len(params)  # of the loop around the call
     return sum(function.count([value(p, y) for p in params]) + each for y in range(task.calls))
-
-
-def _operator(driver: Driver, counter: Counter, segment: int, o: int, steps: int, fetched: float) -> float:
-    """Instructions of all steps of operator `o` in a segment."""
-    step, table = tirx.Var("step", "int32"), driver.bounds[segment]
-    stripe: Var | None = None if table is None else driver.stripe(segment, table)
-    part = read(counter, driver.step(o, step, segment), [step] if stripe is None else [step, stripe])
-    env: Env = {}
-    total = 0.0
-    stripes = len(driver.plan.segments[segment].stripes) if stripe is not None else 1
-    for number, weight in sampled(stripes, _STRIPES):
-        env[hash(stripe)] = number
-        for k, share in sampled(steps, _STEPS):
-            env[hash(step)] = k
-            total += weight * share * (taken(part, env) + fetched)
-    return total
 
 
 def _flash(driver: Driver) -> Callable[[Any, int], int | None]:

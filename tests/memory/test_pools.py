@@ -1,58 +1,108 @@
-"""Two memories: the hot buffers inside, the rest outside, as brute force would have it."""
+"""Several memories: the hot buffers inside, the rest outside, as brute force would have it."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from itertools import product
 from random import Random
 
 import pytest
 
-from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.memory import Allocation, Buffer, Problem, allocate, validate
-from tvm_cascade.memory.pools import Placement, Pool, place_in_pools
+from tvm_cascade.errors import InfeasibleError, ValidationError
+from tvm_cascade.machine import Ram
+from tvm_cascade.memory import Buffer, OffsetConstraint, PlacementProblem, Problem, allocate, place
+from tvm_cascade.memory.validate_placement import validate_placement
 
-SRAM, PSRAM = Pool("sram", 24, 1.0), Pool("psram", 200, 10.0)
+SRAM, PSRAM = Ram("sram", 24, 1.0), Ram("psram", 60, 10.0)
 
 
-def cheapest(problem: Problem, pools: tuple[Pool, ...], accessed: dict[int, int]) -> float:
-    best = float("inf")
-    for choice in product(range(len(pools)), repeat=len(problem.buffers)):
-        cost = sum(pools[p].cost * accessed[b.id] for p, b in zip(choice, problem.buffers, strict=True))
-        if cost < best and all(fits(problem, choice, p, pool) for p, pool in enumerate(pools)):
-            best = cost
+def drawn(random: Random, objective: str) -> PlacementProblem:
+    buffers = []
+    for i in range(random.randrange(2, 7)):
+        first = random.randrange(4)
+        buffers.append(Buffer(i, random.randrange(2, 15), first, first + random.randrange(1, 4)))
+    pairs = [
+        OffsetConstraint(a.id, b.id, random.randrange(-4, 6))
+        for a in buffers
+        for b in buffers
+        if a.upper == b.lower + 1 and a.lower < b.lower and random.random() < 0.5
+    ]
+    joined = [(0, len(buffers) - 1)] if random.random() < 0.3 else []
+    accessed = tuple(float(random.randrange(1, 50)) for _ in buffers)
+    return PlacementProblem(
+        Problem(tuple(buffers), None, tuple(pairs)), (SRAM, PSRAM), accessed, tuple(joined), objective
+    )
+
+
+def least(asked: PlacementProblem) -> float | None:
+    """The least objective of all assignments that `allocate` lays out."""
+    best: float | None = None
+    for chosen in product(range(2), repeat=len(asked.problem.buffers)):
+        if any(chosen[a] != chosen[b] for a, b in asked.joined):
+            continue
+        peaks = [peak(asked.problem, [i for i, c in enumerate(chosen) if c == m]) for m in range(2)]
+        cycles = sum(asked.memories[c].cycles_per_byte * a for c, a in zip(chosen, asked.accessed, strict=True))
+        value = cycles if asked.objective == "time" else float(sum(peaks))
+        if all(p <= (ram.capacity or 0) for p, ram in zip(peaks, asked.memories, strict=True)):
+            best = value if best is None else min(best, value)
     return best
 
 
-def fits(problem: Problem, choice: tuple[int, ...], p: int, pool: Pool) -> bool:
-    held = tuple(b for b, c in zip(problem.buffers, choice, strict=True) if c == p)
-    return allocate(Problem(held)).peak <= pool.capacity
+def peak(problem: Problem, held: list[int]) -> int:
+    buffers = tuple(problem.buffers[i] for i in held)
+    ids = {b.id for b in buffers}
+    pairs = tuple(f for f in problem.offset_constraints if f.reader in ids and f.writer in ids)
+    return allocate(Problem(buffers, None, pairs)).peak
 
 
-def check(problem: Problem, pools: tuple[Pool, ...], found: Placement) -> None:
-    for p, pool in enumerate(pools):
-        held = [(b, o) for b, o, c in zip(problem.buffers, found.offsets, found.pools, strict=True) if c == p]
-        part = Problem(tuple(b for b, _ in held), pool.capacity)
-        validate(part, Allocation(tuple(o for _, o in held), found.peaks[p], 0, False))
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_equals_brute_force(seed: int) -> None:
-    random = Random(seed)
-    buffers = []
-    for i in range(random.randrange(2, 8)):
-        first = random.randrange(4)
-        buffers.append(Buffer(i, random.randrange(2, 15), first, first + random.randrange(1, 4)))
-    problem, accessed = Problem(tuple(buffers)), {b.id: random.randrange(1, 50) for b in buffers}
-    found = place_in_pools(problem, (SRAM, PSRAM), accessed)
-    check(problem, (SRAM, PSRAM), found)
-    assert found.optimal and found.cost == cheapest(problem, (SRAM, PSRAM), accessed)
+@pytest.mark.parametrize("objective", ["time", "bytes"])
+@pytest.mark.parametrize("seed", range(40))
+def test_equals_brute_force(seed: int, objective: str) -> None:
+    asked = drawn(Random(seed), objective)
+    expected = least(asked)
+    if expected is None:
+        with pytest.raises(InfeasibleError, match=r"\d+ bytes missing"):
+            place(asked)
+        return
+    found = place(asked)
+    validate_placement(asked, found)
+    assert (found.cycles if objective == "time" else found.bytes) == expected
 
 
 def test_the_hot_buffer_is_inside() -> None:
     problem = Problem((Buffer(0, 20, 0, 2), Buffer(1, 20, 0, 2)))
-    assert place_in_pools(problem, (SRAM, PSRAM), {0: 5, 1: 50}).pools == (1, 0)
+    found = place(PlacementProblem(problem, (SRAM, PSRAM), (5.0, 50.0)))
+    assert found.chosen == (1, 0) and found.cycles == 50 + 50 and found.optimal
 
 
-def test_what_fits_nowhere_is_said() -> None:
-    with pytest.raises(InfeasibleError, match="needs 300 bytes, 224 available"):
-        place_in_pools(Problem((Buffer(0, 300, 0, 1),)), (SRAM, PSRAM), {})
+def test_what_is_missing_is_said() -> None:
+    problem = Problem((Buffer(0, 20, 0, 2), Buffer(1, 70, 0, 2)))
+    with pytest.raises(InfeasibleError, match="10 bytes missing in sram and psram") as error:
+        place(PlacementProblem(problem, (SRAM, PSRAM), (5.0, 50.0)))
+    assert (error.value.needed, error.value.available) == (94, 84)
+
+
+def test_without_scipy_it_is_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = drawn(Random(3), "time")
+    exact = place(asked)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    found = place(asked)
+    validate_placement(asked, found)
+    assert found.cycles >= exact.cycles and not found.optimal
+
+
+def test_a_wrong_placement_is_refused() -> None:
+    problem = Problem((Buffer(0, 20, 0, 2), Buffer(1, 20, 0, 2)))
+    asked = PlacementProblem(problem, (SRAM, PSRAM), (5.0, 50.0))
+    found = place(asked)
+    for wrong, why in (
+        (replace(found, chosen=(0, 0)), "share bytes"),
+        (replace(found, peaks=(20, 24)), "the peak is"),
+        (replace(found, cycles=1.0), "the accesses cost"),
+        (replace(found, bound=1e9), "the bound of"),
+    ):
+        with pytest.raises(ValidationError, match=why):
+            validate_placement(asked, wrong)
+    with pytest.raises(ValidationError, match="two memories"):
+        validate_placement(replace(asked, joined=((0, 1),)), found)

@@ -135,6 +135,10 @@ _PLANNING = (
            "file has floats: a quarter of their bytes. The header gives scale and zero point."),
     option(PlanRequest, "rewrite", "Take an equivalent network (substitutions for memory) where its arena is smaller. "
            "[default: quantized networks, bit for bit; --rewrite: floats too]", "--rewrite/--no-rewrite"),
+    option(PlanRequest, "memory", "A memory that blocks may lie in, the fastest first: how much of it the network may take, and "
+           "what a byte costs that a kernel reads or writes (default: 1 cycle). Once for every memory.", multiple=True,
+           metavar="NAME=SIZE[:CYCLES_PER_BYTE]", default=()),
+    option(PlanRequest, "objective", "With --memory: fewest cycles within every memory, or fewest bytes of all together."),
     TIME_LIMIT,
     option(KernelRequest, "database", "Counts of kernels: read, and written by `compile --tune`. [default: only those of the "
            "package]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm_cascade.memory.allocate import AllocateOptions, allocate
 from tvm_cascade.memory.bounds import max_live, max_live_step
-from tvm_cascade.memory.pools import Placement, Pool, place_in_pools
+from tvm_cascade.memory.pools import Placement, PlacementProblem, place
 from tvm_cascade.memory.problem import Allocation, Buffer, OffsetConstraint, Problem
 from tvm_cascade.memory.validate import validate
 
@@ -14,11 +14,11 @@ __all__ = [
     "Buffer",
     "OffsetConstraint",
     "Placement",
-    "Pool",
+    "PlacementProblem",
     "Problem",
     "allocate",
     "max_live",
     "max_live_step",
-    "place_in_pools",
+    "place",
     "validate",
 ]

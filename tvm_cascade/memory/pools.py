@@ -1,118 +1,298 @@
 """Allocation in several memories, such as fast SRAM on the chip and slower PSRAM outside: which buffer lies in which.
 
-Every buffer lies in one pool for its whole lifetime. A pool has a capacity and a cost per byte accessed; a buffer has a
-number of bytes that the network reads and writes in it over one inference. The total cost is minimized. Each pool is
-laid out by `allocate`, so every placement that is returned fits.
+Every buffer lies in one memory for its whole lifetime. `accessed` bytes of it are read and written in an inference, each of
+which costs the memory's cycles per byte. By `time` the sum of these is least, by `bytes` the sum of the memories' peaks.
 
-The method is branch and bound over the buffers by decreasing number of accessed bytes, cheapest pool first. A branch
-ends where the live bytes of a pool exceed its capacity; at the leaves `allocate` lays out the pools. On small problems
-the result is proven optimal; on larger ones the search ends after `leaves` leaves with the best placement so far.
+Which memory: an integer program (HiGHS through scipy), in which a memory holds at every step no more live bytes than it has;
+of two buffers that may share bytes (`OffsetConstraint`) the most that they can share counts once. Its optimum is a lower
+bound. Where: `allocate` lays out every memory. Where a layout does not fit, its buffers may not all lie in that memory (a cut
+of the program, which keeps the result exact where the allocator proves that none fits); after a few of these the memory is
+taken to be smaller. Without scipy, and where it finds nothing, buffers are placed by accessed bytes per byte, most first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import ceil, inf
+from typing import Any
+
+import numpy as np
 
 from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.machine import Ram
 from tvm_cascade.memory.allocate import AllocateOptions, allocate
-from tvm_cascade.memory.bounds import max_live
-from tvm_cascade.memory.problem import Allocation, Buffer, Problem
+from tvm_cascade.memory.bounds import max_live, shareable
+from tvm_cascade.memory.problem import Allocation, Problem
+from tvm_cascade.search_monitor import monitor
+
+_CUTS = 6  # layouts that fail before a memory is taken to be smaller
+_TRIES = 24  # layouts in all
+_NODES = 2_000  # of the integer program
+_EFFORT = AllocateOptions(nodes=6_000, first_limit=3_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """A memory, such as on-chip SRAM or external PSRAM."""
+class PlacementProblem:
+    """Buffers, the memories that they may lie in, fastest first, and what an access of each costs."""
 
-    name: str
-    capacity: int  # bytes
-    cost: float  # per byte accessed, at least 0
+    problem: Problem  # its capacity is ignored
+    memories: tuple[Ram, ...]
+    accessed: tuple[float, ...]  # bytes read and written in an inference, by position of the buffer
+    joined: tuple[tuple[int, int], ...] = ()  # positions of buffers that lie in the same memory
+    objective: str = "time"  # or "bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The memory and offset of every buffer of the problem."""
 
-    pools: tuple[int, ...]  # index of the pool, in the order of `Problem.buffers`
-    offsets: tuple[int, ...]  # bytes within the pool
-    peaks: tuple[int, ...]  # bytes of each pool
-    cost: float  # sum over buffers of bytes accessed times the pool's cost per byte
-    optimal: bool  # cost proven minimal
+    chosen: tuple[int, ...]  # position of the memory, in the order of `Problem.buffers`
+    offsets: tuple[int, ...]  # bytes within the memory
+    peaks: tuple[int, ...]  # bytes of each memory
+    cycles: float  # of all accesses
+    bound: float  # no placement has a smaller objective: cycles, or the sum of the peaks
+    optimal: bool  # the objective is proven least
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all memories."""
+        return sum(self.peaks)
 
 
-def place_in_pools(
-    problem: Problem, pools: Sequence[Pool], accessed: Mapping[int, int], leaves: int = 200
-) -> Placement:
-    """The cheapest placement of the buffers of `problem` in several memories.
-
-    Each pool has a capacity, that of `problem` is ignored. `accessed` maps the id of a buffer to the bytes that one
-    inference reads and writes in it, 0 if it is missing. At most `leaves` placements are laid out.
+def place(asked: PlacementProblem) -> Placement:
+    """The placement of least objective, as far as the limits of the search go.
 
     Raises
     ------
     InfeasibleError
-        No placement was found.
+        No placement was found. `needed - available` is how many bytes more the last memory would have to have.
     """
-    search = _Search(problem, pools, [accessed.get(b.id, 0) for b in problem.buffers], leaves)
-    search.run()
-    if search.best is None:
-        most = max(pools, key=lambda p: p.capacity)
-        need = max_live(replace(problem, capacity=None))
-        raise InfeasibleError(need, sum(p.capacity for p in pools), [most.name], "enlarge a pool or shorten lifetimes")
-    return search.best
+    search = _Search(asked)
+    found = search.best()
+    if found is None:
+        raise _missing(asked)
+    return found
 
 
+def _missing(asked: PlacementProblem) -> InfeasibleError:
+    """The error for buffers that do not fit: with a last memory without an end, how far it is exceeded."""
+    last = replace(asked.memories[-1], capacity=None)
+    wide = replace(asked, memories=(*asked.memories[:-1], last), objective="overflow")
+    found = _Search(wide).best()
+    assert found is not None
+    available = sum(ram.capacity or 0 for ram in asked.memories)
+    missing = max(found.peaks[-1] - (asked.memories[-1].capacity or 0), 1)
+    names = " and ".join(ram.name for ram in asked.memories)
+    remedy = f"{missing} bytes missing in {names}: give them more, or allow more work with --max-macs"
+    most = sorted(asked.problem.buffers, key=lambda b: -b.size)[:2]
+    return InfeasibleError(available + missing, available, [b.name or f"buffer {b.id}" for b in most], remedy)
+
+
+@dataclass
 class _Search:
-    """Branch and bound over the memory of each buffer."""
+    """Assignments of buffers to memories, laid out one after the other until one fits."""
 
-    def __init__(self, problem: Problem, pools: Sequence[Pool], weight: Sequence[int], leaves: int) -> None:
-        self.problem, self.pools, self.weight, self.leaves = problem, pools, weight, leaves
-        buffers = problem.buffers
-        self.order = sorted(range(len(buffers)), key=lambda i: (-weight[i], -buffers[i].size, i))
-        self.cheapest = sorted(range(len(pools)), key=lambda p: (pools[p].cost, p))
-        least = min(p.cost for p in pools)
-        self.rest = [0.0] * (len(buffers) + 1)
-        for k in reversed(range(len(buffers))):
-            self.rest[k] = self.rest[k + 1] + least * weight[self.order[k]]
-        self.best: Placement | None = None
-        self.exhausted = True
+    asked: PlacementProblem
+    cuts: list[tuple[int, list[int]]] = field(
+        default_factory=list
+    )  # memory, and buffers that do not fit there together
+    smaller: dict[int, int] = field(default_factory=dict)  # memory -> bytes that it is taken to have
+    proven: bool = True  # whether only assignments were left out that have no layout
 
-    def run(self) -> None:
-        self._descend(0, 0.0, [[] for _ in self.pools], [0] * len(self.problem.buffers))
-        if self.best is not None:
-            self.best = replace(self.best, optimal=self.exhausted)
+    def best(self) -> Placement | None:
+        found, bound = [], -inf
+        for chosen, least in self._assignments():
+            bound = least if bound == -inf else bound
+            laid = self._laid_out(chosen)
+            if laid is not None:
+                found.append(laid)
+                break
+        greedy = None if found and self.asked.objective == "time" else self._laid_out(self._greedy())
+        found += [p for p in (greedy, *(self._alone() if self.asked.objective != "time" else ())) if p is not None]
+        if not found:
+            return None
+        best = min(found, key=lambda p: (self._objective(p), p.cycles, p.bytes))
+        met = self._objective(best) <= bound + 1e-6 * max(abs(bound), 1.0)
+        exact = self.proven and best is found[0] and self.asked.objective == "time" and bound > -inf
+        return replace(best, bound=bound, optimal=met or exact)
 
-    def _descend(self, k: int, cost: float, held: list[list[Buffer]], chosen: list[int]) -> None:
-        if self.best is not None and cost + self.rest[k] >= self.best.cost:
-            return
-        if self.leaves <= 0:
-            self.exhausted = False
-            return
-        if k == len(self.order):
-            self._leaf(cost, held, chosen)
-            return
-        i = self.order[k]
-        for p in self.cheapest:
-            held[p].append(self.problem.buffers[i])
-            chosen[i] = p
-            if max_live(self._part(held[p], p)) <= self.pools[p].capacity:
-                self._descend(k + 1, cost + self.pools[p].cost * self.weight[i], held, chosen)
-            held[p].pop()
+    def _objective(self, placed: Placement) -> float:
+        if self.asked.objective == "time":
+            return placed.cycles
+        return placed.bytes if self.asked.objective == "bytes" else placed.peaks[-1]
 
-    def _part(self, buffers: Sequence[Buffer], pool: int) -> Problem:
-        ids = {b.id for b in buffers}
-        follows = tuple(f for f in self.problem.offset_constraints if f.reader in ids and f.writer in ids)
-        return Problem(tuple(buffers), self.pools[pool].capacity, follows)
-
-    def _leaf(self, cost: float, held: list[list[Buffer]], chosen: list[int]) -> None:
-        self.leaves -= 1
-        found: list[Allocation] = []
-        for p, buffers in enumerate(held):
-            try:
-                found.append(allocate(self._part(buffers, p), options=AllocateOptions(nodes=5_000)))
-            except InfeasibleError as e:
-                self.exhausted &= "no layout found" not in e.remedy
+    def _assignments(self) -> Iterator[tuple[Sequence[int], float]]:
+        """Assignments of least objective with their bounds, each in the light of how the layout of the one before failed."""
+        for _ in range(_TRIES):
+            solved = None if monitor().over() else _Program(self.asked, self.cuts, self.smaller).solve()
+            if solved is None:
                 return
-        place = {b.id: o for p, a in enumerate(found) for b, o in zip(held[p], a.offsets, strict=True)}
-        offsets = tuple(place[b.id] for b in self.problem.buffers)
-        self.best = Placement(tuple(chosen), offsets, tuple(a.peak for a in found), cost, False)
+            yield solved
+
+    def _alone(self) -> Iterator[Placement | None]:
+        """All buffers in one memory."""
+        for m in range(len(self.asked.memories)):
+            yield self._laid_out([m] * len(self.asked.problem.buffers))
+
+    def _laid_out(self, chosen: Sequence[int]) -> Placement | None:
+        """The placement of an assignment; None, and what is learned of it, where a memory has no layout."""
+        buffers, memories = self.asked.problem.buffers, self.asked.memories
+        offsets, peaks = [0] * len(buffers), [0] * len(memories)
+        for m, ram in enumerate(memories):
+            held = [i for i, c in enumerate(chosen) if c == m]
+            made = self._layout(m, ram, held)
+            if made is None:
+                return None
+            peaks[m] = made.peak
+            for i, offset in zip(held, made.offsets, strict=True):
+                offsets[i] = offset
+        cycles = sum(memories[c].cycles_per_byte * a for c, a in zip(chosen, self.asked.accessed, strict=True))
+        return Placement(tuple(chosen), tuple(offsets), tuple(peaks), cycles, -inf, False)
+
+    def _layout(self, m: int, ram: Ram, held: Sequence[int]) -> Allocation | None:
+        part = _part(self.asked.problem, held)
+        try:
+            made = allocate(part, optimise=max_live(part) <= (ram.capacity or inf), options=_EFFORT)
+            if ram.capacity is None or made.peak <= ram.capacity:
+                return made
+            return allocate(replace(part, capacity=ram.capacity))
+        except InfeasibleError as error:
+            self.proven &= "no layout found" not in error.remedy
+            self.cuts.append((m, list(held)))
+            if len(self.cuts) > _CUTS:
+                self.proven, room = False, self.smaller.get(m, ram.capacity or 0)
+                self.smaller[m] = room - max(error.needed - error.available, room // 100, 4)
+            return None
+
+    def _greedy(self) -> list[int]:
+        """Buffers by accessed bytes per byte, most first, in the first memory where the live bytes leave room."""
+        asked, groups = self.asked, _groups(len(self.asked.problem.buffers), self.asked.joined)
+        sizes = [b.size for b in asked.problem.buffers]
+        order = sorted(groups, key=lambda g: (-sum(asked.accessed[i] for i in g) / sum(sizes[i] for i in g), g))
+        held: list[list[int]] = [[] for _ in asked.memories]
+        for group in order:
+            for m, ram in enumerate(asked.memories):
+                tried = sorted([*held[m], *group])
+                fits = ram.capacity is None or max_live(_part(asked.problem, tried)) <= ram.capacity * 15 // 16
+                if fits or m == len(asked.memories) - 1:
+                    held[m] = tried
+                    break
+        return [next(m for m, own in enumerate(held) if i in own) for i in range(len(sizes))]
+
+
+def _part(problem: Problem, held: Sequence[int]) -> Problem:
+    """The problem of some of the buffers alone."""
+    buffers = tuple(problem.buffers[i] for i in held)
+    ids = {b.id for b in buffers}
+    pairs = tuple(f for f in problem.offset_constraints if f.reader in ids and f.writer in ids)
+    return Problem(buffers, None, pairs)
+
+
+def _groups(count: int, joined: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Positions in groups that lie in the same memory."""
+    group = list(range(count))
+    for a, b in joined:
+        one, other = group[a], group[b]
+        group = [one if g == other else g for g in group]
+    return [[i for i in range(count) if group[i] == g] for g in dict.fromkeys(group)]
+
+
+@dataclass(frozen=True)
+class _Program:
+    """The integer program: x[i, m] is 1 where buffer i lies in memory m; P[m] are live bytes; z[p, m] pairs that share."""
+
+    asked: PlacementProblem
+    cuts: Sequence[tuple[int, list[int]]]
+    smaller: dict[int, int]
+
+    @cached_property
+    def pairs(self) -> list[tuple[int, int, int]]:
+        """Positions of the buffers of constraints, and the most bytes that they share."""
+        at = {b.id: (i, b) for i, b in enumerate(self.asked.problem.buffers)}
+        least: dict[tuple[int, int], int] = {}
+        for f in self.asked.problem.offset_constraints:
+            (i, reader), (j, writer) = at[f.reader], at[f.writer]
+            key = (min(i, j), max(i, j))
+            shared = shareable(f, reader, writer)
+            least[key] = min(shared, least.get(key, shared))
+        return [(i, j, most) for (i, j), most in least.items() if most > 0]
+
+    def solve(self) -> tuple[list[int], float] | None:
+        """An assignment and a lower bound of its objective; None without scipy, or where none was found."""
+        try:
+            from scipy import optimize, sparse
+        except ImportError:
+            return None
+        scipy: Any = optimize
+        count, machine = len(self.asked.problem.buffers), len(self.asked.memories)
+        x, shared = count * machine, len(self.pairs) * machine
+        columns = x + shared + machine
+        rows, low, high = self._rows(x, x + shared)
+        entries = [(r, c, v) for r, row in enumerate(rows) for c, v in row.items()]
+        values, places = [v for _, _, v in entries], ([r for r, _, _ in entries], [c for _, c, _ in entries])
+        matrix = sparse.csr_array((values, places), shape=(len(rows), columns))
+        upper = np.ones(columns)
+        for m, ram in enumerate(self.asked.memories):
+            upper[x + shared + m] = self.smaller.get(m, inf if ram.capacity is None else ram.capacity)
+        whole = np.zeros(columns)
+        whole[:x] = 1
+        left = monitor().left()
+        solution = scipy.milp(
+            self._costs(x, x + shared, columns),
+            constraints=scipy.LinearConstraint(matrix, low, high),
+            integrality=whole,
+            bounds=scipy.Bounds(np.zeros(columns), np.maximum(upper, 0)),
+            options={"node_limit": _NODES, "mip_rel_gap": 0.0} | ({} if left == inf else {"time_limit": left}),
+        )
+        if solution.x is None:
+            return None
+        chosen = [int(np.argmax(solution.x[i * machine : (i + 1) * machine])) for i in range(count)]
+        bound = float(solution.mip_dual_bound)
+        return chosen, bound if self.asked.objective == "time" else float(ceil(bound - 0.5))
+
+    def _costs(self, x: int, peaks: int, columns: int) -> np.ndarray:
+        costs, machine = np.zeros(columns), len(self.asked.memories)
+        cycles = [a * ram.cycles_per_byte for a in self.asked.accessed for ram in self.asked.memories]
+        if self.asked.objective == "time":
+            costs[:x] = cycles
+            return costs
+        costs[:x] = np.array(cycles) * (0.25 / max(sum(cycles), 1.0))  # of equal bytes, the fewest cycles
+        costs[peaks if self.asked.objective == "bytes" else peaks + machine - 1 :] = 1.0
+        return costs
+
+    def _rows(self, x: int, peaks: int) -> tuple[list[dict[int, float]], list[float], list[float]]:
+        """The rows of the program, with the least and the most that each may be."""
+        buffers, machine = self.asked.problem.buffers, len(self.asked.memories)
+        rows: list[dict[int, float]] = [{i * machine + m: 1.0 for m in range(machine)} for i in range(len(buffers))]
+        low, high = [1.0] * len(rows), [1.0] * len(rows)
+
+        def at_most(row: dict[int, float], most: float, least: float = -inf) -> None:
+            rows.append(row)
+            low.append(least)
+            high.append(most)
+
+        for a, b in self.asked.joined:
+            for m in range(machine):
+                at_most({a * machine + m: 1.0, b * machine + m: -1.0}, 0.0, 0.0)
+        for p, (i, j, _) in enumerate(self.pairs):
+            for m in range(machine):
+                at_most({x + p * machine + m: 1.0, i * machine + m: -1.0}, 0.0)
+                at_most({x + p * machine + m: 1.0, j * machine + m: -1.0}, 0.0)
+        for live in _live_sets([(b.lower, b.upper) for b in buffers]):
+            for m in range(machine):
+                row: dict[int, float] = {i * machine + m: float(buffers[i].size) for i in live}
+                row |= {
+                    x + p * machine + m: -float(most) for p, (i, j, most) in enumerate(self.pairs) if {i, j} <= live
+                }
+                at_most(row | {peaks + m: -1.0}, 0.0)
+        for m, held in self.cuts:
+            at_most({i * machine + m: 1.0 for i in held}, len(held) - 1.0)
+        return rows, low, high
+
+
+def _live_sets(lives: Sequence[tuple[int, int]]) -> list[set[int]]:
+    """The positions that are live at once, at every step where that is not part of another step's."""
+    sets = [{i for i, (lower, upper) in enumerate(lives) if lower <= t < upper} for t in sorted({l for l, _ in lives})]
+    return [s for k, s in enumerate(sets) if not any(s < other for other in sets[max(k - 1, 0) : k + 2])]

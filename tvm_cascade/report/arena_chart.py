@@ -61,7 +61,7 @@ class ArenaChart:
 def arena_chart(plan: Plan) -> ArenaChart:
     """The drawing of a plan's arena."""
     drawn, blocks = timeline(plan), block_rows(plan)
-    times, high = Axis(0, max(drawn.cuts[-1], 1)), Axis(0, max(plan.peak, 1))
+    times, high = Axis(0, max(drawn.cuts[-1], 1)), Axis(0, max(plan.allocation.peak, 1))
     shapes = tuple(
         Shape(band.kind, _outline(band.times, band.low, band.high, high), _tip(band, blocks[band.block]))
         for band in drawn.bands

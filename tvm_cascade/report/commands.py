@@ -25,7 +25,8 @@ def commands_of(
     """
     found = []
     for peak, factor in points:
-        limits = replace(request.plan, sram=peak, max_macs=max(1.0, ceil(factor * 10_000) / 10_000), layerwise=False)
+        work = max(1.0, ceil(factor * 10_000) / 10_000)
+        limits = replace(request.plan, memory=(), sram=peak, max_macs=work, layerwise=False)
         found.append(command_of(model, request if peak == chosen else replace(request, plan=limits), output))
     if all(peak != chosen for peak, _ in points):
         found.append(command_of(model, request, output))

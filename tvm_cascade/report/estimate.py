@@ -9,7 +9,7 @@ are counted statically where the kernels are known (`schedules.tuning.plan_cost`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from tvm_cascade.cascading.geometry import goes_by_pixels, has_rows
 from tvm_cascade.cascading.plan import Plan, Segment
@@ -62,6 +62,12 @@ def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
 def total(operators: Sequence[Estimate]) -> Estimate:
     """The sum of estimates."""
     return Estimate(*(sum(getattr(e, f.name) for e in operators) for f in fields(Estimate)))
+
+
+def with_waits(operators: Sequence[Estimate], waits: Sequence[float]) -> tuple[Estimate, ...]:
+    """Estimates of operators with the cycles of their accesses of memories added; `waits` is empty where these are free."""
+    pairs = zip(operators, waits or (0.0,) * len(operators), strict=True)
+    return tuple(replace(e, cycles=e.cycles + round(cycles)) for e, cycles in pairs)
 
 
 def estimate_operators(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tvm_cascade.cascading import Bounds, Plan, Storage
-from tvm_cascade.schema.plan import Block
+from tvm_cascade.schema.plan import Block, Memory
 
 
 def _name(plan: Plan, block: str) -> str:
@@ -48,21 +48,47 @@ def block_rows(plan: Plan) -> list[Block]:
                 size, lower = getattr(plan.segments[k], f"{kind}_bytes"), k  # state or scratch
             upper, ring = lower + 1, False
         name = _name(plan, block)
-        rows.append(
-            {"name": name, "kind": kind, "offset": offset, "bytes": size, "lower": lower, "upper": upper, "ring": ring}
-        )
+        use = plan.memory_at(offset)
+        at = offset - use.start
+        row: Block = {
+            "name": name,
+            "kind": kind,
+            "offset": at,
+            "bytes": size,
+            "lower": lower,
+            "upper": upper,
+            "ring": ring,
+        }
+        rows.append({**row, "memory": use.ram.name} if use.ram.name else row)
     return rows
+
+
+def memory_rows(plan: Plan) -> list[Memory]:
+    """One record for every memory that the plan was placed in."""
+    return [
+        {"name": use.ram.name, "capacity_bytes": use.ram.capacity or 0, "peak_bytes": use.bytes} for use in plan.placed
+    ]
+
+
+def memory_table(plan: Plan) -> str:
+    """The memories of a plan as text, a line each."""
+    lines = [f"{'bytes':>9} {'of':>9} {'cycles/byte':>11}  memory"]
+    for use in plan.placed:
+        lines.append(f"{use.bytes:>9} {use.ram.capacity or 0:>9} {use.ram.cycles_per_byte:>11g}  {use.ram.name}")
+    return "\n".join(lines)
 
 
 def memory_map(plan: Plan, width: int = 48) -> str:
     """The arena as text, a line per block: address range, life over the segments, name."""
     count = max(len(plan.segments), 1)
     lines = [f"{'offset':>9} {'bytes':>9}  {'life over ' + str(count) + ' segments':<{width}}  block"]
-    for row in sorted(block_rows(plan), key=lambda r: (r["offset"], r["name"])):
+    order = [use.ram.name for use in plan.memories]
+    for row in sorted(block_rows(plan), key=lambda r: (order.index(r.get("memory", order[0])), r["offset"], r["name"])):
         lower, upper = row["lower"], row["upper"]
         start, stop = lower * width // count, max(upper * width // count, lower * width // count + 1)
         bar = ("·" * start + ("▒" if row["ring"] else "█") * (stop - start)).ljust(width, "·")
-        lines.append(f"{row['offset']:>9} {row['bytes']:>9}  {bar}  {row['name']}")
+        where = f"{row['memory']}: " if "memory" in row else ""
+        lines.append(f"{row['offset']:>9} {row['bytes']:>9}  {bar}  {where}{row['name']}")
     return "\n".join(lines)
 
 

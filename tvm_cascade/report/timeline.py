@@ -123,7 +123,7 @@ def _samples(segment: Segment, length: int) -> list[tuple[int, Sequence[int]]]:
 
 
 def _addresses(plan: Plan, block: Block, name: str, progress: _Progress) -> tuple[int, int]:
-    offset, size = block["offset"], block["bytes"]
+    offset, size = plan.allocation.offsets[plan.buffers.index(name)], block["bytes"]
     if block["kind"] != "tensor" or block["ring"]:
         return offset, offset + size
     low, high = progress.span(int(name.partition(" ")[2]))

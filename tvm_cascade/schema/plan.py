@@ -79,12 +79,24 @@ class Step(TypedDict):
     rings: Annotated[list[Ring], "Outputs that never exist whole"]
 
 
-class Block(TypedDict):
-    """A block of the arena."""
+class Memory(TypedDict):
+    """A memory that was named by `--memory`."""
+
+    name: Annotated[str, "Its name"]
+    capacity_bytes: Annotated[Bytes, "What the network may take of it"]
+    peak_bytes: Annotated[Bytes, "What the network takes of it"]
+
+
+class _SometimesOfBlock(TypedDict, total=False):
+    memory: Annotated[str, "The memory that it lies in, where memories were named"]
+
+
+class Block(_SometimesOfBlock):
+    """A block of the arena, or of a memory."""
 
     name: Annotated[str, "What lies there"]
     kind: Annotated[str, "'tensor', 'kept' (columns of stripes), 'accumulator', 'state' (row counters) or 'scratch'"]
-    offset: Annotated[Bytes, "From the start of the arena"]
+    offset: Annotated[Bytes, "From the start of the arena, or of its memory"]
     bytes: Annotated[Bytes, "Its size"]
     lower: Annotated[Count, "First segment of its life"]
     upper: Annotated[Count, "The segment behind its life"]
@@ -105,6 +117,7 @@ class _Sometimes(TypedDict, total=False):
     weight_bytes: Annotated[Bytes, "Weights and tables in flash"]
     estimated_code_bytes: Annotated[Bytes, "Estimated code in flash"]
     rewritten: Annotated[Rewritten, "Substitutions, where they were searched"]
+    memories: Annotated[list[Memory], "Memories that were named by `--memory`, in that order"]
 
 
 class Plan(_Sometimes):
@@ -122,7 +135,9 @@ class Plan(_Sometimes):
     limited: Annotated[bool, "Whether a limit ended a search: more time may give a smaller arena"]
     bounds: Annotated[Bounds | None, "Bounds by what a step makes; null where a limit struck before"]
     estimated: Annotated[Estimated, "Estimated costs of the plan"]
-    cycles: Annotated[Count, "Estimated cycles of one inference; memory answers at once"]
+    cycles: Annotated[
+        Count, "Estimated cycles of one inference; memory answers at once, unless `--memory` says what it costs"
+    ]
     milliseconds: Annotated[Milliseconds | None, "Of these cycles at `--clock`; null without one"]
     layers: Annotated[
         list[Layer], "Operators in execution order: their cycles add up to `cycles`, their work to `macs`"

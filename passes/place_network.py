@@ -1,0 +1,124 @@
+"""`plan_in_memories`: which plan of a network, and which memory for each of its blocks, of a machine with several memories.
+
+Plans are those that the planner makes under caps: the smallest, with steps as small as they get or not, the cheapest within
+the fastest memory, within the two fastest and so on, by whole rows, and layer by layer. Each is placed (`memory.pools`) by
+the bytes that its kernels read and write (`schedules.tuning.traffic`), and the best one is taken: by `time` of fewest cycles,
+arithmetic and accesses together, by `bytes` of fewest bytes. Order, cuts, rings and placement are chosen together as far as
+these plans go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+
+from tvm_cascade.cascading import Plan
+from tvm_cascade.cascading.memories import in_memories, joined
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.memory import Placement, PlacementProblem, place
+from tvm_cascade.memory.validate_placement import validate_placement
+from tvm_cascade.passes.candidates.candidate import PlannedCandidate
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.schedules.tuning.plan_cost import PlanCounter
+from tvm_cascade.schedules.tuning.traffic import TrafficCounter
+from tvm_cascade.search_monitor import SearchStopped, monitor
+
+Progress = Callable[[str], None]
+_ANY = 1e6  # a factor of instructions that no plan exceeds: cycles decide
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A planned network in memories: cycles of its arithmetic and accesses, and its bytes."""
+
+    found: PlannedCandidate
+    cycles: float
+    placement: Placement
+
+    def key(self, objective: str) -> tuple[float, float]:
+        """What is least in the best one."""
+        cycles, held = self.cycles, float(self.placement.bytes)
+        return (cycles, held) if objective == "time" else (held, cycles)
+
+
+def plan_in_memories(
+    request: PlanRequest, planned: Callable[[PlanRequest], PlannedCandidate], progress: Progress
+) -> PlannedCandidate:
+    """The best plan in the memories of `request`, of those that `planned` gives for requests without them.
+
+    Where a limit (`search_monitor`) strikes, the best so far.
+
+    Raises
+    ------
+    InfeasibleError
+        No plan has a placement; the error is that of the plan that lacks the fewest bytes.
+    """
+    best: _Placed | None = None
+    error: InfeasibleError | None = None
+    for asked in _requests(request):
+        if (best is not None or error is not None) and monitor().over():
+            break
+        try:
+            placed = _placed(planned(asked), request)
+        except InfeasibleError as why:
+            lacks = why if asked.sram is None else None  # a cap was tried that no plan keeps
+            error = min((e for e in (error, lacks) if e is not None), key=_lack, default=None)
+            continue
+        except SearchStopped:
+            break
+        progress(f"in memories: {round(placed.cycles)} cycles, {placed.placement.bytes} bytes")
+        if best is None or placed.key(request.objective) < best.key(request.objective):
+            best = placed
+    if best is None:
+        raise error or SearchStopped
+    return best.found
+
+
+def _lack(error: InfeasibleError) -> int:
+    return error.needed - error.available
+
+
+def _requests(request: PlanRequest) -> Iterator[PlanRequest]:
+    """Requests without memories, whose plans are placed."""
+    plain = replace(request, memory=())
+    yield plain
+    if plain.layerwise:
+        return
+    yield replace(plain, max_time=_ANY)
+    for cap in accumulate(ram.capacity or 0 for ram in request.memory):
+        yield replace(plain, sram=cap)
+    if request.granularity == "auto":
+        yield replace(plain, granularity="row")
+    if not request.stream_input:
+        yield replace(plain, layerwise=True)
+
+
+def _placed(found: PlannedCandidate, request: PlanRequest) -> _Placed:
+    """A planned network in the memories of the request; raises `InfeasibleError` where it does not fit."""
+    plan, prepared = found.plan, found.prepared
+    kernels = prepared.kernels_of(plan)
+    moved = TrafficCounter(prepared.core).count(plan, kernels).sum(axis=1)
+    position = {b.name: k for k, b in enumerate(plan.problem.buffers)}
+    pairs = tuple((position[a], position[b]) for a, b in joined(plan))
+    accessed = tuple(float(n) for n in moved.sum(axis=0))
+    asked = PlacementProblem(plan.problem, request.memory, accessed, pairs, request.objective)
+    try:
+        placement = place(asked)
+    except InfeasibleError as error:
+        named = [_named(plan, block) for block in error.culprits]
+        raise InfeasibleError(error.needed, error.available, named, error.remedy) from None
+    validate_placement(asked, placement)
+    costs = np.array([request.memory[m].cycles_per_byte for m in placement.chosen])
+    waits = tuple(float(n) for n in moved @ costs) if len(costs) else (0.0,) * len(plan.graph.ops)
+    work = PlanCounter(prepared.core).count(plan, kernels)
+    made = in_memories(plan, request.memory, placement.chosen, placement.offsets)
+    return _Placed(replace(found, plan=made, waits=waits), sum(w.cycles for w in work) + sum(waits), placement)
+
+
+def _named(plan: Plan, block: str) -> str:
+    """A block as users know it: the tensor's name where it holds one."""
+    kind, _, index = block.partition(" ")
+    return plan.graph.tensors[int(index)].name if kind == "tensor" else block

@@ -1,0 +1,214 @@
+"""Bytes that the kernels and the driver of a plan read from and write to each of its blocks, counted statically.
+
+This is the one definition of traffic: a load or a store of the emitted code, through a pointer to a block of the plan,
+counts the bytes that it moves, as often as it runs. A byte that a kernel loads twice counts twice, for no cache is assumed;
+values that a kernel keeps in local buffers (registers, the stack) count nothing after the load. Constants, traces and other
+tables lie in flash and are no block.
+
+The code is read as `schedules.tuning.instructions` reads it, loops and branches evaluated for a sample of steps; a plan whose
+blocks lie in memories of their own (`cascading.memories.apart`) makes every pointer name its block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tvm_cascade.cascading.memories import apart
+from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.machine import Ram
+from tvm_cascade.schedules import tir
+from tvm_cascade.schedules.driver.calls import BuiltKernel
+from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, ir, tirx, tvm_ffi
+from tvm_cascade.schedules.tuning.instructions import Counter, Part, Reader, taken
+from tvm_cascade.schedules.tuning.known_values import Env
+from tvm_cascade.schedules.tuning.plan_cost import driver_of, each_step
+
+Moved: TypeAlias = "np.ndarray | float"  # bytes read (row 0) and written (row 1) by pointer (column); 0.0: none
+READ, WRITTEN = 0, 1
+_COUNTER = 4  # bytes of a step counter
+
+
+class TrafficCounter:
+    """Counts the traffic of plans for a core. Kernels that several operators or plans call are read once."""
+
+    def __init__(self, target: KernelTarget) -> None:
+        self.target = target
+        self._read: dict[int, list[tuple[PrimFunc, _Function]]] = {}  # by structural hash
+        self._kept: list[BuiltKernel | None] = []  # what is used is not written anew
+
+    def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> np.ndarray:
+        """Bytes of one inference: `[operator, 0 read or 1 written, buffer of plan.problem]`; `kernels` as in `PlanCounter`."""
+        self._kept += kernels
+        alone = apart(plan)
+        driver, named = driver_of(alone, kernels)
+        functions = {name: self._function(func) for name, func in named.items()}
+        columns = {use.ram.label: k for k, use in enumerate(alone.memories)}
+        total = np.zeros((len(plan.graph.ops), 2, len(columns)))
+        counter = Counter(self.target.core)
+
+        def read(stmt: Any, given: Sequence[Any]) -> Part:
+            views = {hash(v): (columns[w], d) for (w, d), v in driver.memory.views.items() if w in columns}
+            reader = _DriverReader(counter, stmt, views, len(columns), functions)
+            reader.deciding |= {hash(v) for v in given}
+            return reader.statement(stmt)
+
+        for operator, weight, part, env in each_step(driver, read):
+            total[operator] += weight * taken(part, env)
+        for s, segment in enumerate(plan.segments):
+            for operator, steps in Tally(segment.trace).items() if segment.state_bytes else ():
+                if operator >= 0:  # a step reads its counter and writes it
+                    total[operator, :, columns[Ram(f"state {s}").label]] += _COUNTER * steps
+        return total
+
+    def _function(self, func: PrimFunc) -> _Function:
+        alike = self._read.setdefault(tvm_ffi.structural_hash(func), [])
+        for known, function in alike:
+            if known.same_as(func) or tvm_ffi.structural_equal(known, func):
+                return function
+        alike.append((func, _Function(Counter(self.target.core), func)))
+        return alike[-1][1]
+
+
+class _Function:
+    """A kernel, read once: bytes moved through each of its parameters, for any arguments."""
+
+    def __init__(self, counter: Counter, func: PrimFunc) -> None:
+        self.params = [hash(p) for p in func.params]
+        position = {p: k for k, p in enumerate(self.params)}
+        views = {
+            hash(d.buffer): (position[hash(d.data)], str(d.buffer.dtype))
+            for d in tir.collect(func.body, tirx.DeclBuffer)
+            if hash(d.data) in position
+        }
+        reader = _TrafficReader(counter, func.body, views, len(self.params))
+        self.part = reader.statement(func.body)
+        self.deciding = [k for k, p in enumerate(self.params) if p in reader.deciding]
+        self._known: dict[tuple[int | None, ...], Moved] = {}
+
+    def count(self, values: Sequence[int | None]) -> Moved:
+        """Bytes moved by a call; `values` are the arguments, None for pointers and what is not known."""
+        key = tuple(values[k] for k in self.deciding)
+        if key not in self._known:
+            env: Env = {self.params[k]: v for k, v in zip(self.deciding, key, strict=True)}
+            self._known[key] = taken(self.part, env)
+        return self._known[key]
+
+
+class _TrafficReader(Reader):
+    """Reads statements into parts that are bytes by pointer; `views` has the pointer of every buffer that leads to one."""
+
+    loop = entered = branch = 0.0
+
+    def __init__(self, counter: Counter, body: Any, views: Mapping[int, tuple[int, str]], pointers: int) -> None:
+        super().__init__(counter, body)
+        self.views, self.shape = views, (2, pointers)
+
+    def _moved(self, buffer: Any, how: int, dtype: str) -> Moved:
+        if hash(buffer) not in self.views:
+            return 0.0
+        moved = np.zeros(self.shape)
+        moved[how, self.views[hash(buffer)][0]] = bytes_of(dtype)
+        return moved
+
+    def _sequence(self, statements: Sequence[Any]) -> Part:
+        return _sum([self.statement(s) for s in statements])
+
+    def _bound(self, stmt: Any) -> Any:
+        return self.value(stmt.value)
+
+    def _stored(self, stmt: Any) -> Part:
+        buffer = hash(stmt.buffer)
+        cost = self.value(stmt.value) + self._moved(stmt.buffer, WRITTEN, str(dtype_of(stmt.value)))
+        index = tir.int_value(stmt.indices[0]) if len(stmt.indices) == 1 else None
+        if buffer not in self.registers or index is None:
+            return cost
+        return self._assigned(cost, (buffer, index), stmt.value, buffer)
+
+    def value(self, value: Any) -> Any:
+        """Bytes that an expression loads."""
+        kind = type(value)
+        if kind is ir.TensorLoad:
+            return self._moved(value.source, READ, str(dtype_of(value))) + sum(self.value(i) for i in value.indices)
+        if kind is ir.Call:
+            return self._called(value)
+        if kind is tirx.Select:
+            return self.value(value.condition) + self._either(value.true_value, value.false_value)
+        operands = ("a", "b", "value", "vector", "base")
+        inner = [getattr(value, name) for name in operands if hasattr(value, name)]
+        return sum((self.value(v) for v in inner if isinstance(v, ir.Expr)), 0.0) if kind not in _LEAVES else 0.0
+
+    def _called(self, call: Any) -> Any:
+        """Bytes of an intrinsic: those of its arguments, and those that it moves itself through pointers."""
+        name, args = str(getattr(call.op, "name", "")), [a for a in call.args if isinstance(a, ir.Expr)]
+        if name.endswith("address_of"):
+            return 0.0
+        if name == IF_THEN_ELSE:
+            return self.value(args[0]) + self._either(*args[1:])
+        pointers = [a.args[0].source for a in args if _is_pointer(a)]
+        if name.endswith(("call_extern", "call_pure_extern")):
+            name = str(getattr(call.args[0], "value", call.args[0]))
+        total: Any = sum((self.value(a) for a in args if not _is_pointer(a)), 0.0)
+        if "copy" in name and len(pointers) == 2:
+            unit = f"int8x{''.join(c for c in name if c.isdigit())}"
+            return total + self._moved(pointers[0], WRITTEN, unit) + self._moved(pointers[1], READ, unit)
+        return total + sum((self._moved(p, READ, str(dtype_of(call))) for p in pointers), 0.0)
+
+    def _either(self, *values: Any) -> Any:
+        """Bytes of one of several values, of which one is computed: those of the largest, for padding loads nothing."""
+        return max((self.value(v) for v in values), key=lambda moved: float(np.sum(moved)))
+
+
+class _DriverReader(_TrafficReader):
+    """The same for statements of the driver, whose calls name blocks by the pointers that they pass."""
+
+    def __init__(
+        self,
+        counter: Counter,
+        body: Any,
+        views: Mapping[int, tuple[int, str]],
+        pointers: int,
+        functions: Mapping[str, _Function],
+    ) -> None:
+        super().__init__(counter, body, views, pointers)
+        self.functions = functions
+
+    def _evaluated(self, value: Any) -> Part:
+        if type(value) is not ir.Call or type(value.op) is not ir.GlobalVar:
+            return self.value(value)
+        function, known = self.functions[value.op.name_hint], [self.known(a) for a in value.args]
+        to = [self.views.get(hash(a.args[0].source), (None, ""))[0] if _is_pointer(a) else None for a in value.args]
+        head: Any = sum((self.value(a) for a in value.args if not _is_pointer(a)), 0.0)
+
+        def moved(env: Env) -> Any:
+            through, total = function.count([k(env) for k in known]), np.zeros(self.shape)
+            if isinstance(through, np.ndarray):
+                for k, block in ((k, b) for k, b in enumerate(to) if b is not None):
+                    total[:, block] += through[:, k]
+            return head + total
+
+        return moved
+
+
+_LEAVES = {tirx.Var, tirx.IntImm, tirx.FloatImm}
+
+
+def _is_pointer(value: Any) -> bool:
+    return type(value) is ir.Call and str(getattr(value.op, "name", "")).endswith("address_of")
+
+
+def bytes_of(dtype: str) -> int:
+    """Bytes of an element, or of the lanes of a vector."""
+    scalar, _, lanes = dtype.partition("x")
+    return ITEM_BYTES.get(scalar, 4) * int(lanes or 1)
+
+
+def _sum(parts: Sequence[Part]) -> Any:
+    fixed: Any = sum((p for p in parts if not callable(p)), 0.0)
+    open_ = [p for p in parts if callable(p)]
+    return (lambda env: fixed + sum(p(env) for p in open_)) if open_ else fixed

@@ -1,0 +1,81 @@
+"""The plan and the memories of its blocks are chosen together: by time, by bytes, within every capacity."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tvm_cascade import api
+from tvm_cascade.cascading import validate
+from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.machine import Ram
+from tvm_cascade.passes.cascade import Cascade
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.results import PlanResult
+from tvm_cascade.testing.builder import Net
+
+FAST, SLOW = Ram("fast", 600, 0.5), Ram("slow", 1 << 20, 4.0)
+
+
+def planned(*memory: Ram | str, **options) -> PlanResult:
+    net = Net("int8", seed=5)
+    x = net.conv(net.input((1, 16, 16, 3), "x"), 8, 3)
+    y = net.depthwise(x, 3, 2)
+    return api.plan(net.finish(net.dense(net.global_pool(net.conv(y, 16, 1)), 10)), memory=memory, **options)
+
+
+def test_the_fastest_plan_within_all_capacities() -> None:
+    by_time, by_bytes = planned(FAST, SLOW), planned(FAST, SLOW, objective="bytes")
+    for found in (by_time, by_bytes):
+        validate(found.plan)
+        told: Any = found.to_dict()
+        assert [(m["name"], m["capacity_bytes"]) for m in told["memories"]] == [("fast", 600), ("slow", 1 << 20)]
+        assert all(m["peak_bytes"] <= m["capacity_bytes"] for m in told["memories"])
+        assert sum(m["peak_bytes"] for m in told["memories"]) == told["peak_bytes"]
+        assert sum(x["cycles"] for x in told["layers"]) == told["cycles"]
+        assert sum(x["macs"] for x in told["layers"]) == told["macs"]
+    assert by_time.cycles <= by_bytes.cycles and by_bytes.peak_bytes <= by_time.peak_bytes
+    assert all(use.bytes for use in by_time.plan.memories)
+
+
+def test_slow_memory_costs_what_its_bytes_cost() -> None:
+    """The same plan in memories of 1 and 3 cycles a byte: twice its traffic lies between."""
+    one, three = (planned(Ram("m", 1 << 20, cost), layerwise=True) for cost in (1.0, 3.0))
+    none = planned(layerwise=True)
+    assert three.cycles - one.cycles == pytest.approx(2 * (one.cycles - none.cycles), abs=len(one.layers))
+    assert one.cycles - none.cycles > 2 * 16 * 16 * 3  # the input is read
+
+
+def test_one_memory_is_laid_out_as_the_arena() -> None:
+    plain, named = planned(), planned(Ram("m", 1 << 20, 1.0), objective="bytes")
+    assert named.peak_bytes <= plain.peak_bytes and not plain.plan.placed
+    assert "memories" not in plain.to_dict() and "memory" not in plain.to_dict()["buffers"][0]
+
+
+def test_texts_are_memories_too() -> None:
+    assert planned("fast=600:0.5", "slow=1MiB:4").plan.memories == planned(FAST, SLOW).plan.memories
+    assert str(FAST) == "fast=600:0.5"
+
+
+def test_what_cannot_fit_says_how_many_bytes_are_missing() -> None:
+    with pytest.raises(InfeasibleError, match=r"\d+ bytes missing in fast and slow") as error:
+        planned(replace(FAST, capacity=100), replace(SLOW, capacity=200))
+    smallest = planned(FAST, SLOW, objective="bytes").peak_bytes
+    assert error.value.needed - error.value.available == pytest.approx(smallest - 300, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["m", "m=0", "m=1KiB:0", "m=1KiB:nan", "m=1KiB:x", "2m=1KiB", "stack=1KiB", ["m=1KiB"] * 2]
+)
+def test_mistakes(wrong: object) -> None:
+    with pytest.raises(UsageError, match="--memory"):
+        PlanRequest(memory=wrong)  # type: ignore[arg-type]
+
+
+def test_what_excludes_memories() -> None:
+    with pytest.raises(UsageError, match="the sizes of the memories are the caps"):
+        PlanRequest(memory=(FAST,), sram=1000)
+    with pytest.raises(UsageError, match="a Relax function has one arena"):
+        Cascade(PlanRequest(memory=(FAST,)))
