@@ -61,7 +61,7 @@ def without_search(graph: Graph, costs: SegmentCosts, options: PlanOptions) -> P
     if not options.stream_input:
         return layerwise(graph, replace(options, sram=None))
     figures = Figures(baseline_peak(graph), 0)
-    return assemble(costs, Layout.one_by_one(len(graph.ops)), figures, optimise=True)
+    return replace(assemble(costs, Layout.one_by_one(len(graph.ops)), figures, optimise=True), graph=graph)
 
 
 def smaller(*plans: Plan) -> Plan:
@@ -69,7 +69,7 @@ def smaller(*plans: Plan) -> Plan:
     return min(plans, key=lambda plan: plan.peak)
 
 
-def within_cap(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: str) -> Plan:
+def within_cap(plan: Plan, costs: SegmentCosts, options: PlanOptions, advice: str) -> Plan:
     """`plan`, if it fits the cap; else raises `InfeasibleError` with the operators at the peak."""
     graph = plan.graph
     if options.sram is None or plan.peak <= options.sram:
@@ -78,4 +78,13 @@ def within_cap(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: st
     cuts = accumulate((len(s.ops) for s in plan.segments), initial=0)
     live = [costs.cost(i, j, Interleaving(s.tile)) for (i, j), s in zip(pairwise(cuts), plan.segments, strict=True)]
     culprits = [graph.ops[o].name for o in plan.segments[live.index(max(live))].ops if not graph.ops[o].view]
-    raise InfeasibleError(plan.peak, options.sram, culprits, remedy)
+    raise InfeasibleError(plan.peak, options.sram, culprits, advice)
+
+
+def remedy(options: PlanOptions) -> str:
+    """The advice of the error that says that no plan fits."""
+    if not options.overlap:
+        return "plan without --no-overlap"
+    if not options.stream_input:
+        return "stream the input with --stream-input, or give more memory"
+    return "give more memory, or change the network"

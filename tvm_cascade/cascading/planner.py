@@ -14,7 +14,7 @@ from itertools import islice
 from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble, simple_arena
 from tvm_cascade.cascading.cuts import least_peak, undominated
 from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
-from tvm_cascade.cascading.layerwise import baseline_peak, layerwise, smaller, within_cap, without_search
+from tvm_cascade.cascading.layerwise import baseline_peak, layerwise, remedy, smaller, within_cap, without_search
 from tvm_cascade.cascading.layout_search import LARGE, Leaders, Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions
@@ -22,6 +22,7 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
 from tvm_cascade.cascading.search_cache import least_memory_order, plain_costs, searches
 from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.cascading.structure import structure
 from tvm_cascade.cascading.timing import instruction_factor, refused_by_time
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
@@ -195,6 +196,13 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     """`cascade` for one set of tiles, without the limit of `options.max_time`; may raise `SearchStopped`."""
+    best = _smallest(structure(graph), replace(options, max_time=1.0, steps=None))
+    return within_cap(replace(best, graph=graph), plain_costs(graph, options), options, remedy(options))
+
+
+@cached(maxsize=16)
+def _smallest(graph: Graph, options: PlanOptions) -> Plan:
+    """`_cascade` of a graph's `structure`, also where the plan exceeds the cap; fields that do not affect it have been reset."""
     tried = searches(graph, options)
     search, bound = tried[0], _bound(graph, options)
     least = search.frontier()[0][0] if search.recompute else search.smallest
@@ -209,7 +217,7 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
         best = smaller(best, plan)
     if best.peak > max(bound, options.sram or 0) and search.size <= MOST_OPERATORS and not search.recompute:
         best = smallest_of_all(search, figures, best)
-    return within_cap(best, search.costs, options, _remedy(options))
+    return best
 
 
 def _of_others(
@@ -279,7 +287,7 @@ def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple
     for (least, exact), after in zip(trades, rest, strict=False):
         monitor().check()
         efforts = _ONE_AND_A_SHORT_SEARCH if exact <= smallest else _ONE_SHORT_SEARCH
-        plan = _best(search, Figures(at_once.baseline_peak, exact), options, least, efforts)
+        plan = replace(_best(search, Figures(at_once.baseline_peak, exact), options, least, efforts), graph=graph)
         smallest = min(smallest, plan.peak)
         yield after, plan
 
@@ -384,12 +392,3 @@ def _layouts(
         if not leaders.beyond(plain.bound):
             least = plain.smallest
             yield from ((plain, layout) for layout in plain.layouts(max(goal, least), least))
-
-
-def _remedy(options: PlanOptions) -> str:
-    """The advice of the error that says that no plan fits."""
-    if not options.overlap:
-        return "plan without --no-overlap"
-    if not options.stream_input:
-        return "stream the input with --stream-input, or give more memory"
-    return "give more memory, or change the network"

@@ -85,7 +85,8 @@ class _RaiseTileRows:
         layout = Layout(cuts, tuple(Interleaving(s.tile) for s in segments))
         figures = Figures(self.plan.baseline_peak, self.plan.bound)
         try:
-            self.plan = assemble(self.costs, layout, figures, self.searches > 0, SHORT_SEARCH, self.goal)
+            made = assemble(self.costs, layout, figures, self.searches > 0, SHORT_SEARCH, self.goal)
+            self.plan = replace(made, graph=self.graph)
         except InfeasibleError:
             self.searches = max(self.searches - 1, 0)
             return False

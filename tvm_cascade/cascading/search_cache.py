@@ -13,6 +13,7 @@ from tvm_cascade.cascading.options import PlanOptions, Settings
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.regions import region_order
 from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.cascading.structure import structure
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering import OrderOptions
 from tvm_cascade.ordering import order as order_by_memory
@@ -20,13 +21,16 @@ from tvm_cascade.search_monitor import cached
 
 
 def searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """A `Search` for each execution order that is tried, that of the smallest bound first."""
-    return _kept_searches(graph, replace(options, sram=None, slack=0.0, max_time=1.0, steps=None))
+    """A `Search` for each execution order that is tried, that of the smallest bound first.
+
+    Its graph, and that of the plans made from it, is the graph's `structure`.
+    """
+    return _kept_searches(structure(graph), replace(options, sram=None, slack=0.0, max_time=1.0, steps=None))
 
 
 def plain_costs(graph: Graph, options: PlanOptions) -> SegmentCosts:
-    """Segment costs of the file's order."""
-    return _costs(graph, options.stream_input, options.accumulators, options.settings)
+    """Segment costs of the file's order, over the graph's `structure`."""
+    return _costs(structure(graph), options.stream_input, options.accumulators, options.settings)
 
 
 @lru_cache(maxsize=16)
