@@ -5,10 +5,12 @@ For every unit and gate `k`, all in the arithmetic of TFLite's `EvalInteger8x8_1
     a_k = sat16(MBQM(W_k x + p_k))                       in Q3.12
     a_k = sat16(a_k + MBQM(R_k h + q_k))                 from the second step on: a state of zero adds nothing
     c   = sat16(RDivPOT(f c, 15) + RDivPOT(i g, 30 + e)) with i, f = sigmoid(a_k), g = tanh(a_k), 2^e the scale of c
-    h   = sat8(MBQM(o tanh(c)) + z)                      which is the step's output
+    h   = sat8(MBQM(o tanh(c)) + z)                      which is the step's output, or with a projection V
+    h'  = sat8(MBQM(V h + v) + z')                       is
 
 `p_k` is the bias less the input's zero point times the sum of `W_k`, `q_k` minus the state's times the sum of `R_k`. A
-coupled input gate is `1 - f`. The previous output is the state, so only the cells need memory of their own.
+coupled input gate is `1 - f`. The previous output is the state, so only the cells need memory of their own, and `h` of one
+step in front of a projection.
 
 Both functions need `E(v) = exp(-v)` of `|a|` (`2 |a|` for tanh): a table for v up to 1/4, one product for each higher bit,
 then three Newton steps for `1 / (1 + E)` or `(1 - E) / (1 + E)`.
@@ -44,7 +46,7 @@ _QUARTER = -2
 class Gates:
     """Weights and scales of all gates, in the order input (unless coupled), forget, cell, output.
 
-    `weights` int8 [gates, units, depth], `recurrent` int8 [gates, units, units], `bias` int32 [gates, units];
+    `weights` int8 [gates, units, depth], `recurrent` int8 [gates, units, states], `bias` int32 [gates, units];
     `scales` and `recurrent_scales`, one per gate, are the real multipliers from sums of products to units of 2^-12.
     """
 
@@ -71,6 +73,18 @@ class States:
     zero_point: int
 
 
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """The product that makes the output of the units: int8 [states, units], and an int32 bias that holds the zero point of the
+    units already."""
+
+    weights: np.ndarray
+    bias: np.ndarray
+    scale: np.float32  # from its sums to the output
+    zero_point: int  # of the output
+    clip: int  # bound on the stored output's magnitude, 0 for none
+
+
 class _Products(NamedTuple):
     """The constants of all gates for one of the two products (by input or by state), in order of the kernel's parameters."""
 
@@ -85,22 +99,32 @@ class _Products(NamedTuple):
         return int(reach.max())
 
 
-def lower_lstm(emitter: Emitter, x: Value, shape: Sequence[int], major: bool, gates: Gates, states: States) -> Value:
-    """Emits the kernel over `x`, int8 of `shape` [batch, steps, depth], or [steps, batch, depth] if time is `major`.
+def lower_lstm(
+    emitter: Emitter, x: Value, major: bool, gates: Gates, states: States, projection: Projection | None = None
+) -> Value:
+    """Emits the kernel over `x`, int8 of [batch, steps, depth], or [steps, batch, depth] if time is `major`.
 
-    States start at zero. The result is int8 of the same shape, but with units in place of depth.
+    States start at zero. The result is int8 of the same shape, but with units (or projected states) in place of depth.
     """
-    units = gates.recurrent.shape[1]
+    shape, (_, units, made) = shape_of(x), gates.recurrent.shape
     inputs = _products(gates.weights, gates.bias, gates.scales, gates.input_zero)
     none = np.zeros_like(gates.bias)
     recurrent = _products(gates.recurrent, none, gates.recurrent_scales, gates.state_zero)
     fraction = max(GATE_BITS, -states.cell_exponent - 1)
-    constants = [*inputs, *recurrent, exponentials(fraction), np.array(_EXP_STEPS, "int32")]
+    last = _projected(projection)
+    constants = [*inputs, *recurrent, exponentials(fraction), np.array(_EXP_STEPS, "int32"), *(last or ())]
     values = [emitter.new(x), *(relax.const(c, str(c.dtype)) for c in constants)]
     buffers = [tirx.decl_buffer(shape_of(v), dtype_of(v), f"p{i}") for i, v in enumerate(values)]
-    out = tirx.decl_buffer((*shape[:2], units), "int8", "out")
-    loops = _Loops(buffers, out, (inputs, recurrent), states, major, fraction)
+    out = tirx.decl_buffer((*shape[:2], made), "int8", "out")
+    loops = _Loops(buffers, out, (inputs, recurrent, *([last] if last else [])), states, major, fraction, projection)
     return emitter.call_func("lstm", loops.function(), values, 1, units=units, coupled=gates.coupled)
+
+
+def _projected(projection: Projection | None) -> _Products | None:
+    if projection is None:
+        return None
+    weights, bias = projection.weights[None], projection.bias[None]
+    return _Products(weights, bias, *fp.quantize_multipliers([float(projection.scale)]))
 
 
 def _products(weights: np.ndarray, bias: np.ndarray, scales: Sequence[np.float32], zero: int) -> _Products:
@@ -134,15 +158,18 @@ class _Loops:
         states: States,
         major: bool,
         fraction: int,
+        projection: Projection | None = None,
     ) -> None:
         self.places, self.x, self.out = ins, ins[0], out
-        self.products = list(zip(products, (ins[1:5], ins[5:9]), strict=True))
+        self.projection = projection
+        self.products = list(zip(products, (ins[1:5], ins[5:9], ins[11:15])[: len(products)], strict=True))
         self.table, self.steps = ins[9:11]
         self.states, self.major, self.fraction = states, major, fraction
         self.count, self.units = products[0].bias.shape
         self.cell = tirx.decl_buffer((self.units,), "int16", "cell")
         self.sum = tirx.decl_buffer((1,), "int32", "lstm_acc")
         self.gate = tirx.decl_buffer((self.count,), "int32", "gate")
+        self.hidden = None if projection is None else tirx.decl_buffer((self.units,), "int8", "hidden")
         # intermediates of sigmoid and tanh: the argument, the exponential, the inverse or the result
         self.held = tirx.decl_buffer((3,), "int32", "held")
 
@@ -155,7 +182,8 @@ class _Loops:
         body = sequence(self._cleared(), loop("t", steps, lambda t: self._step(lane, t)))
         axis = tirx.IterVar(ir.Range(0, batch), lane, tirx.IterVar.DataPar)
         regions = [self._region(p, lane) for p in self.places], [self._region(self.out, lane)]
-        block = s_tir.SBlock([axis], *regions, "lstm", body, None, [self.cell, self.sum, self.gate, self.held], [], {})
+        scratch = [self.cell, self.sum, self.gate, self.held, *([] if self.hidden is None else [self.hidden])]
+        block = s_tir.SBlock([axis], *regions, "lstm", body, None, scratch, [], {})
         return one_block(block, [(b, batch)], [*self.places, self.out])
 
     def _region(self, buffer: Value, b: Scalar) -> Value:
@@ -178,7 +206,10 @@ class _Loops:
                 self._output(b, t, u),
             )
 
-        return loop("u", self.units, unit)
+        units = loop("u", self.units, unit)
+        if self.projection is None:
+            return units
+        return sequence(units, loop("p", self.projection.weights.shape[0], lambda p: self._projected(b, t, p)))
 
     def _gate(self, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> Value:
         """Computes gate `k` of unit `u`: both products, then sigmoid or tanh."""
@@ -223,7 +254,28 @@ class _Loops:
         product = self.gate[self.count - 1] * self.held[2]
         scaled = fp.te_rescale(product, *fp.quantize_multiplier(float(self.states.scale)), 1 << 30)
         value = fp.te_clamp(scaled + i32(self.states.zero_point), -128, 127, "int8")
+        if self.hidden is not None:
+            return store(self.hidden, u, value)
         return tirx.BufferStore(self.out, value, [t, b, u] if self.major else [b, t, u])
+
+    def _projected(self, b: Scalar, t: Scalar, p: Scalar) -> Value:
+        """Computes one output of a step from its units."""
+        sums, (weights, bias, multipliers, shifts) = self.products[2]
+        hidden, projection = self.hidden, self.projection
+        assert hidden is not None and projection is not None
+
+        def add(u: Scalar) -> Value:
+            product = hidden[u].astype("int32") * weights[0, p, u].astype("int32")
+            return store(self.sum, i32(0), self.sum[0] + product)
+
+        scaled = fp.te_rescale_channel(self.sum[0], multipliers[0], shifts[0], sums.shifts, sums.bound)
+        value = fp.te_clamp(scaled + i32(projection.zero_point), -128, 127, "int32")
+        reach = (-projection.clip, projection.clip) if projection.clip else (-128, 127)
+        return sequence(
+            store(self.sum, i32(0), bias[0, p]),
+            loop("i", self.units, add),
+            tirx.BufferStore(self.out, fp.te_clamp(value, *reach, "int8"), [t, b, p] if self.major else [b, t, p]),
+        )
 
     def _curve(self, a: Scalar, shift: Scalar | int) -> Value:
         """Computes the terms of sigmoid and tanh of `a` in `held`; `|a| << shift` is in units of the table, 2^-fraction."""

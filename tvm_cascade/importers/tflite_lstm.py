@@ -16,7 +16,7 @@ import tvm
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, scale_of, tflite, zero_point_of
 from tvm_cascade.importers.tflite_svdf import SvdfConverters
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, States, lower_lstm
+from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, Projection, States, lower_lstm
 from tvm_cascade.passes.recurrent.cells import Recurrence
 from tvm_cascade.passes.recurrent.functions import SIGMOID, TANH
 from tvm_cascade.passes.recurrent.lower import Operands, Wanted, lower_recurrence
@@ -61,19 +61,38 @@ class LstmConverters(SvdfConverters):
             for t in tensors[_PROJECTION : _PROJECTION + 2]
         )
         x = self.get_tensor_expr(tensors[0])
-        operands = Operands(x, weights, recurrent, bias, projection=projection, projection_bias=shift)
+        operands = Operands(
+            x,
+            weights,
+            recurrent,
+            bias,
+            peepholes=self._peepholes(tensors, used),
+            projection=projection,
+            projection_bias=shift,
+        )
         made, _, _ = lower_recurrence(self.bb, layer, operands, Wanted())
         return made
 
     def _check_lstm(self, tensors: list[Any], options: Any) -> None:
-        beyond = {"peepholes": range(_PEEPHOLES, _BIASES), "layer normalization": range(_NORMS, len(tensors))}
+        beyond = {"layer normalization": range(_NORMS, len(tensors))}
         if tensors[0].qnn_params:
-            beyond["a projection of integers"] = range(_PROJECTION, _STATES)
+            beyond["peepholes of integers"] = range(_PEEPHOLES, _BIASES)
         for what, places in beyond.items():
             if any(tensors[k].tensor_idx >= 0 for k in places):
                 raise tvm.error.OpNotImplemented(f"an LSTM with {what}")
         if options.FusedActivationFunction() != tflite.ActivationFunctionType.TANH:
             raise tvm.error.OpNotImplemented("an LSTM with another activation than tanh")
+
+    def _peepholes(self, tensors: list[Any], used: list[int]) -> np.ndarray | None:
+        """The weights by which gates look at the cell, [1, 3, units], those of a coupled gate zero; None without any."""
+        wanted = [_PEEPHOLES + k for k in range(3) if k or 0 in used]
+        given = {k for k in range(_PEEPHOLES, _BIASES) if tensors[k].tensor_idx >= 0}
+        if not given:
+            return None
+        if given != set(wanted) or any(self.has_expr(tensors[k].tensor_idx) for k in given):
+            raise tvm.error.OpNotImplemented("an LSTM with peepholes of some gates only, or computed ones")
+        found = [np.asarray(self.get_tensor_value(tensors[k])) for k in wanted]
+        return np.stack([*([np.zeros_like(found[0])] if 0 not in used else []), *found])[None]
 
     def _integer_lstm(self, op: Operator, tensors: list[Any], options: Any) -> Value:
         """An LSTM of int8 with an int16 cell state, in the reference's arithmetic."""
@@ -102,14 +121,29 @@ class LstmConverters(SvdfConverters):
         if output.qnn_params is None or self.get_tensor_type_str(output.tensor.Type()) != "int8":
             raise tvm.error.OpNotImplemented("an integer LSTM whose output is not int8")
         x = self.get_tensor_expr(tensors[0])
+        projection, zero = self._projection(tensors, hidden, float(options.ProjClip())), zero_point_of(hidden)
         return lower_lstm(
             Emitter(self.bb, {}, "lstm"),
             x,
-            self._shape(tensors[0]),
             bool(options.TimeMajor()),
             gates,
-            States(exponent, clip, scale, zero_point_of(hidden)),
+            States(exponent, clip, scale, zero if projection is None else -zero),
+            projection,
         )
+
+    def _projection(self, tensors: list[Any], hidden: Any, clip: float) -> Projection | None:
+        """The projection of an integer LSTM, from its units in the quantization of `hidden` to its state. The reference takes
+        the zero point of `hidden` from the units in front of a projection, where it adds it to an output, and adds it back."""
+        matrix, shift = tensors[_PROJECTION : _PROJECTION + 2]
+        if matrix.tensor_idx < 0:
+            return None
+        state = tensors[_STATES]
+        weights, step = self._gate_weights(matrix)
+        bias = np.zeros(len(weights), "int32") if shift.tensor_idx < 0 else np.asarray(self.get_tensor_value(shift))
+        sums = weights.astype("int64").sum(axis=1) * zero_point_of(hidden)
+        scale = np.float32(np.float32(step * scale_of(hidden)) / scale_of(state))
+        bound = int(min(max(np.float32(clip) / scale_of(state), np.float32(-128)), np.float32(127)))
+        return Projection(weights, (bias + sums).astype("int32"), scale, zero_point_of(state), max(bound, 0))
 
     def _hidden(self, op: Operator) -> Any:
         """The intermediate tensor whose scale and zero point the output is computed with."""

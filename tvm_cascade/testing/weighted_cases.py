@@ -118,10 +118,11 @@ def batch_matmul(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
 
 
 def lstm(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
-    """Float, now and then with a projection, or int8 with a cell of int16 whose gates reach from flat to saturated."""
+    """Float, now and then with peepholes, or int8 with a cell of int16 whose gates reach from flat to saturated; either now and
+    then with a projection."""
     batch, steps, depth, units = dims(rng, 3, 5, 6, 6)
     major, coupled = bool(rng.random() < 0.4), bool(rng.random() < 0.3)
-    made = int(rng.integers(1, 6)) if dtype == "float32" and rng.random() < 0.5 else units  # by a projection
+    made = int(rng.integers(1, 6)) if rng.random() < 0.5 else units  # by a projection
     shape, result_shape = ((steps, batch), (steps, batch, made)) if major else ((batch, steps), (batch, steps, made))
     (sx, zx), (sh, zh) = (quantized(rng, dtype, 1e-3, 0.1), (log_uniform(rng, 2e-3, 1 / 127), zero_point(rng, dtype)))
     x = w.activation((*shape, depth), dtype, sx, zx)
@@ -133,15 +134,22 @@ def lstm(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
         bias = rng.normal(0, 2 / (sx * sw), units).round() if dtype == "int8" else stored(rng, (units,), dtype)
         inputs[12 + k] = w.constant(bias.astype("int32" if dtype == "int8" else dtype), sx * sw)
     exponent = int(rng.integers(-15, -10))
+    if dtype == "float32" and rng.random() < 0.4:
+        for k in range(1 if coupled else 0, 3):
+            inputs[9 + k] = w.constant(stored(rng, (units,), dtype))
+    (su, zu), bias_type = (quantized(rng, dtype, 5e-3, 1 / 127) if made != units else (sh, zh)), "int32"
     if made != units:
-        inputs[16] = w.constant(stored(rng, (made, units), dtype))
-        inputs[17] = w.constant(stored(rng, (made,), dtype)) if rng.random() < 0.5 else -1
+        weights, sp = stored(rng, (made, units), dtype), log_uniform(rng, 1e-3, 0.02)
+        shift = rng.normal(0, 2 / (su * sp), made).round().astype(bias_type) if dtype == "int8" else None
+        inputs[16] = w.constant(weights, sp)
+        inputs[17] = w.constant(stored(rng, (made,), dtype) if shift is None else shift, su * sp)
+        inputs[17] = inputs[17] if rng.random() < 0.5 else -1
     inputs[18] = w.tensor((batch, made), dtype, sh, zh, variable=True)
     inputs[19] = w.tensor((batch, units), "int16" if dtype == "int8" else dtype, 2.0**exponent, variable=True)
-    between = [w.tensor((1,), dtype, sh, zh) for _ in range(5)] if dtype == "int8" else []
+    between = [w.tensor((1,), dtype, su, zu) for _ in range(5)] if dtype == "int8" else []
     clip, last = (float(rng.uniform(0.2, 1.0)) if rng.random() < 0.3 else 0.0 for _ in range(2))
     options = {"fusedActivationFunction": 4, "timeMajor": major, "cellClip": clip}
-    options["projClip"] = last if dtype == "float32" else 0.0
+    options["projClip"] = last if dtype == "float32" or made != units else 0.0
     name, table = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
     w.operator(name, inputs, [w.tensor(result_shape, dtype, sh, zh)], table, intermediates=between, **options)
 
