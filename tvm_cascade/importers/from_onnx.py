@@ -85,7 +85,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         if is_quantized(imported):
             check_scales(path, imported)
             imported = to_channels_last(store_biases(imported))
-        return _finished(path, model, imported)
+        return _finished(path, model, imported, shapes)
     except CascadeError:
         raise
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
@@ -221,24 +221,29 @@ def _static_shape(path: Path, value: Any, wanted: tuple[int, ...] | None) -> lis
     return list(wanted)
 
 
-def _finished(path: Path, model: Any, mod: tvm.IRModule) -> tvm.IRModule:
+def _finished(path: Path, model: Any, mod: tvm.IRModule, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:
     names = [i.name for i in _inputs(model)]
     if len(names) != len(mod["main"].params):
         raise LoadError(path, "the importer lost an input")
     made = with_interface(path, mod, names, [o.name for o in model.graph.output], _STATIC)
     for declared, computed in zip(model.graph.output, io_spec(made).outputs, strict=True):
-        _check_output(path, declared, computed)
+        _check_output(path, model, declared, computed, shapes)
     return with_real_operators(made)
 
 
-def _check_output(path: Path, declared: Any, computed: TensorSpec) -> None:
+def _check_output(
+    path: Path, model: Any, declared: Any, computed: TensorSpec, shapes: Mapping[str, Sequence[int]]
+) -> None:
     """Raise `LoadError` where a file declares another element type or shape of an output than its operators compute; what
-    it leaves open may be any."""
+    it leaves open may be any, and so may a shape that depends on values."""
     from onnx.helper import tensor_dtype_to_np_dtype
+
+    from tvm_cascade.importers.onnx_folding import inferred_output
 
     kind, name = declared.type.tensor_type, printable(declared.name)
     known = [d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim]
-    if kind.HasField("shape") and not fits(computed.shape, known):
+    differs = kind.HasField("shape") and not fits(computed.shape, known)
+    if differs and inferred_output(model, shapes, declared.name) is not None:
         text = ", ".join("?" if d is None else str(d) for d in known)
         raise LoadError(path, f"output {name} has the shape [{text}] in the file, {list(computed.shape)} computed")
     dtype = tensor_dtype_to_np_dtype(kind.elem_type).name if kind.elem_type else computed.dtype

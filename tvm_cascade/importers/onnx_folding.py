@@ -107,6 +107,15 @@ def computed_shape(model: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[int
     return None
 
 
+def inferred_output(model: Any, shapes: Mapping[str, Sequence[int]], name: str) -> tuple[int, ...] | None:
+    """The shape of an output that ONNX infers from those of the inputs, `shapes`, whatever the file declares; None where it
+    depends on values."""
+    made = with_input_shapes(model, shapes)
+    for output in made.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return static_shapes(made).get(name)
+
+
 def _folded(model: Any) -> bool:
     """Fold nodes of `model` in place, one pass; returns whether any became a constant."""
     graph = model.graph
