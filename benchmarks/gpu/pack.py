@@ -26,7 +26,9 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))  # the networks are in tvm_cascade.testing, which an installed package lacks
 LIMIT_BYTES = 60 << 20
 _FFI = "apache-tvm-ffi"
 
@@ -49,8 +51,8 @@ def pack_network(name: str, arch: str, stand_in: Path, out: Path) -> str:
         (work / "about.json").write_text(json.dumps(made.about()))
         (work / "record.json").write_text(json.dumps(network.record))
         for part, arrays in (("inputs", network.inputs), ("expected", network.expected)):
-            np.savez(work / f"{part}.npz", **{str(k): x for k, x in enumerate(arrays)})
-        np.savez(work / "constants.npz", **network.constants)
+            np.savez(work / f"{part}.npz", **{str(k): x for k, x in enumerate(arrays)})  # type: ignore[arg-type]
+        np.savez(work / "constants.npz", **network.constants)  # type: ignore[arg-type]
         with tarfile.open(out, "w:xz") as archive:
             for path in sorted(work.iterdir()):
                 archive.add(path, path.name)
@@ -104,8 +106,10 @@ def write_manifest(out: Path, names: Sequence[str], arch: str, python: str) -> N
     import library
     import networks
 
+    from tvm_cascade import __version__
+
     now = datetime.now(timezone.utc)
-    versions = {name: metadata.version(name) for name in ("apache-tvm", _FFI, "tvm-cascade")}
+    versions = {name: metadata.version(name) for name in ("apache-tvm", _FFI)} | {"tvm-cascade": __version__}
     data = {"networks": list(names), "small": networks.SMALL, "schedules": list(library.SCHEDULES)}
     data |= {"arch": arch, "python": python, "made": now.strftime("%Y%m%d_%H%M%S"), "versions": versions}
     (out / "manifest.json").write_text(json.dumps(data, indent=1) + "\n")
