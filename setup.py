@@ -29,6 +29,7 @@ EXTRAS = {
         "nvidia-cuda-nvcc>=13,<14",
         "nvidia-cuda-runtime>=13,<14",
     ],  # machine code for GPUs, and TVM's CUDA runtime
+    "farm": ["tornado", "psutil", "cloudpickle"],  # TVM's tracker and servers: `stages --tracker`
 }
 
 
@@ -126,7 +127,7 @@ setup(
             "pytest-xdist",
             "kconfiglib",
             "jsonschema",  # holds what commands print under --json to its schemas
-            *(package for extra in ("check", "onnx", "plot", "images", "board") for package in EXTRAS[extra]),
+            *(package for extra in ("check", "onnx", "plot", "images", "board", "farm") for package in EXTRAS[extra]),
         ],
         "docs": [
             "sphinx>=8",

@@ -150,6 +150,14 @@ def text(option: str, value: Any) -> str:
     return value
 
 
+def address(option: str, value: Any) -> str:
+    """HOST:PORT, as a text."""
+    host, _, port = text(option, value).rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise refusal(option, value, "give HOST:PORT, with a port of 1 to 65535")
+    return value
+
+
 def name_or_path(option: str, value: Any) -> str:
     """A name, or a path as a text."""
     return text(option, fspath(value) if isinstance(value, PathLike) else value)

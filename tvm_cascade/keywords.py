@@ -85,6 +85,9 @@ class StagesKeywords(SearchKeywords, total=False):
     load: PathOrText | None
     metaschedule: PathOrText | None
     trials: int
+    tracker: str | None
+    key: str | None
+    parallel: int
 
 
 class OptimizeKeywords(SearchKeywords, total=False):

@@ -176,6 +176,9 @@ class StagesRequest(SearchRequest):
     load: OptionalPath = None  # price this schedule instead of searching
     metaschedule: OptionalPath = None  # folder with records of tuned kernels
     trials: Annotated[int, checks.whole(0)] = 32  # candidates measured for a kernel without records
+    tracker: Annotated[str | None, checks.optional(checks.address)] = None  # HOST:PORT; measure on its servers
+    key: Annotated[str | None, checks.optional(checks.text)] = None  # of those servers
+    parallel: Annotated[int, checks.whole(1, 1 << 10)] = 1  # servers that are used at the same time
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,10 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @option(StagesRequest, "metaschedule", "With --cost measured or learned: kernels that MetaSchedule tunes on this machine; "
         "records are kept in this folder and used again.", metavar="DIR")  # fmt: skip
 @TRIALS
+@option(StagesRequest, "tracker", "With --cost measured or learned: measure on the servers of TVM's RPC tracker.",
+        metavar="HOST:PORT")  # fmt: skip
+@option(StagesRequest, "key", "Key of those servers.", metavar="K")
+@option(StagesRequest, "parallel", "Servers that are used at the same time.")
 @option(StagesRequest, "load", "Price a saved schedule instead of searching.")
 @option(StagesRequest, "output", "Save the schedule.", "--output", "-o", callback=require_new_file)
 @option(StagesRequest, "picture", "Draw the timeline (.png, .svg).", callback=require_picture)

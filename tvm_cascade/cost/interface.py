@@ -9,7 +9,7 @@ without losing exactness. A model that cannot prove any returns zeros.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol, runtime_checkable
@@ -95,6 +95,15 @@ class Runner(Protocol):
 
     def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
         """Milliseconds of `repeats` runs of operators merged into one."""
+        ...
+
+
+@runtime_checkable
+class BatchRunner(Runner, Protocol):
+    """A runner that measures several stages at the same time."""
+
+    def ahead(self, stages: Sequence[tuple[str, Groups]], repeats: int) -> Iterator[tuple[str, Groups]]:
+        """Measure stages, each with its strategy, and yield each when it is done: `run` then returns what was measured."""
         ...
 
 

@@ -8,11 +8,11 @@ A search that takes the minimum over thousands of noisy costs prefers stages who
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tvm_cascade.cost.interface import NO_BOUND, Groups, OpBound, OpFeatures, Runner
+from tvm_cascade.cost.interface import NO_BOUND, BatchRunner, Groups, OpBound, OpFeatures, Runner
 from tvm_cascade.cost.records import CONCURRENT, MERGE, Record, RecordStore, stage_key
 from tvm_cascade.search_monitor import monitor
 
@@ -65,6 +65,12 @@ class MeasuredCost(RecordedCost):
     def price(self, strategy: str, groups: Groups) -> float:
         return self.record(strategy, groups).median
 
+    def known(self, strategy: str, groups: Groups) -> float | None:
+        """The price of a stage that was measured, or needs not be; None for others."""
+        computing = moving(groups)
+        record = self.store.get(stage_key(strategy, computing))
+        return record.median if record is not None else None if computing else 0.0
+
     def record(self, strategy: str, groups: Groups) -> Record:
         """The stage's record, measured now where it is new."""
         computing = moving(groups)
@@ -84,6 +90,23 @@ class MeasuredCost(RecordedCost):
         computing = moving(groups)
         if computing:
             self.store.add(strategy, computing, self._run(strategy, computing, self.options.first))
+
+    def fill(self, stages: Iterable[tuple[str, Groups]]) -> None:
+        """Measure those of the stages that are new: several at a time where the runner can, each written as it comes."""
+        if not isinstance(self.runner, BatchRunner):
+            return
+        new = {stage_key(s, moving(g)): (s, moving(g)) for s, g in stages}
+        todo = [stage for key, stage in new.items() if stage[1] and self.store.get(key) is None]
+        for strategy, groups in self.runner.ahead(todo, self.options.first):
+            self.record(strategy, groups)
+
+    def all_again(self, stages: Iterable[tuple[str, Groups]]) -> None:
+        """`again` for every stage, several at a time where the runner can."""
+        todo = [(s, moving(g)) for s, g in stages if moving(g)]
+        for strategy, groups in (
+            self.runner.ahead(todo, self.options.first) if isinstance(self.runner, BatchRunner) else todo
+        ):
+            self.again(strategy, groups)
 
     def _run(self, strategy: str, groups: Groups, repeats: int) -> list[float]:
         return self.runner.run_merged(groups[0], repeats) if strategy == MERGE else self.runner.run(groups, repeats)
@@ -112,8 +135,7 @@ def confirm(model: MeasuredCost, search: Callable[[], tuple[Result, Stages]]) ->
     for _ in range(model.options.rounds):
         if monitor().over():
             break
-        for strategy, groups in stages:
-            model.again(strategy, groups)
+        model.all_again(stages)
         result, after = search()
         same = [stage_key(s, moving(g)) for s, g in after] == [stage_key(s, moving(g)) for s, g in stages]
         stages = after

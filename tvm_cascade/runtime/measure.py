@@ -1,4 +1,4 @@
-"""Measure stages on this machine's CPU, with the kernels that `ScheduleStages` would emit.
+"""Measure stages on a CPU, with the kernels that `ScheduleStages` would emit.
 
 A concurrent stage is timed as the one parallel region it becomes, a group alone as its kernels one by one. Inputs are
 random and stay in cache where they fit, as a producer's output would.
@@ -11,9 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-import tvm
-
 from tvm_cascade.cost.interface import Groups, OpFeatures
 from tvm_cascade.cost.packing import pack
 from tvm_cascade.errors import UsageError
@@ -24,13 +21,8 @@ from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_lanes import work_of
 from tvm_cascade.passes.stage_merge import merge_units
-from tvm_cascade.runtime.execute import host_target, threads
+from tvm_cascade.runtime.bench import Bench, LocalBench, Timer
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
-
-_MIN_MS = 2  # of one timed repetition
-
-
-Timer = Callable[[int], list[float]]  # number of repetitions -> milliseconds of each
 
 
 class NetworkRunner(ABC):
@@ -74,7 +66,10 @@ class NetworkRunner(ABC):
         if key not in self._timers:
             self._timers[key] = make()
         timer = self._timers[key]
-        return [float("inf")] * repeats if timer is None else timer(repeats)
+        return [float("inf")] * repeats if timer is None else self._measured(timer, repeats)
+
+    def _measured(self, timer: Timer, repeats: int) -> list[float]:
+        return timer(repeats)
 
     def _spec(self, op: OpFeatures) -> Spec:
         """The specification of an operator's kernel; raises `UsageError` for an operator of another network."""
@@ -94,14 +89,20 @@ class CpuRunner(NetworkRunner):
     """A `cost.interface.Runner` for the operators of one network."""
 
     def __init__(
-        self, net: StageGraph, units: UnitGraph, workers: int | None = None, tuned: TunedKernels | None = None
+        self,
+        net: StageGraph,
+        units: UnitGraph,
+        workers: int | None = None,
+        tuned: TunedKernels | None = None,
+        bench: Bench | None = None,
     ) -> None:
-        """`workers`: threads, default TVM's pool. `tuned`: records of tuned kernels; default: default schedules for all."""
+        """`workers`: threads, default TVM's pool. `tuned`: records of tuned kernels; default: default schedules for all.
+        `bench`: where kernels are timed; default: this machine."""
         super().__init__(net, units, cpu=True)
         self._tuned = tuned or TunedKernels(None)
-        self.workers = workers or threads()
-        self.target: Any = host_target()
-        self.device = device_name(f"cpu:{self.target.attrs.get('mcpu', 'generic')}:{self.workers}", self._tuned)
+        self.bench = bench or LocalBench(workers)
+        self.workers = self.bench.workers
+        self.device = device_name(self.bench.name, self._tuned)
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
         """Milliseconds of a stage; see the module's docstring."""
@@ -112,10 +113,10 @@ class CpuRunner(NetworkRunner):
 
     def _timer_alone(self, op: OpFeatures) -> Timer:
         many = work_of(self.net.graph, self._spec(op)) >= PARALLEL_WORK
-        return self._timer(self._tuned.scheduled(self.kernel(op).func, many))
+        return self.bench.timer(self._tuned.scheduled(self.kernel(op).func, many))
 
     def _timer_of_kernel(self, kernel: Kernel) -> Timer:
-        return self._timer(self._tuned.scheduled(kernel.func, True))
+        return self.bench.timer(self._tuned.scheduled(kernel.func, True))
 
     def _timer_of(self, groups: Groups) -> Timer:
         work = [float(sum(work_of(self.net.graph, self._spec(op)) for op in group)) for group in groups]
@@ -130,22 +131,7 @@ class CpuRunner(NetworkRunner):
                     for g, k, func in kernels
                 ]
             )
-        return self._timer(parallel_lanes(uses)[0])
-
-    def _timer(self, func: Any) -> Timer:
-        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-        built = tvm.compile(mod, self.target)
-        rng = np.random.default_rng(0)
-        args = [
-            tvm.runtime.tensor(rng.random([int(d) for d in p.ty.shape], dtype="float32").astype(str(p.ty.dtype)))
-            for p in func.params
-        ]
-
-        def time(repeats: int) -> list[float]:
-            clock = built.mod.time_evaluator("main", tvm.cpu(), number=1, repeat=repeats, min_repeat_ms=_MIN_MS)
-            return [t * 1e3 for t in clock(*args).results]
-
-        return time
+        return self.bench.timer(parallel_lanes(uses)[0])
 
 
 def device_name(name: str, tuned: TunedKernels) -> str:

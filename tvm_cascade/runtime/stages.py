@@ -1,4 +1,7 @@
-"""The function behind the command `stages`: schedules by the analytic, measured or learned cost model."""
+"""The function behind the command `stages`: schedules by the analytic, measured or learned cost model.
+
+Costs are measured on this machine, or with `tracker` on the servers of TVM's RPC tracker (`runtime.farm`).
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,7 @@ def stages(
         The schedule to load cannot be read.
     """
     asked = request or StagesRequest()
+    _refuse_farm(asked)
     net = stage_graph(mod)
     options = Options(variant=asked.variant, unit=asked.unit, r=asked.r or None, s=asked.s or None)
     if asked.cost == "analytic":
@@ -58,7 +62,7 @@ def stages(
         return _run(graph, asked, options)
     if asked.batch not in (None, 1):
         raise UsageError(f"--cost {asked.cost} measures the model as it is loaded: set the batch with --input-shape")
-    return _measured(net, options, asked, progress)
+    return _measured(net, options, asked, progress) if asked.tracker is None else _on_farm(net, options, asked)
 
 
 def _run(graph: Graph, asked: StagesRequest, options: Options, model: CostModel | None = None) -> tuple[Schedule, str]:
@@ -90,6 +94,45 @@ def _measured(net: StageGraph, options: Options, asked: StagesRequest, progress:
     times = ", ".join(f"{n} {t:.3f} ms" for n, t in zip(run.names, run.choice.milliseconds, strict=True))
     made: Schedule = {**_with_tuning(data, tuned), "measured": run.to_dict()}
     return made, f"run in turn, least: {times}; kept: {run.chosen}\n{text}"
+
+
+def _refuse_farm(asked: StagesRequest) -> None:
+    """Raise `UsageError` for options of a farm that do not go with others."""
+    if asked.tracker is None:
+        if asked.key is not None:
+            raise UsageError("--key is of --tracker HOST:PORT: give that too")
+        return
+    if asked.key is None:
+        raise UsageError("--tracker needs --key K: which of its servers to measure on")
+    if asked.cost == "analytic":
+        raise UsageError("--tracker measures: give --cost measured or --cost learned with it")
+    if asked.target.startswith("cuda"):
+        raise UsageError(
+            "--tracker measures on CPUs: give --target llvm, or leave it out to measure on this machine's GPU"
+        )
+    if asked.metaschedule is not None:
+        raise UsageError("--metaschedule tunes kernels on this machine: leave it or --tracker out")
+
+
+def _on_farm(net: StageGraph, options: Options, asked: StagesRequest) -> tuple[Schedule, str]:
+    """`stages` with costs of the servers of a tracker. The schedule is the search's: whole programs are not run there."""
+    from tvm_cascade.runtime.farm import Farm, FarmBench, Tracker
+    from tvm_cascade.runtime.measure_farm import QUICK, FarmRunner, fill_for_search
+
+    units = unit_graph(net.graph, asked.unit)
+    host, _, port = str(asked.tracker).rpartition(":")
+    with Farm(Tracker(host, int(port), str(asked.key), asked.parallel)) as farm:
+        runner = FarmRunner(net, units, FarmBench(farm, str(asked.key)))
+        model = MeasuredCost(runner, RecordStore(asked.database, runner.device), QUICK)
+        if asked.load is not None:
+            return _run(net.graph, asked, options, model)
+        if asked.cost == "learned":
+            model.fill((CONCURRENT, [[k]]) for kernels in units.features for k in kernels if k.kind != "view")
+            best, pricing = search_learned(net, units, model, options)
+        else:
+            fill_for_search(net, model, options)
+            best, pricing = search_measured(net, model, options), model
+        return finish_report(best, pricing, asked.output, asked.picture)
 
 
 def _with_tuning(data: Schedule, report: Report | None) -> Schedule:

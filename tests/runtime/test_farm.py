@@ -1,0 +1,204 @@
+"""Measuring on a farm: TVM's tracker and servers as real processes of this machine, one of which dies or hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tvm_cascade.cost.measured import MeasuredCost
+from tvm_cascade.cost.records import RecordStore
+from tvm_cascade.errors import ToolError, UsageError
+from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.request import StagesRequest
+from tvm_cascade.runtime.farm import Farm, FarmBench, Tracker
+from tvm_cascade.runtime.measure_farm import QUICK, FarmRunner, fill_for_search
+from tvm_cascade.runtime.stages import search_measured, stages
+from tvm_cascade.testing.builder import Net
+
+needs_tracker = pytest.mark.skipif(
+    importlib.util.find_spec("tornado") is None, reason="TVM's tracker needs tornado: pip install 'tvm-cascade[farm]'"
+)
+OPTIONS = Options(variant="parallel", r=1, s=2)
+
+
+def _network():
+    """A convolution, three branches, their sum: stages of one and of two groups."""
+    net = Net("float32", "NCHW")
+    x = net.conv(net.input((1, 4, 8, 8)), 4, 3, activation="relu")
+    branches = [net.conv(x, 4, k, activation="relu") for k in (1, 3, 5)]
+    return net.finish(net.add(net.add(branches[0], branches[1]), branches[2]))
+
+
+def _ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    for s in held:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in held]
+    for s in held:
+        s.close()
+    return ports
+
+
+class Servers:
+    """A tracker and servers of key `cpu`; every one is the leader of a process group of its own."""
+
+    def __init__(self, log) -> None:
+        self.log, self.processes = log, []
+        (self.port,) = _ports(1)
+        self._start("rpc_tracker", "--host", "127.0.0.1", "--port", self.port, "--port-end", self.port + 1)
+
+    def add(self, key: str = "cpu", **environment: str) -> subprocess.Popen:
+        (port,) = _ports(1)
+        where = ["--host", "127.0.0.1", "--port", port, "--port-end", port + 1, "--key", key]
+        return self._start("rpc_server", *where, "--tracker", f"127.0.0.1:{self.port}", **environment)
+
+    def _start(self, module: str, *options: object, **environment: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", f"tvm.exec.{module}", *map(str, options)]
+        env = {**os.environ, "TVM_NUM_THREADS": "1", **environment}
+        made = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=env, start_new_session=True)
+        self.processes.append(made)
+        return made
+
+    def tracker(self, parallel: int = 1, key: str = "cpu") -> Tracker:
+        return Tracker("127.0.0.1", self.port, key, parallel)
+
+    def queue(self) -> dict:
+        return self.tracker()._summary()["queue_info"].get("cpu", {"free": 0, "pending": 0})
+
+    def wait(self, count: int, key: str = "cpu") -> None:
+        """Until so many servers of the key are known and free."""
+        end = time.monotonic() + 90
+        while time.monotonic() < end:
+            try:
+                if self.tracker()._summary()["queue_info"].get(key, {"free": 0})["free"] == count:
+                    return
+            except UsageError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError("tracker and servers do not find each other")
+
+    def end(self) -> None:
+        for process in self.processes:
+            kill(process)
+
+
+def kill(process: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+@pytest.fixture
+def servers(tmp_path):
+    with open(tmp_path / "servers.log", "w") as log:
+        farm = Servers(log)
+        yield farm
+        farm.end()
+
+
+def _model(farm: Farm, database):
+    net = stage_graph(_network())
+    runner = FarmRunner(net, unit_graph(net.graph, "fused"), FarmBench(farm, "cpu"))
+    return net, MeasuredCost(runner, RecordStore(database, runner.device), QUICK)
+
+
+@needs_tracker
+def test_a_server_that_dies_costs_no_record_and_doubles_none(servers, tmp_path):
+    victim, _ = servers.add(), servers.add()
+    servers.wait(2)
+    with Farm(servers.tracker(parallel=2), seconds=20.0) as farm:
+        net, model = _model(farm, tmp_path / "records")
+        written = model.store.add
+
+        def add(*args):
+            if len(model.store) == 2:
+                kill(victim)
+            return written(*args)
+
+        model.store.add = add
+        fill_for_search(net, model, OPTIONS)
+        found = search_measured(net, model, OPTIONS).schedule
+    assert len(model.store) >= 8
+    assert sum(len(group) for stage in found.stages for group in stage.groups) == len(net.graph.ops)
+    assert all(len(record.samples) % QUICK.first == 0 for record in model.store)  # whole measurements, none twice
+    servers.wait(1)
+    assert servers.queue()["pending"] == 0  # nothing of the farm is left in the tracker
+
+    again = RecordStore(tmp_path / "records", model.runner.device)
+    assert {r.key: r.samples for r in again} == {r.key: r.samples for r in model.store}
+    with Farm(servers.tracker()) as farm:
+        resumed = _model(farm, tmp_path / "records")[1]
+        fill_for_search(net, resumed, OPTIONS)
+        assert resumed.measurements == 0
+        assert schedule(net.graph, resumed, OPTIONS).schedule.cost_ms == found.cost_ms
+
+
+@needs_tracker
+def test_a_server_that_hangs_is_left_and_the_job_given_to_another(servers):
+    frozen = servers.add()
+    servers.wait(1)
+    with Farm(servers.tracker(), seconds=3.0) as farm:
+        _, model = _model(farm, None)
+        servers.wait(1)  # free again, and in the tracker's list
+        os.killpg(frozen.pid, signal.SIGSTOP)
+        servers.add()  # its processor and threads are the same: it stands in
+        op = next(f for unit in unit_graph(model.runner.net.graph, "fused").features for f in unit)
+        assert model.op_ms(op) > 0
+
+
+@needs_tracker
+def test_servers_of_another_kind_are_not_mixed_in(servers):
+    servers.add()
+    servers.wait(1)
+    with Farm(servers.tracker(), seconds=3.0) as farm:
+        _, model = _model(farm, None)
+        farm.about["threads"] += 1  # as if the first server had had another thread
+        op = next(f for unit in unit_graph(model.runner.net.graph, "fused").features for f in unit)
+        with pytest.raises(ToolError, match=r"no server of key cpu was free|is another machine"):
+            model.op_ms(op)
+
+
+@needs_tracker
+def test_a_key_without_servers_is_refused_with_those_that_there_are(servers):
+    servers.add("board")
+    servers.wait(1, "board")
+    with pytest.raises(UsageError, match=r"no server of key cpu; it has board: start one with python -m"):
+        Farm(servers.tracker())
+
+
+def test_a_tracker_that_is_not_there_is_refused():
+    (port,) = _ports(1)
+    with pytest.raises(UsageError, match=rf"no RPC tracker answers at 127.0.0.1:{port}") as refused:
+        Farm(Tracker("127.0.0.1", port, "cpu"))
+    assert refused.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tracker": "host:1", "cost": "measured"}, "--tracker needs --key"),
+        ({"key": "cpu", "cost": "measured"}, "--key is of --tracker"),
+        ({"tracker": "host:1", "key": "k"}, "--tracker measures: give --cost measured"),
+        ({"tracker": "host:1", "key": "k", "cost": "measured", "target": "cuda"}, "--tracker measures on CPUs"),
+        ({"tracker": "host:1", "key": "k", "cost": "measured", "metaschedule": "d"}, "--metaschedule tunes kernels"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        stages(_network(), StagesRequest(**{"target": "llvm"} | options))
+
+
+@pytest.mark.parametrize("address", ["host", "host:", ":1", "host:0", "host:70000", "host:x"])
+def test_an_address_needs_host_and_port(address):
+    with pytest.raises(UsageError, match="give HOST:PORT"):
+        StagesRequest(tracker=address)

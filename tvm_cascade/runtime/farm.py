@@ -1,0 +1,265 @@
+"""Measuring on a farm: servers behind TVM's RPC tracker (rfc/0011).
+
+`Farm` runs jobs in worker processes (`farm_worker`), `parallel` of them, each with a session of a server. A worker that does not
+answer in time, because its server hangs or was cut off, is killed and its job given to another; a job whose server dies is
+measured again. An answer comes from the one worker that holds the job, so that no result is lost or counted twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import tvm
+from tvm.rpc import base
+
+from tvm_cascade.errors import MissingToolError, ToolError, UsageError
+from tvm_cascade.runtime.bench import MIN_MS, main_module, types_of
+
+_SECONDS = 60.0  # for one job, waiting for a server included
+_START_SECONDS = 120.0  # for a worker to stand: it imports TVM
+_ATTEMPTS = 4  # of one job
+
+
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """Where servers are asked for, and by which key; `parallel` of them are used at the same time."""
+
+    host: str
+    port: int
+    key: str
+    parallel: int = 1
+
+    def require(self) -> None:
+        """Raise `UsageError` unless a tracker answers there, and knows a server of the key."""
+        keys = [s["key"].removeprefix("server:") for s in self._summary()["server_info"]]
+        if self.key not in keys:
+            others = f"; it has {', '.join(sorted(set(keys)))}" if keys else ""
+            raise UsageError(
+                f"the tracker at {self.host}:{self.port} has no server of key {self.key}{others}: "
+                f"start one with python -m tvm.exec.rpc_server --tracker {self.host}:{self.port} --key {self.key}"
+            )
+
+    def _summary(self) -> dict[str, Any]:
+        where = f"{self.host}:{self.port}"
+        try:
+            with socket.create_connection((self.host, self.port), timeout=10) as link:
+                link.sendall(struct.pack("<i", base.RPC_TRACKER_MAGIC))
+                if struct.unpack("<i", base.recvall(link, 4))[0] != base.RPC_TRACKER_MAGIC:
+                    raise UsageError(f"what answers at {where} is no RPC tracker")
+                base.sendjson(link, [base.TrackerCode.SUMMARY])
+                return base.recvjson(link)[1]
+        except (OSError, struct.error, ValueError) as error:
+            raise UsageError(
+                f"no RPC tracker answers at {where} ({error}): start one with python -m tvm.exec.rpc_tracker"
+            ) from None
+
+
+@dataclass(eq=False)
+class Job:
+    """A compiled kernel to be timed, and its samples in milliseconds once they are there."""
+
+    library: Path
+    types: list[tuple[tuple[int, ...], str]]
+    samples: list[float] | None = None
+    error: str = ""
+    repeats: int = field(default=1)
+
+
+class Farm:
+    """Worker processes that time jobs; a context manager, which ends them."""
+
+    def __init__(self, tracker: Tracker, seconds: float = _SECONDS) -> None:
+        """Raises `UsageError` without a tracker or a server of the key, `ToolError` where none of them answers."""
+        tracker.require()
+        self._seconds = seconds
+        self._command = [sys.executable, "-m", "tvm_cascade.runtime.farm_worker"]
+        self._command += [tracker.host, str(tracker.port), tracker.key]
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._done: SimpleQueue[Job] = SimpleQueue()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._ended = False
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - workers write into it as long as the farm stands
+        self._threads: list[threading.Thread] = []
+        try:
+            self.about = self._ask_about()
+        except BaseException:
+            self.close()
+            raise
+        for _ in range(tracker.parallel):
+            self._threads.append(threading.Thread(target=self._serve, daemon=True))
+            self._threads[-1].start()
+
+    def __enter__(self) -> Farm:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(self, job: Job) -> None:
+        """Have a job timed."""
+        job.samples = None
+        self._jobs.put(job)
+
+    def finished(self, wait: bool) -> Iterator[Job]:
+        """Jobs that are done: those that are now, or, to `wait`, the next one. Raises `ToolError` for one that failed."""
+        while True:
+            try:
+                job = self._done.get(wait, None)
+            except Empty:
+                return
+            if job.error:
+                raise ToolError(
+                    f"measuring on the farm failed {_ATTEMPTS} times: {job.error}; what was measured is kept"
+                )
+            yield job
+            if wait:
+                return
+
+    def close(self) -> None:
+        """End all workers, and with them their sessions."""
+        self._ended = True
+        for _ in self._threads:
+            self._jobs.put(None)
+        for process in list(self._running):
+            process.kill()
+        for thread in self._threads:
+            thread.join(10)
+        self._log.close()
+
+    def _ask_about(self) -> dict[str, Any]:
+        worker, error = self._start(), ""
+        try:
+            for _ in range(_ATTEMPTS):
+                answer = self._answer(worker, {"seconds": self._seconds})
+                if answer is not None and "about" in answer:
+                    return answer["about"]
+                error = "it does not answer" if answer is None else answer["error"]
+                if answer is None:
+                    self._end(worker)
+                    worker = self._start()
+        finally:
+            self._end(worker)
+        raise ToolError(f"no server of the farm can be used: {error}")
+
+    def _serve(self) -> None:
+        """Take jobs until the farm ends; a thread for each worker."""
+        worker: subprocess.Popen[str] | None = None
+        while (job := self._jobs.get()) is not None:
+            question = {"library": str(job.library), "types": job.types, "repeats": job.repeats, "min_ms": MIN_MS}
+            question |= {"expect": self.about, "seconds": self._seconds}
+            job.error = ""
+            for _ in range(_ATTEMPTS):
+                if self._ended:
+                    break
+                worker = worker or self._start()
+                answer = self._answer(worker, question)
+                if answer is None:
+                    self._end(worker)
+                    worker, job.error = None, f"no answer within {2 * self._seconds:g} s, or the worker ended"
+                elif "samples" in answer:
+                    job.samples, job.error = answer["samples"], ""
+                    break
+                else:
+                    job.error = answer["error"]
+                    if answer["lost"]:
+                        break
+            self._done.put(job)
+        if worker is not None:
+            self._end(worker)
+
+    def _start(self) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        process = subprocess.Popen(
+            self._command, stdin=pipe, stdout=pipe, stderr=self._log, text=True, bufsize=1, env=environment
+        )
+        self._running.add(process)
+        self._line(process, _START_SECONDS)  # a worker that does not stand gives no answer either
+        return process
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        self._running.discard(process)
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _answer(self, worker: subprocess.Popen[str], question: dict[str, Any]) -> dict[str, Any] | None:
+        """The worker's answer; None where it gives none."""
+        assert worker.stdin is not None
+        try:
+            worker.stdin.write(json.dumps(question) + "\n")
+            worker.stdin.flush()
+        except (OSError, ValueError):
+            return None
+        return self._line(worker, 2 * self._seconds)
+
+    def _line(self, worker: subprocess.Popen[str], seconds: float) -> dict[str, Any] | None:
+        """The next line of a worker; None where there is none in time."""
+        assert worker.stdout is not None
+        try:
+            ready = select.select([worker.stdout], [], [], seconds)[0]
+            return json.loads(worker.stdout.readline()) if ready else None
+        except (OSError, ValueError):
+            return None
+
+
+class FarmBench:
+    """A `runtime.bench.Bench`: kernels are compiled here, and timed by a farm, several at a time where they are submitted."""
+
+    def __init__(self, farm: Farm, key: str) -> None:
+        self.farm = farm
+        self.workers = int(farm.about["threads"])
+        self.name = f"rpc:{key}:{farm.about['cpu']}:{self.workers}"
+        kind: dict[str, Any] = {"kind": "llvm", "mcpu": farm.about["cpu"]}
+        self._target = tvm.target.Target(kind if kind["mcpu"] != "generic" else {"kind": "llvm"})
+        self._folder = tempfile.TemporaryDirectory(prefix="tvm_cascade_farm")
+        self._count = 0
+
+    def timer(self, func: Any) -> FarmTimer:
+        """See `Bench`."""
+        self._count += 1
+        library = Path(self._folder.name) / f"kernel_{self._count}.so"
+        try:
+            tvm.compile(main_module(func), self._target).export_library(str(library))
+        except FileNotFoundError:
+            raise MissingToolError("a C compiler", "kernels for a farm are linked here: put cc on the PATH") from None
+        return FarmTimer(self.farm, Job(library, types_of(func)))
+
+
+class FarmTimer:
+    """A timer whose samples were submitted, or are measured when it is called."""
+
+    def __init__(self, farm: Farm, job: Job) -> None:
+        self.farm, self.job = farm, job
+
+    def submit(self, repeats: int) -> None:
+        """Have the kernel timed."""
+        self.job.repeats = repeats
+        self.farm.submit(self.job)
+
+    def __call__(self, repeats: int) -> list[float]:
+        if self.job.samples is None or len(self.job.samples) != repeats:
+            self.submit(repeats)
+            while self.job.samples is None:
+                for _ in self.farm.finished(wait=True):
+                    pass
+        return list(self.job.samples)
+
+    def forget(self) -> None:
+        """Drop the samples: the next call measures anew."""
+        self.job.samples = None
