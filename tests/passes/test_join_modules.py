@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tvm import ir
+import tvm_ffi
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.cost import AnalyticCost, find_device
@@ -46,7 +46,7 @@ def test_equal_kernels_are_one_and_relax_functions_keep_apart():
     modules = _modules("cuda -arch=sm_90")[1]
     joined = join_modules(modules)
     assert _kernels(joined) < sum(map(_kernels, modules.values()))
-    kernels = {ir.structural_hash(f.without_attr("global_symbol")) for m in modules.values() for f in m.functions.values()
+    kernels = {tvm_ffi.structural_hash(f.without_attr("global_symbol")) for m in modules.values() for f in m.functions.values()
                if isinstance(f, PrimFunc)}  # fmt: skip
     assert _kernels(joined) == len(kernels)
     others = {gv.name_hint for gv, f in joined.functions.items() if not isinstance(f, PrimFunc)}
