@@ -23,15 +23,14 @@ from tvm_cascade.errors import MissingToolError
 from tvm_cascade.parallel import Options, Schedule, schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.join_modules import join_modules
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.stage_concat import write_in_place
-from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda
+from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda, schedule_cuda
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
-from tvm_cascade.passes.stage_kernels import Spec, build_kernels
+from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_probe import probe_module
-from tvm_cascade.passes.stage_program import plan_program
+from tvm_cascade.passes.stage_program import check_groups, plan_program
 from tvm_cascade.runtime import compile_stages
-from tvm_cascade.schedules.stages.stage_records import TunedKernels
 
 SCHEDULES = {"sequential": "sequential", "greedy": "greedy", "ios": "both"}  # program -> variant of the search
 COPIES = 16  # of a kernel in the CUDA graph that times it, as `runtime.measure_cuda` has them
@@ -59,9 +58,9 @@ def build(mod: tvm.IRModule, unit: str, arch: str, device: str = "h200", probes:
     target = f"cuda -arch={arch}"
     net = stage_graph(mod)
     units = unit_graph(net.graph, unit)
-    schedules = _schedules(net, unit, device)
-    programs = {name: lower_stages(net, units, s, LowerOptions(target=target)) for name, s in schedules.items()}
-    timed, modules = _probes(net, units, target) if probes else ({}, {})
+    schedules, scheduled = _schedules(net, unit, device), _Scheduled(target)
+    programs = {name: _emit(net, units, best, target, scheduled) for name, best in schedules.items()}
+    timed, modules = _probes(net, units, target, scheduled) if probes else ({}, {})
     joined = join_modules({**programs, **modules})
     return Library(compile_stages(joined, cuda_target(target)), schedules, timed)
 
@@ -71,12 +70,34 @@ def build_twin(mod: tvm.IRModule, unit: str, device: str = "h200") -> Library:
     net = stage_graph(mod)
     units = unit_graph(net.graph, unit)
     schedules = _schedules(net, unit, device)
-    programs = {}
-    for name, best in schedules.items():
-        program = write_in_place(plan_program(net, units, best))
-        kernels = build_kernels(net, program.specs, False, program.slices)
-        programs[name] = emit_cuda(program, kernels, "llvm", False, "cpu:0")
+    programs = {name: _emit(net, units, best, "llvm") for name, best in schedules.items()}
     return Library(compile_stages(join_modules(programs), tvm.target.Target("llvm")), schedules, {})
+
+
+class _Scheduled:
+    """Kernels with dlight's schedules, equal ones scheduled once: schedules and probes share most of theirs."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._known = ByStructure[Any]()
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        func = self._known.get(
+            kernel.func, lambda: schedule_cuda(tvm.IRModule({"main": kernel.func}), self._target)["main"]
+        )
+        return replace(kernel, func=func)
+
+
+def _emit(
+    net: StageGraph, units: UnitGraph, best: Schedule, target: str, scheduled: _Scheduled | None = None
+) -> tvm.IRModule:
+    """The module of a schedule: for a GPU, captured into a CUDA graph, or without `scheduled` for a CPU."""
+    program = write_in_place(plan_program(net, units, best, captured=True))
+    check_groups(program)
+    kernels = build_kernels(net, program.specs, False, program.slices)
+    if scheduled is None:
+        return emit_cuda(program, kernels, target, False, "cpu:0")
+    return emit_cuda(program, [scheduled(k) for k in kernels], target, True)
 
 
 def _schedules(net: StageGraph, unit: str, device: str) -> dict[str, Schedule]:
@@ -88,19 +109,17 @@ def _schedules(net: StageGraph, unit: str, device: str) -> dict[str, Schedule]:
     }
 
 
-def _probes(net: StageGraph, units: UnitGraph, target: str) -> tuple[dict[str, OpFeatures], Mapping[str, tvm.IRModule]]:
+def _probes(
+    net: StageGraph, units: UnitGraph, target: str, scheduled: _Scheduled
+) -> tuple[dict[str, OpFeatures], Mapping[str, tvm.IRModule]]:
     """A probe for every kernel that differs from the others: the features it is known by, and its module."""
     specs: dict[OpFeatures, Spec] = {}
     for unit in units.units:
         for ops, features in zip(units.kernels[unit.index], units.features[unit.index], strict=True):
             if features.kind != "view":
                 specs.setdefault(features, Spec(ops))
-    tuned = TunedKernels(None, target)
     kernels = build_kernels(net, list(specs.values()), False)
-    modules = {
-        f"probe_{k}": probe_module([[replace(kernel, func=tuned.scheduled(kernel.func, True))]], target, COPIES)
-        for k, kernel in enumerate(kernels)
-    }
+    modules = {f"probe_{k}": probe_module([[scheduled(kernel)]], target, COPIES) for k, kernel in enumerate(kernels)}
     return dict(zip(modules, specs, strict=True)), modules
 
 

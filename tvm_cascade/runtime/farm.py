@@ -1,4 +1,4 @@
-"""Measuring on a farm: servers behind TVM's RPC tracker (rfc/0011).
+"""Measuring on a farm: servers behind TVM's RPC tracker (rfc/0012).
 
 `Farm` runs jobs in worker processes (`farm_worker`), `parallel` of them, each with a session of a server. A worker that does not
 answer in time, because its server hangs or was cut off, is killed and its job given to another; a job whose server dies is
