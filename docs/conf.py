@@ -29,6 +29,7 @@ extensions = [
 ]
 exclude_patterns = ["_ext"]
 smartquotes = False  # they would make one dash of the two of an option
+strip_signature_backslash = True  # keeps the underscore of the parameter `from_`
 default_role = "literal"  # what docstrings put in single backticks is code
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3

@@ -2,9 +2,11 @@
 Fit a network into less memory than its largest tensor
 ======================================================
 
-Plan a network, compile it for a board, run it on the emulated board, and see that nothing changed::
+Plan a network, compile it for a board, run it on the emulated board, and see that nothing changed.
 
-    python tutorials/01_fit_a_network.py [--out DIR]
+.. code-block:: console
+
+    $ python tutorials/01_fit_a_network.py [--out DIR]
 
 The network tells drawn shapes apart: 64x64 grey images, int8, trained by ``tools/train_shapes.py``. Layer by layer it needs
 over 40,000 bytes of RAM; its board here has an SRAM budget of 12 KiB.

@@ -2,9 +2,11 @@
 Fit MobileNetV2 into 256 KiB
 ============================
 
-MobileNetV2 at 224x224 in 256 KiB of RAM: what each idea brings, and that nothing changes::
+MobileNetV2 at 224x224 in 256 KiB of RAM: what each idea brings, and that nothing changes.
 
-    python tutorials/02_fit_mobilenetv2_into_256KiB.py
+.. code-block:: console
+
+    $ python tutorials/02_fit_mobilenetv2_into_256KiB.py
 
 Layer by layer its largest step holds 1,505,280 bytes of activations, six times what the board has. No weight is pruned and
 no resolution lowered here, and not one multiply-accumulate is added: only the order in which rows are computed changes.

@@ -3,9 +3,11 @@ Order an irregular network
 ==========================
 
 A randomly wired network has thousands of orders, and file order is rarely a good one. This tutorial finds the best one,
-proves it, looks at what rewriting adds, and turns the result into an arena::
+proves it, looks at what rewriting adds, and turns the result into an arena.
 
-    python tutorials/03_order_an_irregular_network.py
+.. code-block:: console
+
+    $ python tutorials/03_order_an_irregular_network.py
 
 The command line does the same for a model's file: ``tvm-cascade order MODEL``.
 """

@@ -2,9 +2,11 @@
 Schedule a multi-branch network
 ===============================
 
-Find out which operators pay to run together, and run them so::
+Find out which operators pay to run together, and run them so.
 
-    python tutorials/04_schedule_a_multi_branch_network.py [--network inception_e|squeezenet] [--out DIR]
+.. code-block:: console
+
+    $ python tutorials/04_schedule_a_multi_branch_network.py [--network inception_e|squeezenet] [--out DIR]
 
 Runs on a CPU. The first half needs no device at all: it plans for a V100 and a K80. Where TVM finds a CUDA device, the
 last part builds for it too. The command line does the same for a model's file: ``tvm-cascade stages MODEL``.

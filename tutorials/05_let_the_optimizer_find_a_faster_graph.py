@@ -2,9 +2,11 @@
 Let the optimizer find a faster graph
 =====================================
 
-Substitutions that first cost something and then pay::
+Substitutions that first cost something and then pay.
 
-    python tutorials/05_let_the_optimizer_find_a_faster_graph.py [--out DIR]
+.. code-block:: console
+
+    $ python tutorials/05_let_the_optimizer_find_a_faster_graph.py [--out DIR]
 
 Runs in half a minute, without a GPU: costs come from descriptions of devices, but for a small network that is measured. The
 command line does the same for a model's file: ``tvm-cascade optimize MODEL``.

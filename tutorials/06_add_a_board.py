@@ -2,9 +2,11 @@
 Describe a board of your own
 ============================
 
-A board is one JSON file: no code, no linker script. Describe one, fit a network to it, and run it there::
+A board is one JSON file: no code, no linker script. Describe one, fit a network to it, and run it there.
 
-    python tutorials/06_add_a_board.py [--out DIR]
+.. code-block:: console
+
+    $ python tutorials/06_add_a_board.py [--out DIR]
 
 The board is a product with a Cortex-M4 whose application keeps most of the memory: 10 KiB of RAM and 48 KiB of flash
 are left for the network. QEMU knows a machine with that processor (netduinoplus2): the file says how to emulate it.

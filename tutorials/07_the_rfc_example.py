@@ -2,9 +2,11 @@
 The example of Arm's RFC "Cascade scheduling"
 =============================================
 
-By hand, with the schedule primitives ``stripe`` and ``rolling_buffer``, and by the planner::
+By hand, with the schedule primitives ``stripe`` and ``rolling_buffer``, and by the planner.
 
-    python tutorials/07_the_rfc_example.py
+.. code-block:: console
+
+    $ python tutorials/07_the_rfc_example.py
 
 A 26x26x3 image goes through a 3x3 convolution to 32 channels and a 1x1 convolution to 8. The map between them, 24x24x32,
 is the largest tensor of the network and never needed whole: sixteen stripes of 6x6 need a sixteenth of it.

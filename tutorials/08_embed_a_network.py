@@ -2,9 +2,11 @@
 Put compiled networks into firmware of your own
 ===============================================
 
-Your main, your memory, your watchdog, your build::
+Your main, your memory, your watchdog, your build.
 
-    python tutorials/08_embed_a_network.py [--out DIR]
+.. code-block:: console
+
+    $ python tutorials/08_embed_a_network.py [--out DIR]
 
 A folder that ``compile`` writes is a whole project, but of a network you need three files: its header, its code and its
 weights. Here a product takes two networks, ``camera`` and ``scanner`` (the same shapes network, compiled in two ways, so that

@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm_cascade.errors import LoadError
 from tvm_cascade.schema.comparison import Comparison, Side
+from tvm_cascade.sizes import bytes_and_unit
 
 _LINES = {  # key of a side: its line
     "peak_bytes": "arena",
@@ -50,9 +51,7 @@ def comparison_text(found: Comparison) -> str:
 
 def _shown(key: str, value: int) -> str:
     """A value, sizes with a unit that is easy to read beside the bytes."""
-    if not key.endswith("_bytes") or value < 1024:
-        return f"{value} bytes" if key.endswith("_bytes") else str(value)
-    return f"{value} bytes, " + (f"{value / 1024:.1f} KiB" if value < 1024**2 else f"{value / 1024**2:.2f} MiB")
+    return bytes_and_unit(value) if key.endswith("_bytes") else str(value)
 
 
 def _side(path: Path) -> Side:

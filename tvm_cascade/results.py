@@ -21,6 +21,7 @@ from tvm_cascade.report.text import (
     summary,
 )
 from tvm_cascade.schema import plan as schema
+from tvm_cascade.sizes import bytes_and_unit
 
 
 @dataclass(frozen=True)
@@ -209,14 +210,16 @@ class CompileResult(PlanResult):
         """A summary for the terminal: plan, memory of the image, project folder."""
         lines = [summary(self.plan, self.bounds)]
         if self.ram_bytes is not None:
-            lines += [f"RAM             {self.ram_bytes} bytes of arena, data and bss in the image, without the stack"]
+            lines += [
+                f"RAM             {bytes_and_unit(self.ram_bytes)} of arena, data and bss in the image, without the stack"
+            ]
             if self.stack_bytes is not None:
                 lines += [
                     f"stack           {self.stack_bytes} bytes at most, by its calls: {self.ram_bytes + self.stack_bytes} in all"
                 ]
             if self.ram_weight_bytes:
                 lines += [f"weights in RAM  {self.ram_weight_bytes} of these bytes, copied there by the first run"]
-            lines += [f"flash           {self.flash_bytes} bytes of code, weights and tables"]
+            lines += [f"flash           {bytes_and_unit(self.flash_bytes or 0)} of code, weights and tables"]
         if self.operators:
             at = "" if self.clock is None else f", {self.milliseconds} ms at {self.clock} Hz"
             lines += [f"time            about {self.cycles} cycles an inference{at}"]

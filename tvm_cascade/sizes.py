@@ -33,6 +33,18 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * unit)
 
 
+def human(size: float) -> str:
+    """Bytes in the unit that reads best: `512 bytes`, `12.0 KiB`, `1.41 MiB`."""
+    if size < 1024:
+        return f"{size:,} bytes"
+    return f"{size / 1024:.1f} KiB" if size < 1024**2 else f"{size / 1024**2:.2f} MiB"
+
+
+def bytes_and_unit(size: int) -> str:
+    """Bytes, and beside them a unit where there is one that reads better: `7088 bytes (6.9 KiB)`."""
+    return f"{size} bytes" if size < 1024 else f"{size} bytes ({human(size)})"
+
+
 _HERTZ = {"": 1, "hz": 1, "khz": 1000, "mhz": 1000**2, "ghz": 1000**3}
 
 

@@ -30,7 +30,7 @@ def test_plans_projects_and_runs(tmp_path: Path, quick_host: None) -> None:
     assert (found["a"]["peak_bytes"], found["b"]["peak_bytes"]) == (small, large) and small < large
     assert found == tvm_cascade.compare(a, b)
     text = call("compare", a, b).stdout
-    assert f"{small} bytes, {small / 1024:.1f} KiB" in text and f"{large - small:+d} (" in text
+    assert f"{small} bytes ({small / 1024:.1f} KiB)" in text and f"{large - small:+d} (" in text
     both = tvm_cascade.compare(folder, run)
     assert both["a"]["peak_bytes"] == both["b"]["peak_bytes"] and both["a"]["macs"] == both["b"]["macs"]
     assert both["a"]["options"]["target"] == "host" and both["b"]["kind"] == "run"

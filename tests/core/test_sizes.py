@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.sizes import parse_frequency, parse_input_shape, parse_size
+from tvm_cascade.sizes import bytes_and_unit, parse_frequency, parse_input_shape, parse_size
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,11 @@ def test_input_shapes() -> None:
 def test_what_is_no_input_shape_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="NAME=1,3,224,224"):
         parse_input_shape(text)
+
+
+def test_bytes_have_a_unit_beside_them_where_it_reads_better() -> None:
+    assert [bytes_and_unit(v) for v in (456, 7088, 3 << 20)] == [
+        "456 bytes",
+        "7088 bytes (6.9 KiB)",
+        "3145728 bytes (3.00 MiB)",
+    ]

@@ -23,9 +23,10 @@ from tvm_cascade.report.estimate import estimate, estimate_operators
 from tvm_cascade.report.html import ReportData, html_page
 from tvm_cascade.report.layers import layers
 from tvm_cascade.report.scale import Axis
-from tvm_cascade.report.template import human, mark
+from tvm_cascade.report.template import mark
 from tvm_cascade.report.text import block_rows
 from tvm_cascade.request import LoadRequest, PlanRequest, Request
+from tvm_cascade.sizes import human
 from tvm_cascade.testing.graphs import mobilenet_v1, resnet8
 from tvm_cascade.testing.plan_options import rows_alone
 

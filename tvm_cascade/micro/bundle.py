@@ -17,6 +17,7 @@ from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.publish import publish, require_empty
 from tvm_cascade.schema.projects import Bundle
+from tvm_cascade.sizes import bytes_and_unit
 
 _DEFINES = re.compile(r"^#define (?!tvm_cascade)(\w+)", re.M)
 
@@ -56,8 +57,8 @@ class BundleResult:
             [
                 f"networks        {', '.join(self.networks)}",
                 f"arena           {self.arena_bytes} bytes, shared; {self.separate_bytes} bytes if each had its own",
-                f"RAM             {self.ram_bytes} bytes of arena, data and bss, without the stack",
-                f"flash           {self.flash_bytes} bytes of code, weights and tables",
+                f"RAM             {bytes_and_unit(self.ram_bytes)} of arena, data and bss, without the stack",
+                f"flash           {bytes_and_unit(self.flash_bytes)} of code, weights and tables",
                 f"shared weights  {self.shared_weight_bytes} bytes, kept once: {self.saved_flash_bytes} bytes of flash saved",
                 f"image           {self.folder / self.elf}",
             ]

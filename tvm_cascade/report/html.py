@@ -24,8 +24,9 @@ from tvm_cascade.report.frontier_chart import frontier_chart
 from tvm_cascade.report.layers import layers
 from tvm_cascade.report.picture import draw_arena, draw_frontier
 from tvm_cascade.report.region_graph import region_graph, region_svg
-from tvm_cascade.report.template import TEMPLATES, human, render
+from tvm_cascade.report.template import TEMPLATES, render
 from tvm_cascade.report.text import above, block_rows, does_twice, smallest_of
+from tvm_cascade.sizes import human
 
 
 @dataclass(frozen=True)

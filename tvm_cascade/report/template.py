@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tvm_cascade.messages import printable_lines
+from tvm_cascade.sizes import human
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -29,13 +30,6 @@ def _environment() -> Environment:
     )
     made.filters |= {"count": "{:,}".format, "human": human, "mark": mark}
     return made
-
-
-def human(size: float) -> str:
-    """Bytes in the unit that reads best: `512 bytes`, `12.0 KiB`, `1.41 MiB`."""
-    if size < 1024:
-        return f"{size:,} bytes"
-    return f"{size / 1024:.1f} KiB" if size < 1024**2 else f"{size / 1024**2:.2f} MiB"
 
 
 def mark(value: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tvm_cascade.cascading import Bounds, Plan, Storage
 from tvm_cascade.schema.plan import Block, Memory
+from tvm_cascade.sizes import bytes_and_unit
 
 
 def _name(plan: Plan, block: str) -> str:
@@ -140,8 +141,8 @@ def summary(plan: Plan, bounds: Bounds | None = None, frontier: Iterable[tuple[i
     what = "the arena lies" if least == plan.peak else f"the smallest plan found, of {least} bytes, lies"
     twice, gap = does_twice(plan), f"{what} {above(least, plan.bound):.1f} % above"
     lines = [
-        f"arena           {plan.peak} bytes, everything counted",
-        f"layer by layer  {plan.baseline_peak} bytes ({gain:.2f}x the arena)",
+        f"arena           {bytes_and_unit(plan.peak)}, everything counted",
+        f"layer by layer  {bytes_and_unit(plan.baseline_peak)}, {gain:.2f}x the arena",
         f"lower bound     none is proven where work is done twice; least of the forms searched {plan.bound} bytes ({gap})"
         if twice
         else f"lower bound     {plan.bound} bytes ({gap})",

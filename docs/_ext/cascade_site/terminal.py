@@ -47,6 +47,9 @@ class Terminal(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         folder = folder_of(Path(self.env.app.outdir), self.env.docname)
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            write_samples(folder)
         shown, status = [], 0
         for command in self.content:
             status, out, errors = run(command, folder)
@@ -115,13 +118,11 @@ def _without_places(text: str, folder: Path) -> str:
     return text
 
 
-def _fresh_folder(app: Sphinx, page: str, _source: list[str]) -> None:
-    folder = folder_of(Path(app.outdir), page)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    write_samples(folder)
+def _without_folder(app: Sphinx, page: str, _source: list[str]) -> None:
+    """What an earlier build of the page left is removed before it is read again."""
+    shutil.rmtree(folder_of(Path(app.outdir), page), ignore_errors=True)
 
 
 def setup(app: Sphinx) -> None:
     app.add_directive("terminal", Terminal)
-    app.connect("source-read", _fresh_folder)
+    app.connect("source-read", _without_folder)
