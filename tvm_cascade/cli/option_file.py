@@ -57,7 +57,8 @@ def beside(taken: tuple[str, ...]) -> Callback:
         if context.resilient_parsing or not path.is_file():
             return model
         options = {p.name: p for p in context.command.params if isinstance(p, click.Option) and p.name in taken}
-        given = {n: value for n, value in _options_of(path, model.name).items() if n in options}
+        said = {n: value for n, value in _options_of(path, model.name).items() if n in options}
+        given = {n: [v] if options[n].multiple and isinstance(v, str) else v for n, v in said.items()}
         for name, value in given.items():
             try:
                 options[name].process_value(context, value)
@@ -113,8 +114,6 @@ def _spelled(name: str, value: Any, folder: Path) -> Any:
         return [
             f"{one}={','.join(map(str, shape if isinstance(shape, list) else [shape]))}" for one, shape in value.items()
         ]
-    if name in ("until", "from_") and isinstance(value, str):
-        return [value]
     if isinstance(value, str) and (name in _PATHS or (name == "board" and value.endswith(".json"))):
         return os.path.join(folder, value)
     return value
