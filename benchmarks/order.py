@@ -22,7 +22,7 @@ from math import exp, log
 from pathlib import Path
 
 from tvm_cascade.graph import Graph, Op, rebuilt
-from tvm_cascade.memory.fit import Fit, Placer, top
+from tvm_cascade.memory.fit import Fit, Placer
 from tvm_cascade.ordering import (
     OrderOptions,
     file_order,
@@ -67,9 +67,10 @@ def arena_of_tflm(graph: Graph) -> int:
     """Bytes of the arena of file order, tensors placed from the largest to the smallest into the first gap."""
     problem = arena_problem(graph, file_order(graph), in_place=False)
     largest_first = sorted(range(len(problem.buffers)), key=lambda b: (-problem.buffers[b].size, b))
-    placed = Placer(problem).place(largest_first, Fit.FIRST)
+    placer = Placer(problem)
+    placed = placer.place(largest_first, Fit.FIRST)
     assert placed is not None
-    return top(problem, placed)
+    return placer.top(placed)
 
 
 def graphs(cases: Path | None) -> Iterator[tuple[str, Graph]]:

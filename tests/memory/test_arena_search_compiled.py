@@ -61,10 +61,13 @@ def test_buffers_are_placed_in_the_same_gaps(seed: int) -> None:
         assert placer.library is not None
         for fit in Fit:
             placed = place_in_order(asked, order, fit, placer.around)
-            assert placed is not None and placer.place(order, fit) == placed
+            compiled = placer.place(order, fit)
+            assert placed is not None and compiled is not None and compiled.tolist() == placed
+            assert placer.top(compiled) == top(asked, placed)
             limit = random_.randint(0, top(asked, placed))
             within = place_in_order(asked, order, fit, placer.around, limit)
-            assert placer.place(order, fit, limit) == within
+            compiled = placer.place(order, fit, limit)
+            assert (None if compiled is None else compiled.tolist()) == within
             refused += within is None
     assert refused
 

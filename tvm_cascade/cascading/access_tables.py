@@ -18,13 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import Units, goes_by_pixels, has_pixels, has_rows, outermost
 from tvm_cascade.graph import IDENTITY, PIXEL, ROW, Graph, Op, Tensor, Tile, Window
+
+_SHAPES = 256  # shapes of maps and windows of which tables are kept: networks repeat few
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,9 @@ class Steps:
     reads: tuple[Read, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TileGrid:
-    """The tiles of a map: step k covers rows `[y0[k], y1[k])` and columns `[x0[k], x1[k])`."""
+    """The tiles of a map: step k covers rows `[y0[k], y1[k])` and columns `[x0[k], x1[k])`. Maps of one shape share it."""
 
     y0: Units
     y1: Units
@@ -58,6 +60,7 @@ class TileGrid:
     x1: Units
 
     @classmethod
+    @lru_cache(maxsize=_SHAPES)
     def of(cls, rows: int, columns: int, tile: Tile) -> TileGrid:
         """Cut a map of `rows` x `columns` into tiles, in row-major order."""
         if not tile.by_pixels:
@@ -335,8 +338,9 @@ class AccessTables:
         return np.where(need > 0, -(-(offset + need * unit) // its), 0), last
 
 
+@lru_cache(maxsize=_SHAPES)
 def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, width: int) -> tuple[Units, Units]:
-    """`need` and `keep` of a window over an input of `height` x `width` units, by tile of `grid`."""
+    """`need` and `keep` of a window over an input of `height` x `width` units, by tile of `grid`; not to be written to."""
     low, high = covered(window, grid.y0, grid.y1, height)
     if across is None or width == 1:
         left, right = np.zeros_like(low), np.full_like(low, width)

@@ -22,15 +22,15 @@ from tvm_cascade.search_monitor import monitor
 _OUT_OF_REACH = 1 << 60  # bytes
 
 T = TypeVar("T")
-Cost = Callable[[int, int], int]
+Cost = Callable[[int, int, int], int]
 Weight = Callable[[int, int], tuple[int, int] | None]
 
 
 def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
     """The smallest peak, in bytes, over all cuts of `n` operators into segments.
 
-    `cost(i, j)` are the bytes of segment [i, j), and `lower_bound[i, j] <= cost(i, j)`. Raises `SearchStopped` where a limit
-    strikes first.
+    `cost(i, j, peak)` are the bytes of segment [i, j), or any number up to `peak` where they are no more than that, and
+    `lower_bound[i, j]` is no more than these bytes. Raises `SearchStopped` where a limit strikes first.
     """
     limit, rest = monitor(), _peaks_after(lower_bound)
     done = [False] * (n + 1)
@@ -42,7 +42,7 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
             continue
         if not known:
             limit.check()
-            heappush(heap, (max(peak, cost(-start, end)), start, end, True))
+            heappush(heap, (max(peak, cost(-start, end, peak)), start, end, True))
             continue
         if end == n:
             return peak

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 
 from tvm_cascade.graph import ROW, Tile
 
@@ -18,6 +19,13 @@ class Interleaving:
     tile: Tile = ROW  # always `ROW` in stripes
     stripe_columns: int = 0  # columns of the last map in a stripe; 0: the map is not cut into stripes
     halo_tensors: int = 0  # in stripes: this many tensors, those of fewest bytes a column, store halo columns
+    _hash: int = field(init=False, repr=False, compare=False, default=0)  # caches of costs ask for it again and again
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.tile, self.stripe_columns, self.halo_tensors)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def striped(self) -> bool:
@@ -31,3 +39,9 @@ class Interleaving:
 
 
 BY_ROWS = Interleaving()
+
+
+@cache
+def without_stripes(tile: Tile) -> Interleaving:
+    """The one interleaving in steps of `tile` that has no stripes."""
+    return BY_ROWS if tile == ROW else Interleaving(tile)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Layout
 from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, smallest_peak, within_reach
-from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
+from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving, without_stripes
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE, LowerBounds
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
@@ -52,7 +52,7 @@ class Search:
         same = known is not None and known.order == tuple(order)
         self.costs = known if known and same else SegmentCosts(tables, order, options.settings, known)
         self.options = options
-        self._interleavings = tuple(Interleaving(tile) for tile in options.tiles)  # coarse first
+        self._interleavings = tuple(map(without_stripes, options.tiles))  # coarse first
         bounds = None if like is None else like.lower_bounds
         self.lower_bounds = bounds if bounds and same else LowerBounds(self.costs, options.tiles, bounds)
         self._like = like
@@ -130,7 +130,17 @@ class Search:
         def coarsest(i: int, j: int) -> int:
             return self.costs.cost(i, j, next(self.interleavings(i, j))) if self.possible(i, j) else INFEASIBLE
 
-        return smallest_peak(self.size, coarsest, self._short(self.lower_bounds.coarsest))
+        return self._smallest_peak(coarsest, self._short(self.lower_bounds.coarsest))
+
+    def _smallest_peak(self, cost: Callable[[int, int], int], lower_bound: NDArray[np.int64]) -> int:
+        """The smallest peak over all cuts; `cost(i, j)` is no more than segment [i, j) needs in its coarsest interleaving."""
+
+        def up_to(i: int, j: int, peak: int) -> int:
+            """What is shared, and finer interleavings, matter only where the coarsest needs more than `peak` without sharing."""
+            little = self.possible(i, j) and self.costs.apart(i, j, next(self.interleavings(i, j))) <= peak
+            return peak if little else cost(i, j)
+
+        return smallest_peak(self.size, up_to, lower_bound)
 
     @property
     def size(self) -> int:
@@ -140,12 +150,12 @@ class Search:
     @cached_property
     def bound(self) -> int:
         """Lower bound in bytes on the arena of this order without recompute."""
-        return smallest_peak(self.size, self.least_exact, self._without_recompute)
+        return self._smallest_peak(self.least_exact, self._without_recompute)
 
     @cached_property
     def smallest(self) -> int:
         """Live bytes of the best cuts without recompute, blocks rounded to the alignment."""
-        return smallest_peak(self.size, self.least, self._without_recompute)
+        return self._smallest_peak(self.least, self._without_recompute)
 
     def least(self, i: int, j: int) -> int:
         """Bytes of [i, j) in its best interleaving without recompute, blocks rounded to the alignment.

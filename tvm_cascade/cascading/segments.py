@@ -278,13 +278,16 @@ class SegmentCosts:
 
     def cost(self, i: int, j: int, interleaving: Interleaving = BY_ROWS) -> int:
         """Bytes live while [i, j) runs, every block rounded up to the alignment."""
+        return self.apart(i, j, interleaving) - self.shared(i, j, interleaving)
+
+    def apart(self, i: int, j: int, interleaving: Interleaving) -> int:
+        """`cost` if no blocks shared memory."""
         unit = self.settings.alignment
-        return sum(aligned(b, unit) for b in self.blocks(i, j, interleaving)) - self.shared(i, j, interleaving)
+        return sum(aligned(b, unit) for b in self.blocks(i, j, interleaving))
 
     def fits(self, i: int, j: int, interleaving: Interleaving, cap: int) -> bool:
         """Whether `cost` is at most `cap`."""
-        most, unit = self.blocks(i, j, interleaving), self.settings.alignment
-        rounded = sum(aligned(b, unit) for b in most)
+        rounded = self.apart(i, j, interleaving)
         if rounded <= cap or rounded - self.most_shared(i, j) > cap:
             return rounded <= cap
         return rounded - self.shared(i, j, interleaving) <= cap

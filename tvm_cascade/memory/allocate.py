@@ -10,7 +10,7 @@ from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
 from tvm_cascade.memory import milp
 from tvm_cascade.memory.arena_search import SearchResult, Tables, rankings, search, tables
 from tvm_cascade.memory.bounds import max_live_step
-from tvm_cascade.memory.fit import best_fit_of_orders, shuffle, top
+from tvm_cascade.memory.fit import Placer, best_fit_of_orders, shuffle, top
 from tvm_cascade.memory.problem import Allocation, Problem
 from tvm_cascade.memory.validate import validate
 from tvm_cascade.search_monitor import monitor
@@ -53,9 +53,10 @@ def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOption
     if problem.capacity is not None and bound > problem.capacity:
         raise _infeasible(problem, bound, step, proven=True)
     goal = bound if problem.capacity is None else problem.capacity
-    best = _Best(problem, tuple(best_fit_of_orders(problem, goal)), bound)
+    placer = Placer(problem)
+    best = _Best(problem, best_fit_of_orders(placer, goal), bound)
     if optimise and best.peak > goal and problem.offset_constraints:
-        best.take(shuffle(problem, best.offsets, goal, options.shuffles))
+        best.take(shuffle(placer, best.offsets, goal, options.shuffles))
         _integer_program(best, goal)
         if best.peak > goal and best.bound < best.peak:
             _search(best, goal, options)
@@ -110,7 +111,7 @@ def _take_disjoint(best: _Best, options: AllocateOptions) -> None:
     bound, _ = max_live_step(problem)
     if bound >= best.peak or any(b.offset is not None for b in problem.buffers):
         return  # two buffers with an offset constraint may be pinned onto one another
-    disjoint = _Best(problem, tuple(best_fit_of_orders(problem, bound)), bound)
+    disjoint = _Best(problem, best_fit_of_orders(Placer(problem), bound), bound)
     if disjoint.peak > bound:
         _search(disjoint, bound, options)
     best.take(disjoint.offsets)

@@ -52,15 +52,17 @@ def surroundings(problem: Problem) -> list[list[tuple[int, int, int]]]:
     buffers, between = problem.buffers, follows_between(problem)
     around: list[list[tuple[int, int, int]]] = []
     for i, near in enumerate(overlapping(problem)):
-        spans: list[tuple[int, int, int]] = []
-        for j in near:
-            low, high = 1 - buffers[i].size, buffers[j].size
-            pairs = between.get((i, j), ())
-            spans += [] if pairs else [(j, low, high)]
-            for writes, distance in pairs:
-                spans.append((j, max(low, 1 - distance), high) if writes else (j, low, min(high, distance)))
+        spans = [span for j in near for span in _spans(buffers, i, j, between.get((i, j), ()))]
         around.append([span for span in spans if span[1] < span[2]])
     return around
+
+
+def _spans(buffers: Sequence[Buffer], i: int, j: int, pairs: Sequence[tuple[bool, int]]) -> list[tuple[int, int, int]]:
+    """The conflicts of buffer i with one that is live with it; `pairs` are their entries of `follows_between`."""
+    low, high = 1 - buffers[i].size, buffers[j].size
+    if not pairs:
+        return [(j, low, high)]
+    return [(j, max(low, 1 - d), high) if writes else (j, low, min(high, d)) for writes, d in pairs]
 
 
 def place_in_order(
@@ -92,32 +94,60 @@ class Placer:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.around = surroundings(problem)
         self.library = native.library()
+
+    @cached_property
+    def around(self) -> list[list[tuple[int, int, int]]]:
+        """The result of `surroundings`, which only the Python reads."""
+        return surroundings(self.problem)
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.int64], ...]:
         """The problem as the library reads it: starts and entries of `around`, sizes, alignments, pinned offsets or -1."""
-        buffers = self.problem.buffers
-        start = np.cumsum([0, *map(len, self.around)], dtype=np.int64)
-        spans = np.array([span for spans in self.around for span in spans], np.int64).reshape(-1, 3)
-        figures = [(b.size, b.alignment, -1 if b.offset is None else b.offset) for b in buffers]
-        return start, spans, *np.array(figures, np.int64).reshape(-1, 3).T.copy()
+        buffers, between = self.problem.buffers, follows_between(self.problem)
+        figures = [(b.size, b.alignment, -1 if b.offset is None else b.offset, b.lower, b.upper) for b in buffers]
+        size, alignment, pinned, lower, upper = np.array(figures, np.int64).reshape(-1, 5).T.copy()
+        meets = (lower[:, None] < upper) & (lower < upper[:, None])
+        np.fill_diagonal(meets, False)
+        some = [(i, *span) for i, j in between if meets[i, j] for span in _spans(buffers, i, j, between[i, j])]
+        for i, j in between:
+            meets[i, j] = False
+        i, j = np.nonzero(meets)
+        spans = np.concatenate(
+            [np.array(some, np.int64).reshape(-1, 4), np.stack([i, j, 1 - size[i], size[j]], axis=1)]
+        )
+        spans = spans[spans[:, 2] < spans[:, 3]]
+        spans = spans[np.argsort(spans[:, 0], kind="stable")]
+        start = np.searchsorted(spans[:, 0], np.arange(len(buffers) + 1)).astype(np.int64)
+        return start, np.ascontiguousarray(spans[:, 1:]), size, alignment, pinned
 
-    def place(self, order: Sequence[int], fit: Fit, limit: int | None = None) -> list[int] | None:
+    @cached_property
+    def _pointers(self) -> list[c_void_p]:
+        return [c_void_p(table.ctypes.data) for table in self._tables[:4]]
+
+    def place(
+        self, order: Sequence[int] | NDArray[np.int64], fit: Fit, limit: int | None = None
+    ) -> NDArray[np.int64] | None:
         """The offsets of `place_in_order`."""
         if self.library is None:
-            return place_in_order(self.problem, order, fit, self.around, limit)
-        start, spans, size, alignment, pinned = self._tables
-        offsets, positions = pinned.copy(), np.array(order, np.int64)
-        pointers = [c_void_p(a.ctypes.data) for a in (positions, start, spans, size, alignment, offsets)]
+            found = place_in_order(self.problem, [int(i) for i in order], fit, self.around, limit)
+            return None if found is None else np.array(found, np.int64)
+        offsets, positions = self._tables[4].copy(), np.ascontiguousarray(order, np.int64)
         answer = self.library.tvm_cascade_place_in_order(
-            c_int64(len(order)), pointers[0], c_int(fit is Fit.BEST), *pointers[1:5], c_int64(-1 if limit is None else limit),
-            pointers[5],
+            c_int64(len(positions)), c_void_p(positions.ctypes.data), c_int(fit is Fit.BEST), *self._pointers,
+            c_int64(-1 if limit is None else limit), c_void_p(offsets.ctypes.data),
         )  # fmt: skip
         if answer < 0:
             raise MemoryError("placing buffers ran out of memory")
-        return offsets.tolist() if answer else None
+        return offsets if answer else None
+
+    def ends(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The byte after each buffer."""
+        return offsets + self._tables[2]
+
+    def top(self, offsets: NDArray[np.int64]) -> int:
+        """The highest byte in use, plus one."""
+        return int(self.ends(offsets).max(initial=0))
 
 
 def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
@@ -172,38 +202,39 @@ def top(problem: Problem, offsets: Sequence[int]) -> int:
     return max((o + b.size for b, o in zip(problem.buffers, offsets, strict=True)), default=0)
 
 
-def best_fit_of_orders(problem: Problem, bound: int) -> list[int]:
+def best_fit_of_orders(placer: Placer, bound: int) -> tuple[int, ...]:
     """The layout of smallest peak by first fit and best fit over all `orders`; stops at a peak of `bound` bytes."""
-    placer = Placer(problem)
-    best: list[int] = []
+    best: tuple[int, ...] = ()
     peak: int | None = None
+    tried = orders(placer.problem)
     for fit in Fit:
-        for order in orders(problem):
+        for order in tried:
             offsets = placer.place(order, fit, None if peak is None else peak - 1)
-            if offsets is not None and (peak is None or top(problem, offsets) < peak):
-                best, peak = offsets, top(problem, offsets)
+            if offsets is not None and (peak is None or placer.top(offsets) < peak):
+                best, peak = tuple(offsets.tolist()), placer.top(offsets)
             if peak is not None and peak <= bound:
                 return best
     return best
 
 
-def shuffle(problem: Problem, offsets: Sequence[int], goal: int, tries: int) -> tuple[int, ...]:
+def shuffle(placer: Placer, offsets: Sequence[int], goal: int, tries: int) -> tuple[int, ...]:
     """Improve a layout by local search over first-fit orders, mostly moving buffers at the peak forward; never worse.
 
     A limit ends it early.
     """
-    placer = Placer(problem)
-    best, peak = list(offsets), top(problem, offsets)
-    order = sorted(range(len(offsets)), key=lambda i: (offsets[i], i))
+    best = np.array(offsets, np.int64)
+    first = peak = placer.top(best)
+    order = np.array(sorted(range(len(offsets)), key=lambda i: (offsets[i], i)), np.int64)
     random = Random(0)
     for _ in range(tries):
         if peak <= goal or monitor().over():
             break
-        at = [k for k, i in enumerate(order) if best[i] + problem.buffers[i].size == peak]
+        at = np.flatnonzero(placer.ends(best)[order] == peak).tolist()
         k = random.choice(at) if random.random() < 0.7 else random.randrange(len(order))
-        trial = [*order[:k], *order[k + 1 :]]
-        trial.insert(random.randrange(k + 1), order[k])
+        to = random.randrange(k + 1)
+        trial = order.copy()
+        trial[to], trial[to + 1 : k + 1] = order[k], order[to:k]
         placed = placer.place(trial, Fit.FIRST, peak)
-        if placed is not None and top(problem, placed) <= peak:
-            order, best, peak = trial, placed, top(problem, placed)
-    return tuple(best) if peak < top(problem, offsets) else tuple(offsets)
+        if placed is not None and placer.top(placed) <= peak:
+            order, best, peak = trial, placed, placer.top(placed)
+    return tuple(best.tolist()) if peak < first else tuple(offsets)
