@@ -40,6 +40,7 @@ def forget() -> None:
     """Empty the planner's caches, so that every run does all of its work."""
     for kept in (
         planner._in_time,
+        planner._smallest,
         search_cache.least_memory_order,
         search_cache._kept_searches,
         search_cache._costs,

@@ -8,7 +8,7 @@ import pytest
 from tvm.ir import IRModule
 
 from tvm_cascade import api
-from tvm_cascade.cascading import search_cache
+from tvm_cascade.cascading import planner, search_cache
 from tvm_cascade.cores import kernel_target
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.forms.pixels import PixelTileKernel
@@ -46,6 +46,7 @@ def test_steps_that_wrap_are_exact(
 ) -> None:
     monkeypatch.setattr("tvm_cascade.cascading.options.CHUNKS", (pixels,))
     search_cache._kept_searches.cache_clear()  # of other steps
+    planner._smallest.cache_clear()  # type: ignore[attr-defined]
     prepared = prepare(narrow(tall), kernel_target(target, backend))
     options = {"granularity": "pixel", "overlap": False}
     made = api.compile(narrow(tall), target=target, emit=backend, output=tmp_path / "p", **options)
