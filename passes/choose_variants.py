@@ -74,13 +74,19 @@ def flash_of(
     """
     chosen = [(o, k) for o, k in zip(extracted.operators, kernels, strict=True) if o is not None and k is not None]
     signatures = [(k.params, tuple(c.shape for c in k.constants)) for _, k in chosen]
-    code, seen = 0.0, set()
+    codes: dict[object, set[int]] = {}  # by signature: only kernels of one can be equal
+    for (_, kernel), signature in zip(chosen, signatures, strict=True):
+        codes.setdefault(signature, set()).add(id(kernel.code))
+    digests: dict[int, int] = {}  # of functions that need to be written, to be compared
+    code, seen = 0.0, set[object]()
     for (made, kernel), signature in zip(chosen, signatures, strict=True):
-        if signatures.count(signature) > 1:  # only these can be equal: others need not be written
-            digest = tvm_ffi.structural_hash(kernel.func)
-            if digest in seen:
-                continue
-            seen.add(digest)
+        several, at = len(codes[signature]) > 1, id(kernel.code)
+        if several and at not in digests:
+            digests[at] = tvm_ffi.structural_hash(kernel.func)
+        key = digests[at] if several else signature
+        if key in seen:
+            continue
+        seen.add(key)
         count = database.options(core, shape_key(made.spec)).get(kernel.rule)
         code += count.bytes if count is not None else kernel_cost(kernel.func).bytes
     operators = sum(not op.view for op in graph.ops)
