@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from time import perf_counter
 
 from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
@@ -53,8 +54,8 @@ def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOption
     if problem.capacity is not None and bound > problem.capacity:
         raise _infeasible(problem, bound, step, proven=True)
     goal = bound if problem.capacity is None else problem.capacity
-    placer = Placer(problem)
-    best = _Best(problem, best_fit_of_orders(placer, goal), bound)
+    placer, offsets = _placed(replace(problem, capacity=None), goal)
+    best = _Best(problem, offsets, bound)
     if optimise and best.peak > goal and problem.offset_constraints:
         best.take(shuffle(placer, best.offsets, goal, options.shuffles))
         _integer_program(best, goal)
@@ -68,6 +69,13 @@ def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOption
         proven = best.bound > problem.capacity
         raise _infeasible(problem, best.bound if proven else best.peak, step, proven)
     return Allocation(best.offsets, best.peak, best.bound, best.peak == best.bound, perf_counter() - began)
+
+
+@lru_cache(maxsize=32)
+def _placed(problem: Problem, goal: int) -> tuple[Placer, tuple[int, ...]]:
+    """What places the buffers, and the best of the heuristics: the most promising problems are searched afterwards."""
+    placer = Placer(problem)
+    return placer, best_fit_of_orders(placer, goal)
 
 
 class _Best:
