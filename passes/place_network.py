@@ -57,12 +57,17 @@ def plan_in_memories(
         No plan has a placement; the error is that of the plan that lacks the fewest bytes.
     """
     best: _Placed | None = None
+    known: list[Plan] = []
     error: InfeasibleError | None = None
     for asked in _requests(request):
         if (best is not None or error is not None) and monitor().over():
             break
         try:
-            placed = _placed(planned(asked), request)
+            found = planned(asked)
+            if found.plan in known:
+                continue
+            known.append(found.plan)
+            placed = _placed(found, request)
         except InfeasibleError as why:
             lacks = why if asked.sram is None else None  # a cap was tried that no plan keeps
             error = min((e for e in (error, lacks) if e is not None), key=_lack, default=None)

@@ -188,6 +188,7 @@ def compile(
     request = request_of(target, options, COMPILE_OPTIONS)
     compilation.require_free(folder)
     build = compilation.build_options(request)
+    request = compilation.on_board(request, build) if request.plan.memory else request
     made, written = compilation.project(model, folder, request, build, progress)
     build.cache.trim()
     result = compilation.describe_project(made.told, request, folder, build, written, time.perf_counter() - started)

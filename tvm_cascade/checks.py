@@ -223,7 +223,7 @@ def _memory(option: str, value: Any) -> Ram:
     capacity = size(option, size_)
     if not 0 < cycles < inf or not capacity:
         raise refusal(option, str(value), "give a size and cycles a byte that are above 0")
-    return Ram(name, capacity, cycles)
+    return Ram(name, capacity, cycles, value.address if isinstance(value, Ram) else None)
 
 
 def shapes(option: str, value: Any) -> Mapping[str, tuple[int, ...]]:

@@ -15,6 +15,7 @@ from tvm_cascade.cache import NO_CACHE, Cache, cache_folder
 from tvm_cascade.compiled import Compiled, keep, key_of, read
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.machine import Ram
 from tvm_cascade.micro import firmware
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.count import counter_of, require_counter
@@ -43,8 +44,10 @@ def build_options(request: Request) -> BuildOptions:
     `MissingToolError` without the target's compiler.
     """
     target, board = get_core(request.target), request.emit.board
-    if request.plan.memory:
-        raise UsageError("--memory is of plan alone: projects have one arena yet; compile with --sram")
+    if request.plan.memory and target.name == "host":
+        raise UsageError("--memory names the RAMs of a board: compile for a --target, or without it")
+    if request.plan.memory and request.emit.ram_weights:
+        raise UsageError("--ram-weights copies weights beside one arena: not with --memory yet")
     altered = len(PassContext.current().config) > 0  # TVM's passes then make other code, which no key knows
     cache = Cache(cache_folder()) if request.emit.cache and not altered else NO_CACHE
     backend = request.emit.emit or target.backend
@@ -63,6 +66,23 @@ def build_options(request: Request) -> BuildOptions:
     find_tool(target.family.gcc, target.family.compiler_remedy)
     ram = None if request.plan.ram is None else int(request.plan.ram)
     return BuildOptions(target, made_for, request.emit.optimise, backend, cache, ram)
+
+
+def on_board(request: Request, build: BuildOptions) -> Request:
+    """The request with the addresses of the board's memories that it names.
+
+    Raises `UsageError` for a memory that the board lacks, or that is smaller than what the network may take of it.
+    """
+    known = build.board.memories if build.board else {}
+    placed: list[Ram] = []
+    for ram in request.plan.memory:
+        if ram.name not in known:
+            names = ", ".join(known) or "none that its file names"
+            raise UsageError(f"--memory {ram.name}: board {build.board.name if build.board else 'host'} has {names}")
+        if ram.capacity is None or ram.capacity > known[ram.name].bytes:
+            raise UsageError(f"--memory {ram}: the board's {ram.name} has {known[ram.name].bytes} bytes")
+        placed.append(replace(ram, address=known[ram.name].origin))
+    return replace(request, plan=replace(request.plan, memory=tuple(placed)))
 
 
 def plan_for(

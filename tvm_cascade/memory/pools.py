@@ -28,6 +28,8 @@ from tvm_cascade.memory.problem import Allocation, Problem
 from tvm_cascade.search_monitor import monitor
 
 _CUTS = 6  # layouts that fail before a memory is taken to be smaller
+_FEW = 12  # buffers that are always searched for a layout
+_SEARCHED = 1  # layouts of more that are searched for; the rest are the allocator's heuristics
 _TRIES = 24  # layouts in all
 _NODES = 2_000  # of the integer program
 _EFFORT = AllocateOptions(nodes=6_000, first_limit=3_000)
@@ -153,11 +155,12 @@ class _Search:
 
     def _layout(self, m: int, ram: Ram, held: Sequence[int]) -> Allocation | None:
         part = _part(self.asked.problem, held)
+        made = allocate(part, optimise=False)
+        if ram.capacity is None or made.peak <= ram.capacity:
+            return allocate(part, options=_EFFORT) if self.asked.objective != "time" and len(held) <= _FEW else made
+        searched = len(held) <= _FEW or len(self.cuts) < _SEARCHED
         try:
-            made = allocate(part, optimise=max_live(part) <= (ram.capacity or inf), options=_EFFORT)
-            if ram.capacity is None or made.peak <= ram.capacity:
-                return made
-            return allocate(replace(part, capacity=ram.capacity))
+            return allocate(replace(part, capacity=ram.capacity), optimise=searched, options=_EFFORT)
         except InfeasibleError as error:
             self.proven &= "no layout found" not in error.remedy
             self.cuts.append((m, list(held)))

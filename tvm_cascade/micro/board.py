@@ -9,9 +9,9 @@ memory.flash, memory.ram     {origin, bytes}: where code and weights go, and the
 memory.vectors               {origin, bytes}, optional: where the core boots from if that is not the start of flash
 memory.stack                 {origin, bytes}, optional: a second RAM for the stack alone, so that the arena may take all of
                              memory.ram
-                             Memories must not overlap and must begin at multiples of 8. Further memories of the part
-                             are not described; an application puts the arena there by <NAME>_ARENA_SECTION and its own
-                             linker script
+                             Memories must not overlap and must begin at multiples of 8
+memories                     {NAME: {origin, bytes}}, optional: RAMs that `--memory NAME=SIZE` places blocks in, in the
+                             section .NAME; each lies inside of memory.ram, or apart from all of memory
 stack_reserve                bytes of RAM kept free for the stack, at least 128
 qemu                         {machine}, or null for a board that no emulator knows
 counter                      null, or how executed instructions are read in the emulator:
@@ -36,6 +36,7 @@ flash_tool                   {pyocd, openocd, stflash}, optional: pyocd's target
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -44,25 +45,14 @@ from typing import cast
 from tvm_cascade.cores import Core
 from tvm_cascade.cores.families import Family, family_of_core
 from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.region import Region
 
 _FOLDER = Path(__file__).parent / "boards"
 UART_KINDS = ("cmsdk", "nrf51", "stm32", "pl011", "ns16550", "polled")
 _REQUIRED = ("name", "core", "memory", "stack_reserve")
-_OPTIONAL = ("description", "qemu", "counter", "uart", "flash_tool")
+_OPTIONAL = ("description", "memories", "qemu", "counter", "uart", "flash_tool")
 _LEAST_RAM = 128  # bytes, of RAM and of the stack reserve: less holds no frame of any function
 _ALIGN = 8  # bytes, of memories: the stack's
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A memory: half-open addresses `[origin, origin + bytes)`."""
-
-    origin: int
-    bytes: int
-
-    @property
-    def end(self) -> int:
-        return self.origin + self.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +139,7 @@ class Board:
     uart: Uart | None = None
     flash_tool: FlashTool | None = None
     description: str = ""
+    memories: Mapping[str, Region] = field(default_factory=dict)  # RAMs that `--memory` may name
     source: str = field(default="", compare=False, repr=False)  # text of the file
 
     @property
@@ -285,6 +276,16 @@ class _Reader:
                 )
         return made
 
+    def memories(self, value: object, memory: Mapping[str, Region]) -> dict[str, Region]:
+        """RAMs by name."""
+        named = self.table(value, "memories", (), tuple(value) if isinstance(value, dict) else ())
+        made = {self.text(name, "memories"): self.region(one, f"memories.{name}") for name, one in named.items()}
+        for name, one in made.items():
+            others = [other for other in (*memory.values(), *made.values()) if other is not one]
+            if any(one.meets(other) for other in others) and not one.inside(memory["ram"]):
+                raise self.fail(f"memories.{name}", "inside of memory.ram, or apart from every other memory")
+        return made
+
     def store(self, value: object, key: str) -> tuple[int, int]:
         if not isinstance(value, list) or len(value) != 2:
             raise self.fail(key, "a pair [address, value]")
@@ -385,4 +386,5 @@ class _Reader:
             uart=None if table.get("uart") is None else self.uart(table["uart"]),
             flash_tool=None if table.get("flash_tool") is None else self.flash_tool(table["flash_tool"]),
             description=str(table.get("description", "")),
+            memories=self.memories(table.get("memories", {}), memory),
         )

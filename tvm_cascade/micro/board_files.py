@@ -15,14 +15,15 @@ from tvm_cascade.micro.template import fill_template, template
 _BOARD = "board.json"  # the board's own file
 
 
-def add_board(folder: Path, board: Board) -> Path:
+def add_board(folder: Path, board: Board, memories: Sequence[str] = ()) -> Path:
     """Write `boards/<board>/` into a compiled folder and return its path.
 
+    `memories` are those of the board that the networks lie in, each in a section of its own.
     `board.json` is always brought up to date, `link.ld` and `board.h` unless edited; an existing `board.cmake` stays.
     """
     place = folder / "boards" / board.name
     place.mkdir(parents=True, exist_ok=True)
-    for name, text in _board_files(board).items():
+    for name, text in _board_files(board, memories).items():
         path = place / name
         old = path.read_text(encoding="utf-8") if path.is_file() else None
         if old != text and (name == _BOARD or old is None or old == _marked(old[: old.rfind("/*")])):
@@ -30,8 +31,8 @@ def add_board(folder: Path, board: Board) -> Path:
     return place
 
 
-def _board_files(board: Board) -> dict[str, str]:
-    texts = {"link.ld": _marked(linker_script(board)), "board.h": _marked(board_header(board))}
+def _board_files(board: Board, memories: Sequence[str]) -> dict[str, str]:
+    texts = {"link.ld": _marked(linker_script(board, memories)), "board.h": _marked(board_header(board))}
     return texts | {"board.cmake": f"# {board.name}: {board.core}\n"} | ({_BOARD: board.source} if board.source else {})
 
 
@@ -47,8 +48,18 @@ def find_board(folder: Path, name_or_path: str) -> Board:
     return load_board(own if own.is_file() else name_or_path)
 
 
-def linker_script(board: Board) -> str:
-    """The linker script of a board: memories, sections, and a stack reserve that makes an overflow a link error."""
+def linker_script(board: Board, memories: Sequence[str] = ()) -> str:
+    """The linker script of a board: memories, sections, and a stack reserve that makes an overflow a link error.
+
+    Each of `memories`, names of the board's, has a section of its own: in a region of its own, or inside of the RAM.
+    """
+    regions, sections = "", ""
+    for name in memories:
+        at = board.memories[name]
+        inside = at.inside(board.ram)
+        region = "RAM" if inside else f"MEMORY_{name.upper()}"
+        regions += "" if inside else f"    {region} (rw) : ORIGIN = 0x{at.origin:08X}, LENGTH = {at.bytes}\n"
+        sections += f"    .{name} (NOLOAD) : {{ *(.{name}) }} > {region}\n\n"
     vectors = ""
     if board.vectors:
         vectors = f"    VECTORS (rx) : ORIGIN = 0x{board.vectors.origin:08X}, LENGTH = {board.vectors.bytes}\n"
@@ -59,7 +70,8 @@ def linker_script(board: Board) -> str:
         "board": board.name,
         "vectors_region": vectors,
         "vectors_memory": "VECTORS" if board.vectors else "FLASH",
-        "stack_region": stack,
+        "stack_region": stack + regions,
+        "memory_sections": sections,
         "stack_memory": "STACK_RAM" if board.stack else "RAM",
         "flash_origin": f"0x{board.flash.origin:08X}",
         "flash_bytes": str(board.flash.bytes),

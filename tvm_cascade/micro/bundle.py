@@ -98,6 +98,7 @@ def write_bundle(folder: Path, images: Sequence[Image], board: Board) -> Image:
     board that cannot run them, networks that were compiled without a sharable arena, and a folder that is not empty.
     """
     _check(folder, images)
+    _check_memories(images)
     networks = [read_network(image, image.networks[0]) for image in images]
     bundle = write_image(folder, networks, BuildOptions(images[0].target, board, images[0].optimise))
     write_metadata(bundle, {"hosts": _copy_host_programs(folder, images)})
@@ -112,6 +113,15 @@ def _copy_host_programs(folder: Path, images: Sequence[Image]) -> dict[str, obje
             shutil.copytree(host.folder, folder / HOST_FOLDER / name)
             found[name] = {"host": host.data, "macs": host.macs}
     return found
+
+
+def _check_memories(images: Sequence[Image]) -> None:
+    """Raise `UsageError` for a network in memories of its own: networks of a bundle share one arena."""
+    for image in images:
+        if any(n.interface.memories for n in image.networks):
+            raise UsageError(
+                f"{image.name} lies in memories that it was given: bundle networks compiled without --memory"
+            )
 
 
 def _check(folder: Path, images: Sequence[Image]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvm_cascade.micro.hot_weights import HotWeight
-from tvm_cascade.micro.network import Interface
+from tvm_cascade.micro.network import Interface, NetworkMemory
 from tvm_cascade.tensor_spec import TensorSpec
 
 
@@ -26,6 +26,20 @@ class CInterface:
     def upper(self) -> str:
         """The prefix of every macro."""
         return self.name.upper()
+
+    @property
+    def memories(self) -> tuple[NetworkMemory, ...]:
+        """The memories that the network lies in, each an array."""
+        return self.interface.arrays
+
+    def array(self, memory: NetworkMemory) -> str:
+        """The name of a memory's array."""
+        return f"{self.name}_{memory.label}"
+
+    def place(self, offset: int) -> str:
+        """A C expression for the byte at an offset of `TensorSpec`: `<array>[n]`."""
+        at = next(m for m in reversed(self.memories) if m.start <= offset and (m.bytes or len(self.memories) == 1))
+        return f"{self.array(at)}[{offset - at.start}]"
 
     def side(self, which: str) -> tuple[str, tuple[TensorSpec, ...]]:
         """For the struct `inputs` or `outputs`: the qualifier of its pointers ("const " or ""), and its tensors."""

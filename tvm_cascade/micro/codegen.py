@@ -15,12 +15,13 @@ import tvm
 from tvm import tirx
 
 from tvm_cascade.cache import NO_CACHE, Cache
+from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.micro import hot_weights
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.entry import emit_entry
 from tvm_cascade.micro.header import emit_header
 from tvm_cascade.micro.names import network_identifier
-from tvm_cascade.micro.network import EmittedNetwork, Interface
+from tvm_cascade.micro.network import EmittedNetwork, Interface, NetworkMemory
 from tvm_cascade.micro.placement import place_io
 from tvm_cascade.micro.weights import Weights, emit_weights
 from tvm_cascade.schedules.driver.lower_plan import Lowered
@@ -192,6 +193,11 @@ def _functions(
     return driver, {f"{name}_kernels.o": emit_object(lowered, target, symbol, cache)}
 
 
+def _memories(plan: Plan) -> tuple[NetworkMemory, ...]:
+    """The memories that a plan was placed in, as the emitted network has them."""
+    return tuple(NetworkMemory(use.ram.name, use.start, use.bytes, use.ram.address) for use in plan.placed)
+
+
 def emit_network(
     lowered: Lowered,
     name: str,
@@ -230,8 +236,8 @@ def emit_network(
     functions = hot_weights.redirect(functions, name, hot)
     plan = lowered.plan
     placed = place_io(plan, io, lowered.hooked)
-    requests = request_order(plan)
-    interface = Interface(name, placed.inputs, placed.outputs, plan.peak, align, requests)
+    requests, memories = request_order(plan), _memories(plan)
+    interface = Interface(name, placed.inputs, placed.outputs, plan.peak, align, requests, memories=memories)
     steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
     c = CInterface(interface, steps, hot)
     files[f"{name}.h"] = emit_header(c, name).encode()
@@ -250,4 +256,5 @@ def emit_network(
         requests=requests,
         ram_weight_bytes=hot_weights.total_bytes(hot),
         cut=io.cut,
+        memories=memories,
     )

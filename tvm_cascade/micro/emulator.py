@@ -24,12 +24,13 @@ import numpy as np
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board, Counter
+from tvm_cascade.micro.network import NetworkMemory
 from tvm_cascade.tensor_spec import TensorSpec
 
 PATTERNS = (0xA5, 0x5A)
 _MAGIC = 0x31435654
 _START = struct.pack("<I", 1)  # before the inputs of every inference
-_RECORD = struct.Struct("<i6I")  # status, arena, stack, low before and after, coarse before and after
+_AFTER = 5  # words of a record after the memories': stack, low before and after, coarse before and after
 _FAULT_BITS = {
     0: "instruction access", 1: "data access", 8: "instruction bus error", 9: "precise bus error",
     10: "imprecise bus error", 16: "undefined instruction", 17: "invalid state", 19: "no coprocessor",
@@ -42,6 +43,8 @@ class Runnable(Protocol):
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]: ...
+    @property
+    def memories(self) -> tuple[NetworkMemory, ...]: ...
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes: ...
     def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]: ...
 
@@ -55,17 +58,22 @@ class RunResult:
     """Outputs and measurements of a run, in the emulator or on a board (`serial_run`)."""
 
     outputs: tuple[tuple[np.ndarray, ...], ...]  # per inference, in the order of the interface
-    arena_high_water_bytes: int  # maximum over inferences and paint patterns
+    memory_high_water_bytes: tuple[int, ...]  # by memory, maximum over inferences and paint patterns
     stack_bytes: int  # maximum, from the top of the stack; everything the firmware uses, not the network alone
     instructions: int | None  # of one inference, the maximum; None where the board has no counter
     seconds: float  # wall time of the emulation
 
+    @property
+    def arena_high_water_bytes(self) -> int:
+        """Of all memories."""
+        return sum(self.memory_high_water_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """Raw results of one inference: bytes of arena and stack used, the bytes of all outputs, ticks of the counter."""
+    """Raw results of one inference: bytes of memories and stack used, the bytes of all outputs, ticks of the counter."""
 
-    arena: int
+    memories: tuple[int, ...]  # bytes touched of each
     stack: int
     outputs: bytes
     ticks: int = 0
@@ -111,7 +119,7 @@ def run_result(
         raise FirmwareError(f"{what}: outputs depend on what the arena held before the inference")
     return RunResult(
         outputs=tuple(interface.unpack_outputs(one.outputs) for one in main),
-        arena_high_water_bytes=max(one.arena for one in (*main, again)),
+        memory_high_water_bytes=tuple(map(max, *(one.memories for one in (*main, again)))),
         stack_bytes=max(one.stack for one in (*main, again)),
         instructions=round(max(one.ticks for one in main) / counter.ticks_per_instruction) if counter else None,
         seconds=time.monotonic() - started,
@@ -178,7 +186,7 @@ class _Job:
         try:
             status = self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            done = max(0, len(self._results()) - 8) // self._record_bytes(interface)
+            done = max(0, len(self._results()) - 8) // _record_bytes(interface)
             raise ToolError(
                 f"{self.elf.name} on {self.board.name}: the emulator ran out of time after {done} of {self.count} "
                 "inferences; give it more (--timeout) or run fewer inputs"
@@ -195,28 +203,34 @@ class _Job:
         results = self.folder / "results.bin"
         return results.read_bytes() if results.exists() else b""
 
-    @staticmethod
-    def _record_bytes(interface: Runnable) -> int:
-        """Bytes that one inference writes into results.bin."""
-        return _RECORD.size + sum(spec.bytes for spec in interface.outputs)
-
     def _read(self, interface: Runnable, console: str) -> list[Inference]:
-        data, record = self._results(), self._record_bytes(interface)
+        data, record, count = self._results(), _record_bytes(interface), len(interface.memories)
         if len(data) != 8 + self.count * record or struct.unpack_from("<I", data)[0] != _MAGIC:
             raise FirmwareError(f"{self.elf.name} on {self.board.name}: incomplete results; {console or 'no message'}")
         overhead = struct.unpack_from("<I", data, 4)[0]
-        return [self._inference(data[8 + k * record : 8 + (k + 1) * record], overhead) for k in range(self.count)]
+        return [self._inference(data[8 + k * record :][:record], count, overhead) for k in range(self.count)]
 
-    def _inference(self, data: bytes, overhead: int) -> Inference:
-        outputs, measured = data[: -_RECORD.size], data[-_RECORD.size :]
-        status, arena, stack, low, low_after, coarse, coarse_after = _RECORD.unpack(measured)
+    def _inference(self, data: bytes, memories: int, overhead: int) -> Inference:
+        measured = _record(memories)
+        outputs = data[: -measured.size]
+        status, *touched, stack, low, low_after, coarse, coarse_after = measured.unpack(data[-measured.size :])
         name, counter = self.elf.name, self.board.counter
         if status != 0:
             raise FirmwareError(f"{name} on {self.board.name}: the network returned {status}")
         ticks = counter.ticks((low, low_after), (coarse, coarse_after)) if counter else 0
         if counter:
             ticks -= counter.ticks((0, overhead), (0, 0))
-        return Inference(arena, stack, outputs, max(0, ticks))
+        return Inference(tuple(touched), stack, outputs, max(0, ticks))
+
+
+def _record(memories: int) -> struct.Struct:
+    """What an image with so many memories reports of an inference: the status, bytes of each memory, and `_AFTER` words."""
+    return struct.Struct(f"<i{memories + _AFTER}I")
+
+
+def _record_bytes(interface: Runnable) -> int:
+    """Bytes that one inference writes into results.bin."""
+    return _record(len(interface.memories)).size + sum(spec.bytes for spec in interface.outputs)
 
 
 def explain_failure(console: str, status: int, elf: Path, prefix: str) -> str:

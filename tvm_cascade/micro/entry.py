@@ -8,10 +8,11 @@ comments of the header (`micro.header`).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.hot_weights import definition
-from tvm_cascade.micro.network import C_TYPES
+from tvm_cascade.micro.network import C_TYPES, NetworkMemory
 from tvm_cascade.micro.template import fill_template, template
 
 _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
@@ -31,13 +32,13 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
     load = [f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if c.hot else []
     pointers = [f"{which}->{spec.c_name}" for which in ("inputs", "outputs") for spec in c.side(which)[1]]
     context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
-    memory = f"(int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash"
+    held = [f"(int8_t *)(void *){c.array(m)}" if _has_array(c, m) else "(int8_t *)NULL" for m in c.memories]
+    memory = ", ".join((*held, f"(int8_t *)(uintptr_t){name}_flash"))
     blocks = {
         "headers": [
             *(["#include <math.h>"] if _MATHS.search(functions) else []),
             *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
         ],
-        "mark": [f"volatile uint8_t {name}_busy;"] if can_fail else [],
         "hot_weights": definition(name, c.hot),
         "fetch": _fetch(c),
         "hook": _hook(name) if c.hook else [],
@@ -58,8 +59,44 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
         "any_null": " || ".join(f"{pointer} == NULL" for pointer in ("inputs", "outputs", *pointers)),
         "invoke": f"{'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
     }
+    mark = f"volatile uint8_t {name}_busy;\n" if can_fail else ""
+    blocks |= {"arrays": _arrays(c, mark), "ready": _ready(c, blocks)}
     blocks_of_lines = {key: "".join(f"{line}\n" for line in lines) for key, lines in blocks.items()}
     return fill_template(template("network.c.in"), values | blocks_of_lines)
+
+
+def _has_array(c: CInterface, memory: NetworkMemory) -> bool:
+    return not memory.name or memory.bytes > 0
+
+
+def _arrays(c: CInterface, mark: str) -> list[str]:
+    """Definitions of the memories' arrays: of the arena wherever the application's build says, of others in sections."""
+    if not c.interface.memories:
+        filled = fill_template(template("arena_array.c.in"), {"name": c.name, "NAME": c.upper, "mark": mark})
+        return filled.removesuffix("\n").split("\n")
+    lines = [
+        f"{c.upper}_ALIGNED({c.upper}_ARENA_ALIGN) {c.upper}_SECTION({c.upper}_{m.label.upper()}_SECTION) "
+        f"uint8_t {c.array(m)}[{c.upper}_{m.label.upper()}_SIZE];"
+        for m in c.memories
+        if _has_array(c, m)
+    ]
+    return [*lines, *([mark.removesuffix("\n")] if mark else [])]
+
+
+def _ready(c: CInterface, blocks: Mapping[str, list[str]]) -> list[str]:
+    """The function that says whether a run may begin, and that which sets the arena where it lies behind a pointer."""
+    lines = {key: "".join(f"{line}\n" for line in blocks[key]) for key in ("refuse_if_any_runs", "refuse_if_it_runs")}
+    if not c.interface.memories:
+        filled = fill_template(template("arena_ready.c.in"), {"name": c.name, "NAME": c.upper, **lines})
+        return filled.removesuffix("\n").split("\n")
+    own = [c.array(m) for m in c.memories if _has_array(c, m)]
+    wrong = " || ".join(f"((uintptr_t){name} % {c.upper}_ARENA_ALIGN) != 0u" for name in own)
+    return [
+        f"static int32_t {c.name}_ready(void) {{",
+        *blocks["refuse_if_it_runs"],
+        f"    return ({wrong}) ? {c.upper}_MISALIGNED : {c.upper}_OK;",
+        "}",
+    ]
 
 
 def hook_symbol(name: str) -> str:
@@ -82,7 +119,7 @@ def _places(c: CInterface, which: str) -> list[str]:
             places += [f"    {member} = NULL;", f"    {member}_context = NULL;"]
             continue
         cast = f"({const}{C_TYPES[spec.dtype]} *)(void *)"
-        places.append(f"    {member} = status == {c.upper}_OK ? {cast}&{c.name}_arena[{spec.offset}] : NULL;")
+        places.append(f"    {member} = status == {c.upper}_OK ? {cast}&{c.place(spec.offset or 0)} : NULL;")
     if c.hook and which == "inputs":
         places += ["    inputs->hook = NULL;", "    inputs->hook_context = NULL;"]
     return places
@@ -94,7 +131,7 @@ def _copies(c: CInterface, which: str) -> list[str]:
     for spec in c.side(which)[1]:
         if spec.streamed:
             continue
-        place = f"&{c.name}_arena[{spec.offset}]"
+        place = f"&{c.place(spec.offset or 0)}"
         theirs = f"{which}->{spec.c_name}"
         source, target = (theirs, place) if which == "inputs" else (place, theirs)
         lines += [f"    if ((const void *){theirs} != (const void *){place}) {{"]

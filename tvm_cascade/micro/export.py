@@ -96,6 +96,10 @@ def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
     if kind not in kinds:
         raise UsageError(f"unknown kind of package {kind!r}; known: {', '.join(kinds)}")
     image = read_image(folder)
+    if image.networks[0].interface.memories:
+        raise UsageError(
+            f"{image.name} lies in memories of its board: packages have one arena; compile without --memory"
+        )
     # named after its network, or after its folder where there are several
     package = _Package(c_identifier(folder.resolve().name, image.name) if image.several else image.name, image)
     if kind == "arduino":

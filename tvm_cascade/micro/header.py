@@ -31,15 +31,41 @@ def emit_header(c: CInterface, note: str) -> str:
         "NAME": upper,
         "memory": _memory(c),
         "attributes": "\n".join(attributes(upper)),
-        "arena_size": str(max(c.interface.arena_bytes, 1)),
+        "memory_sizes": "".join(f"{line}\n" for line in _memory_sizes(c)),
+        "place": _place(c),
         "arena_align": str(c.interface.arena_align),
         "sizes": "\n".join(_sizes(c)),
         "structs": "\n".join([*_struct(c, "inputs"), *_struct(c, "outputs")]),
-        "mark": f"extern volatile uint8_t {name}_busy;\n" if c.calls_back else "",
         "when_busy": "\n".join(inside if c.calls_back else shared),
         "weights": "".join(f"{line}\n" for line in declaration(name, c.hot)),
     }
     return fill_template(template("network.h.in"), values)
+
+
+def _memory_sizes(c: CInterface) -> list[str]:
+    """Lines of macros with the bytes of all memories, and of each that was named."""
+    whole = f"#define {c.upper}_ARENA_SIZE {max(c.interface.arena_bytes, 1)}"
+    return [whole, *(f"#define {c.upper}_{m.label.upper()}_SIZE {m.bytes}" for m in c.interface.memories)]
+
+
+def _place(c: CInterface) -> str:
+    """Where the arena lies, or the arrays of memories that were named: declarations, and what the build may choose."""
+    mark = f"extern volatile uint8_t {c.name}_busy;\n" if c.calls_back else ""
+    if not c.interface.memories:
+        values = {"name": c.name, "NAME": c.upper, "mark": mark}
+        return fill_template(template("arena_place.h.in"), values).removesuffix("\n")
+    lines = [
+        "/* The network lies in several memories, each an array of its own in a section that your linker script places:",
+        " * .NAME for the memory NAME, or what you define <NETWORK>_RAM_<NAME>_SECTION as. */",
+        "#if defined(TVM_CASCADE_SHARED_ARENA) || defined(TVM_CASCADE_ARENA_POINTER)",
+        f'#error "{c.name} lies in several memories: they are arrays of its own"',
+        "#endif",
+    ]
+    for m in (m for m in c.interface.memories if m.bytes):
+        macro = f"{c.upper}_{m.label.upper()}"
+        lines += [f"#ifndef {macro}_SECTION", f'#define {macro}_SECTION ".{m.name}"', "#endif"]
+        lines += [f"extern uint8_t {c.array(m)}[{macro}_SIZE];"]
+    return "\n".join(lines) + ("\n" + mark.removesuffix("\n") if mark else "")
 
 
 def _sizes(c: CInterface) -> list[str]:

@@ -43,6 +43,7 @@ class HostProgram:
     spare_bytes: int  # after the arena: scratch that the generic kernels need beyond that of the board's kernels
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    memories: tuple[tuple[int, int], ...] = ()  # start and bytes of each in the array; none: the arena alone
 
     def save(self, folder: Path) -> dict[str, object]:
         """Write the program's two files; returns the other fields as JSON-ready data for `load`."""
@@ -50,7 +51,8 @@ class HostProgram:
         (folder / "program.ll").write_text(self.llvm)
         (folder / "flash.bin").write_bytes(self.flash)
         sides = {"inputs": [_to_dict(s) for s in self.inputs], "outputs": [_to_dict(s) for s in self.outputs]}
-        return {"arena_bytes": self.arena_bytes, "spare_bytes": self.spare_bytes, **sides}
+        placed: dict[str, object] = {"memories": self.memories} if self.memories else {}
+        return {"arena_bytes": self.arena_bytes, "spare_bytes": self.spare_bytes, **sides, **placed}
 
     @classmethod
     def load(cls, folder: Path, data: Mapping[str, object]) -> HostProgram:
@@ -65,7 +67,9 @@ class HostProgram:
             assert isinstance(rows, list)
             sides[side] = tuple(_from_dict(row) for row in rows)
         arena, spare = (int(str(data[k])) for k in ("arena_bytes", "spare_bytes"))
-        return cls(llvm, flash, arena, spare, sides["inputs"], sides["outputs"])
+        given: Any = data.get("memories", ())
+        memories = tuple((int(start), int(size)) for start, size in given)
+        return cls(llvm, flash, arena, spare, sides["inputs"], sides["outputs"], memories)
 
 
 _STREAMED = -1  # "offset" of a streamed input in metadata.json
@@ -88,11 +92,16 @@ def _from_dict(data: Mapping[str, Any]) -> TensorSpec:
 
 @dataclass(frozen=True)
 class HostResult:
-    """Outputs of every inference by name; multiply-accumulates of one; highest arena byte written, plus one."""
+    """Outputs of every inference by name; multiply-accumulates of one; of every memory, highest byte written, plus one."""
 
     outputs: tuple[dict[str, np.ndarray], ...]
     executed_macs: int
-    arena_high_water: int
+    memory_high_water: tuple[int, ...]
+
+    @property
+    def arena_high_water(self) -> int:
+        """Of all memories."""
+        return sum(self.memory_high_water)
 
 
 def register_pipeline(name: str, *passes: Any) -> str:
@@ -155,7 +164,8 @@ def host_program(
     mod, build = with_barriers(mod), build or optimised
     llvm = cache.text("host", lambda: (build.__qualname__, tvm.ir.save_json(mod)), lambda: _llvm_text(build(mod).mod))
     room = lowered.plan.allocation.peak
-    return HostProgram(llvm, lowered.flash, room, lowered.spare_bytes, io.inputs, io.outputs)
+    placed = tuple((use.start, use.bytes) for use in lowered.plan.placed)
+    return HostProgram(llvm, lowered.flash, room, lowered.spare_bytes, io.inputs, io.outputs, placed)
 
 
 def _calls_of_all(lowered: Lowered) -> Any:
@@ -193,12 +203,13 @@ def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]
 
     Raises `ValidationError` where a canary was overwritten, that is, something wrote outside of the arena.
     """
-    results, macs, high = [], 0, 0
+    results, macs = [], 0
+    high = (0,) * max(len(program.memories), 1)
     infer = _loaded(program)
     for feed in inferences:
         for paint in _PAINTS:
             outputs, macs, top = infer(feed, paint)
-            high = max(high, top)
+            high = tuple(map(max, high, top))
         results.append(outputs)
     return HostResult(tuple(results), macs, high)
 
@@ -211,7 +222,7 @@ def host_function(program: HostProgram) -> Callable[[Mapping[str, np.ndarray]], 
 
 def _loaded(
     program: HostProgram,
-) -> Callable[[Mapping[str, np.ndarray], int], tuple[dict[str, np.ndarray], int, int]]:
+) -> Callable[[Mapping[str, np.ndarray], int], tuple[dict[str, np.ndarray], int, tuple[int, ...]]]:
     """`_infer` with a program that LLVM has compiled into this process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.ll"
@@ -246,8 +257,23 @@ def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str,
         raise ValidationError("the host run wrote outside of its arena")
     body = after[_CANARY : _CANARY + program.arena_bytes]
     outputs = {spec.name: _read(body, spec) for spec in program.outputs}
-    written = np.nonzero(body != paint)[0]
-    return outputs, int(counter.numpy()[0]), int(written[-1]) + 1 if len(written) else 0
+    touched = tuple(_touched(body[start : start + size], paint) for start, size in _memories(program))
+    between = np.ones(len(body), np.bool_)
+    for start, size in _memories(program):
+        between[start : start + size] = False
+    if (body[between] != paint).any():
+        raise ValidationError("the host run wrote between its memories")
+    return outputs, int(counter.numpy()[0]), touched
+
+
+def _memories(program: HostProgram) -> tuple[tuple[int, int], ...]:
+    return program.memories or ((0, program.arena_bytes),)
+
+
+def _touched(memory: np.ndarray, paint: int) -> int:
+    """The highest byte that is not as it was painted, plus one."""
+    written = np.nonzero(memory != paint)[0]
+    return int(written[-1]) + 1 if len(written) else 0
 
 
 def _read(arena: np.ndarray, spec: TensorSpec) -> np.ndarray:

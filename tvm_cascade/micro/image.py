@@ -21,7 +21,7 @@ import numpy as np
 
 from tvm_cascade.cores import Core, get_core
 from tvm_cascade.errors import LoadError, UsageError
-from tvm_cascade.micro.network import EmittedNetwork, Interface, Network, split_outputs
+from tvm_cascade.micro.network import EmittedNetwork, Interface, Network, NetworkMemory, split_outputs
 from tvm_cascade.tensor_spec import TensorSpec
 
 METADATA = "metadata.json"
@@ -55,6 +55,16 @@ class Image:
     @property
     def arena_bytes(self) -> int:
         return max(network.interface.arena_bytes for network in self.networks)
+
+    @property
+    def memories(self) -> tuple[NetworkMemory, ...]:
+        """The memories that its network lies in; one, the arena, where there are several networks."""
+        return (NetworkMemory("", 0, self.arena_bytes),) if self.several else self.networks[0].interface.arrays
+
+    @property
+    def memory_names(self) -> tuple[str, ...]:
+        """Names of memories of the board that have a section of their own."""
+        return tuple(one.name for one in self.memories if one.name and one.bytes)
 
     @property
     def arena_align(self) -> int:
@@ -177,6 +187,7 @@ def read_network(image: Image, network: Network) -> EmittedNetwork:
         c_flags=network.c_flags,
         requests=interface.requests,
         cut=interface.cut,
+        memories=interface.memories,
     )
 
 

@@ -98,6 +98,8 @@ def _main_of_one(network: Network) -> dict[str, str]:
         "name": network.name,
         "NAME": upper,
         "fill_inputs": "\n".join(fill),
+        "paint_memories": "\n".join(paint(network, "(uint8_t)pattern")),
+        "report_memories": "\n".join(f"        report({m});" for m in measured(network, "(uint8_t)pattern")),
         "row_readers": "".join(_port_callback(spec, spec.c_name) for spec in streamed),
         "application_readers": "".join(user_callback(spec, spec.c_name) for spec in streamed),
         "application_inputs": "".join(f"        inputs.{spec.c_name} = read_{spec.c_name};\n" for spec in streamed),
@@ -105,6 +107,33 @@ def _main_of_one(network: Network) -> dict[str, str]:
         "describe_inputs": describe("inputs", network.inputs, "         * "),
         "describe_outputs": describe("outputs", network.outputs, "         * "),
     }
+
+
+def paint(network: Network, pattern: str) -> list[str]:
+    """C statements that paint every memory of a network before an inference."""
+    return [
+        f"        measure_paint_arena({array}, {size}, {pattern});"
+        for array, size in _arrays(network)
+        if array != "NULL"
+    ]
+
+
+def measured(network: Network, pattern: str) -> list[str]:
+    """C expressions for the bytes touched of every memory, in the order of the network's memories."""
+    return [
+        f"measure_arena({array}, {size}, {pattern})" if array != "NULL" else "0u" for array, size in _arrays(network)
+    ]
+
+
+def _arrays(network: Network) -> list[tuple[str, str]]:
+    """Array and macro of the size of every memory of a network; "NULL" where it has no array."""
+    return [
+        (
+            f"{network.name}_{m.label}" if m.bytes or not m.name else "NULL",
+            f"{network.name.upper()}_{m.label.upper()}_SIZE",
+        )
+        for m in network.interface.arrays
+    ]
 
 
 def _main_of_several(networks: Sequence[Network]) -> dict[str, str]:
@@ -192,6 +221,8 @@ def _serial_source(network: Network) -> str:
         "input_ranges": "\n".join(inputs),
         "output_ranges": "\n".join(outputs),
         "serial_inputs": "\n".join(callbacks),
+        "paint_memories": "\n".join(paint(network, "(uint8_t)s->pattern")),
+        "measure_memories": " + ".join(measured(network, "(uint8_t)s->pattern")),
         "row_server": (template("row_server.c.in") if streamed else "") + "".join(map(_serial_callback, streamed)),
     }
     return fill_template(template("serial_main.c.in"), values)

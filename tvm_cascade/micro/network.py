@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.machine import Ram
 from tvm_cascade.tensor_spec import WHOLE, Cut, TensorSpec
 
 C_TYPES: Mapping[str, str] = MappingProxyType(
@@ -36,6 +37,21 @@ def _require_identifier(text: str, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkMemory:
+    """A memory that a network lies in, in an array of its own."""
+
+    name: str  # its section is .NAME; "" for the arena, whose section the application's build may choose
+    start: int  # of its bytes in the offsets of tensors (`TensorSpec.offset`)
+    bytes: int
+    address: int | None = None  # of the board's memory
+
+    @property
+    def label(self) -> str:
+        """What its array is called, behind the network's name."""
+        return Ram(self.name).label
+
+
+@dataclass(frozen=True, slots=True)
 class Interface:
     """The interface of a compiled network: names, inputs, outputs and arena, as a run needs them."""
 
@@ -47,6 +63,12 @@ class Interface:
     requests: tuple[int, ...] = ()  # for every streamed row, in the order of requests, the index of its input
     digest: int = 0  # CRC-32 of the network's files: it differs for other weights of the same shapes
     cut: Cut = WHOLE  # out of the model's file
+    memories: tuple[NetworkMemory, ...] = ()  # that were named; none: all lies in the arena
+
+    @property
+    def arrays(self) -> tuple[NetworkMemory, ...]:
+        """The memories of the network: those that were named, or the arena."""
+        return self.memories or (NetworkMemory("", 0, self.arena_bytes),)
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -58,7 +80,8 @@ class Interface:
         made: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
         sides = {"inputs": self.inputs, "outputs": self.outputs}
         made |= {name: [_tensor_to_dict(spec) for spec in side] for name, side in sides.items()}
-        return made | {"cut": asdict(self.cut)}
+        made |= {"cut": asdict(self.cut), "memories": [asdict(one) for one in self.memories]}
+        return made if self.memories else {key: value for key, value in made.items() if key != "memories"}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Interface:
@@ -68,7 +91,9 @@ class Interface:
         """
         sides = {side: tuple(_tensor_from_dict(spec) for spec in data[side]) for side in ("inputs", "outputs")}
         cut = Cut(**{side: tuple(names) for side, names in data.get("cut", {}).items()})
-        return cls(**{**data, **sides, "requests": tuple(data.get("requests", ())), "cut": cut})
+        memories = tuple(NetworkMemory(**one) for one in data.get("memories", ()))
+        given = {"requests": tuple(data.get("requests", ())), "cut": cut, "memories": memories}
+        return cls(**{**data, **sides, **given})
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
         """The inputs of one inference as the firmware reads them: whole inputs in order, then rows in order of `requests`.
@@ -164,6 +189,7 @@ class EmittedNetwork:
     requests: tuple[int, ...] = ()  # see `Interface`
     ram_weight_bytes: int = 0  # of weights that are copied to RAM, in addition to the arena
     cut: Cut = WHOLE  # out of the model's file
+    memories: tuple[NetworkMemory, ...] = ()  # see `Interface`
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -182,7 +208,7 @@ class EmittedNetwork:
         for file in sorted(self.files):
             digest = zlib.crc32(self.files[file], zlib.crc32(file.encode(), digest))
         place = (self.arena_bytes, self.arena_align)
-        return Interface(self.name, self.inputs, self.outputs, *place, self.requests, digest, self.cut)
+        return Interface(self.name, self.inputs, self.outputs, *place, self.requests, digest, self.cut, self.memories)
 
     @property
     def record(self) -> Network:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class _Measured:
     """Outputs by label, and measurements of all networks together; bytes."""
 
     outputs: Arrays
-    high_water: int
+    high_water: tuple[int, ...]  # by memory
     stack: int | None = None
     instructions: int | None = None
 
@@ -68,7 +68,8 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
         board=where,
         outputs=done.outputs,
         arena_bytes=image.arena_bytes,
-        arena_high_water_bytes=done.high_water,
+        arena_high_water_bytes=sum(done.high_water),
+        memories=_by_name(image, done.high_water),
         stack_bytes=done.stack,
         executed_macs=executed_macs,
         planned_macs=planned_macs,
@@ -102,7 +103,8 @@ def _on_host(image: Image, feed: Arrays) -> tuple[_Measured, int, int]:
     """Run all networks in this process; returns the measurements, and executed and planned multiply-accumulates."""
     records = host_records(image)
     outputs: dict[str, np.ndarray] = {}
-    executed = planned = high = 0
+    executed = planned = 0
+    high = (0,) * len(image.memories)
     for network in image.networks:
         if network.name not in records:
             raise LoadError(image.folder / METADATA, f"has no host program of {network.name}; compile again")
@@ -111,7 +113,7 @@ def _on_host(image: Image, feed: Arrays) -> tuple[_Measured, int, int]:
         done = run_host(HostProgram.load(record.folder, record.data), [arrays])
         outputs |= {image.label(network, name): array for name, array in done.outputs[0].items()}
         executed, planned = executed + done.executed_macs, planned + record.macs
-        high = max(high, done.arena_high_water)
+        high = tuple(map(max, high, done.memory_high_water))
     return _Measured(outputs, high), executed, planned
 
 
@@ -129,7 +131,7 @@ def _emulate(image: Image, board: Board, feed: Arrays, timeout_s: float, progres
     done = emulator.run(elf, board, image, [arrays], timeout_s)
     labels = [label for label, _ in image.named_outputs()]
     outputs = dict(zip(labels, done.outputs[0], strict=True))
-    return _Measured(outputs, done.arena_high_water_bytes, done.stack_bytes, done.instructions)
+    return _Measured(outputs, done.memory_high_water_bytes, done.stack_bytes, done.instructions)
 
 
 def _over_port(image: Image, board: Board, feed: Arrays, port: str, timeout_s: float, progress: Progress) -> _Measured:
@@ -153,4 +155,11 @@ def _over_port(image: Image, board: Board, feed: Arrays, port: str, timeout_s: f
         labels = (image.label(network, spec.name) for spec in network.outputs)
         outputs |= dict(zip(labels, done.outputs[0], strict=True))
         high, stack = max(high, done.arena_high_water_bytes), max(stack, done.stack_bytes)
-    return _Measured(outputs, high, stack)
+    return _Measured(outputs, (high,), stack)
+
+
+def _by_name(image: Image, high_water: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    """Bytes touched of each memory that was named; none where all lies in an arena, or a port tells them together."""
+    if len(high_water) != len(image.memories):
+        return ()
+    return tuple((m.name, touched) for m, touched in zip(image.memories, high_water, strict=True) if m.name)

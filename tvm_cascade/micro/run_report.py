@@ -29,6 +29,7 @@ class RunReport:
     output_step: float | None = None  # `Expected.step`: quantization step of outputs whose reference computes in floats
     tolerance: float | None = None  # `compare_outputs.reference_tolerance`
     reference_note: str = ""  # `Expected.note`: what computed the reference, where it is not the preferred one
+    memories: tuple[tuple[str, int], ...] = ()  # names and bytes touched of memories that the network was placed in
 
     @property
     def ok(self) -> bool:
@@ -38,7 +39,7 @@ class RunReport:
 
     def to_dict(self) -> Run:
         """The JSON object of `tvm-cascade run --json`."""
-        return {
+        found: Run = {
             "board": self.board,
             "arena_bytes": self.arena_bytes,
             "arena_high_water_bytes": self.arena_high_water_bytes,
@@ -52,6 +53,9 @@ class RunReport:
             "tolerance": self.tolerance,
             "reference_note": self.reference_note,
         }
+        if self.memories:
+            found["memories"] = [{"name": name, "high_water_bytes": touched} for name, touched in self.memories]
+        return found
 
     def to_text(self) -> str:
         """The report as text, one line for each measurement."""
@@ -77,6 +81,7 @@ class RunReport:
                 f"ran on          {self.board}",
                 f"arena           {self.arena_bytes} bytes planned and allocated, "
                 f"{self.arena_high_water_bytes} touched",
+                *(f"{name:<16}{touched} bytes touched" for name, touched in self.memories),
                 f"stack           {stack}",
                 f"work            {self.executed_macs} multiply-accumulates executed, {self.planned_macs} planned",
                 f"instructions    {counted}",

@@ -132,7 +132,7 @@ def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, se
             raise FirmwareError(f"{link.port}: the network returned {status}")
         outputs = _read_outputs(link, number, sum(spec.bytes for spec in interface.outputs))
         if outputs is not None and crc32c(outputs) == check:
-            return Inference(arena, stack, outputs)
+            return Inference((arena,), stack, outputs)
     raise LinkError(f"{link.port}: the board has lost its inputs or outputs {_STARTS} times; is its supply stable?")
 
 

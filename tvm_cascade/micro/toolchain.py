@@ -111,6 +111,7 @@ class Program:
     sources: Mapping[str, tuple[str, ...]]  # file name -> its compiler options in addition to the target's
     objects: tuple[str, ...]
     arena_bytes: int
+    memories: tuple[str, ...] = ()  # of the board, with sections of their own
 
 
 def build_image(
@@ -139,6 +140,8 @@ def build_image(
     compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` where the compiler refuses the sources.
     """
     board.require_target(image.target)
+    if lacking := [name for name in image.memory_names if name not in board.memories]:
+        raise UsageError(f"board {board.name} has no memory called {lacking[0]}, which {image.name} was compiled for")
     if kind == "serial":
         require_uart(board)
     program, suffix = _program(image, kind)
@@ -165,6 +168,7 @@ def _program(image: Image, kind: str) -> tuple[Program, str]:
         sources={**{source: (*n.c_flags, *shared) for n in image.networks for source in n.sources}, **own},
         objects=tuple(name for network in image.networks for name in network.objects),
         arena_bytes=image.arena_bytes,
+        memories=image.memory_names,
     )
     return program, suffix
 
@@ -179,7 +183,7 @@ def link(
 ) -> BuildResult:
     """Compile the sources of `program` and link them into `output`; the arguments are those of `build_image`."""
     folder, output = program.folder.absolute(), output.absolute()  # a name that begins with a dash is no option
-    board_folder = add_board(folder, board)
+    board_folder = add_board(folder, board, program.memories)
     elf, stamp = output / f"{program.name}.elf", output / f"{program.name}.made-of"
     digest = _digest(program, folder, board_folder)
     if unless_current is not None:

@@ -66,7 +66,7 @@ def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: Build
     else:
         copy_runtime(folder, options.target)
         write_files(folder, image_text.files(image))
-        add_board(folder, options.board)
+        add_board(folder, options.board, image.memory_names)
     write_metadata(image)
     return read_image(folder)
 

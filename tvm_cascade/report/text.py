@@ -66,9 +66,11 @@ def block_rows(plan: Plan) -> list[Block]:
 
 def memory_rows(plan: Plan) -> list[Memory]:
     """One record for every memory that the plan was placed in."""
-    return [
-        {"name": use.ram.name, "capacity_bytes": use.ram.capacity or 0, "peak_bytes": use.bytes} for use in plan.placed
-    ]
+    rows: list[Memory] = []
+    for use in plan.placed:
+        row: Memory = {"name": use.ram.name, "capacity_bytes": use.ram.capacity or 0, "peak_bytes": use.bytes}
+        rows.append(row if use.ram.address is None else {**row, "address": use.ram.address})
+    return rows
 
 
 def memory_table(plan: Plan) -> str:

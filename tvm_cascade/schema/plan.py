@@ -79,7 +79,11 @@ class Step(TypedDict):
     rings: Annotated[list[Ring], "Outputs that never exist whole"]
 
 
-class Memory(TypedDict):
+class _SometimesOfMemory(TypedDict, total=False):
+    address: Annotated[Count, "Where it begins on the board; only of `compile`"]
+
+
+class Memory(_SometimesOfMemory):
     """A memory that was named by `--memory`."""
 
     name: Annotated[str, "Its name"]

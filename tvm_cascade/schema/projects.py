@@ -7,7 +7,18 @@ from typing import Annotated, TypedDict
 from tvm_cascade.schema.units import Bytes, Count
 
 
-class Run(TypedDict):
+class Touched(TypedDict):
+    """A memory that the network was placed in."""
+
+    name: Annotated[str, "Its name"]
+    high_water_bytes: Annotated[Bytes, "What was touched of it"]
+
+
+class _SometimesOfRun(TypedDict, total=False):
+    memories: Annotated[list[Touched], "Memories that the network was placed in by `--memory`"]
+
+
+class Run(_SometimesOfRun):
     """Measurements of one inference, and how its outputs compare."""
 
     board: Annotated[str, "Where it ran: a board, a port or 'host'"]
