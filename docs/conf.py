@@ -10,7 +10,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "docs" / "_ext"), str(ROOT)]
 
 from cascade_site.gallery import settings  # noqa: E402
-from cascade_site.repository import REPOSITORY  # noqa: E402
 
 import tvm_cascade  # noqa: E402
 
@@ -47,11 +46,6 @@ html_title = f"tvm_cascade {release}"
 html_static_path = ["_static"]
 html_css_files = ["figures.css"]
 html_show_sourcelink = False
-html_theme_options = {
-    "source_repository": REPOSITORY.address,
-    "source_branch": "main",
-    "source_directory": "docs/",
-} if REPOSITORY.address else {}  # fmt: skip
 linkcheck_ignore = [r"https://colab\.research\.google\.com/.*"]  # needs the published notebooks
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
