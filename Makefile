@@ -45,7 +45,7 @@ lint: $(STAMP)
 
 # the site, in build/docs/html; its pages run commands and tutorials, so that it takes minutes. Any warning ends it
 docs: $(STAMP) tools
-	$(BIN)/pip install -q --disable-pip-version-check -e ".[docs]"
+	$(BIN)/pip install -qq --disable-pip-version-check -e ".[docs]"
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs/doctrees docs build/docs/html
 	@echo "build/docs/html/index.html"
 
@@ -55,7 +55,7 @@ docs-links: docs
 
 $(STAMP): setup.py pyproject.toml $(wildcard tvm_cascade/native/*.c) | tools
 	$(PYTHON) -m venv $(VENV) || { sh tools/debian.sh python3-venv && $(PYTHON) -m venv $(VENV); }
-	$(BIN)/pip install -q --disable-pip-version-check -e ".[test]"
+	$(BIN)/pip install -qq --disable-pip-version-check -e ".[test]"
 	touch $(STAMP)
 
 # cross compiler and emulator: installed where we may, named where we may not
