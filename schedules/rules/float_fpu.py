@@ -9,7 +9,8 @@ products and sums, as C99 asks, results are those of the generic kernel, bit for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import isfinite, prod
 
@@ -24,7 +25,7 @@ from tvm_cascade.schedules.rules.emit import Builder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.parts import Source
-from tvm_cascade.schedules.rules.quantized import Part
+from tvm_cascade.schedules.rules.quantized import Part, blank
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
@@ -56,6 +57,16 @@ class FloatLayer:
     @property
     def outputs(self) -> int:
         return self.weights.shape[-1]
+
+    def without_values(self) -> FloatLayer:
+        """The same with zeros for weights and biases, which take no memory."""
+        return replace(self, weights=blank(self.weights), bias=None if self.bias is None else blank(self.bias))
+
+    @property
+    def form(self) -> Hashable:
+        """All that tells this layer from others, but for the values of its constants. For one without `parts`."""
+        given = [getattr(self, f.name) for f in fields(self)]
+        return tuple(v.shape if isinstance(v, np.ndarray) else v for v in given)
 
     def finished(self, value: Value, bias: Value) -> Value:
         """The output from a sum of products."""
@@ -92,6 +103,7 @@ def read_layer(spec: OperatorSpec) -> FloatLayer | None:
 
 class _Conv(ConvRow):
     group = 1
+    by_form = True
     conv: FloatLayer
 
     def pack_table(self) -> np.ndarray:
@@ -126,6 +138,7 @@ class _Conv(ConvRow):
 class _Depthwise(DepthwiseRow):
     """Depthwise convolution one channel at a time; the record of a channel is its bias and its weights."""
 
+    by_form = True
     conv: FloatLayer
 
     def biases(self) -> np.ndarray:

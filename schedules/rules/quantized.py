@@ -56,8 +56,8 @@ class QuantizedConv:
 
     def without_values(self) -> QuantizedConv:
         """The same with zeros for weights, biases and requantization constants, which take no memory."""
-        requantize = replace(self.requantize, table=_blank(self.requantize.table), reason="")
-        return replace(self, weights=_blank(self.weights), bias=_blank(self.bias), requantize=requantize)
+        requantize = replace(self.requantize, table=blank(self.requantize.table), reason="")
+        return replace(self, weights=blank(self.weights), bias=blank(self.bias), requantize=requantize)
 
     @property
     def form(self) -> Hashable:
@@ -68,7 +68,7 @@ class QuantizedConv:
         )
 
 
-def _blank(array: np.ndarray) -> np.ndarray:
+def blank(array: np.ndarray) -> np.ndarray:
     """Zeros of an array's shape and type, all of them one element of memory."""
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
