@@ -1,10 +1,9 @@
 """Fuzz the loaders: `python fuzz/run.py --seconds 300` (`make fuzz`, which takes FUZZ_SECONDS). Exit status 1 where
 something was found.
 
-Seeds are the shapes network, single operators and small networks that are built here; archives of torch.export where torch
-is installed. libFuzzer (through atheris)
-bounds time and memory of every input, and saves what crashes, hangs, or raises anything other than the project's own
-errors in `fuzz/found/`.
+Seeds are the shapes network, single operators and small networks that are built here, models of ONNX's backend suite, and
+archives of torch.export where torch is installed. libFuzzer (through atheris) bounds time and memory of every input, and
+saves what crashes, hangs, or raises anything other than the project's own errors in `fuzz/found/`.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 
 from tvm_cascade.errors import MissingToolError
 from tvm_cascade.frontend import load
-from tvm_cascade.testing import activation_cases, move_cases, weighted_cases
+from tvm_cascade.testing import activation_cases, choice_cases, move_cases, weighted_cases
 from tvm_cascade.testing.operator_cases import Generator
 from tvm_cascade.testing.tflite import ModelWriter
 
@@ -35,6 +35,17 @@ INPUT_SECONDS = 60  # longer is a hang
 MEMORY_MB = 4096
 
 
+_CHOICES = (("top_k", "int8"), ("gather_nd", "int8"), ("select", "int8"), ("concat_constants", "float32"))
+_CASES = frozenset(  # of ONNX's suite
+    (
+        *("lstm_with_peepholes", "gru_defaults", "simple_rnn_with_initial_bias", "scan9_sum", "scan9_multi_state"),
+        *("onehot_with_axis", "nonmaxsuppression_two_classes", "triu_pos", "convinteger_with_padding", "if"),
+        *("linear_attention_decode_step", "attention_4d", "rotary_embedding", "layer_normalization_2d_axis0", "stft"),
+        *("resize_upsample_scales_cubic", "reversesequence_batch", "compress_0", "qlinearmatmul_2D_uint8_float32"),
+    )
+)
+
+
 def _operators() -> list[tuple[str, Generator, str]]:
     """Operators with converters of this project's own."""
     moved = ("gather", "mirror_pad", "space_to_batch", "batch_to_space", "split_v", "arg_max", "resize_bilinear")
@@ -42,8 +53,27 @@ def _operators() -> list[tuple[str, Generator, str]]:
         *((name, move_cases.OPERATORS[name], "int8") for name in moved),
         *((name, weighted_cases.OPERATORS[name], "int8") for name in ("transpose_conv", "prelu", "batch_matmul")),
         *((name, activation_cases.OPERATORS[name], "int8") for name in ("elu", "l2_normalization", "log_softmax")),
+        *((f"{name}-{dtype}", choice_cases.OPERATORS[name], dtype) for name, dtype in _CHOICES),
         *((f"lstm-{dtype}", weighted_cases.lstm, dtype) for dtype in ("float32", "int8")),
+        *((f"svdf-{dtype}", weighted_cases.svdf, dtype) for dtype in ("float32", "int8")),
     ]
+
+
+def _onnx_of_the_suite() -> Iterator[tuple[str, Any]]:
+    """Small models of operators with converters of their own, of ONNX's backend suite, with all inputs but the first as
+    constants: steps, widths and indices have to be."""
+    from onnx import numpy_helper
+
+    from tvm_cascade.importers.onnx_folding import copied
+    from tvm_cascade.testing.onnx_suite import suite
+
+    for case in suite():
+        if case.name.removeprefix("node/test_") in _CASES:
+            model = copied(case.model)
+            given = zip(list(model.graph.input)[1:], case.inputs[1:], strict=True)
+            model.graph.initializer.extend(numpy_helper.from_array(a, v.name) for v, a in given)
+            del model.graph.input[1:]
+            yield case.name.removeprefix("node/test_"), model
 
 
 def _torch_seeds(corpus: Path) -> None:
@@ -108,6 +138,8 @@ def write_seeds(kind: str, corpus: Path) -> None:
     for name, nodes in chains.items():
         graph = helper.make_graph(nodes, name, [image], [out], [weights, shape])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+        (corpus / name).write_bytes(model.SerializeToString())
+    for name, model in _onnx_of_the_suite():
         (corpus / name).write_bytes(model.SerializeToString())
 
 
