@@ -26,7 +26,7 @@ from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.estimate_cases import CHECKED, FIRMWARE, layers
 
 # of what is counted; elsewhere registers are spilled, and loops vectorized, more unevenly within a family
-WITHIN = {"cortex-m4": 0.25, "cortex-m0plus": 0.3, "cortex-m55": 0.3, "cortex-m3": 0.35}
+WITHIN = {"cortex-m4": 0.25, "cortex-m33": 0.25, "cortex-m0plus": 0.3, "cortex-m55": 0.3, "cortex-m3": 0.35}
 M4 = get_core("cortex-m4")
 
 
@@ -116,7 +116,13 @@ def test_families_that_were_not_counted_get_the_rates_of_others() -> None:
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    ("core", "board"), [("cortex-m0plus", "mps2-an385"), ("cortex-m3", "mps2-an385"), ("cortex-m4", "mps2-an386")]
+    ("core", "board"),
+    [
+        ("cortex-m0plus", "mps2-an385"),
+        ("cortex-m3", "mps2-an385"),
+        ("cortex-m4", "mps2-an386"),
+        ("cortex-m33", "mps2-an505"),  # by the rates of cortex-m4
+    ],
 )
 def test_kernels_of_other_shapes_than_rates_come_from(core: str, board: str, emulator: None) -> None:
     target = kernel_target(core, "c")
