@@ -165,7 +165,7 @@ def main() -> int:
     parser.add_argument("--networks", type=lambda s: [x for x in s.split(",") if x], default=list(networks.NETWORKS))
     parser.add_argument("--arch", default="sm_90", help="architecture that kernels are compiled for")
     parser.add_argument("--python", default="3.12", help="Python there; this machine's is added for the rehearsal")
-    parser.add_argument("--processes", type=int, default=2, help="networks that are compiled at the same time")
+    parser.add_argument("--processes", type=int, default=4, help="networks that are compiled at the same time")
     parser.add_argument("--records", type=Path, help="results of a run, whose kernel times go to --database")
     parser.add_argument("--database", type=Path, help="database of measurements, as stages --database reads it")
     args = parser.parse_args()
