@@ -99,6 +99,7 @@ setup(
         "tvm_cascade.micro": ["boards/*.json", "templates/**"],
         "tvm_cascade": ["py.typed"],
         "tvm_cascade.report": ["templates/*"],
+        "tvm_cascade.deploy": ["templates/*"],
         "tvm_cascade.schedules": ["data/*"],
     },
     install_requires=[

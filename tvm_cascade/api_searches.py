@@ -107,7 +107,10 @@ def stages(
     database, time_limit : path and float, optional
         File that keeps measurements; seconds after which the search ends with the best schedule so far.
     metaschedule, trials : path, int
-        Folder with MetaSchedule's records of tuned kernels; candidates that it measures for a kernel without a record.
+        Folder with MetaSchedule's records of tuned kernels; candidates measured for a kernel without a record.
+    emit : path, optional
+        A folder to write that runs the network by the schedule with TVM alone (`deploy.emit_folder`), with `arch` (GPU
+        architectures, "sm_90"), `fast_math`, `threads`, `streams` and `gpu`: machine code and machine that it is for.
 
     Raises
     ------
@@ -115,14 +118,22 @@ def stages(
         The model or the saved schedule cannot be read; a value that an option cannot have; this machine lacks the device or
         the tool to measure with.
     """
+    from tvm_cascade.deploy.search import folder_of
+    from tvm_cascade.runtime.stages import Found
     from tvm_cascade.runtime.stages import stages as schedule
 
     request = StagesRequest.of_all(options)
+    folder = folder_of(request, progress)
     loaded = pipeline.load(model, _reading(input_shapes, until, from_))
     progress(f"{loaded.name}: scheduling")
+    found: list[Found] = []
     with SearchMonitor(request.time_limit) as limit:
-        data, text = schedule(loaded.mod, request, progress)
-    return {**data, "limited": limit.limited}, text
+        data, text = schedule(loaded.mod, request, progress, found.append)
+    made: Stages = {**data, "limited": limit.limited}
+    if folder is not None:
+        made["emitted"] = folder.write(loaded, found[-1])
+        text += f"\nemitted         {folder.path}, {', '.join(made['emitted']['files'])}"
+    return made, text
 
 
 @takes(OptimizeKeywords, OptimizeRequest)
@@ -152,6 +163,8 @@ def optimize(
         Limit on the graphs that are priced, for each part of a network that is split.
     output, picture : path, optional
         Files for the graph (.onnx, else a Relax module) and for a picture of it before and after.
+    emit : path, optional
+        As in `stages`, of the graph that was found and of its schedule by the device's description.
     database, time_limit : path and float, optional
         File that keeps measurements; seconds after which the search ends with the best graph so far. None: it
         ends by numbers of graphs, and, where kernels are measured, after 50 seconds.
@@ -161,10 +174,12 @@ def optimize(
     LoadError, UsageError, GraphError, InfeasibleError
         The model cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
     """
+    from tvm_cascade.deploy.search import folder_of
     from tvm_cascade.runtime.optimize_module import optimize_module, save_optimized
     from tvm_cascade.substitution.report import format_report
 
     asked = OptimizeRequest.of_all(options)
+    folder = folder_of(asked, progress)
     loaded = pipeline.load(model, _reading(input_shapes, until, from_))
     progress(f"{loaded.name}: searching")
     search = {"alpha": asked.alpha, "budget": asked.budget, "database": asked.database}
@@ -176,4 +191,9 @@ def optimize(
         from tvm_cascade.substitution.picture import draw
 
         draw(done.read.dag, done.result.dag, asked.picture)
-    return {**done.report, "limited": limit.limited}, format_report(done.report)
+    made: Optimization = {**done.report, "limited": limit.limited}
+    text = format_report(done.report)
+    if folder is not None:
+        made["emitted"] = folder.write(loaded, folder.scheduled(done.mod))
+        text += f"\nemitted         {folder.path}, {', '.join(made['emitted']['files'])}"
+    return made, text

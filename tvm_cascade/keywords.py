@@ -72,6 +72,12 @@ class SearchKeywords(TypedDict, total=False):
     picture: PathOrText | None
     database: PathOrText | None
     time_limit: float | None
+    emit: PathOrText | None
+    arch: str | Sequence[str]
+    fast_math: bool
+    threads: int | None
+    streams: int | None
+    gpu: int
 
 
 class StagesKeywords(SearchKeywords, total=False):

@@ -161,6 +161,14 @@ class SearchRequest(Asked):
     picture: OptionalPicture = None  # draw it here
     database: OptionalPath = None  # keeps measurements; None: in memory
     time_limit: TimeLimit = None  # the best result that is found in this time
+    emit: OptionalPath = None  # write a folder that runs with TVM alone here
+    arch: Annotated[tuple[str, ...], checks.names] = ()  # GPU architectures of the folder's machine code, such as sm_90
+    fast_math: Annotated[bool, checks.flag] = False  # less exact arithmetic of that code
+    threads: Annotated[int | None, checks.optional(checks.whole(1))] = None  # of a processor; None: as the cost model's
+    streams: Annotated[int | None, checks.optional(checks.whole(1))] = (
+        None  # of a GPU; None: as many as groups in a stage
+    )
+    gpu: Annotated[int, checks.whole(0)] = 0  # number of the GPU that runs the folder
 
 
 @dataclass(frozen=True, slots=True)

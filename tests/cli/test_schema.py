@@ -27,7 +27,7 @@ CALLS = {  # of every command with --json, its arguments: {project} and {second}
     "doctor": ["", "--model {model}"],
     "export": ["{project} --as zephyr -o {new}"],
     "flash": ["{project}"],
-    "optimize": ["{model} --target cuda --budget 5"],
+    "optimize": ["{model} --target cuda --budget 5", "{floats} --target llvm --budget 5 --emit {new}"],
     "order": ["{model}", "{model} --on-chip 16KiB --rewrite", "{graph}"],
     "plan": [
         "{model}",
@@ -38,7 +38,7 @@ CALLS = {  # of every command with --json, its arguments: {project} and {second}
     ],
     "quantize": ["{floats} --data {samples} -o {new}.onnx"],
     "run": ["{project}", "{project} --board host --check {model}"],
-    "stages": ["{model} --target cuda"],
+    "stages": ["{model} --target cuda", "{model} --target llvm --emit {new}"],
     "validate": ["{model} --data {data}"],
 }
 

@@ -75,6 +75,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "validation": {"cores", "samples", "importers", "frontend", "pipeline", "micro", "tensor_spec"},
     "quantization": {"samples", "importers", "frontend", "micro", "tensor_spec"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
+    "deploy": ALGORITHMS | {"schedules", "passes", "pipeline", "runtime", "tensor_spec"},
     "keywords": set(),
     "compiled": {"cascading", "cores", "micro", "results"},
     "compilation": ALGORITHMS | {"compiled", "report", "results", "schedules", "passes", "pipeline", "micro"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 from typing import Any, cast
@@ -25,12 +26,37 @@ from tvm_cascade.cli.options import (
     require_picture,
     require_tvm_target,
 )
-from tvm_cascade.request import AllocateRequest, LoadRequest, OptimizeRequest, OrderRequest, StagesRequest
+from tvm_cascade.request import (
+    AllocateRequest,
+    LoadRequest,
+    OptimizeRequest,
+    OrderRequest,
+    SearchRequest,
+    StagesRequest,
+)
 from tvm_cascade.schema.searches import Layout, Optimization, Order, Stages
 
 _TARGET = click.option("--target", required=True, metavar="T", callback=require_tvm_target, help="cuda or llvm.")
 _DEVICE = option(StagesRequest, "device", "Device description. [default: the target's generic one]", metavar="D")
 _MEASUREMENTS = option(StagesRequest, "database", "Keep measurements here, and use those that are.")
+
+_EMIT = (
+    option(SearchRequest, "emit", "Write a folder that runs the network by its schedule with TVM alone: library with weights, "
+           "example.py, example.cc with CMakeLists.txt, schedule.json, metadata.json.", metavar="DIR"),
+    option(SearchRequest, "arch", "With --emit, for cuda: architectures of the machine code; with several, PTX of the last "
+           "too. [default: --device's, or that of the GPU here]", multiple=True, metavar="sm_90[,sm_100]"),
+    option(SearchRequest, "fast_math", "With --emit, for cuda: arithmetic that is faster and less exact."),
+    option(SearchRequest, "threads", "With --emit, for llvm: threads that share a stage. [default: the device's cores]"),
+    option(SearchRequest, "streams", "With --emit, for cuda: streams that share a stage. [default: one a group]"),
+    option(SearchRequest, "gpu", "With --emit, for cuda: number of the GPU that will run it."),
+)  # fmt: skip
+
+
+def emitting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of the folder that it emits."""
+    for one in reversed(_EMIT):
+        command = one(command)
+    return command
 
 
 @click.command()
@@ -110,6 +136,7 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @TIME_LIMIT
 @INPUT_SHAPE
 @cutting
+@emitting
 @prints(Stages)
 @guarded
 def stages(model: Path, as_json: bool, **options: Any) -> None:
@@ -142,6 +169,7 @@ def stages(model: Path, as_json: bool, **options: Any) -> None:
 @TIME_LIMIT
 @INPUT_SHAPE
 @cutting
+@emitting
 @prints(Optimization)
 @guarded
 def optimize(model: Path, as_json: bool, **options: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
 from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of, schedule
 from tvm_cascade.parallel.timeline import draw_timeline, text_timeline
 from tvm_cascade.schema.searches import Schedule as ScheduleJson
+
+Kept = Callable[[tuple[NetworkSchedule, str]], object]  # called with a schedule and the name of its cost model
 
 
 def stages_report(graph: Graph, options: Options, model: CostModel) -> ScheduleJson:
@@ -74,17 +77,23 @@ def run_stages(
     """
     options = options or Options()
     model = model if model is not None else AnalyticCost(find_device(device, target))
-    if load is not None:
-        network_schedule = _loaded(graph, load, options, model)
-    else:
-        network_schedule = schedule(graph, model, options)
-    return finish_report(network_schedule, model, output, picture)
+    return finish_report(found_or_loaded(graph, options, model, load), model, output, picture)
+
+
+def found_or_loaded(graph: Graph, options: Options, model: CostModel, load: str | Path | None) -> NetworkSchedule:
+    """The best schedule, or that of the file `load` with its cost by the model."""
+    return schedule(graph, model, options) if load is None else _loaded(graph, load, options, model)
 
 
 def finish_report(
-    network_schedule: NetworkSchedule, model: CostModel, output: str | Path | None, picture: str | Path | None
+    network_schedule: NetworkSchedule,
+    model: CostModel,
+    output: str | Path | None,
+    picture: str | Path | None,
+    kept: Kept = lambda _found: None,
 ) -> tuple[ScheduleJson, str]:
     """Save the schedule and draw its timeline, where a path is given; returns the JSON object and the text."""
+    kept((network_schedule, model.name))
     if output is not None:
         save_schedule(output, network_schedule.units.graph, network_schedule.schedule, model.name)
     if picture is not None:

@@ -5,9 +5,10 @@ Costs are measured on this machine, or with `tracker` on the servers of TVM's RP
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import tvm
 
@@ -19,7 +20,7 @@ from tvm_cascade.cost.records import CONCURRENT, RecordStore
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.problem import Options
-from tvm_cascade.parallel.report import finish_report, run_stages, with_batch
+from tvm_cascade.parallel.report import Kept, finish_report, found_or_loaded, with_batch
 from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
@@ -34,15 +35,27 @@ from tvm_cascade.schema.searches import Schedule
 _LEARNED_BUDGET = 400  # measurements of a learned search, besides the operators alone
 
 
+@dataclass(frozen=True)
+class Found:
+    """A network and the schedule that was found for it."""
+
+    net: StageGraph
+    schedule: NetworkSchedule
+    cost_model: str  # its name
+
+
 def stages(
-    mod: tvm.IRModule, request: StagesRequest | None = None, progress: Progress = lambda _text: None
+    mod: tvm.IRModule,
+    request: StagesRequest | None = None,
+    progress: Progress = lambda _text: None,
+    kept: Callable[[Found], object] = lambda _found: None,
 ) -> tuple[Schedule, str]:
     """The command `stages`: the JSON object (`parallel.report.describe`) and the text for a reader.
 
     Measured and learned schedules for this machine's CPU are run in turn with the sequential and the greedy one (`finalists`),
     and the fastest is kept; times are under the key `measured`. With `metaschedule` tuned kernels are measured; operators
     without a record are tuned first, with `trials` candidates each (0: none; merged operators keep the default kernels);
-    the tuning report is under the key `tuned`.
+    the tuning report is under the key `tuned`. `kept` is called with the schedule that is kept.
 
     Raises
     ------
@@ -59,19 +72,25 @@ def stages(
         if asked.metaschedule is not None:
             raise UsageError("--metaschedule is for kernels that run: give --cost measured or --cost learned with it")
         graph = net.graph if asked.batch is None else with_batch(net.graph, asked.batch)
-        return _run(graph, asked, options)
+        return _run(graph, asked, options, kept=lambda found: kept(Found(net, *found)))
     if asked.batch not in (None, 1):
         raise UsageError(f"--cost {asked.cost} measures the model as it is loaded: set the batch with --input-shape")
-    return _measured(net, options, asked, progress) if asked.tracker is None else _on_farm(net, options, asked)
+    run = _measured if asked.tracker is None else _on_farm
+    return run(net, options, asked, progress, lambda found: kept(Found(net, *found)))
 
 
-def _run(graph: Graph, asked: StagesRequest, options: Options, model: CostModel | None = None) -> tuple[Schedule, str]:
+def _run(
+    graph: Graph, asked: StagesRequest, options: Options, model: CostModel | None = None, *, kept: Kept
+) -> tuple[Schedule, str]:
     """`run_stages` with the files of a request."""
-    files: dict[str, Any] = {"load": asked.load, "output": asked.output, "picture": asked.picture}
-    return run_stages(graph, asked.target, asked.device, options=options, model=model, **files)
+    priced = model if model is not None else AnalyticCost(find_device(asked.device, asked.target))
+    best = found_or_loaded(graph, options, priced, asked.load)
+    return finish_report(best, priced, asked.output, asked.picture, kept)
 
 
-def _measured(net: StageGraph, options: Options, asked: StagesRequest, progress: Progress) -> tuple[Schedule, str]:
+def _measured(
+    net: StageGraph, options: Options, asked: StagesRequest, progress: Progress, kept: Kept
+) -> tuple[Schedule, str]:
     """`stages` with costs of this machine."""
     units = unit_graph(net.graph, asked.unit)
     tuned: Report | None = None
@@ -80,17 +99,17 @@ def _measured(net: StageGraph, options: Options, asked: StagesRequest, progress:
     model = measured_model(net, units, asked.database, asked.target, asked.metaschedule, options.s)
     pricing: CostModel = model
     if asked.load is not None:
-        data, text = _run(net.graph, asked, options, model)
+        data, text = _run(net.graph, asked, options, model, kept=kept)
         return _with_tuning(data, tuned), text
     if asked.cost == "measured":
         best = search_measured(net, model, options)
     else:
         best, pricing = search_learned(net, units, model, options)
     if asked.target.startswith("cuda"):
-        data, text = finish_report(best, pricing, asked.output, asked.picture)
+        data, text = finish_report(best, pricing, asked.output, asked.picture, kept)
         return _with_tuning(data, tuned), text
     best, run = keep_fastest(net, best, pricing, options, metaschedule=asked.metaschedule)
-    data, text = finish_report(best, pricing, asked.output, asked.picture)
+    data, text = finish_report(best, pricing, asked.output, asked.picture, kept)
     times = ", ".join(f"{n} {t:.3f} ms" for n, t in zip(run.names, run.choice.milliseconds, strict=True))
     made: Schedule = {**_with_tuning(data, tuned), "measured": run.to_dict()}
     return made, f"run in turn, least: {times}; kept: {run.chosen}\n{text}"
@@ -114,7 +133,9 @@ def _refuse_farm(asked: StagesRequest) -> None:
         raise UsageError("--metaschedule tunes kernels on this machine: leave it or --tracker out")
 
 
-def _on_farm(net: StageGraph, options: Options, asked: StagesRequest) -> tuple[Schedule, str]:
+def _on_farm(
+    net: StageGraph, options: Options, asked: StagesRequest, _progress: Progress, kept: Kept
+) -> tuple[Schedule, str]:
     """`stages` with costs of the servers of a tracker. The schedule is the search's: whole programs are not run there."""
     from tvm_cascade.runtime.farm import Farm, FarmBench, Tracker
     from tvm_cascade.runtime.measure_farm import QUICK, FarmRunner, fill_for_search
@@ -125,14 +146,14 @@ def _on_farm(net: StageGraph, options: Options, asked: StagesRequest) -> tuple[S
         runner = FarmRunner(net, units, FarmBench(farm, str(asked.key)))
         model = MeasuredCost(runner, RecordStore(asked.database, runner.device), QUICK)
         if asked.load is not None:
-            return _run(net.graph, asked, options, model)
+            return _run(net.graph, asked, options, model, kept=kept)
         if asked.cost == "learned":
             model.fill((CONCURRENT, [[k]]) for kernels in units.features for k in kernels if k.kind != "view")
             best, pricing = search_learned(net, units, model, options)
         else:
             fill_for_search(net, model, options)
             best, pricing = search_measured(net, model, options), model
-        return finish_report(best, pricing, asked.output, asked.picture)
+        return finish_report(best, pricing, asked.output, asked.picture, kept)
 
 
 def _with_tuning(data: Schedule, report: Report | None) -> Schedule:

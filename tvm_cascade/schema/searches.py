@@ -60,6 +60,18 @@ class Tuned(TypedDict):
     measured: Annotated[Count, "Candidates measured now"]
 
 
+class Emitted(TypedDict):
+    """A folder that runs the network with TVM alone."""
+
+    folder: Annotated[str, "Its path"]
+    files: Annotated[list[str], "What is in it"]
+    architectures: Annotated[list[str], "Of its machine code: GPUs, or the processor's model"]
+
+
+class _Emitted(TypedDict, total=False):
+    emitted: Annotated[Emitted, "What was written, with --emit"]
+
+
 class _Measured(TypedDict, total=False):
     measured: Annotated[Timed, "Schedules that ran here, with --cost measured or learned"]
     tuned: Annotated[Tuned, "Tuning of kernels, with --metaschedule"]
@@ -83,7 +95,7 @@ class Schedule(_Measured):
     seconds: Annotated[Seconds, "Time taken"]
 
 
-class Stages(Schedule):
+class Stages(Schedule, _Emitted):
     """The schedule of stages with the lowest latency."""
 
     limited: Annotated[bool, "Whether a limit ended the search"]
@@ -135,7 +147,7 @@ class Substituted(_Ran):
     hash_after: Annotated[str, "Canonical hash of the graph found"]
 
 
-class Optimization(Substituted):
+class Optimization(Substituted, _Emitted):
     """An equivalent graph that costs less."""
 
     limited: Annotated[bool, "Whether a limit ended the search"]

@@ -1,0 +1,238 @@
+"""Emitted folders: moved away and run with TVM alone, in Python and in C++; for GPUs they hold machine code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+import tvm
+
+from tvm_cascade import api
+from tvm_cascade.deploy import library
+from tvm_cascade.deploy.folder import processor, require_free
+from tvm_cascade.errors import MissingToolError, UsageError
+from tvm_cascade.runtime import Session
+from tvm_cascade.runtime.cuda import find_nvcc
+from tvm_cascade.testing.builder import Net
+
+SHAPE = (1, 6, 12, 10)
+
+
+def branches() -> tvm.IRModule:
+    """Two branches that may run at the same time, and two results."""
+    net = Net("float32", "NCHW", seed=7)
+    x = net.input(SHAPE, "x")
+    a, b = (net.conv(net.conv(x, c, k, activation="relu"), 5, 3) for c, k in ((8, 3), (6, 5)))
+    return net.finish([net.max_pool(net.concat([a, b]), 3, 2, "same"), a])
+
+
+@pytest.fixture(scope="module")
+def network():
+    """The module, an input, and its results by TVM alone."""
+    mod = branches()
+    data = np.random.default_rng(8).standard_normal(SHAPE).astype("float32")
+    return mod, data, Session(tvm.compile(mod, "llvm")).run(data)
+
+
+@pytest.fixture(scope="module")
+def folder(network, tmp_path_factory):
+    """The folder of the network, moved away from where it was written; and what the command says of it."""
+    place = tmp_path_factory.mktemp("emitted")
+    data, text = api.stages(network[0], target="llvm", threads=2, variant="greedy", emit=place / "made")
+    assert "emitted" in text and data["emitted"]["files"] == sorted(p.name for p in (place / "made").iterdir())
+    return (place / "made").rename(place / "moved"), data
+
+
+@pytest.fixture(scope="module")
+def example(folder):
+    """The folder's example.py as a module."""
+    spec = importlib.util.spec_from_file_location("emitted_example", folder[0] / "example.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def outputs(folder: Path) -> list[str]:
+    return [spec["name"] for spec in json.loads((folder / "metadata.json").read_text())["outputs"]]
+
+
+def test_the_folder_describes_itself(folder):
+    place, data = folder
+    told = json.loads((place / "metadata.json").read_text())
+    assert told["inputs"] == [{"name": "x", "shape": list(SHAPE), "dtype": "float32"}]
+    assert [spec["shape"] for spec in told["outputs"]] == [[1, 10, 6, 5], [1, 5, 12, 10]]
+    assert (told["target"], told["threads"]) == ("llvm", 2) and told["architectures"] == data["emitted"][
+        "architectures"
+    ]
+    stages = json.loads((place / "schedule.json").read_text())
+    names = stages["operators"]
+    groups = [[[names[i] for i in g] for g in s["groups"]] for s in stages["stages"]]
+    assert groups == [s["groups"] for s in data["stages"]] and any(len(g) > 1 for g in groups)
+
+
+def test_python_runs_it_with_tvm_alone(folder, network, tmp_path):
+    place, (_, data, wanted) = folder[0], network
+    np.savez(tmp_path / "in.npz", x=data)
+    alone = "import sys, runpy; sys.modules['tvm_cascade'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0], {}, '__main__')"
+    files = ["--inputs", str(tmp_path / "in.npz"), "--outputs", str(tmp_path / "out.npz"), "--threads", "2"]
+    command = [sys.executable, "-c", alone, str(place / "example.py"), *files]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    got = np.load(tmp_path / "out.npz")
+    for name, expected in zip(outputs(place), wanted, strict=True):
+        np.testing.assert_allclose(got[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_threads_have_sessions_of_their_own(folder, example, network):
+    place, (_, data, wanted) = folder[0], network
+    runner = example.load(threads=2)
+    with runner.session() as one, runner.session() as other:
+        assert one is not other
+    with runner.session() as third:
+        assert third in (one, other)  # sessions that are free are used again
+    last = outputs(place)[-1]
+    results: list[np.ndarray] = []
+    workers = [Thread(target=lambda: results.extend(runner.run({"x": data})[last] for _ in range(5))) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(results) == 20
+    for result in results:
+        np.testing.assert_allclose(result, wanted[-1], rtol=1e-4, atol=1e-5)
+
+
+def test_wrong_inputs_are_refused_by_name(example, network):
+    runner = example.load()
+    with pytest.raises(ValueError, match=r"the inputs are named \['y'\], those of the network \['x'\]"):
+        runner.run({"y": network[1]})
+    with pytest.raises(ValueError, match="x is float64"):
+        runner.run({"x": network[1].astype("float64")})
+    with pytest.raises(ValueError, match="threads is 0"):
+        example.load(threads=0)
+
+
+def test_a_session_of_the_project_serves_one_thread(network):
+    session = Session(tvm.compile(network[0], "llvm"))
+    with session._alone(), pytest.raises(UsageError, match="make one for each thread"):
+        session.run(network[1])
+    assert len(session.run(network[1])) == 2
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="CMake is not installed: apt-get install cmake")
+def test_cpp_runs_it_with_the_runtime_alone(folder, network, tmp_path):
+    place, (_, data, wanted) = folder[0], network
+    make = ["cmake", "-S", str(place), "-B", str(tmp_path / "b"), f"-DPython_EXECUTABLE={sys.executable}"]
+    for command in (make, ["cmake", "--build", str(tmp_path / "b")]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    data.tofile(tmp_path / "in.bin")
+    program, names = tmp_path / "b" / "example", outputs(place)
+    asked = [w for k, name in enumerate(names) for w in ("--output", f"{name}={tmp_path}/out{k}.bin")]
+    run = [str(program), "--input", f"x={tmp_path}/in.bin"]
+    done = subprocess.run([*run, *asked], cwd=place, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for k, expected in enumerate(wanted):
+        got = np.fromfile(tmp_path / f"out{k}.bin", "float32").reshape(expected.shape)
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+    refused = subprocess.run([*run, "--output", "none=f"], cwd=place, capture_output=True, text=True, timeout=60)
+    assert (refused.returncode, refused.stderr) == (1, "example: the network has no output none\n")
+    linked = subprocess.run(["ldd", str(program)], capture_output=True, text=True).stdout
+    assert "libtvm_runtime" in linked and "libtvm_compiler" not in linked and "libpython" not in linked
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="nvcc is NVIDIA's own, and continuous integration has none")
+def test_a_folder_for_gpus_holds_machine_code_without_a_driver(network, tmp_path):
+    arch = ("sm_80", "sm_90")
+    api.stages(network[0], target="cuda", arch=arch, variant="greedy", streams=2, emit=tmp_path / "gpu")
+    told = json.loads((tmp_path / "gpu" / "metadata.json").read_text())
+    assert (told["target"], told["architectures"], told["ptx"]) == ("cuda", list(arch), "sm_90")
+    data = (tmp_path / "gpu" / "network.so").read_bytes()
+    assert b"__global__" not in data and images(data) == {(2, 80), (2, 90), (1, 90)}
+
+
+def images(data: bytes) -> set[tuple[int, int]]:
+    """The entries of the first fat binary in `data`: (1: PTX, 2: machine code; architecture)."""
+    at = data.index(b"\x50\xed\x55\xba")
+    header, size = struct.unpack_from("<HQ", data, at + 6)
+    found, place, end = set(), at + header, at + header + size
+    while place < end:
+        kind, _, head, load = struct.unpack_from("<HHIQ", data, place)
+        found.add((kind, struct.unpack_from("<I", data, place + 28)[0]))
+        place += head + load
+    return found
+
+
+def test_sources_among_embedded_modules_are_compiled():
+    """The library's blob: a placeholder for the host code, constants, and two modules for GPUs, one compiled before."""
+
+    def text(value: bytes) -> bytes:
+        return struct.pack("<Q", len(value)) + value
+
+    table = struct.pack("<Q", 1) + text(b"kernel") + bytes(24)
+    source = "float ä; __global__ void kernel() {}".encode()
+    modules = [text(b"_lib"), text(b"constants") + text(b"weights")]
+    modules += [
+        text(b"cuda") + text(text(fmt) + table + text(code)) for fmt, code in ((b"cuda", source), (b"cubin", b"ELF"))
+    ]
+    tree = struct.pack("<6Q", 5, 0, 3, 3, 3, 3) + struct.pack("<4Q", 3, 1, 2, 3)
+    body = tree + b"".join(modules)
+    seen: list[str] = []
+    made = library.with_machine_code(struct.pack("<Q", len(body)) + body, lambda s: seen.append(s) or b"image")
+    wanted = body.replace(text(text(b"cuda") + table + text(source)), text(text(b"cubin") + table + text(b"image")))
+    assert seen == [source.decode()] and made == struct.pack("<Q", len(wanted)) + wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "llvm", "arch": "sm_90", "emit": "d"}, "--arch is of --target cuda"),
+        ({"target": "cuda", "arch": "90", "emit": "d"}, "--arch 90 is no architecture"),
+        ({"target": "cuda", "emit": "d"}, "give one, as in --arch sm_90"),
+        ({"target": "cuda", "arch": "sm_90"}, "--arch is of --emit DIR"),
+        ({"target": "llvm", "batch": 4, "emit": "d"}, "set the batch with --input-shape"),
+        ({"target": "llvm -mtriple=arm", "emit": "d"}, "takes -mcpu=NAME"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_the_search(tmp_path, options, message):
+    with pytest.raises(UsageError, match=message):
+        api.stages(
+            tmp_path / "no_such_model.onnx", **{**options, **({"emit": tmp_path / "d"} if "emit" in options else {})}
+        )
+    assert not (tmp_path / "d").exists()
+
+
+def test_other_folders_are_not_replaced(folder, tmp_path):
+    require_free(folder[0])
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="holds other things"):
+        api.stages("no_such_model.onnx", target="llvm", emit=tmp_path)
+    with pytest.raises(UsageError, match="is a file"):
+        require_free(tmp_path / "notes.txt")
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_a_missing_linker_is_told_before_the_search(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingToolError, match="C\\+\\+ compiler"):
+        api.stages("no_such_model.onnx", target="llvm", emit=tmp_path / "d")
+
+
+def test_another_processor_may_be_named():
+    target = processor("llvm -mcpu=x86-64-v3 -mattr=+avx2,+fma")
+    assert target.attrs["mcpu"] == "x86-64-v3" and [str(a) for a in target.attrs["mattr"]] == ["+avx2", "+fma"]
+
+
+def test_an_optimized_graph_is_emitted_too(network, tmp_path):
+    data, _ = api.optimize(network[0], target="llvm", budget=20, emit=tmp_path / "made")
+    assert "network.so" in data["emitted"]["files"]

@@ -1,0 +1,210 @@
+"""`emit_folder`: a network and its schedule as a folder that may be moved, and that runs with TVM alone.
+
+network.so       the staged program, its weights and, for GPUs, its machine code
+example.py       runs it in Python; example.cc and CMakeLists.txt: in C++, against TVM's runtime and FFI
+schedule.json    the stages (`parallel.schedule_file`)
+metadata.json    names, shapes and types of inputs and outputs; target, architectures
+"""
+
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from tvm_cascade.cost import find_device
+from tvm_cascade.deploy.library import build_library, require_linker
+from tvm_cascade.errors import GraphError, UsageError
+from tvm_cascade.parallel.problem import Schedule
+from tvm_cascade.parallel.schedule_file import save_schedule
+from tvm_cascade.parallel.units import UnitGraph
+from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.publish import publish
+from tvm_cascade.request import SearchRequest
+from tvm_cascade.runtime.cuda import with_architecture
+from tvm_cascade.runtime.cuda_code import CudaCode, parse_architectures, require_cuda_compiler
+from tvm_cascade.runtime.execute import host_target
+from tvm_cascade.schedules.stages.cuda_default import architecture_of, cuda_target
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec
+
+METADATA, LIBRARY = "metadata.json", "network.so"
+FORMAT = "tvm-cascade-network-1"
+_TEMPLATES = Path(__file__).parent / "templates"
+_EXAMPLES = ("example.py", "example.cc", "CMakeLists.txt")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What a folder is made for."""
+
+    target: str = "llvm"  # "llvm", of this machine's processor or with -mcpu and -mattr; or "cuda"
+    code: CudaCode | None = None  # machine code for GPUs
+    threads: int = 2  # that share the groups of a stage on a processor
+    streams: int | None = None  # that share them on a GPU; None: as many as the widest stage has groups
+    device: int = 0  # number of the GPU that runs it
+    metaschedule: Path | None = None  # folder with records of tuned kernels
+
+    @property
+    def cuda(self) -> bool:
+        return self.code is not None
+
+    def lowering(self) -> LowerOptions:
+        """The options of lowering; of several architectures, kernels are scheduled for the first, which all can run."""
+        target = f"cuda -arch={self.code.architectures[0]}" if self.code is not None else "llvm"
+        return LowerOptions(
+            target=target,
+            workers=self.threads,
+            device=self.device,
+            streams=self.streams,
+            metaschedule=self.metaschedule,
+        )
+
+    @property
+    def architectures(self) -> list[str]:
+        """Of GPUs, or the model of the processor."""
+        if self.code is not None:
+            return list(self.code.architectures)
+        attributes: Any = self.tvm_target().attrs
+        return [str(attributes.get("mcpu", "generic"))]
+
+    def tvm_target(self) -> tvm.target.Target:
+        """TVM's target of the library."""
+        return cuda_target(self.lowering().target) if self.cuda else processor(self.target)
+
+
+def processor(target: str) -> tvm.target.Target:
+    """The target `llvm`: this machine's processor, or another one of its family by -mcpu=NAME and -mattr=+A,+B.
+
+    Raises `UsageError` for other options: the library is linked for this system.
+    """
+    words = target.split()[1:]
+    if not words:
+        return host_target()
+    options: dict[str, Any] = {"kind": "llvm"}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in ("-mcpu", "-mattr") or not value:
+            raise UsageError(f"--target '{target}': a folder takes -mcpu=NAME and -mattr=+A,+B of llvm, not {word}")
+        options[name[1:]] = value.split(",") if name == "-mattr" else value
+    return tvm.target.Target(options)
+
+
+def emission_of(request: SearchRequest, threads: int) -> Emission:
+    """What the options of a command ask for, checked before minutes of work.
+
+    Raises `UsageError` for options that do not fit each other, `MissingToolError` without a compiler or linker.
+    """
+    records = getattr(request, "metaschedule", None)
+    if not request.target.startswith("cuda"):
+        if request.arch:
+            raise UsageError("--arch is of --target cuda; for a processor give --target 'llvm -mcpu=NAME'")
+        made = Emission(request.target, None, request.threads or threads, metaschedule=records)
+        made.tvm_target()
+        require_linker(cuda=False)
+        return made
+    named = parse_architectures(request.arch) or parse_architectures([_architecture(request)])
+    made = Emission("cuda", CudaCode(named, request.fast_math), 1, request.streams, request.gpu, records)
+    require_cuda_compiler(made.code or CudaCode(named))
+    require_linker(cuda=True)
+    return made
+
+
+def _architecture(request: SearchRequest) -> str:
+    """The architecture of a target, else of the device that is described, else of the GPU of this machine."""
+    known = find_device(request.device, "cuda").arch if request.device else ""
+    if "-arch=" in request.target or not known:
+        here = with_architecture(request.target, request.gpu) if tvm.cuda(request.gpu).exist else request.target
+        return architecture_of(here)
+    return known
+
+
+def require_free(folder: Path) -> None:
+    """Raise `UsageError` unless `folder` is missing, empty, or one that was emitted: nothing else is replaced."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is a file; give a folder for --emit")
+    names = {path.name for path in folder.iterdir()}
+    emitted = {METADATA, LIBRARY, "schedule.json", *_EXAMPLES, "__pycache__"}
+    if names - emitted or (names and METADATA not in names):
+        raise UsageError(f"{folder} holds other things than an emitted network; give another folder or empty it")
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A network with its stages, and what users call it."""
+
+    net: StageGraph
+    units: UnitGraph
+    schedule: Schedule
+    io: IoSpec  # inputs and outputs under the names that users know, in the network's order
+    name: str = "network"
+    cost_model: str = ""  # that the schedule was found by
+
+
+def emit_folder(
+    folder: str | Path, staged: Staged, emission: Emission, progress: Progress = lambda _text: None
+) -> tuple[str, ...]:
+    """Write the folder, complete or not at all; returns the names of its files.
+
+    Raises
+    ------
+    UsageError
+        The folder holds something else, or cannot be written.
+    GraphError, ToolError
+        The network cannot be staged; the compiler or the linker fails.
+    """
+    place, name = Path(folder), staged.name
+    net, io, schedule = staged.net, staged.io, staged.schedule
+    require_free(place)
+    results = net.tensors_of(net.result)
+    if len(io.inputs) != len(net.graph.inputs) or len(io.outputs) != len(results):
+        raise GraphError(f"{name} returns constants, which no stage computes: leave them out with --until")
+    progress(f"{name}: building kernels of {len(schedule.stages)} stages")
+    lowered = lower_stages(net, staged.units, schedule, emission.lowering())
+    with publish(place, lambda old, _new: require_free(old)) as staging:
+        progress(f"{name}: compiling the library{_for(emission)}")
+        build_library(lowered, emission.tvm_target(), staging / LIBRARY, emission.code)
+        save_schedule(staging / "schedule.json", net.graph, schedule, staged.cost_model)
+        (staging / METADATA).write_text(json.dumps(_metadata(name, io, emission), indent=2) + "\n", encoding="utf-8")
+        for example in _EXAMPLES:
+            shutil.copyfile(_TEMPLATES / example, staging / example)
+        written = tuple(sorted(path.name for path in staging.iterdir()))
+    progress(f"{name}: written to {place}")
+    return written
+
+
+def _for(emission: Emission) -> str:
+    return f" for {', '.join(emission.code.architectures)}" if emission.code is not None else ""
+
+
+def _metadata(name: str, io: IoSpec, emission: Emission) -> dict[str, object]:
+    made_for = emission.architectures
+    return {
+        "format": FORMAT,
+        "name": name,
+        "library": LIBRARY,
+        "target": "cuda" if emission.cuda else "llvm",
+        "architectures": made_for,
+        "ptx": made_for[-1] if len(made_for) > 1 else None,
+        "device": emission.device,
+        "threads": emission.threads,
+        "inputs": [_described(spec) for spec in io.inputs],
+        "outputs": [_described(spec) for spec in io.outputs],
+        "tvm": tvm.__version__,
+    }
+
+
+def _described(spec: TensorSpec) -> dict[str, object]:
+    stored = {} if spec.scale is None else {"scale": spec.scale, "zero_point": spec.zero_point}
+    return {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype, **stored}

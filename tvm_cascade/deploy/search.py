@@ -1,0 +1,60 @@
+"""The folder that `stages --emit` and `optimize --emit` write: refused before the search, written after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import tvm
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.deploy.folder import Emission, Staged, emission_of, emit_folder, require_free
+from tvm_cascade.errors import UsageError
+from tvm_cascade.parallel.problem import Options
+from tvm_cascade.parallel.scheduler import schedule
+from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.pipeline import Loaded, interface_of
+from tvm_cascade.request import SearchRequest, StagesRequest
+from tvm_cascade.runtime.execute import threads
+from tvm_cascade.runtime.stages import Found
+from tvm_cascade.schema.searches import Emitted
+
+
+def folder_of(request: SearchRequest, progress: Callable[[str], None]) -> EmittedFolder | None:
+    """The folder that a request asks for; None if it asks for none. Raises `UsageError` for its options without it."""
+    given = [n for n in ("arch", "fast_math", "threads", "streams", "gpu") if getattr(request, n)]
+    if request.emit is None and given:
+        raise UsageError(f"--{given[0].replace('_', '-')} is of --emit DIR: give that too")
+    if request.emit is None:
+        return None
+    if getattr(request, "batch", None) not in (None, 1):
+        raise UsageError("--emit writes the network as it is loaded: set the batch with --input-shape")
+    return EmittedFolder(request, progress)
+
+
+class EmittedFolder:
+    """A folder that a search is to emit. Raises on construction what `emission_of` and `require_free` raise."""
+
+    def __init__(self, request: SearchRequest, progress: Callable[[str], None]) -> None:
+        assert request.emit is not None
+        self.path: Path = request.emit
+        self._request, self._progress = request, progress
+        require_free(self.path)
+        self._device = find_device(request.device, request.target)
+        measured = getattr(request, "cost", "") in ("measured", "learned")
+        self.emission: Emission = emission_of(request, threads() if measured else self._device.units)
+
+    def scheduled(self, mod: tvm.IRModule) -> Found:
+        """The best schedule of a module by the device's description, with the defaults of `stages`."""
+        net, defaults = stage_graph(mod), StagesRequest()
+        model = AnalyticCost(self._device)
+        options = Options(variant=defaults.variant, unit=defaults.unit, r=defaults.r, s=defaults.s)
+        return Found(net, schedule(net.graph, model, options), model.name)
+
+    def write(self, loaded: Loaded, found: Found) -> Emitted:
+        """Write the folder for the schedule of a network; inputs and outputs have the names of the network's file."""
+        net, best = found.net, found.schedule
+        io = interface_of(loaded.mod, net.graph)
+        staged = Staged(net, best.units, best.schedule, io, loaded.name, found.cost_model)
+        files = emit_folder(self.path, staged, self.emission, self._progress)
+        return {"folder": str(self.path), "files": list(files), "architectures": self.emission.architectures}

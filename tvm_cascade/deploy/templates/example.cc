@@ -1,0 +1,178 @@
+// Runs the network of this folder with TVM's runtime alone; build it with the CMakeLists.txt beside it.
+//
+//     example --input NAME=FILE.bin --output NAME=FILE.bin [--threads N]     (both repeatable; run in this folder)
+//
+// Files hold raw values in C order, little endian. Names, shapes and types are in metadata.json.
+
+#include <dlfcn.h>
+#include <tvm/ffi/container/shape.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace ffi = tvm::ffi;
+
+struct Spec {
+  std::string name;
+  std::vector<int64_t> shape;
+  DLDataType type;
+  size_t bytes;
+};
+
+using Files = std::map<std::string, std::string>;  // by the name of an input or output
+
+static ffi::Function Global(const char* name) {
+  auto found = ffi::Function::GetGlobal(name);
+  if (!found.has_value()) throw std::runtime_error(std::string("TVM's runtime has no function ") + name);
+  return *found;
+}
+
+static std::string Read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+}
+
+static ffi::Any Member(const ffi::Any& object, const char* key) {
+  return object.cast<ffi::json::Object>()[ffi::String(key)];
+}
+
+static std::vector<Spec> Specs(const ffi::Any& metadata, const char* side) {
+  std::vector<Spec> specs;
+  for (const ffi::Any& one : Member(metadata, side).cast<ffi::json::Array>()) {
+    Spec spec{Member(one, "name").cast<ffi::String>(), {}, {}, 1};
+    spec.type = ffi::StringToDLDataType(Member(one, "dtype").cast<ffi::String>());
+    for (const ffi::Any& extent : Member(one, "shape").cast<ffi::json::Array>()) {
+      spec.shape.push_back(extent.cast<int64_t>());
+      spec.bytes *= static_cast<size_t>(spec.shape.back());
+    }
+    spec.bytes *= (spec.type.bits * spec.type.lanes + 7) / 8;
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+// What runs the network, for one thread at a time: a second thread needs a Session of its own.
+class Session {
+ public:
+  Session(const ffi::Module& library, DLDevice device)
+      : device_(device), machine_(Find(library, "vm_load_executable")().cast<ffi::Module>()) {
+    const int cpu = kDLCPU, pooled = 2;  // TVM's number of its allocator that keeps memory for the next run
+    if (device.device_type == kDLCPU) {
+      Find(machine_, "vm_initialization")(cpu, 0, pooled);
+    } else {
+      Find(machine_, "vm_initialization")(static_cast<int>(device.device_type), device.device_id, pooled, cpu, 0, pooled);
+    }
+    main_ = Find(machine_, "main");
+  }
+
+  ffi::Tensor Upload(const Spec& spec, std::string data) const {
+    auto tensor = Global("runtime.TVMTensorAllocWithScope")(ffi::Shape(spec.shape), spec.type, device_, nullptr)
+                      .cast<ffi::Tensor>();
+    Global("runtime.TVMTensorCopyFromBytes")(tensor, static_cast<void*>(data.data()), data.size());
+    return tensor;
+  }
+
+  std::vector<ffi::Tensor> Run(const std::vector<ffi::Tensor>& inputs) const {
+    std::vector<ffi::AnyView> arguments(inputs.begin(), inputs.end());
+    ffi::Any result;
+    main_.CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
+    if (auto single = result.as<ffi::Tensor>()) return {*single};
+    std::vector<ffi::Tensor> several;
+    for (const ffi::Any& one : result.cast<ffi::Array<ffi::Any>>()) several.push_back(one.cast<ffi::Tensor>());
+    return several;
+  }
+
+  static std::string Download(const ffi::Tensor& tensor, size_t bytes) {
+    std::string data(bytes, '\0');
+    Global("runtime.TVMTensorCopyToBytes")(tensor, static_cast<void*>(data.data()), data.size());
+    return data;
+  }
+
+ private:
+  static ffi::Function Find(const ffi::Module& module, const char* name) {
+    auto found = module->GetFunction(name);
+    if (!found.has_value()) throw std::runtime_error(std::string("the library has no function ") + name);
+    return *found;
+  }
+
+  DLDevice device_;
+  ffi::Module machine_;
+  ffi::Function main_;
+};
+
+static DLDevice Device(const ffi::Any& metadata) {
+  if (Member(metadata, "target").cast<ffi::String>() != "cuda") return DLDevice{kDLCPU, 0};
+  if (dlopen(TVM_RUNTIME_CUDA, RTLD_NOW | RTLD_LOCAL) == nullptr) {
+    throw std::runtime_error(std::string("TVM's CUDA runtime does not load: ") + dlerror());
+  }
+  return DLDevice{kDLCUDA, static_cast<int>(Member(metadata, "device").cast<int64_t>())};
+}
+
+static void Run(const Files& inputs, const Files& outputs) {
+  const ffi::Any metadata = ffi::json::Parse(Read("metadata.json"));
+  const auto takes = Specs(metadata, "inputs"), gives = Specs(metadata, "outputs");
+  for (const auto& [name, file] : outputs) {
+    bool known = false;
+    for (const Spec& spec : gives) known = known || spec.name == name;
+    if (!known) throw std::runtime_error("the network has no output " + name);
+  }
+  const DLDevice device = Device(metadata);
+  const std::string library = Member(metadata, "library").cast<ffi::String>();
+  Session session(ffi::Module::LoadFromFile("./" + library), device);
+  std::vector<ffi::Tensor> given;
+  for (const Spec& spec : takes) {
+    const auto found = inputs.find(spec.name);
+    if (found == inputs.end()) throw std::runtime_error("give --input " + spec.name + "=FILE.bin");
+    std::string data = Read(found->second);
+    if (data.size() != spec.bytes) {
+      throw std::runtime_error(found->second + " has " + std::to_string(data.size()) + " bytes, " + spec.name + " takes " +
+                               std::to_string(spec.bytes));
+    }
+    given.push_back(session.Upload(spec, std::move(data)));
+  }
+  if (inputs.size() != takes.size()) throw std::runtime_error("an --input that the network does not have");
+  const auto results = session.Run(given);
+  for (size_t k = 0; k < gives.size(); ++k) {
+    const auto wanted = outputs.find(gives[k].name);
+    if (wanted == outputs.end()) continue;
+    std::ofstream file(wanted->second, std::ios::binary);
+    file << Session::Download(results.at(k), gives[k].bytes);
+    if (!file.flush()) throw std::runtime_error("cannot write " + wanted->second);
+  }
+}
+
+int main(int count, char** words) {
+  Files inputs, outputs;
+  std::string threads = "1";
+  for (int k = 1; k < count; ++k) {
+    const std::string option = words[k], value = k + 1 < count ? words[++k] : "";
+    const size_t sign = value.rfind('=');
+    if (option == "--threads" && !value.empty()) {
+      threads = value;
+    } else if ((option == "--input" || option == "--output") && sign != std::string::npos) {
+      (option == "--input" ? inputs : outputs)[value.substr(0, sign)] = value.substr(sign + 1);
+    } else {
+      std::cerr << "usage: example --input NAME=FILE.bin --output NAME=FILE.bin [--threads N]\n";
+      return 2;
+    }
+  }
+  setenv("TVM_NUM_THREADS", threads.c_str(), 1);  // read when TVM's pool starts
+  try {
+    Run(inputs, outputs);
+  } catch (const std::exception& error) {
+    std::cerr << "example: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}

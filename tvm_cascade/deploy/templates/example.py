@@ -1,0 +1,133 @@
+"""Runs the network of this folder. Needs the packages apache-tvm and numpy, and for a GPU its driver and CUDA's runtime.
+
+    python example.py --inputs in.npz --outputs out.npz [--threads N]
+
+    import example
+    network = example.load(threads=2)
+    results = network.run({"name of an input": array})     # {"name of an output": array}
+
+The names, shapes and types of inputs and outputs are in metadata.json.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+
+
+def load(threads=1):
+    """The network, ready to run. `threads`: of the processor, that one run uses; a schedule for a GPU uses none."""
+    return Network(threads)
+
+
+class Network:
+    """May be run from several threads at once: every run that overlaps another has a session, and an arena, of its own."""
+
+    def __init__(self, threads=1):
+        if threads < 1:
+            raise ValueError(f"threads is {threads}: give at least 1")
+        self.metadata = json.loads((HERE / "metadata.json").read_text())
+        self._threads = threads
+        os.environ["TVM_NUM_THREADS"] = str(max(threads, int(os.environ.get("TVM_NUM_THREADS") or 1)))
+        import tvm
+
+        self._device = _device(tvm, self.metadata)
+        self._library = tvm.runtime.load_module(str(HERE / self.metadata["library"]))
+        self._configure = tvm.get_global_func("runtime.config_threadpool")
+        self._free = []  # sessions that nobody runs
+        self._lock = threading.Lock()
+        self._free.append(Session(self._library, self._device, self.metadata))  # the weights are read here
+
+    def run(self, arrays):
+        """The outputs by name, for inputs by name. Raises ValueError for inputs that are not the network's."""
+        given = _checked(arrays, self.metadata["inputs"])
+        with self.session() as session:
+            if getattr(_pool, "threads", None) != self._threads:  # TVM has a pool for each thread that calls it
+                self._configure(1, self._threads)
+                _pool.threads = self._threads
+            return session.run(given)
+
+    @contextlib.contextmanager
+    def session(self):
+        """A session that nobody else runs meanwhile."""
+        with self._lock:
+            held = self._free.pop() if self._free else None
+        held = held or Session(self._library, self._device, self.metadata)
+        try:
+            yield held
+        finally:
+            with self._lock:
+                self._free.append(held)
+
+
+class Session:
+    """One virtual machine with its arena (on a GPU: streams and graph, too), for one thread at a time."""
+
+    def __init__(self, library, device, metadata):
+        from tvm import relax
+
+        self._device, self._outputs = device, metadata["outputs"]
+        self._main = relax.VirtualMachine(library, device)["main"]
+
+    def run(self, arrays):
+        """Outputs by name, for input arrays in the network's order."""
+        import tvm
+
+        results = self._main(*(tvm.runtime.tensor(array, self._device) for array in arrays))
+        results = [results] if hasattr(results, "numpy") else list(results)
+        return {spec["name"]: result.numpy() for spec, result in zip(self._outputs, results, strict=True)}
+
+
+_pool = threading.local()
+
+
+def _device(tvm, metadata):
+    if metadata["target"] != "cuda":
+        return tvm.cpu()
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
+        raise RuntimeError(
+            "TVM's CUDA runtime does not load: libcuda.so.1 (the driver) and libcudart.so.13 must be found"
+        )
+    device = tvm.cuda(metadata["device"])
+    if not device.exist:
+        raise RuntimeError(f"there is no CUDA device {metadata['device']}: see nvidia-smi and CUDA_VISIBLE_DEVICES")
+    return device
+
+
+def _checked(arrays, specs):
+    names = [spec["name"] for spec in specs]
+    if sorted(arrays) != sorted(names):
+        raise ValueError(f"the inputs are named {sorted(arrays)}, those of the network {sorted(names)}")
+    checked = []
+    for spec in specs:
+        array = np.ascontiguousarray(arrays[spec["name"]])
+        if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
+            wanted = f"{spec['dtype']}{spec['shape']}"
+            raise ValueError(f"{spec['name']} is {array.dtype}{list(array.shape)}, the network takes {wanted}")
+        checked.append(array)
+    return checked
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Run the network of this folder once.")
+    parser.add_argument("--inputs", required=True, metavar="IN.npz", help="One array for each input, under its name.")
+    parser.add_argument("--outputs", required=True, metavar="OUT.npz", help="Written: one array for each output.")
+    parser.add_argument("--threads", type=int, default=1, help="Threads of the processor that the run uses.")
+    args = parser.parse_args()
+    try:
+        with np.load(args.inputs) as given:
+            results = load(args.threads).run(dict(given))
+        with open(args.outputs, "wb") as file:
+            np.savez(file, **results)
+    except (OSError, ValueError, RuntimeError) as error:
+        parser.exit(2, f"example.py: {error}\n")
+
+
+if __name__ == "__main__":
+    main()
