@@ -1,5 +1,6 @@
-"""`python -m tvm_cascade.cli`."""
+"""`python -m tvm_cascade.cli`; importing it runs nothing."""
 
 from tvm_cascade.cli import main
 
-main()
+if __name__ == "__main__":
+    main()
