@@ -1,8 +1,10 @@
 """Cycles of kernels (`schedules/data/cycles.json`), and how far estimates of whole networks are from published ones.
 
 python benchmarks/cycles.py --rates              cycles per instruction of every family of kernels, on every core
-python benchmarks/cycles.py --results DIR        networks of MLPerf Tiny: estimated, simulated, published, as a table in DIR
+python benchmarks/cycles.py --models DIR         networks of MLPerf Tiny on every core: what `plan` estimates, and what the blocks
+                                                 of the linked image take; kept in results/cycles_own.json
 
+Published cycles of the same code are compared with by `mlperf_tiny.py`; `cycles_table.py` writes results/cycles.md of both.
 Both need QEMU, GCC for Arm and LLVM 19 (`apt-get install llvm-19`). A kernel's instructions are those that the emulator ran,
 block by block (`block_profile`); what a block takes is said by the manual of the core or by llvm-mca (`core_timing`).
 """
@@ -10,7 +12,9 @@ block by block (`block_profile`); what a block takes is said by the manual of th
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import struct
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -21,11 +25,13 @@ from block_profile import Block, Profile, disassembled, profiled
 from core_timing import REFILL, cycles_of
 from estimates import tasks_of
 
+import tvm_cascade
 from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.errors import CascadeError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.count import batches, counting_image
+from tvm_cascade.micro.image import read_image
 from tvm_cascade.schedules.tuning import rates
 from tvm_cascade.schedules.tuning.counting import Task
 from tvm_cascade.schedules.tuning.rates import Family, Rates
@@ -41,6 +47,8 @@ MEASURED = (
     ("cortex-m33", "c", "mps2-an505"),
     ("cortex-m55", "obj", "mps3-an547"),
 )
+OWN = {"kws": "kws_dscnn_int8.tflite", "ic": "resnet8_int8.tflite", "vww": "vww_96_int8.tflite"}
+RESULTS = Path(__file__).parent / "results"
 TURNS = 2  # of shapes (`estimate_cases`)
 VARIANTS = 2  # of a shape, besides the generic kernel
 
@@ -108,9 +116,45 @@ def cycle_rates(target: KernelTarget, board: Board) -> dict[str, float]:
     return {key: median(own) for key, own in ratios.items() if " " not in key}
 
 
+def image_cycles(model: Path, target: str, board: Board) -> tuple[int, int, float]:
+    """Of a network: the cycles that `plan` estimates, and instructions and cycles of the blocks of its image."""
+    with tempfile.TemporaryDirectory(prefix="tvm-cascade-cycles-") as name:
+        folder = Path(name)
+        made = tvm_cascade.compile(model, target=target, output=folder / "p", board=board.name)
+        assert made.elf is not None
+        elf = made.folder / made.elf
+        inputs = sum(s.bytes for s in read_image(made.folder).networks[0].inputs)
+        (folder / "inputs.bin").write_bytes(struct.pack("<II", 0xA5, 1) + bytes(inputs))
+        listed = symbols(elf)
+        run = next(at for n, (at, _) in listed.items() if n.endswith("_run"))
+        profile = profiled(elf, board, [run, listed["port_write"][0]], folder)[run]
+        at, size = listed["main"]
+        return made.cycles, *Timed(elf, target, list(profile.ran)).work(profile, (at, at + size))
+
+
+def own_networks(models: Path) -> None:
+    """Write what every network takes on every core by our kernels."""
+    found = []
+    for network, file in OWN.items():
+        for core, _, board in MEASURED:
+            estimated, instructions, cycles = image_cycles(models / file, core, find_board(Path(), board))
+            found.append(
+                {
+                    "core": core,
+                    "network": network,
+                    "estimated": estimated,
+                    "instructions": instructions,
+                    "cycles": round(cycles),
+                }
+            )
+            print(found[-1], flush=True)
+            (RESULTS / "cycles_own.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cycles of kernels and networks.")
     parser.add_argument("--rates", action="store_true")
+    parser.add_argument("--models", type=Path, help="folder of the networks' files")
     parser.add_argument("--cores", nargs="*", default=[core for core, *_ in MEASURED])
     options = parser.parse_args()
     known = dict(rates.shipped_cycles().rates)
@@ -119,6 +163,8 @@ def main() -> None:
             target = kernel_target(core, backend)
             known[device(target)] = cycle_rates(target, find_board(Path(), board))
             Rates(known).save(rates.CYCLES)
+    if options.models is not None:
+        own_networks(options.models)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tvm_cascade.schedules.rules.emit import Builder
 from tvm_cascade.schedules.tir import i32, kernel_function, pointer_var, tirx
 from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, sampled
 from tvm_cascade.schedules.tuning.plan_cost import task_instructions
-from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped
+from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped, shipped_cycles
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.estimate_cases import CHECKED, FIRMWARE, layers
 
@@ -112,6 +112,30 @@ def test_families_that_were_not_counted_get_the_rates_of_others() -> None:
     assert rates.rate(m4, Family.of("z", "float32", "new")) == 0.5
     assert rates.rate(m7, Family.of("b", "int8", "r")) == 4.0
     assert rates.rate(kernel_target("cortex-m3", "c"), Family.of("a", "int8", "r")) == 1.0
+
+
+@pytest.mark.parametrize("core", ["cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "cortex-m85"])
+def test_cycles_are_instructions_by_what_these_take_in_kernels_of_the_family(core: str) -> None:
+    net = Net("int8", seed=3)
+    target = kernel_target(core, get_core(core).backend)
+    made = prepare(net.finish(net.conv(net.separable(net.input((1, 12, 12, 16)), 24, 3), 32, 1)), target)
+    plan = plan_graph(made.graph, PlanOptions(granularity="row"))
+    found = made.estimator()(plan)
+    assert found is not None
+    for op, work, kernel in zip(plan.graph.ops, found, made.kernels_of(plan), strict=True):
+        assert kernel is not None
+        family = Family.of(op.kind + kernel.suffix, "int8", kernel.variants[0].rule)
+        each = shipped_cycles().rate(target, family, -1.0)
+        assert 0.5 < each < 2.5 and work.cycles == pytest.approx(each * work.instructions)
+        assert work.cycles > op.macs / (8 if target.core.mve else 2)  # no core multiplies more at a time
+
+
+def test_two_instructions_at_once_and_long_products_tell_cores_apart() -> None:
+    conv = Family.of("conv2d", "int8", "cortex_m_dsp.conv 2x2 u4 s4")
+    each = {core: shipped_cycles().rate(kernel_target(core, "c"), conv, -1.0) for core in ("cortex-m4", "cortex-m7")}
+    assert 0.5 < each["cortex-m7"] < 1.0 < each["cortex-m4"] < 1.5
+    scalar = Family.of("conv2d", "int8", "cortex_m_scalar.conv 2x2 u4 s4")
+    assert shipped_cycles().rate(kernel_target("cortex-m3", "c"), scalar) > each["cortex-m4"]
 
 
 @pytest.mark.emulator

@@ -23,5 +23,5 @@ CORE = replace(
     gcc_flags=("-mcpu=cortex-m0plus", "-mthumb", "-mfloat-abi=soft"),
     default_board="microbit",
     runs_on=("cortex-m0", "cortex-m0plus", *CORTEX_M3.runs_on),
-    steps=replace(STEPS, cycle=1.4),
+    steps=replace(STEPS, cycle=1.34),
 )

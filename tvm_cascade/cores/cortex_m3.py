@@ -25,7 +25,7 @@ STEPS = StepModel(
     dense_parts=0.03,
     depthwise_parts=0.02,
     unscheduled=12.5,
-    cycle=1.5,
+    cycle=1.33,
     row_table=75.0,
 )
 

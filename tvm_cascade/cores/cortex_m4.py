@@ -22,7 +22,7 @@ STEPS = StepModel(  # fitted to counts on the emulated core (`cores.step_model`)
     dense_parts=0.05,
     depthwise_parts=0.04,
     unscheduled=12.6,
-    cycle=1.35,
+    cycle=1.3,
     row_table=100.0,
 )
 

@@ -24,7 +24,7 @@ STEPS = StepModel(  # fitted to counts on the emulated core (`cores.step_model`)
     dense_parts=0.02,
     depthwise_parts=0.13,
     unscheduled=12.6,  # that of Cortex-M4
-    cycle=1.3,
+    cycle=1.1,
     row_table=100.0,
 )
 # Low-overhead loops cost more than they save around kernels this short (rfc/0006).

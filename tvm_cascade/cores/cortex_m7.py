@@ -21,7 +21,7 @@ CORE = replace(
     mcpu="cortex-m7",
     gcc_flags=("-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-d16"),
     default_board="mps2-an500",
-    steps=replace(STEPS, cycle=0.8),  # two instructions at once, where they do not wait for each other
+    steps=replace(STEPS, cycle=1.0),
     runs_on=("cortex-m7",),
     align=8,
     compatible=MappingProxyType({"c": "cortex-m4", "llvm": "cortex-m4"}),

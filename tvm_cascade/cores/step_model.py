@@ -15,7 +15,7 @@ parts of a concat: the largest excess over the whole concat, of layers (1x1, 3x3
     in three parts; the generic kernel's is SwiftNet's on -M3 and -M4, on -M55 that of -M4;
 `row_table`: set by hand above most layers counted alone (`rfc/0006`);
 `flash`: an assumption, four wait states for a line of sixteen bytes;
-`cycle`: assumptions, from what the instructions of inner loops take by the manuals of the cores.
+`cycle`: the median over families of kernels (`schedules/data/cycles.json`); of -M85 and RISC-V that of -M55 and -M3.
 `benchmarks/step_model.py` prints estimates next to the counts of `benchmarks/results/cortex_m.md`. Other cores and networks
 may exceed the limit. Plans are limited by instructions, not cycles.
 """

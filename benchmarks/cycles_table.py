@@ -1,0 +1,90 @@
+"""Cycles that our model of the cores predicts beside those that were published: results/cycles.md.
+
+python benchmarks/cycles_table.py        of results/cycles_mlperf.json (`mlperf_tiny.py`) and cycles_own.json (`cycles.py`)
+"""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+from typing import Any
+
+from cycles import RESULTS
+
+# MLPerf Tiny v1.1, closed division, mlcommons/tiny_results_v1.1: (submitter, board, MHz), median inferences a second
+FASTEST = {
+    "cortex-m0plus": ("Bosch HALE", "NUCLEO_G0B1RE", 64, {"ic": 0.599, "kws": 1.472, "vww": 0.535}),
+    "cortex-m4": ("Plumerai", "NUCLEO-L4R5ZI", 120, {"ic": 5.961, "kws": 20.929, "vww": 10.126}),
+    "cortex-m7": ("Plumerai", "DISCO-F746NG", 216, {"ic": 15.904, "kws": 56.341, "vww": 29.343}),
+    "cortex-m33": ("Plumerai", "NUCLEO-U575ZI-Q", 160, {"ic": 9.589, "kws": 33.286, "vww": 16.809}),
+}
+_HEAD = """# Cycles: predicted and published
+
+Written by `benchmarks/cycles_table.py`. The model counts how often every block of code runs (QEMU) and takes what a block
+costs from the manual of the core (M0+, M3, M4) or from llvm-mca 19 (M7, M33, M55), with memory that answers at once: neither
+flash wait states nor caches. Nothing in it was fitted to any of the figures below.
+
+## The same code, on boards and by the model
+
+C that microTVM generated for the networks of MLPerf Tiny (OctoML's submission to v1.0, `mlcommons/tiny_results_v1.0`,
+`closed/OctoML`), with kernels of its own (native) or those of CMSIS-NN, compiled by GCC 12 -O2 as the submission was by the
+compiler of its Zephyr SDK. Published: the clock by the median of the measured inferences a second. Millions of cycles.
+
+| code | network | board | core | predicted | published | error |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def same_code(rows: list[dict[str, Any]]) -> str:
+    """The table of the same code, and the median error."""
+    lines, errors = [], []
+    for row in rows:
+        errors.append(row["predicted"] / row["published"] - 1)
+        cells = (row["code"].removeprefix("microtvm_"), row["network"], row["board"], row["core"])
+        lines.append(f"| {' | '.join(cells)} | {row['predicted']:.2f} | {row['published']:.2f} | {errors[-1]:+.1%} |")
+    middle, worst = median(map(abs, errors)), max(map(abs, errors))
+    return (
+        _HEAD
+        + "\n".join(lines)
+        + (
+            f"\n\nMedian of the absolute errors of these {len(rows)}: {middle:.1%}; largest: {worst:.1%}.\n"
+            "The boards read code and weights from flash, behind small caches: most errors are on the low side. No such\n"
+            "figures of the same code were found for M0+, M3, M7 and M55: their cycles are not validated.\n"
+        )
+    )
+
+
+def own_kernels(rows: list[dict[str, Any]]) -> str:
+    """The table of our kernels: what `plan` says, and what the blocks of the image take."""
+    lines, errors = [], []
+    for row in rows:
+        errors.append(row["estimated"] / row["cycles"] - 1)
+        cells = f"{row['estimated'] / 1e6:.2f} | {row['cycles'] / 1e6:.2f} | {errors[-1]:+.1%}"
+        per, other = row["cycles"] / row["instructions"], "-"
+        if row["core"] in FASTEST:
+            who, board, clock, rates = FASTEST[row["core"]]
+            other = f"{clock / rates[row['network']]:.2f} ({who}, {board})"
+        lines.append(f"| {row['network']} | {row['core']} | {cells} | {per:.2f} | {other} |")
+    return (
+        "\n## Our kernels: what `plan` says, and the blocks of the linked image\n\n"
+        "Smallest arenas (`compile` without further options). Estimated: `cycles` of `plan`, from static counts, rates of\n"
+        "kernels and their cycles per instruction. By blocks: the linked image in QEMU, timed as above. The last column is the\n"
+        "fastest published inference on that core that we found (MLPerf Tiny v1.1, closed, `mlcommons/tiny_results_v1.1`): of\n"
+        "other kernels, with all of the board's RAM, so no validation, but an orientation. Millions of cycles.\n\n"
+        "| network | core | estimated | by blocks | difference | cycles per instruction | fastest published, other kernels |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n" + "\n".join(lines) + "\n\n"
+        f"Median of the absolute differences: {median(map(abs, errors)):.1%}; largest: {max(map(abs, errors)):.1%}.\n"
+        "Those of M0+ are of the counted instructions, whose rates by family are coarse there, not of what an instruction\n"
+        "takes.\n"
+    )
+
+
+def main() -> None:
+    read = [
+        json.loads((RESULTS / name).read_text(encoding="utf-8")) for name in ("cycles_mlperf.json", "cycles_own.json")
+    ]
+    (RESULTS / "cycles.md").write_text(same_code(read[0]) + own_kernels(read[1]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
