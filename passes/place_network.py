@@ -79,7 +79,8 @@ def plan_in_memories(
             best = placed
     if best is None:
         raise error or SearchStopped
-    return best.found
+    least = min(plan.bound for plan in known)  # of a narrower request it would be above what others found
+    return replace(best.found, plan=replace(best.found.plan, bound=least))
 
 
 def _lack(error: InfeasibleError) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tvm_cascade.request import PlanRequest
 from tvm_cascade.results import PlanResult
 from tvm_cascade.testing.builder import Net
 
+SHAPES = files("tvm_cascade.testing") / "data" / "shapes.tflite"
 FAST, SLOW = Ram("fast", 600, 0.5), Ram("slow", 1 << 20, 4.0)
 
 
@@ -38,6 +40,13 @@ def test_the_fastest_plan_within_all_capacities() -> None:
         assert sum(x["macs"] for x in told["layers"]) == told["macs"]
     assert by_time.cycles <= by_bytes.cycles and by_bytes.peak_bytes <= by_time.peak_bytes
     assert all(use.bytes for use in by_time.plan.memories)
+
+
+def test_the_bound_is_that_of_all_plans_not_of_the_narrower_request_that_won() -> None:
+    """Of this network the fastest plan in these memories is one by rows, and a smaller one by pixels lies below their bound."""
+    memory = ("a=4KiB:0.5", "b=64KiB:4")
+    found = api.plan(str(SHAPES), target="cortex-m7", memory=memory, rewrite=False)
+    assert found.plan.bound <= min(peak for peak, _ in found.frontier) < found.peak_bytes
 
 
 def test_slow_memory_costs_what_its_bytes_cost() -> None:

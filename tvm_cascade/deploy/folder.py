@@ -1,4 +1,4 @@
-"""`emit_folder`: a network and its schedule as a folder that may be moved, and that runs with TVM alone (rfc/0013).
+"""`emit_folder`: a network and its schedule as a folder that may be moved, and that runs with TVM alone (rfc/0014).
 
 network.so       the staged program, its weights and, for GPUs, its machine code
 example.py       runs it in Python; example.cc and CMakeLists.txt: in C++, against TVM's runtime and FFI
