@@ -157,17 +157,16 @@ def optimize(
         a limit: "latency,peak<=256KiB".
     device : str, optional
         Name of a device description; None takes the generic one of the target.
-    alpha : float
-        MetaFlow's relaxation: graphs that cost up to alpha times the best are expanded.
-    budget : int
-        Limit on the graphs that are priced, for each part of a network that is split.
+    alpha, budget : float and int
+        MetaFlow's relaxation: graphs that cost up to alpha times the best are expanded; how many graphs are priced, for
+        each part of a network that is split.
     output, picture : path, optional
         Files for the graph (.onnx, else a Relax module) and for a picture of it before and after.
     emit : path, optional
         As in `stages`, of the graph that was found and of its schedule by the device's description.
     database, time_limit : path and float, optional
-        File that keeps measurements; seconds after which the search ends with the best graph so far. None: it
-        ends by numbers of graphs, and, where kernels are measured, after 50 seconds.
+        File that keeps measurements; seconds after which the search ends with the best graph so far. None: by numbers of
+        graphs, and, where kernels are measured, after 50 seconds.
 
     Raises
     ------
@@ -175,18 +174,19 @@ def optimize(
         The model cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
     """
     from tvm_cascade.deploy.search import folder_of
-    from tvm_cascade.runtime.optimize_module import optimize_module, save_optimized
+    from tvm_cascade.runtime.optimize_module import optimize_module, require_exportable, save_optimized
     from tvm_cascade.substitution.report import format_report
 
     asked = OptimizeRequest.of_all(options)
     folder = folder_of(asked, progress)
     loaded = pipeline.load(model, _reading(input_shapes, until, from_))
+    require_exportable(loaded.mod, asked.output)
     progress(f"{loaded.name}: searching")
     search = {"alpha": asked.alpha, "budget": asked.budget, "database": asked.database}
     with SearchMonitor(asked.time_limit) as limit:
         done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, seconds=asked.time_limit, **search)
     if asked.output is not None:
-        save_optimized(done, asked.output)
+        save_optimized(done, asked.output, pipeline.output_names(loaded.mod))
     if asked.picture is not None:
         from tvm_cascade.substitution.picture import draw
 

@@ -11,6 +11,7 @@ from tvm_cascade.errors import MissingToolError
 _EXTRAS = {  # package -> (its module, the extra that installs it)
     "ai-edge-litert": ("ai_edge_litert", "check"),
     "matplotlib": ("matplotlib", "plot"),
+    "nvidia-cuda-nvcc": ("nvidia", "cuda"),
     "onnx": ("onnx", "onnx"),
     "onnxruntime": ("onnxruntime", "check"),
     "pillow": ("PIL", "images"),

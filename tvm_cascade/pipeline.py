@@ -232,6 +232,11 @@ def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
     return io_spec(mod) if has_interface(mod) else graph_io(graph)
 
 
+def output_names(mod: IRModule) -> tuple[str, ...] | None:
+    """Names of a module's outputs as its file has them; None where it was not loaded from one."""
+    return tuple(str(tensor.name) for tensor in io_spec(mod).outputs) if has_interface(mod) else None
+
+
 def has_interface(mod: IRModule) -> bool:
     """Whether a module says how its file names and shapes its inputs and outputs."""
     try:

@@ -25,6 +25,7 @@ ALGORITHMS = {
 BASE = {
     "cache",
     "checks",
+    "cuda_toolkit",
     "errors",
     "extras",
     "machine",
@@ -39,6 +40,7 @@ BASE = {
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "cache": set(),
     "checks": set(),
+    "cuda_toolkit": set(),
     "errors": set(),
     "extras": set(),
     "machine": set(),

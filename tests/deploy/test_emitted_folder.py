@@ -17,11 +17,11 @@ import pytest
 import tvm
 
 from tvm_cascade import api
+from tvm_cascade.cuda_toolkit import find_nvcc
 from tvm_cascade.deploy import library
 from tvm_cascade.deploy.folder import processor, require_free
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.runtime import Session
-from tvm_cascade.runtime.cuda import find_nvcc
 from tvm_cascade.testing.builder import Net
 
 SHAPE = (1, 6, 12, 10)

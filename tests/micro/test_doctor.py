@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tvm_cascade.cli.guard import guarded
+from tvm_cascade.micro import doctor
 from tvm_cascade.micro.doctor import (
     Check,
     Doctor,
@@ -141,3 +142,19 @@ def test_a_missing_package_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err.startswith(
         "tvm-cascade: the Python package tvm is not installed; `tvm-cascade doctor`"
     )
+
+
+def test_cuda_is_checked_part_by_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Driver, CUDA's library, TVM's runtime upon both, and a compiler each say what is missing."""
+    for name, value in (
+        ("driver_version", "13.0"),
+        ("loads_runtime", False),
+        ("packaged_runtime", tmp_path),
+        ("find_nvcc", None),
+    ):
+        monkeypatch.setattr(doctor, name, lambda value=value: value)
+    driver, library, runtime, compiler = doctor.check_cuda()
+    assert driver.found and driver.version == "13.0" and not driver.remedy
+    assert not library.found and library.remedy == f"add {tmp_path} to LD_LIBRARY_PATH"
+    assert not runtime.found and "driver and CUDA's runtime library" in runtime.remedy
+    assert compiler.found or "tvm-cascade[cuda]" in compiler.remedy

@@ -9,11 +9,13 @@ import pytest
 import tvm
 from tvm import relax
 
+from tvm_cascade import api
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.passes.substitute_graph import SubstituteGraph, substitute
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import write_function
+from tvm_cascade.runtime import optimize_module as optimize_functions
 from tvm_cascade.runtime.choose_module import decide, fastest
 from tvm_cascade.runtime.optimize_module import load_optimized, optimize_module, save_optimized
 from tvm_cascade.substitution.costs import CUDNN, Latency
@@ -257,6 +259,50 @@ def test_what_has_no_onnx_form_is_named(tmp_path) -> None:
     pytest.importorskip("onnx")
     with pytest.raises(UnsupportedOperatorError, match="conv2d"):
         save_optimized(optimize_module(branches("NHWC"), budget=50), tmp_path / "x.onnx")
+
+
+def test_an_export_that_cannot_be_is_refused_before_the_search(monkeypatch, tmp_path) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.setattr(optimize_functions, "substitute", lambda *_, **__: pytest.fail("searched"))
+    with pytest.raises(
+        UnsupportedOperatorError,
+        match=r"x\.onnx: unsupported operator avg_pool2d, .*it has no ONNX",
+    ):
+        api.optimize(branches("NHWC"), output=tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_exported_file_keeps_names_and_has_no_more_nodes_than_the_original(tmp_path) -> None:
+    """A dense layer stays one Gemm, outputs are written by what computes them, and names of the file do not clash."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    random = np.random.default_rng(3)
+    shapes = {"w0": (12, 9), "b0": (9,), "w1": (9, 5), "b1": (5,)}
+    weights = {name: random.standard_normal(shape, "float32") for name, shape in shapes.items()}
+    nodes = [
+        helper.make_node("Gemm", ["constant0", "w0", "b0"], ["h"]),
+        helper.make_node("Relu", ["h"], ["gemm0_0"]),  # a name that the exporter would take for a node of its own
+        helper.make_node("Gemm", ["gemm0_0", "w1", "b1"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info(n, 1, s) for n, s in (("constant0", (2, 12)), ("gemm0_0", (2, 9)), ("y", (2, 5)))
+    ]
+    constants = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", ends[:1], ends[1:], constants),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    onnx.save(model, str(tmp_path / "in.onnx"))
+    api.optimize(tmp_path / "in.onnx", output=tmp_path / "out.onnx", budget=50)
+    made = onnx.load(str(tmp_path / "out.onnx"))
+    assert [o.name for o in made.graph.output] == ["gemm0_0", "y"]
+    assert len(made.graph.node) <= len(nodes)
+    x = {"constant0": random.standard_normal((2, 12), "float32")}
+    for a, b in zip(ReferenceEvaluator(made).run(None, x), ReferenceEvaluator(model).run(None, x), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 def test_unknown_costs_are_refused() -> None:

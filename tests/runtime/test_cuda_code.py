@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tvm
 
+from tvm_cascade.cuda_toolkit import find_nvcc
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.runtime import cuda_code
-from tvm_cascade.runtime.cuda import find_nvcc
 from tvm_cascade.runtime.cuda_code import (
     CudaCode,
     compile_cuda,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from tvm_cascade import extras
 from tvm_cascade.cores import CORES
 from tvm_cascade.cores.families import ARM, RISCV
+from tvm_cascade.cuda_toolkit import RUNTIME, driver_version, find_nvcc, loads_runtime, packaged_runtime
 from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.schema.projects import Diagnosis, Installed, LeftFloat
 
@@ -36,6 +36,9 @@ _PACKAGES = (  # distribution, what for, required
     ("matplotlib", "pictures as files", False),
     ("pyserial", "running on real boards (--port)", False),
 )
+_DRIVER = "install NVIDIA's driver (libcuda.so.1); stages run on the CPU without"
+_TOOLKIT = f"{extras.remedy('nvidia-cuda-nvcc')}, or install the CUDA toolkit"
+_TVM_HAS_CUDA = "import tvm; print(tvm.get_global_func('device_api.cuda', allow_missing=True) is not None)"
 _TOOLS = (  # program, what for, remedy
     (ARM.gcc, "compile for Cortex-M", ARM.compiler_remedy),
     (ARM.qemu, "run on emulated Cortex-M boards", ARM.qemu_remedy),
@@ -45,7 +48,6 @@ _TOOLS = (  # program, what for, remedy
     ("pyocd", "flash", "pip install pyocd"),
     ("openocd", "flash", "apt-get install openocd (Debian, Ubuntu) or brew install open-ocd (macOS)"),
     ("st-flash", "flash", "apt-get install stlink-tools (Debian, Ubuntu) or brew install stlink (macOS)"),
-    ("nvcc", "compile stages for CUDA", "install the CUDA toolkit, or pip install cuda-bindings"),
     (
         "cmake",
         "building an emitted folder without this program",
@@ -212,10 +214,10 @@ def _float_network(model: str, largest: int) -> str:
 
 
 def check_all() -> tuple[Check, ...]:
-    """Every check in a fixed order: Python, packages, programs, newlib, CUDA driver."""
+    """Every check in a fixed order: Python, packages, programs, newlib, what GPUs need."""
     packages = (check_package(*entry) for entry in _PACKAGES)
     tools = (check_tool(*entry) for entry in _TOOLS)
-    return (_check_python(), *packages, *tools, check_newlib(), check_cuda_driver())
+    return (_check_python(), *packages, *tools, check_newlib(), *check_cuda())
 
 
 def healthy(checks: Sequence[Check]) -> bool:
@@ -252,11 +254,28 @@ def check_newlib() -> Check:
     return Check("newlib", False, "", needed_for, False, ARM.compiler_remedy)
 
 
-def check_cuda_driver() -> Check:
-    """Whether NVIDIA's driver library (libcuda) can be found; TVM's CUDA runtime is linked against it."""
-    found = ctypes.util.find_library("cuda") is not None
-    remedy = "" if found else "install NVIDIA's driver (libcuda.so.1); stages run on the CPU without"
-    return Check("CUDA driver", found, "", "run stages on a GPU", False, remedy)
+def check_cuda() -> tuple[Check, ...]:
+    """What stages need to run on a GPU (NVIDIA's driver, CUDA's runtime library, TVM's runtime upon both), and to be compiled."""
+    what, version = "run stages on a GPU", driver_version()
+    driver = Check("CUDA driver", version is not None, version or "", what, False, _DRIVER if version is None else "")
+    loaded, packaged = loads_runtime(), packaged_runtime()
+    remedy = f"add {packaged} to LD_LIBRARY_PATH" if packaged else _TOOLKIT
+    library = Check("CUDA runtime", loaded, RUNTIME if loaded else "", what, False, "" if loaded else remedy)
+    runs = driver.found and loaded and _output(sys.executable, "-c", _TVM_HAS_CUDA).strip() == "True"
+    missing = (
+        "the build of TVM has none" if driver.found and loaded else "needs NVIDIA's driver and CUDA's runtime library"
+    )
+    tvm = Check("TVM's CUDA runtime", runs, "", what, False, "" if runs else missing)
+    return driver, library, tvm, _check_cuda_compiler()
+
+
+def _check_cuda_compiler() -> Check:
+    """nvcc, on the path or packaged, or nvrtc of cuda-bindings."""
+    needed_for, nvcc = "compile stages for CUDA", find_nvcc()
+    if nvcc is not None:
+        return replace(check_tool(nvcc, needed_for, _TOOLKIT), name="nvcc")
+    bindings = check_package("cuda-bindings", needed_for, False)
+    return bindings if bindings.found else replace(bindings, name="nvcc", remedy=_TOOLKIT)
 
 
 def _check_python() -> Check:

@@ -55,8 +55,8 @@ def _scheduled_only(kind: str, *also: str) -> Operator:
     return Operator(kind, Family.UNARY, also=also, elementwise=True)
 
 
-def program_steps(program: Any) -> int:
-    """The number of distinct terms of a program: one that occurs twice is computed once."""
+def program_terms(program: Any) -> set[Any]:
+    """The distinct terms of a program (kind, attributes, operands): one that occurs twice is computed once."""
     seen: set[Any] = set()
 
     def visit(term: Any) -> None:
@@ -67,7 +67,12 @@ def program_steps(program: Any) -> int:
             visit(t)
 
     visit(program)
-    return len(seen)
+    return seen
+
+
+def program_steps(program: Any) -> int:
+    """The number of distinct terms of a program."""
+    return len(program_terms(program))
 
 
 def _steps_of_fused(read: Types, made: Types, attrs: Attributes) -> int:

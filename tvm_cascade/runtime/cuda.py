@@ -11,28 +11,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
-from pathlib import Path
 
 import tvm
 
+from tvm_cascade.cuda_toolkit import find_nvcc
 from tvm_cascade.errors import MissingToolError
 
 COMPILER_REMEDY = "put nvcc of the CUDA toolkit on the PATH, or pip install 'tvm-cascade[cuda]'"
 _MODE = "TVM_CUDA_COMPILE_MODE"  # TVM's environment variable: nvrtc (package cuda-bindings) or nvcc
-
-
-def packaged_toolkit() -> Path | None:
-    """The folder of NVIDIA's packages of CUDA 13 from PyPI (the extra `cuda`: nvcc and libcudart), where they are installed."""
-    spec = importlib.util.find_spec("nvidia")
-    places = [Path(place) / "cu13" for place in (spec.submodule_search_locations or ())] if spec else []
-    return next((place for place in places if place.is_dir()), None)
-
-
-def find_nvcc() -> str | None:
-    """The path of nvcc: that on the PATH, else that of the extra `cuda`; None where neither is installed."""
-    packaged = packaged_toolkit()
-    return shutil.which("nvcc") or (shutil.which(str(packaged / "bin" / "nvcc")) if packaged else None)
 
 
 def cuda_compiler() -> str | None:

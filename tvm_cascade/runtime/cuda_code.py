@@ -20,8 +20,9 @@ from typing import Any
 import tvm
 import tvm_ffi
 
+from tvm_cascade.cuda_toolkit import find_nvcc
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
-from tvm_cascade.runtime.cuda import COMPILER_REMEDY, cuda_compiler, find_nvcc
+from tvm_cascade.runtime.cuda import COMPILER_REMEDY, cuda_compiler
 
 _CALLBACK = "tvm_callback_cuda_compile"  # TVM's runtime calls it with a module's CUDA source
 _EXACT = "TVM_CUDA_NVCC_NO_FAST_MATH"  # TVM's environment variable

@@ -18,15 +18,16 @@ from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError, LoadError, UsageError
+from tvm_cascade.extras import need
 from tvm_cascade.passes.substitute_graph import substitute
-from tvm_cascade.passes.substitution_read import Read
+from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import fold, write_with_parameters
 from tvm_cascade.publish import whole_file
 from tvm_cascade.runtime.optimize_measured import SECONDS, Effort, optimize_measured
 from tvm_cascade.schema.searches import Substituted
 from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.costs import STAGES, TVM, Latency, Limited, parse_cost
-from tvm_cascade.substitution.export_onnx import export_onnx
+from tvm_cascade.substitution.export_onnx import export_onnx, require_onnx_form
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.report import optimize_report
 from tvm_cascade.substitution.schedule_cost import ScheduleLatency
@@ -133,6 +134,17 @@ def _measured(
         "not_measured": done.refused,
     }
     return Optimized(done.mod, report, done.result, done.read)
+
+
+def require_exportable(mod: tvm.IRModule, path: str | Path | None) -> None:
+    """Refuse before a search what could not be saved after it: a path that ends in .onnx, where `main` has no ONNX form.
+
+    Raises `UnsupportedOperatorError` and `MissingToolError`, as `save_optimized` does; `GraphError` as `optimize_module`.
+    """
+    if path is not None and Path(path).suffix == ".onnx" and "main" in {gv.name_hint for gv in mod.get_global_vars()}:
+        need("onnx")
+        read = read_function(mod["main"])
+        require_onnx_form(read.dag, path, lambda n: _kind(read, n))
 
 
 def save_optimized(done: Optimized, path: str | Path, outputs: tuple[str, ...] | None = None) -> Path:

@@ -13,10 +13,12 @@ import numpy as np
 
 from tvm_cascade import extras
 from tvm_cascade.errors import UnsupportedOperatorError
+from tvm_cascade.operators.elementwise import program_terms
 from tvm_cascade.publish import whole_file
 from tvm_cascade.substitution.dag import Dag, Node, Ref
 
 OPSET = 17
+_REMEDY = "it has no ONNX form, which has images as NCHW; give the output another ending than .onnx: a Relax module is saved then"
 _PLAIN = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min", "relu": "Relu",
           "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "sqrt": "Sqrt", "neg": "Neg"}  # fmt: skip
 
@@ -35,9 +37,7 @@ def export_onnx(
     """
     onnx = extras.load("onnx")
     target = Path(path)
-    bad = sorted({kinds(n) for n in dag.nodes if not _writable(n)})
-    if bad:
-        raise UnsupportedOperatorError(target, bad, sorted({*_PLAIN, *_WRITERS, "conv2d", "matmul", "fused"}))
+    require_onnx_form(dag, target, kinds)
     model = _Exporter(dag, folded, outputs).model()
     onnx.checker.check_model(model)
     with whole_file(target) as partial:
@@ -45,10 +45,22 @@ def export_onnx(
     return target
 
 
+def require_onnx_form(dag: Dag, path: str | Path, kinds: Callable[[Node], str] = lambda node: node.kind) -> None:
+    """Raises `UnsupportedOperatorError` where an operator of the graph has no ONNX form.
+
+    What the rules make of a graph has a form where the graph has: so a network can be asked before it is searched.
+    """
+    bad = sorted({kinds(n) for n in dag.nodes if not _writable(n)})
+    if bad:
+        raise UnsupportedOperatorError(path, bad, remedy=_REMEDY)
+
+
 def _writable(node: Node) -> bool:
     if node.get("layout", "NCHW") != "NCHW":
         return False
-    return node.kind in ("conv2d", "matmul", "fused") or node.kind in _PLAIN or node.kind in _WRITERS
+    kinds = {str(term[0]) for term in program_terms(node["program"])} if node.kind == "fused" else {node.kind}
+    act = str(node.get("act", ""))
+    return all(k in ("conv2d", "matmul") or k in _PLAIN or k in _WRITERS for k in (*kinds, *([act] if act else [])))
 
 
 class _Exporter:
@@ -56,23 +68,40 @@ class _Exporter:
         from onnx import helper, numpy_helper
 
         self.helper, self.numpy_helper = helper, numpy_helper
-        self.dag, self.folded, self.given = dag, folded, outputs
+        self.dag, self.folded = dag, folded
         self.names: dict[Ref, str] = {r: str(r.node["name"]) for r in dag.inputs}
+        self.results = outputs or tuple(f"output{i}" for i in range(len(dag.outputs)))
+        self.taken = {*self.names.values(), *self.results}
         self.nodes: list[Any] = []
         self.tensors: list[Any] = []
 
     def model(self) -> Any:
         for node in self.dag.nodes:
             self._node(node)
-        results = []
-        for i, ref in enumerate(self.dag.outputs):
-            name = self.given[i] if self.given else f"output{i}"
-            self.nodes.append(self.helper.make_node("Identity", [self._name(ref)], [name]))
-            results.append(self._info(name, ref))
+        results = [self._result(ref, name) for ref, name in zip(self.dag.outputs, self.results, strict=True)]
         inputs = [self._info(self.names[r], r) for r in self.dag.inputs]
         graph = self.helper.make_graph(self.nodes, "tvm_cascade", inputs, results, self.tensors)
         opset = [self.helper.make_opsetid("", OPSET)]
         return self.helper.make_model(graph, opset_imports=opset, ir_version=8, producer_name="tvm_cascade")
+
+    def _result(self, ref: Ref, name: str) -> Any:
+        """Call what computes an output by the output's name; what is an input, a constant or an output already is copied."""
+        made = self._name(ref)
+        maker = next((node for node in self.nodes if made in node.output), None)
+        if maker is None or made in self.results:
+            self.nodes.append(self.helper.make_node("Identity", [made], [name]))
+            return self._info(name, ref)
+        for node in self.nodes:
+            for names in (node.input, node.output):
+                names[:] = [name if n == made else n for n in names]
+        self.names = {r: name if n == made else n for r, n in self.names.items()}
+        return self._info(name, ref)
+
+    def _free(self, name: str) -> str:
+        """`name`, made unlike those of inputs and outputs."""
+        while name in self.taken:
+            name += "_"
+        return name
 
     def _info(self, name: str, ref: Ref) -> Any:
         kind = self.helper.np_dtype_to_tensor_dtype(np.dtype(ref.type.dtype))
@@ -85,13 +114,13 @@ class _Exporter:
 
     def tensor(self, value: np.ndarray) -> str:
         """Add an initializer; returns its name."""
-        name = f"constant{len(self.tensors)}"
+        name = self._free(f"constant{len(self.tensors)}")
         self.tensors.append(self.numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
     def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:
         """Add an ONNX node; returns the names of its outputs."""
-        names = [f"{kind.lower()}{len(self.nodes)}_{i}" for i in range(outputs)]
+        names = [self._free(f"{kind.lower()}{len(self.nodes)}_{i}") for i in range(outputs)]
         self.nodes.append(self.helper.make_node(kind, inputs, names, **attrs))
         return names
 
@@ -104,10 +133,10 @@ class _Exporter:
             results = self.emit("Conv", args, dilations=node["dilation"], group=node["groups"], **attrs)
             results = self._activated(results, str(node["act"]))
         elif node.kind == "matmul":
-            results = self.emit("MatMul", args[:2])
-            results = self._activated(
-                self.emit("Add", [results[0], args[2]]) if args[2:] else results, str(node["act"])
-            )
+            flat = args[2:] and all(len(r.shape) == 2 for r in node.inputs[:2]) and len(node.inputs[2].shape) < 3
+            results = self.emit("Gemm", args) if flat else self.emit("MatMul", args[:2])
+            results = self.emit("Add", [results[0], args[2]]) if args[2:] and not flat else results
+            results = self._activated(results, str(node["act"]))
         else:
             results = self._step(node.kind, dict(node.attrs), args)
         for port, name in enumerate(results):
