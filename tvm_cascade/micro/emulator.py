@@ -44,7 +44,7 @@ class Runnable(Protocol):
     @property
     def outputs(self) -> tuple[TensorSpec, ...]: ...
     @property
-    def memories(self) -> tuple[NetworkMemory, ...]: ...
+    def arrays(self) -> tuple[NetworkMemory, ...]: ...
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes: ...
     def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]: ...
 
@@ -204,7 +204,7 @@ class _Job:
         return results.read_bytes() if results.exists() else b""
 
     def _read(self, interface: Runnable, console: str) -> list[Inference]:
-        data, record, count = self._results(), _record_bytes(interface), len(interface.memories)
+        data, record, count = self._results(), _record_bytes(interface), len(interface.arrays)
         if len(data) != 8 + self.count * record or struct.unpack_from("<I", data)[0] != _MAGIC:
             raise FirmwareError(f"{self.elf.name} on {self.board.name}: incomplete results; {console or 'no message'}")
         overhead = struct.unpack_from("<I", data, 4)[0]
@@ -230,7 +230,7 @@ def _record(memories: int) -> struct.Struct:
 
 def _record_bytes(interface: Runnable) -> int:
     """Bytes that one inference writes into results.bin."""
-    return _record(len(interface.memories)).size + sum(spec.bytes for spec in interface.outputs)
+    return _record(len(interface.arrays)).size + sum(spec.bytes for spec in interface.outputs)
 
 
 def explain_failure(console: str, status: int, elf: Path, prefix: str) -> str:

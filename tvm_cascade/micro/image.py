@@ -57,14 +57,14 @@ class Image:
         return max(network.interface.arena_bytes for network in self.networks)
 
     @property
-    def memories(self) -> tuple[NetworkMemory, ...]:
+    def arrays(self) -> tuple[NetworkMemory, ...]:
         """The memories that its network lies in; one, the arena, where there are several networks."""
         return (NetworkMemory("", 0, self.arena_bytes),) if self.several else self.networks[0].interface.arrays
 
     @property
     def memory_names(self) -> tuple[str, ...]:
         """Names of memories of the board that have a section of their own."""
-        return tuple(one.name for one in self.memories if one.name and one.bytes)
+        return tuple(one.name for one in self.arrays if one.name and one.bytes)
 
     @property
     def arena_align(self) -> int:

@@ -104,7 +104,7 @@ def _on_host(image: Image, feed: Arrays) -> tuple[_Measured, int, int]:
     records = host_records(image)
     outputs: dict[str, np.ndarray] = {}
     executed = planned = 0
-    high = (0,) * len(image.memories)
+    high = (0,) * len(image.arrays)
     for network in image.networks:
         if network.name not in records:
             raise LoadError(image.folder / METADATA, f"has no host program of {network.name}; compile again")
@@ -160,6 +160,6 @@ def _over_port(image: Image, board: Board, feed: Arrays, port: str, timeout_s: f
 
 def _by_name(image: Image, high_water: Sequence[int]) -> tuple[tuple[str, int], ...]:
     """Bytes touched of each memory that was named; none where all lies in an arena, or a port tells them together."""
-    if len(high_water) != len(image.memories):
+    if len(high_water) != len(image.arrays):
         return ()
-    return tuple((m.name, touched) for m, touched in zip(image.memories, high_water, strict=True) if m.name)
+    return tuple((m.name, touched) for m, touched in zip(image.arrays, high_water, strict=True) if m.name)

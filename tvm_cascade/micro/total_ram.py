@@ -49,6 +49,7 @@ def within_ram(image: Image, built: BuildResult, board: Board, cap: int, cache: 
 def capped_board(board: Board, cap: int, stack: int) -> Board:
     """A board with `cap` bytes of RAM in all, no more than it has, `stack` of them for the stack."""
     data = json.loads(board.source)
+    data.pop("memories", None)  # those of --memory, which does not go with --ram
     memory = data["memory"]
     if board.stack is not None:
         memory["stack"]["bytes"] = stack
