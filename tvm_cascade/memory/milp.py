@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.memory.fit import follows_between, overlapping
+from tvm_cascade.memory.highs import run_milp
 from tvm_cascade.memory.problem import Problem
 from tvm_cascade.search_monitor import monitor
 
@@ -54,7 +55,7 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
             lower[i] = upper[i] = b.offset // unit
     cost, left = np.zeros(columns), monitor().left()
     cost[n] = 1
-    solution = scipy.milp(
+    solution = run_milp(
         cost,
         constraints=scipy.LinearConstraint(matrix, low),
         integrality=np.ones(columns),

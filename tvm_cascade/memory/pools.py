@@ -24,6 +24,7 @@ from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.machine import Ram
 from tvm_cascade.memory.allocate import AllocateOptions, allocate
 from tvm_cascade.memory.bounds import max_live, shareable
+from tvm_cascade.memory.highs import run_milp
 from tvm_cascade.memory.problem import Allocation, Problem
 from tvm_cascade.search_monitor import monitor
 
@@ -242,7 +243,7 @@ class _Program:
         whole = np.zeros(columns)
         whole[:x] = 1
         left = monitor().left()
-        solution = scipy.milp(
+        solution = run_milp(
             self._costs(x, x + shared, columns),
             constraints=scipy.LinearConstraint(matrix, low, high),
             integrality=whole,
