@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test torch test-torch browser test-browser bench lint docs docs-links fuzz tools clean
+.PHONY: demo test torch test-torch cuda test-cuda browser test-browser bench lint docs docs-links fuzz tools clean
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -19,6 +19,13 @@ torch: $(STAMP)
 
 test-torch: torch
 	$(BIN)/python -m pytest tests/frontend/test_load_torch.py tests/frontend/test_load_torch_layers.py tests/frontend/test_cut.py tests/micro/test_ways_in.py tests/quantization tests/benchmarks
+
+# code for GPUs, which needs nvcc and no GPU: from PyPI (50 MB) where there is none
+cuda: $(STAMP)
+	@command -v nvcc >/dev/null || $(BIN)/pip install -q --disable-pip-version-check -e ".[cuda]"
+
+test-cuda: cuda tools
+	$(BIN)/python -m pytest tests/runtime/test_cuda_code.py tests/deploy tests/passes/test_schedule_stages_cuda.py tests/benchmarks/test_gpu_pack.py
 
 # the page of reports in Chromium, which takes 350 MB: the suite reads the page without one
 browser:

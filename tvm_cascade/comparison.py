@@ -75,18 +75,14 @@ def _side(path: Path) -> Side:
 
 
 def _of_plan(path: Path, data: Mapping[str, Any]) -> Side:
-    within = [point for point in data["frontier"] if point["peak_bytes"] <= data["peak_bytes"]]
-    own = {
-        "peak_bytes": data["peak_bytes"],
-        "instructions": within[-1].get("estimated_instructions") if within else None,
-    }
+    own = {"peak_bytes": data["peak_bytes"], "instructions": data["estimated"]["estimated_instructions"]}
     return _made(path, "plan", {**data, **own}, {k: str(data[k]) for k in ("target", "board") if k in data})
 
 
 def _of_project(path: Path, data: Mapping[str, Any]) -> Side:
     own = data.get("bundle") or data["project"]
     options = {"target": own["target"], "board": own["board"]}
-    options |= {name: str(value) for name, value in data.get("options", {}).items()}
+    options |= {name: "none" if value is None else str(value) for name, value in data.get("options", {}).items()}
     if "bundle" in data:
         return _made(path, "project", {"peak_bytes": own["arena_bytes"]}, options)
     weights = sum(op["weight_bytes"] for op in data["operators"])

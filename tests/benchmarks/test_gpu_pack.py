@@ -24,7 +24,7 @@ ENVIRONMENT = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "C
 def pack(tmp_path_factory):
     """The small network alone, in a folder that was moved after it was made."""
     if cuda_compiler() is None:
-        pytest.skip("no nvcc on the path: the toolkit is NVIDIA's own, and continuous integration has none")
+        pytest.skip("no nvcc: make test-cuda installs it and runs these tests")
     folder = tmp_path_factory.mktemp("gpu")
     command = [
         sys.executable,

@@ -35,6 +35,16 @@ def test_plans_projects_and_runs(tmp_path: Path, quick_host: None) -> None:
     assert both["a"]["peak_bytes"] == both["b"]["peak_bytes"] and both["a"]["macs"] == both["b"]["macs"]
     assert both["a"]["options"]["target"] == "host" and both["b"]["kind"] == "run"
     assert "nothing that both say differs" in call("compare", a, a).stdout
+    plans = [json.loads(path.read_text()) for path in (a, b)]
+    assert [found[side]["instructions"] for side in "ab"] == [p["estimated"]["estimated_instructions"] for p in plans]
+
+
+def test_a_cap_that_one_side_lacks_is_none(tmp_path: Path, quick_host: None) -> None:
+    for name, more in (("p", ()), ("q", ("--sram", "12KiB"))):
+        assert call("compile", MODEL, "--target", "host", *more, "-o", tmp_path / name).exit_code == 0
+    text = call("compare", tmp_path / "p", tmp_path / "q").stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("sram")]
+    assert line.split() == ["sram", "none", "12288"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"peak_bytes": 3}', '{"frontier": [], "peak_bytes": "3"}'])

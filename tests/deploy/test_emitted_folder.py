@@ -151,7 +151,7 @@ def test_cpp_runs_it_with_the_runtime_alone(folder, network, tmp_path):
     assert "libtvm_runtime" in linked and "libtvm_compiler" not in linked and "libpython" not in linked
 
 
-@pytest.mark.skipif(find_nvcc() is None, reason="nvcc is NVIDIA's own, and continuous integration has none")
+@pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: make test-cuda installs it and runs these tests")
 def test_a_folder_for_gpus_holds_machine_code_without_a_driver(network, tmp_path):
     arch = ("sm_80", "sm_90")
     api.stages(network[0], target="cuda", arch=arch, variant="greedy", streams=2, emit=tmp_path / "gpu")

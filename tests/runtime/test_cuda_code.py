@@ -16,7 +16,7 @@ from tvm_cascade.runtime.cuda_code import (
     require_cuda_compiler,
 )
 
-needs_nvcc = pytest.mark.skipif(find_nvcc() is None, reason="nvcc is NVIDIA's own, and continuous integration has none")
+needs_nvcc = pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: make test-cuda installs it and runs these tests")
 SOURCE = 'extern "C" __global__ void root(float* x) { x[threadIdx.x] = sinf(x[0]) / x[1]; }'
 
 

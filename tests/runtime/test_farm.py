@@ -26,7 +26,8 @@ from tvm_cascade.runtime.stages import search_measured, stages
 from tvm_cascade.testing.builder import Net
 
 needs_tracker = pytest.mark.skipif(
-    importlib.util.find_spec("tornado") is None, reason="TVM's tracker needs tornado: pip install 'tvm-cascade[farm]'"
+    importlib.util.find_spec("tornado") is None,
+    reason="tornado, which TVM's tracker needs, is not installed: pip install 'tvm-cascade[farm]'",
 )
 OPTIONS = Options(variant="parallel", r=1, s=2)
 

@@ -118,10 +118,18 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @_DEVICE
 @option(StagesRequest, "batch", "Batch size.")
 @option(StagesRequest, "unit", "What is scheduled as one.", type=click.Choice(["op", "fused"]))
-@option(StagesRequest, "variant", "")
+@option(
+    StagesRequest,
+    "variant",
+    "What stages may hold: parallel groups, merged operators, or both; sequential and greedy search nothing.",
+)
 @option(StagesRequest, "r", "Operators in a group, at most; 0: any number.")
 @option(StagesRequest, "s", "Groups in a stage, at most; 0: any number.")
-@option(StagesRequest, "cost", "")
+@option(
+    StagesRequest,
+    "cost",
+    "By the device's description, measured on this machine, or by a model that is trained on measurements.",
+)
 @_MEASUREMENTS
 @option(StagesRequest, "metaschedule", "With --cost measured or learned: kernels that MetaSchedule tunes on this machine; "
         "records are kept in this folder and used again.", metavar="DIR")  # fmt: skip
