@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test torch test-torch cuda test-cuda browser test-browser bench lint docs docs-links fuzz tools clean
+.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench lint docs docs-links fuzz tools clean
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -34,6 +34,15 @@ browser:
 
 test-browser: $(STAMP) browser
 	$(BIN)/python -m pytest tests/report/test_page_in_browser.py
+
+# exports, by the tools of the systems that they are for: PlatformIO and ESP-IDF's from PyPI, cargo from Debian
+packages: $(STAMP)
+	$(BIN)/pip install -q --disable-pip-version-check platformio idf-component-manager
+	@command -v cargo >/dev/null || sh tools/debian.sh cargo
+	@command -v cargo >/dev/null
+
+test-packages: packages tools
+	$(BIN)/python -m pytest tests/micro/test_packages.py
 
 bench: $(STAMP) tools
 	$(BIN)/python benchmarks/run_all.py

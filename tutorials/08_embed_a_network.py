@@ -13,7 +13,7 @@ weights. Here a product takes two networks, ``camera`` and ``scanner`` (the same
 both must say the same), and calls them from its own C. Which memory they compute in is said when that is compiled: an
 array of the network's, in a section of your choice; memory of yours, by pointer; one arena for both. All of it is built
 with gcc for this machine, and for an emulated Cortex-M4 where the tools are installed. (``tvm-cascade bundle`` writes such an
-image of several networks as a project, ``export`` a Zephyr module or an Arduino library; why things are so: rfc 0007.)
+image of several networks as a project, ``export`` a package for another build system; why things are so: rfc 0007.)
 """
 
 from __future__ import annotations

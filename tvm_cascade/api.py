@@ -342,19 +342,21 @@ def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str
     Parameters
     ----------
     kind : str
-        "zephyr" for a Zephyr module or "arduino" for an Arduino library.
+        "arduino" or "platformio" for a library, "cmsis-pack", "esp-idf" for a component, "rust" for two crates without
+        std, "stm32cube" for a folder of STM32CubeIDE projects, "zephyr" for a module.
     output : path
         A new folder.
 
     Raises
     ------
     UsageError, LoadError, MissingToolError
-        An unknown `kind`, an `output` that is not empty, or a project that an Arduino library cannot hold; `directory` is no
+        An unknown `kind`, an `output` that is not empty, or a project that the package cannot hold; `directory` is no
         compiled project; the target's binutils are not installed.
     """
-    checks.choice("zephyr", "arduino")("as", kind)
     from tvm_cascade.micro.export import export_folder
+    from tvm_cascade.micro.packages import KINDS
 
+    checks.choice(*KINDS)("as", kind)
     return export_folder(checks.path("directory", directory), kind, checks.path("output", output))
 
 

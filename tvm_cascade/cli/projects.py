@@ -11,6 +11,7 @@ import click
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.options import FOLDER, NEW_FOLDER, PATH, option, require_new_file
+from tvm_cascade.micro.packages import KINDS
 from tvm_cascade.request import RunRequest
 from tvm_cascade.schema.comparison import Comparison
 from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Flashed, Run
@@ -39,12 +40,16 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
 
 @click.command()
 @FOLDER
-@click.option("--as", "kind", type=click.Choice(["zephyr", "arduino"]), required=True, help="Kind of package.")
+@click.option("--as", "kind", type=click.Choice(KINDS), required=True, help="Kind of package.")
 @NEW_FOLDER
 @prints(Export)
 @guarded
 def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
-    """Write the network of the project in DIR, or the networks of a bundle, as a Zephyr module or an Arduino library."""
+    """Write the network of the project in DIR, or the networks of a bundle, as a package for another build system.
+
+    An Arduino or PlatformIO library, a CMSIS-Pack, an ESP-IDF component, Rust crates without std, a folder for
+    STM32CubeIDE, or a Zephyr module; each with an example that calls it.
+    """
     from tvm_cascade import api
 
     files = api.export(directory, kind=kind, output=output)

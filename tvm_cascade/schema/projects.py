@@ -40,7 +40,7 @@ class Run(_SometimesOfRun):
 class Export(TypedDict):
     """A package that was written."""
 
-    kind: Annotated[str, "'zephyr' or 'arduino'"]
+    kind: Annotated[str, "Its kind, such as 'zephyr'"]
     output: Annotated[str, "Its folder"]
     files: Annotated[list[str], "Its files, relative to the folder"]
 

@@ -1,0 +1,206 @@
+"""What packages for other build systems have in common: the record `Package` and the class of their kinds, `PackageKind`.
+
+A kind is a module of `micro.packages` with an object `KIND`; its texts are the files of `templates/<module>/`, in whose
+paths `NAME` stands for the package and in whose texts `@key@` for a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm_cascade.cores import Core
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.image import Image
+from tvm_cascade.micro.image_text import arena_source
+from tvm_cascade.micro.main_text import user_callback
+from tvm_cascade.micro.network import Network
+from tvm_cascade.micro.shared_weights import HEADER, SOURCE
+from tvm_cascade.micro.toolchain import find_tool, run_tool
+from tvm_cascade.tensor_spec import TensorSpec
+
+VERSION = "1.0.0"  # of the packages; the network's own versions are in metadata.json
+
+
+_SHARED = """/* The networks of this package share one arena. */
+#ifndef TVM_CASCADE_SHARED_ARENA
+#define TVM_CASCADE_SHARED_ARENA
+#endif
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An image to be exported, and the name of the package."""
+
+    name: str  # C identifier
+    image: Image
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        return self.image.networks
+
+    @property
+    def target(self) -> Core:
+        return self.image.target
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether kernels are compiled already (`--emit obj`)."""
+        return any(network.objects for network in self.networks)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Compiler options that the sources need."""
+        needed = {flag for network in self.networks for flag in network.c_flags}
+        return ("-O2", "-fno-strict-aliasing", *sorted(needed))
+
+    def _text(self, name: str) -> str:
+        return (self.image.folder / name).read_text(encoding="utf-8")
+
+    def sources(self) -> Iterator[tuple[str, str]]:
+        """Names and texts of the C sources."""
+        for network in self.networks:
+            yield from ((source, self._text(source)) for source in network.sources)
+        if self.image.several:
+            yield "arena.c", arena_source(self.image)
+        if self.image.shared_weight_bytes:
+            yield SOURCE, self._text(SOURCE)
+
+    def headers(self) -> Iterator[tuple[str, str]]:
+        """Names and texts of the headers; those of several networks define TVM_CASCADE_SHARED_ARENA themselves."""
+        for network in self.networks:
+            header = f"{network.name}.h"
+            yield header, (_SHARED if self.image.several else "") + self._text(header)
+        if self.image.shared_weight_bytes:
+            yield HEADER, self._text(HEADER)
+
+    @property
+    def uses_math(self) -> bool:
+        """Whether functions of <math.h> may be called; objects are not examined and count as callers."""
+        return self.has_objects or any("#include <math.h>" in text for _, text in self.sources())
+
+
+class PackageKind:
+    """A kind of package: what it refuses, and which files it writes beside those of its templates."""
+
+    templates: str  # folder in `templates/`
+    title: str  # in a sentence: "a Zephyr module"
+
+    def refuse(self, package: Package, out: Path) -> None:
+        """Raise `UsageError` where the package cannot be of this kind, or not in the folder `out`."""
+
+    def write(self, package: Package, folder: Path) -> dict[str, str]:
+        """Write the networks' files below `folder`; returns values of the templates that only this kind has."""
+        raise NotImplementedError
+
+    def finish(self, package: Package, folder: Path) -> None:
+        """What is made of the whole folder, behind the templates."""
+
+
+def refuse_objects(package: Package, kind: PackageKind) -> None:
+    """Raise `UsageError` where kernels are compiled: for kinds whose boards have cores of several kinds."""
+    if package.has_objects:
+        raise UsageError(
+            f"{kind.title} holds C for any core, and the kernels of {package.name} are compiled for "
+            f"{package.target.name}: compile with --emit c"
+        )
+
+
+def write_sources(package: Package, sources: Path, headers: Path, before: str = "") -> None:
+    """Write the C sources into one folder and the headers, behind the text `before`, into another."""
+    for source, text in package.sources():
+        write_file(sources / source, text)
+    for header, text in package.headers():
+        write_file(headers / header, before + text)
+
+
+def kernel_guard(target: Core) -> str:
+    """Preprocessor check with an #error where the compiler's options show that kernels of `target` cannot run or link."""
+    misfits = [f"__ARM_ARCH < {target.triple.removeprefix('thumbv')[0]}"]
+    if target.fpu:
+        misfits += ["!defined(__ARM_PCS_VFP)", "!defined(__ARM_FEATURE_DSP)"]
+    else:
+        misfits += ["defined(__ARM_PCS_VFP)"]
+    if "-mfpu=fpv5-d16" in target.gcc_flags:
+        misfits += ["!(__ARM_FP & 8)"]
+    if target.triple.startswith("thumbv8.1m"):
+        misfits += ["!defined(__ARM_FEATURE_MVE)"]
+    return f"""#if {" || ".join(misfits)}
+#error "compiled for {" ".join(target.gcc_flags)}: for this board, compile the network with --emit c"
+#endif
+"""
+
+
+def common_values(package: Package) -> dict[str, str]:
+    """Values of the templates of every kind."""
+    names = [network.name for network in package.networks]
+    several = len(names) > 1
+    return {
+        "name": package.name,
+        "NAME": package.name.upper(),
+        "version": VERSION,
+        "target": package.target.name,
+        "arena_bytes": str(package.image.arena_bytes),
+        "what": f"{len(names)} neural networks" if several else "A neural network",
+        "flags": " ".join(package.flags),
+        "includes": "\n".join(f'#include "{name}.h"' for name in names),
+        "library_includes": "\n".join(f"#include <{name}.h>" for name in names),
+        "include_words": ", ".join(f"`{name}.h`" for name in names),
+        "calls": "\n".join(_call(network) for network in package.networks),
+        "print_all": "\n".join(f'    printk("{name}: status %d\\n", (int)call_{name}());' for name in names),
+        "report_all": "\n".join(
+            f'    Serial.print("{name}: status ");\n    Serial.println((long)call_{name}());' for name in names
+        ),
+    }
+
+
+def _call(network: Network) -> str:
+    """C of an example's function `call_<name>`, which runs one inference, preceded by callbacks of streamed inputs."""
+    name = network.name
+    streamed = [spec for spec in network.inputs if spec.streamed]
+    about_inputs = "\n".join(_about("inputs", spec) for spec in network.inputs)
+    about_outputs = "\n".join(_about("outputs", spec) for spec in network.outputs)
+    return (
+        "".join(user_callback(spec, f"{name}_{spec.c_name}") for spec in streamed)
+        + f"""
+static int32_t call_{name}(void)
+{{
+    struct {name}_inputs inputs;
+    struct {name}_outputs outputs;
+
+    (void){name}_map_inputs(&inputs);
+    (void){name}_map_outputs(&outputs);
+"""
+        + "".join(f"    inputs.{spec.c_name} = read_{name}_{spec.c_name};\n" for spec in streamed)
+        + f"""    /* USER CODE: write the inputs, in place.
+{about_inputs}
+     */
+    const int32_t status = {name}_run(&inputs, &outputs);
+    /* USER CODE: read the outputs.
+{about_outputs}
+     */
+    return status;
+}}
+"""
+    )
+
+
+def _about(side: str, spec: TensorSpec) -> str:
+    real = "" if spec.scale is None else f", real = {spec.scale!r} * (q - {spec.zero_point or 0})"
+    return f"     * {side}.{spec.c_name}: {spec.type_text}{real}"
+
+
+def write_file(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def write_archive(package: Package, archive: Path) -> None:
+    """Write the objects with the kernels as a static library, deterministically (`ar D`)."""
+    family = package.target.family
+    tool = find_tool(f"{family.prefix}ar", family.compiler_remedy)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    objects = [str(package.image.folder / name) for network in package.networks for name in network.objects]
+    run_tool((tool, "rcsD", str(archive), *objects))

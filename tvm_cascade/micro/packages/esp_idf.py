@@ -1,0 +1,28 @@
+"""An ESP-IDF component with an example, by "Build System" and "idf_component.yml" of Espressif's documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tvm_cascade.micro.package import Package, PackageKind, refuse_objects, write_sources
+
+
+class _EspIdf(PackageKind):
+    templates = "esp_idf"
+    title = "an ESP-IDF component"
+
+    def refuse(self, package: Package, out: Path) -> None:
+        refuse_objects(package, self)
+
+    def write(self, package: Package, folder: Path) -> dict[str, str]:
+        write_sources(package, folder / "src", folder / "include")
+        return {
+            "sources": "\n".join(f"         src/{source}" for source, _ in package.sources()),
+            "report": "\n".join(
+                f'    printf("{network.name}: status %d\\n", (int)call_{network.name}());'
+                for network in package.networks
+            ),
+        }
+
+
+KIND = _EspIdf()

@@ -1,0 +1,49 @@
+"""A folder for projects of STM32CubeIDE and STM32CubeMX.
+
+`Middlewares/Third_Party/<name>` is where CubeMX puts third-party code: CubeIDE compiles what lies below `Middlewares`,
+and a project that CubeMX made for CMake adds the folder's CMakeLists.txt.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tvm_cascade.cores.families import ARM
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.package import Package, PackageKind, kernel_guard, write_archive, write_sources
+
+
+class _Stm32Cube(PackageKind):
+    templates = "stm32cube"
+    title = "a folder for STM32CubeIDE"
+
+    def refuse(self, package: Package, out: Path) -> None:
+        if package.has_objects and package.target.family is not ARM:
+            raise UsageError(
+                f"STM32 microcontrollers have Arm cores, and the kernels of {package.name} are compiled for "
+                f"{package.target.name}: compile with --emit c"
+            )
+
+    def write(self, package: Package, folder: Path) -> dict[str, str]:
+        place, name = folder / "Middlewares" / "Third_Party" / package.name, package.name
+        guard = link = steps = ""
+        if package.has_objects:
+            write_archive(package, place / "Lib" / f"lib{name}_kernels.a")
+            guard = kernel_guard(package.target)
+            link = f"target_link_libraries({name} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}}/Lib/lib{name}_kernels.a)\n"
+            steps = (
+                f"3. Its kernels are compiled. *MCU GCC Linker*, *Libraries*: add `{name}_kernels` as library and\n"
+                f"   `../Middlewares/Third_Party/{name}/Lib` as search path.\n"
+            )
+        write_sources(package, place / "Src", place / "Inc", guard)
+        return {
+            "sources": "\n".join(f"    Src/{source}" for source, _ in package.sources()),
+            "link": link,
+            "steps": steps,
+            "call_all": "\n".join(
+                f"    if (status == 0) status = call_{network.name}();" for network in package.networks
+            ),
+        }
+
+
+KIND = _Stm32Cube()

@@ -1,0 +1,65 @@
+"""A Zephyr module with a sample, by the layout of "Modules (External projects)" of Zephyr's documentation.
+
+An application switches it on with `CONFIG_TVM_CASCADE_<NAME>=y`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tvm_cascade.cores.families import ARM, RISCV
+from tvm_cascade.micro.package import Package, PackageKind, write_archive, write_sources
+
+
+class _Zephyr(PackageKind):
+    templates = "zephyr"
+    title = "a Zephyr module"
+
+    def write(self, package: Package, folder: Path) -> dict[str, str]:
+        name = package.name
+        archive = ""
+        if package.has_objects:
+            write_archive(package, folder / "lib" / f"lib{name}_kernels.a")
+            archive = (
+                f"  zephyr_library_import(tvm_cascade_{name}_kernels "
+                f"${{CMAKE_CURRENT_SOURCE_DIR}}/lib/lib{name}_kernels.a)\n"
+                f"  zephyr_library_link_libraries(tvm_cascade_{name}_kernels)\n"
+            )
+        write_sources(package, folder / "src", folder / "include")
+        return {
+            "sources": "\n".join(f"    src/{source}" for source, _ in package.sources()),
+            "archive": archive,
+            "needs": _needs(package),
+            "arch": f"    arch_allow: {package.target.family.name}\n" if package.has_objects else "",
+            "settings": _settings(package),
+        }
+
+
+def _needs(package: Package) -> str:
+    """Kconfig lines: a full libm where its functions may be called, and cores that execute compiled kernels."""
+    lines = ["    select REQUIRES_FULL_LIBC\n"] if package.uses_math else []
+    if package.has_objects and package.target.family is ARM:
+        cores = " || ".join(f"CPU_{core.upper().replace('-', '_')}" for core in package.target.runs_on)
+        lines.append(f"    depends on {cores}\n")
+    if package.has_objects and package.target.family is RISCV:
+        lines.append("    depends on RISCV && !64BIT\n")
+    if _hard_float_objects(package):
+        lines.append("    depends on FP_HARDABI\n")
+    return "".join(lines)
+
+
+def _settings(package: Package) -> str:
+    """Settings of the sample: the floating point unit where it is of use, and hard-float calls where kernels need them."""
+    floats = any(
+        spec.dtype.startswith("float") for network in package.networks for spec in (*network.inputs, *network.outputs)
+    )
+    hard = _hard_float_objects(package)
+    unit = "CONFIG_FPU=y\n" if hard or (floats and package.target.fpu) else ""
+    return unit + ("CONFIG_FP_HARDABI=y\n" if hard else "")
+
+
+def _hard_float_objects(package: Package) -> bool:
+    return package.has_objects and "-mfloat-abi=hard" in package.target.gcc_flags
+
+
+KIND = _Zephyr()

@@ -1,0 +1,8 @@
+#include <stdio.h>
+
+@includes@
+@calls@
+void app_main(void)
+{
+@report@
+}
