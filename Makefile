@@ -9,7 +9,7 @@ demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
 test: $(STAMP) tools
-	$(BIN)/python -m pytest tests -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder
 
 # .pt2 files, and PyTorch to compare with: torch is larger than all the rest, so that only their own tests ask for it
 TORCH ?= torch

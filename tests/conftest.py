@@ -13,6 +13,16 @@ from pathlib import Path
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+LONGEST = (  # files of a minute and more: first, so that no process waits for the last of them at the end
+    "conformance/test_conformance.py", "conformance/test_single_operators.py", "tutorials/test_tutorials.py",
+    "tutorials/test_readme.py", "runtime/test_farm.py", "cli/test_cli.py", "schedules/test_estimates.py",
+    "cost/test_learned_cost.py", "passes/test_join_modules.py", "micro/test_every_operator.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
