@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tvm_cascade.passes.partition_regions import PartitionRegions
     from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
     from tvm_cascade.passes.schedule_stages import ScheduleStages
+    from tvm_cascade.passes.sliding.incremental import Incremental
     from tvm_cascade.passes.split_channels import SplitChannels
     from tvm_cascade.passes.substitute_graph import SubstituteGraph
 
@@ -26,6 +27,7 @@ __all__ = [
     "Cascade",
     "CascadePass",
     "Extracted",
+    "Incremental",
     "LowerQuantized",
     "OrderOps",
     "PartitionRegions",
@@ -41,6 +43,7 @@ __all__ = [
 _MODULES = {
     "Cascade": "cascade",
     "CascadePass": "base",
+    "Incremental": "sliding.incremental",
     "LowerQuantized": "lower_quantized",
     "OrderOps": "order_ops",
     "PartitionRegions": "partition_regions",

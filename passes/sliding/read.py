@@ -1,0 +1,143 @@
+"""Reads how a Relax function slides over time: which tensors have rows, along which axis, and how operators read them."""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tvm_cascade.errors import GraphError
+from tvm_cascade.graph import ITEM_BYTES, Window
+from tvm_cascade.passes.integer.untyped import Binding, Function, Value, relax
+from tvm_cascade.passes.relax_functions import bindings_of
+from tvm_cascade.passes.sliding.rules import rule_of
+from tvm_cascade.passes.sliding.site import NotSliding, Site, Sliding, shape_of
+from tvm_cascade.sliding import Series, SlidingNetwork, Step
+
+_AXIS = 1  # the time axis of the network's input: the first after the batch
+
+
+@dataclass(frozen=True)
+class ReadStep:
+    """An operator that depends on the network's input."""
+
+    binding: Binding
+    sliding: Sliding | None  # None: its output has no rows
+    inputs: tuple[Value, ...]  # the variables of `Step.inputs`
+
+
+@dataclass(frozen=True)
+class SlidingFunction:
+    """A function as a `SlidingNetwork`, with what it takes to write it back."""
+
+    network: SlidingNetwork
+    steps: tuple[ReadStep, ...]  # of `network.steps`
+    variables: tuple[Value, ...]  # of `network.series`
+    axes: dict[Value, int]  # time axis of the variables that have rows
+
+
+def read_sliding(func: Function) -> SlidingFunction:
+    """The function as a network of one window that slides along the first axis after the batch of its only parameter.
+
+    Raises `GraphError` for a function of several parameters, or without rows to slide over.
+    """
+    if len(func.params) != 1:
+        names = ", ".join(p.name for p in func.params)
+        raise GraphError(f"--hop slides the window of one input, and the network has {len(func.params)} ({names})")
+    if not all(isinstance(block, relax.DataflowBlock) for block in func.body.blocks):
+        raise GraphError("--hop: the network has branches or loops, which do not slide")
+    shape = shape_of(func.params[0])
+    if len(shape) < 2 or shape[0] != 1:
+        raise GraphError(f"--hop: the input is {list(shape)}, not one window of rows, [1, T, ...]")
+    return _Reader(func).read()
+
+
+@dataclass
+class _Reader:
+    func: Function
+    series: list[Series] = field(default_factory=list)
+    variables: list[Value] = field(default_factory=list)
+    axes: dict[Value, int] = field(default_factory=dict)
+    number: dict[Value, int] = field(default_factory=dict)  # of variables that depend on the input
+    steps: list[ReadStep] = field(default_factory=list)
+
+    def read(self) -> SlidingFunction:
+        given = self.func.params[0]
+        self._add(given, _AXIS)
+        network: list[Step] = []
+        for binding in bindings_of(self.func):
+            step = self._step(binding)
+            if step is not None:
+                network.append(step)
+        results = relax.analysis.free_vars(self.func.body.body)
+        outputs = tuple(dict.fromkeys(self._outputs(results)))
+        made = SlidingNetwork(tuple(self.series), tuple(network), 0, outputs)
+        return SlidingFunction(made, tuple(self.steps), tuple(self.variables), self.axes)
+
+    def _outputs(self, results: Any) -> list[int]:
+        """The tensors that the function returns, through the variables of tuples and aliases."""
+        return [self.number[v] for v in results if v in self.number]
+
+    def _add(self, variable: Value, axis: int | None) -> int:
+        """A tensor of the network."""
+        kinds = list(variable.ty.fields) if isinstance(variable.ty, relax.TupleType) else [variable.ty]
+        size = sum(prod(int(d) for d in k.shape.values) * ITEM_BYTES.get(str(k.dtype), 8) for k in kinds)
+        rows = None if axis is None else shape_of(variable)[axis]
+        self.series.append(Series(variable.name, rows, size // (rows or 1)))
+        self.variables.append(variable)
+        self.number[variable] = len(self.series) - 1
+        if axis is not None:
+            self.axes[variable] = axis
+        return self.number[variable]
+
+    def _step(self, binding: Binding) -> Step | None:
+        """The operator of a binding; None where it depends on constants alone."""
+        read = [v for v in relax.analysis.free_vars(binding.value) if v in self.number]
+        if not read:
+            return None
+        sliding = self._sliding(binding, read)
+        inputs = tuple(self._fields(binding.value)) if sliding is not None else tuple(read)
+        windows: tuple[Window | None, ...] = (None,) * len(inputs) if sliding is None else sliding.windows
+        output = self._add(binding.var, None if sliding is None else sliding.axis)
+        self.steps.append(ReadStep(binding, sliding, inputs))
+        macs = _macs(binding.value) if sliding is None else sliding.macs
+        free = sliding is not None and sliding.free
+        return Step(_name(binding), tuple(self.number[v] for v in inputs), output, windows, macs, free)
+
+    def _fields(self, value: Value) -> list[Value]:
+        """The tensors with rows that a call reads, in order."""
+        args = [f for a in value.args for f in (a.fields if isinstance(a, relax.Tuple) else [a])]
+        return [a for a in args if a in self.axes]
+
+    def _sliding(self, binding: Binding, read: list[Value]) -> Sliding | None:
+        value = binding.value
+        known = isinstance(value, relax.Call) and hasattr(value.op, "name") and all(v in self.axes for v in read)
+        rule = rule_of(str(value.op.name).rpartition(".")[2]) if known else None
+        if rule is None or not hasattr(binding.var.ty, "shape"):
+            return None
+        inputs = self._fields(value)
+        args = [f for a in value.args for f in (a.fields if isinstance(a, relax.Tuple) else [a])]
+        constants = tuple(a for a in args if a not in self.axes and isinstance(a.ty, relax.TensorType))
+        shape = shape_of(binding.var)
+        site = Site(
+            value, tuple(inputs), tuple(self.axes[v] for v in inputs), constants, shape, str(binding.var.ty.dtype)
+        )
+        try:
+            sliding = rule(site)
+        except NotSliding:
+            return None
+        return sliding if shape[sliding.axis] > 1 else None
+
+
+def _macs(value: Value) -> int:
+    """Multiply-accumulates of a product of tensors; 0 for other operators."""
+    if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.matmul":
+        return 0
+    return prod(shape_of(value.args[0])) * shape_of(value.args[1])[-1]
+
+
+def _name(binding: Binding) -> str:
+    op = getattr(getattr(binding.value, "op", None), "name", type(binding.value).__name__)
+    return f"{str(op).rpartition('.')[2]} ({binding.var.name})"

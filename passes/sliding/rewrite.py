@@ -1,0 +1,189 @@
+"""Writes the network of one frame: `main(new rows, states...) -> (outputs..., states...)`."""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tvm.ir import IRModule
+
+from tvm_cascade.passes.integer.untyped import Builder, Module, Value, relax
+from tvm_cascade.passes.relax_functions import UniqueNames, bindings_of, substitute, without_main
+from tvm_cascade.passes.sliding.read import ReadStep, SlidingFunction
+from tvm_cascade.passes.sliding.site import shape_of
+from tvm_cascade.sliding import FramePlan, SeriesPlan
+from tvm_cascade.sliding.network import Rows, read_rows
+
+STATES_ATTR = "cascade_states"  # of `main`: how many of its last parameters and results are states
+
+
+@dataclass(frozen=True)
+class FrameNetwork:
+    """The module of a frame, and the names of its states in the order of its last parameters."""
+
+    mod: IRModule
+    states: tuple[str, ...]
+
+
+def write_frame(mod: Module, read: SlidingFunction, plan: FramePlan) -> FrameNetwork:
+    """`mod` with a `main` that does what `plan` says, of which `read` is the network."""
+    return _Writer(mod, read, plan).write()
+
+
+@dataclass
+class _Writer:
+    mod: Module
+    read: SlidingFunction
+    plan: FramePlan
+    runs: dict[int, list[tuple[Rows, Value]]] = field(default_factory=dict)  # stored rows, by tensor
+    made: dict[tuple[int, Rows], Value] = field(default_factory=dict)
+    renamed: dict[Value, Value] = field(default_factory=dict)  # constants, and values without rows
+
+    def write(self) -> FrameNetwork:
+        main = self.mod["main"]
+        self.builder: Builder = without_main(self.mod)
+        self.numbers = {v: k for k, v in enumerate(self.read.variables)}
+        self.step_of = {s.output: r for s, r in zip(self.plan.network.steps, self.read.steps, strict=True)}
+        given = relax.Var(main.params[0].name, self._type(0, self._own(0).computed[0]))
+        stated = [t for t, p in enumerate(self.plan.series) if p is not None and p.state_rows]
+        free = UniqueNames([given.name])
+        names = tuple(free(f"{self.plan.network.series[t].name}_state") for t in stated)
+        states = {
+            t: relax.Var(name, self._type(t, (0, self._own(t).state_rows)))
+            for t, name in zip(stated, names, strict=True)
+        }
+        attrs = {k: v for k, v in dict(main.attrs or {}).items() if k not in ("global_symbol", "num_input")}
+        attrs |= {"num_input": 1 + len(states), STATES_ATTR: len(states)}
+        with self.builder.function("main", [given, *states.values()], attrs=attrs):
+            with self.builder.dataflow():
+                self._emit_all(given, states)
+                result = substitute(main.body.body, self._results())
+                results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+                after = [self._state_after(t, states[t]) for t in stated]
+                outputs = [self.builder.emit_output(v) for v in (*results, *after)]
+            self.builder.emit_func_output(relax.Tuple(outputs) if len(outputs) > 1 else outputs[0])
+        made = relax.transform.DeadCodeElimination()(self.builder.finalize())
+        return FrameNetwork(made.with_attrs(dict(self.mod.attrs or {})), names)
+
+    def _own(self, tensor: int) -> SeriesPlan:
+        """What a frame does for a tensor that it needs."""
+        own = self.plan.series[tensor]
+        assert own is not None
+        return own
+
+    def _type(self, tensor: int, rows: Rows) -> Value:
+        variable = self.read.variables[tensor]
+        shape = list(shape_of(variable))
+        shape[self.read.axes[variable]] = rows[1] - rows[0]
+        return relax.TensorType(shape, variable.ty.dtype)
+
+    def _emit_all(self, given: Value, states: dict[int, Value]) -> None:
+        """All that a frame computes, in the order of the network's operators."""
+        main = self.mod["main"]
+        self._put_together(0, states, [given])
+        for binding in bindings_of(main):
+            tensor = self.numbers.get(binding.var)
+            if tensor is None:
+                self.renamed[binding.var] = self._emit(substitute(binding.value, self.renamed), binding.var.name)
+                continue
+            own = self.plan.series[tensor]
+            if own is None:
+                continue
+            if self.plan.network.series[tensor].rows is None:
+                self._emit_whole(self.step_of[tensor])
+            elif own.stored:
+                self._put_together(tensor, states, [self._computed(tensor, rows) for rows in own.computed])
+
+    def _emit(self, value: Value, name: str) -> Value:
+        return self.builder.emit(value, name_hint=name)
+
+    def _emit_whole(self, step: ReadStep) -> None:
+        """An operator that reads all rows of what it reads."""
+        whole = {v: self._rows(self._number(v), None) for v in step.inputs}
+        value = substitute(step.binding.value, {**self.renamed, **whole})
+        self.renamed[step.binding.var] = self._emit(value, step.binding.var.name)
+
+    def _put_together(self, tensor: int, states: dict[int, Value], computed: Sequence[Value]) -> None:
+        """The rows of a tensor that readers find: those kept and those computed, one value for rows without a gap."""
+        own = self._own(tensor)
+        parts = list(zip(own.computed, computed, strict=True))
+        if own.state_rows:
+            size = own.kept[1] - own.kept[0]
+            state = states[tensor]
+            first = state if own.period == 1 else self._slice(tensor, state, (0, size))
+            parts.append((own.kept, first))
+        runs: list[tuple[Rows, list[Value]]] = []
+        for rows, value in sorted(parts, key=lambda p: p[0]):
+            if runs and runs[-1][0][1] == rows[0]:
+                runs[-1] = (runs[-1][0][0], rows[1]), [*runs[-1][1], value]
+            else:
+                runs.append((rows, [value]))
+        self.runs[tensor] = [(rows, self._joined(tensor, values)) for rows, values in runs]
+
+    def _joined(self, tensor: int, values: list[Value]) -> Value:
+        if len(values) == 1:
+            return values[0]
+        variable = self.read.variables[tensor]
+        return self._emit(relax.op.concat(values, axis=self.read.axes[variable]), f"{variable.name}_rows")
+
+    def _slice(self, tensor: int, value: Value, rows: Rows) -> Value:
+        """Rows of a value, counted from its first."""
+        variable = self.read.variables[tensor]
+        axis = self.read.axes[variable]
+        if rows == (0, shape_of(value)[axis]):
+            return value
+        return self._emit(relax.op.strided_slice(value, [axis], [rows[0]], [rows[1]]), f"{variable.name}_part")
+
+    def _rows(self, tensor: int, rows: Rows | None) -> Value:
+        """The value of some rows of a tensor; None: of all, or of one that has none."""
+        height = self.plan.network.series[tensor].rows
+        if height is None:
+            return self.renamed[self.read.variables[tensor]]
+        rows = rows or (0, height)
+        if (tensor, rows) not in self.made:
+            own = self._own(tensor)
+            self.made[tensor, rows] = self._found(tensor, rows) if own.stored else self._computed(tensor, rows)
+        return self.made[tensor, rows]
+
+    def _found(self, tensor: int, rows: Rows) -> Value:
+        run, value = next(r for r in self.runs[tensor] if r[0][0] <= rows[0] and rows[1] <= r[0][1])
+        return self._slice(tensor, value, (rows[0] - run[0], rows[1] - run[0]))
+
+    def _computed(self, tensor: int, rows: Rows) -> Value:
+        """Rows of a tensor, computed by its operator from the rows that it reads."""
+        step, network = self.step_of[tensor], self.plan.network
+        sliding = step.sliding
+        assert sliding is not None
+        read: list[Rows] = []
+        for variable, window in zip(step.inputs, sliding.windows, strict=True):
+            height = network.series[self._number(variable)].rows
+            assert height is not None
+            read.append(read_rows(window, rows, height))
+        values = iter([self._rows(self._number(v), r) for v, r in zip(step.inputs, read, strict=True)])
+
+        def replaced(value: Value) -> Value:
+            if isinstance(value, relax.Tuple):
+                return relax.Tuple([replaced(f) for f in value.fields])
+            return next(values) if value in self.read.axes else substitute(value, self.renamed)
+
+        args = [replaced(a) for a in step.binding.value.args]
+        return self._emit(sliding.part(args, rows, read), step.binding.var.name)
+
+    def _number(self, variable: Value) -> int:
+        return self.numbers[variable]
+
+    def _results(self) -> dict[Value, Value]:
+        """The values of the variables that the function returns."""
+        whole = {self.read.variables[t]: self._rows(t, None) for t in self.plan.network.outputs}
+        return {**self.renamed, **whole}
+
+    def _state_after(self, tensor: int, state: Value) -> Value:
+        """The state as the frame leaves it: without the rows of the frame a period ago, with those of this one."""
+        own = self._own(tensor)
+        new = self._found(tensor, own.entering)
+        if own.period == 1:
+            return new
+        size = own.kept[1] - own.kept[0]
+        return self._joined(tensor, [self._slice(tensor, state, (size, own.state_rows)), new])

@@ -1,0 +1,76 @@
+"""Convolutions and pools: rows at the border of the window keep their padding, all others are computed without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from tvm_cascade.graph import Window
+from tvm_cascade.passes.integer.untyped import Value, relax
+from tvm_cascade.passes.read.relax_names import integers
+from tvm_cascade.passes.sliding.site import NotSliding, Part, Site, Sliding, shape_of
+from tvm_cascade.sliding.network import Rows
+
+
+def convolution(site: Site) -> Sliding:
+    """A convolution with constant weights over one or two axes, of which time is one."""
+    attrs = site.call.attrs
+    layout, weights_layout = str(attrs.data_layout), str(attrs.kernel_layout)
+    if len(site.inputs) > 1 or not site.is_input(0) or str(attrs.out_layout) not in ("", layout):
+        raise NotSliding
+    weights = shape_of(site.call.args[1])
+    place = _place(layout, site.axes[0])
+    extent = weights[weights_layout.index(layout[site.axes[0]])]
+    window = _window(extent, attrs, place)
+    macs = prod(site.shape) * prod(weights) // weights[weights_layout.index("O")]
+    options = {k: str(getattr(attrs, k)) for k in ("data_layout", "kernel_layout", "out_layout")}
+    options |= {"groups": int(attrs.groups), "out_dtype": str(attrs.out_dtype or "") or None}
+    part = _part(site, window, place, {**options, **_strides(attrs)})
+    return Sliding(site.axes[0], (window,), part, macs=macs)
+
+
+def pool(site: Site) -> Sliding:
+    """A pool over one or two axes, of which time is one."""
+    attrs = site.call.attrs
+    layout, ceil, counted = str(attrs.layout), bool(attrs.ceil_mode), bool(attrs.count_include_pad)
+    if (ceil and counted) or str(attrs.out_layout) not in ("", layout):
+        raise NotSliding
+    place = _place(layout, site.axes[0])
+    window = _window(integers(attrs.pool_size)[place], attrs, place)
+    options = {"layout": layout, "out_layout": str(attrs.out_layout), "ceil_mode": ceil, "count_include_pad": counted}
+    part = _part(site, window, place, {"pool_size": integers(attrs.pool_size), **options, **_strides(attrs)})
+    return Sliding(site.axes[0], (window,), part)
+
+
+def _place(layout: str, axis: int) -> int:
+    """The number of an axis among the spatial ones of a layout, in the order of strides and padding."""
+    spatial = [letter for letter in "DHW" if letter in layout]
+    if axis >= len(layout) or layout[axis] not in spatial:
+        raise NotSliding
+    return spatial.index(layout[axis])
+
+
+def _strides(attrs: Any) -> dict[str, Any]:
+    return {k: integers(getattr(attrs, k)) for k in ("strides", "dilation")}
+
+
+def _window(extent: int, attrs: Any, place: int) -> Window:
+    strides, dilation, padding = (integers(getattr(attrs, k)) for k in ("strides", "dilation", "padding"))
+    return Window(extent, strides[place], dilation[place], padding[place])
+
+
+def _part(site: Site, window: Window, place: int, options: dict[str, Any]) -> Part:
+    build = getattr(relax.op.nn, site.name)
+    padding = integers(site.call.attrs.padding)
+
+    def part(args: Sequence[Value], rows: Rows, read: Sequence[Rows]) -> Value:
+        before = read[0][0] - window.first(rows[0])
+        after = window.first(rows[1] - 1) + window.span - read[0][1]
+        if before < 0 or after < 0:
+            raise NotSliding
+        own = list(padding)
+        own[place], own[place + len(padding) // 2] = before, after
+        return build(*args, padding=own, **options)
+
+    return part

@@ -1,0 +1,139 @@
+"""Networks of one frame, run frame after frame beside the network of the whole window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax as _relax
+
+from tvm_cascade.errors import GraphError, UsageError
+from tvm_cascade.passes.plan_network import lower_integers
+from tvm_cascade.passes.sliding.incremental import Incremental, frame_module
+from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.quick_build import quick_build
+
+relax: Any = _relax  # its nodes get their fields at run time
+
+
+def causal(net: Net) -> Any:
+    x = net.conv(net.input((1, 24, 1, 6)), 8, (3, 1), padding="valid", activation="relu")
+    y = net.depthwise(x, (3, 1), padding="valid", dilation=(2, 1))
+    y = net.conv(y, 8, 1)
+    return net.dense(net.flatten(net.global_pool(net.sigmoid(y))), 5)
+
+
+def same_and_branches(net: Net) -> Any:
+    x = net.conv(net.input((1, 20, 4, 3)), 8, 3, activation="relu")
+    y = net.add(x, net.depthwise(x, 3))
+    y = net.concat([net.max_pool(y, 3, 1, "same"), net.conv(y, 4, 1)])
+    return [net.dense(net.flatten(net.global_pool(y)), 3), y]
+
+
+def strided(net: Net) -> Any:
+    x = net.conv(net.input((1, 33, 6, 1)), 6, (4, 3), stride=2, padding="same", activation="relu6")
+    y = net.avg_pool(net.conv(x, 6, (3, 1), padding="valid"), (2, 1), (1, 1))
+    return net.softmax(net.dense(net.flatten(y), 4))
+
+
+def split_rows(net: Net) -> Any:
+    x = net.reshape(net.input((1, 60)), (1, 20, 3, 1))
+    return net.dense(net.flatten(net.conv(x, 4, 3)), 4)
+
+
+CASES = [
+    (causal, "int8", 1), (causal, "float32", 2), (same_and_branches, "int8", 1), (same_and_branches, "float32", 3),
+    (strided, "int8", 2), (strided, "int8", 3), (split_rows, "int8", 3),
+]  # fmt: skip
+
+
+def module(build: Callable[[Net], Any], dtype: Any) -> Any:
+    net = Net(dtype, scales="varied" if dtype == "int8" else "shared")
+    return net.finish(build(net))
+
+
+def runner(mod: Any) -> Callable[..., list[np.ndarray]]:
+    machine = relax.VirtualMachine(quick_build(lower_integers(mod)), tvm.cpu())
+
+    def run(*arrays: np.ndarray) -> list[np.ndarray]:
+        made = machine["main"](*map(tvm.runtime.tensor, arrays))
+        return [made.numpy()] if hasattr(made, "numpy") else [m.numpy() for m in made]
+
+    return run
+
+
+def random_rows(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return rng.integers(-128, 128, shape).astype("int8") if dtype == "int8" else rng.standard_normal(shape).astype("f4")
+
+
+def compare(mod: Any, hop: int, frames: int, dtype: str) -> None:
+    """Frames from a clear state, and once more from the middle of them on, after what a reset does."""
+    made = frame_module(mod, hop)
+    whole, frame = runner(mod), runner(made.mod)
+    shapes = [tuple(int(d) for d in p.ty.shape.values) for p in made.mod["main"].params]
+    kinds = [str(p.ty.dtype) for p in made.mod["main"].params]
+    rows = int(mod["main"].params[0].ty.shape.values[1])
+    stream = random_rows(np.random.default_rng(hop), (frames * hop, *shapes[0][2:]), dtype)
+    compared, start, states = 0, 0, []
+    for number in range(frames):
+        if number in (0, frames // 2):
+            start, states = number * hop, [np.zeros(s, k) for s, k in zip(shapes[1:], kinds[1:], strict=True)]
+        end = (number + 1) * hop
+        result = frame(stream[None, end - hop : end], *states)
+        states = result[len(result) - len(states) :]
+        if end - start < rows:
+            continue
+        compared += 1
+        for got, wanted in zip(result, whole(stream[None, end - rows : end]), strict=False):
+            if dtype == "int8":
+                np.testing.assert_array_equal(got, wanted, err_msg=f"frame {number}")
+            else:
+                np.testing.assert_allclose(got, wanted, atol=1e-4, err_msg=f"frame {number}")
+    assert compared > frames // 4
+
+
+@pytest.mark.parametrize(("build", "dtype", "hop"), CASES)
+def test_frames_are_whole_windows(build: Callable[[Net], Any], dtype: str, hop: int) -> None:
+    compare(module(build, dtype), hop, 100, dtype)
+
+
+def test_thousands_of_frames() -> None:
+    compare(module(causal, "int8"), 1, 3000, "int8")
+
+
+def test_the_pass_leaves_its_module_and_says_how_many_states_there_are() -> None:
+    mod = module(causal, "int8")
+    before = mod.clone()
+    made = Incremental(hop=1)(mod)
+    assert tvm_ffi.structural_equal(before, mod)
+    assert len(made["main"].params) == 1 + int(made["main"].attrs["cascade_states"]) == 4
+
+
+def test_what_reuses_nothing_is_refused() -> None:
+    net = Net("int8")
+    x = net.input((1, 16, 16, 3))
+    for _ in range(3):
+        x = net.conv(x, 4, stride=2)
+    image = net.finish(net.dense(net.flatten(net.global_pool(x)), 2))
+    with pytest.raises(UsageError, match=r"nothing of a frame .*conv2d .* ends it: it .*; valid or causal padding"):
+        frame_module(image, 1)
+    net = Net("int8")
+    with pytest.raises(UsageError, match=r"matmul .* reads all rows at once"):
+        frame_module(net.finish(net.dense(net.input((1, 40)), 3)), 4)
+    with pytest.raises(UsageError, match="a hop of 24 rows leaves none of the window"):
+        frame_module(module(causal, "int8"), 24)
+
+
+def test_what_is_no_window_is_refused() -> None:
+    net = Net("int8")
+    two = net.finish(net.add(net.input((1, 8, 8, 2)), net.input((1, 8, 8, 2))))
+    with pytest.raises(GraphError, match="has 2"):
+        frame_module(two, 1)
+    net = Net("int8")
+    batch = net.finish(net.conv(net.input((2, 8, 8, 2)), 3))
+    with pytest.raises(GraphError, match="not one window of rows"):
+        frame_module(batch, 1)

@@ -1,0 +1,127 @@
+"""Plans of frames: replayed on symbols beside the whole window, and their figures for networks that are counted by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import IDENTITY, Window
+from tvm_cascade.sliding import Series, SlidingNetwork, Step, frame_frontier, interiors, plan_frame
+from tvm_cascade.sliding.validate import validate
+
+
+def chain(rows: int, *windows: Window | None, macs: int = 100) -> SlidingNetwork:
+    """A network of one operator after the other; None reads all rows."""
+    series, steps = [Series("window", rows, 1)], []
+    for k, window in enumerate(windows):
+        height = series[-1].rows or 0
+        made = None if window is None else (height + 2 * window.padding - window.span) // window.stride + 1
+        series.append(Series(f"t{k}", made, 1))
+        steps.append(Step(f"op{k}", (k,), k + 1, (window,), macs * (made or 1)))
+    return SlidingNetwork(tuple(series), tuple(steps), 0, (len(windows),))
+
+
+def random_network(rng: np.random.Generator) -> SlidingNetwork:
+    """Operators with random windows over random tensors, some of two inputs, some of which read all rows."""
+    series, steps = [Series("window", int(rng.integers(8, 30)), 1)], []
+    for k in range(int(rng.integers(2, 7))):
+        source = int(rng.integers(max(len(series) - 3, 0), len(series)))
+        height = series[source].rows
+        others = [t for t, s in enumerate(series) if s.rows == height and t != source]
+        if height is None or height < 6 or rng.random() < 0.1:
+            step = Step(f"op{k}", (source,), len(series), (None,), 7)
+            made = None
+        elif others and rng.random() < 0.4:
+            step = Step(f"op{k}", (source, others[0]), len(series), (IDENTITY, IDENTITY), height)
+            made = height
+        else:
+            extent, stride, dilation = (int(rng.integers(1, n)) for n in (4, 4, 3))
+            window = Window(extent, stride, dilation, int(rng.integers(0, (extent - 1) * dilation + 1)))
+            after = int(rng.integers(0, window.span))
+            made = (height + window.padding + after - window.span) // stride + 1
+            free = rng.random() < 0.2
+            step = Step(f"op{k}", (source,), len(series), (window,), 0 if free else 10 * made, free)
+        series.append(Series(f"t{k}", made, int(rng.integers(1, 9))))
+        steps.append(step)
+    outputs = {len(series) - 1, int(rng.integers(1, len(series)))}
+    return SlidingNetwork(tuple(series), tuple(steps), 0, tuple(sorted(outputs)))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_frame_is_the_whole_window(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    network = random_network(rng)
+    rows = network.series[0].rows or 0
+    for hop in (1, 2, 3, rows - 1, rows, rows + 2):
+        for plan in frame_frontier(network, hop)[:3]:
+            validate(plan, 3 * rows // hop + 8)
+            assert (
+                plan.least_macs <= plan.macs <= plan.whole_macs or hop > 1
+            )  # tiny windows: a row may be computed twice
+
+
+def test_a_plan_that_keeps_the_wrong_rows_is_found() -> None:
+    plan = plan_frame(chain(20, Window(3), Window(3), None), 1)
+    validate(plan, 60)
+    kept = plan.series[2]
+    assert kept is not None and kept.state_rows
+    wrong = replace(plan, series=(*plan.series[:2], replace(kept, shift=kept.shift + 1), *plan.series[3:]))
+    with pytest.raises((ValidationError, KeyError)):
+        validate(wrong, 60)
+
+
+def test_valid_convolutions_compute_the_new_row_alone() -> None:
+    plan = plan_frame(chain(64, Window(3), Window(3, dilation=2), IDENTITY, None), 1)
+    assert [p and p.rows for p in plan.series] == [1, 1, 1, 1, 1]
+    assert [p and p.state_rows for p in plan.series] == [
+        2,
+        4,
+        0,
+        57,
+        0,
+    ]  # what windows reach back; all that the mean reads
+    assert plan.macs == plan.least_macs == 400 and plan.whole_macs == 100 * (62 + 58 + 58 + 1)
+
+
+def test_padding_at_the_border_is_computed_for_the_border_rows_alone() -> None:
+    same = Window(3, padding=1)
+    plan = plan_frame(chain(40, same, same, None), 1)
+    assert [p and p.computed for p in plan.series] == [((39, 40),), ((0, 1), (38, 40)), ((0, 2), (37, 40)), ((0, 1),)]
+
+
+def test_strides_that_do_not_divide_the_hop_keep_rows_of_several_frames() -> None:
+    network = chain(50, Window(4, stride=2), Window(3), None)
+    two, one = plan_frame(network, 2), plan_frame(network, 1)
+    assert [(p.period, p.shift, p.rows) for p in two.series[:-1] if p] == [(1, 2, 2), (1, 1, 1), (1, 1, 1)]
+    assert [(p.period, p.shift, p.rows) for p in one.series[:-1] if p] == [(1, 1, 1), (2, 1, 1), (2, 1, 1)]
+    assert one.macs == two.macs
+    validate(one, 120)
+
+
+def test_the_frontier_trades_state_for_work() -> None:
+    same = Window(3, padding=1)
+    points = [(p.state_bytes, p.macs) for p in frame_frontier(chain(40, same, same, same, None), 1)]
+    assert points == sorted(points, reverse=True) or points == sorted(points, key=lambda p: (-p[0], p[1]))
+    assert points[0][1] < points[-1][1] and len(points) > 2
+
+
+def test_what_ends_reuse_is_named() -> None:
+    assert plan_frame(chain(40, Window(3), None), 1).refusal() is None
+    assert "op0 ends it: it reads all rows at once" in str(plan_frame(chain(40, None, None), 1).refusal())
+    halves = plan_frame(chain(16, *[Window(3, stride=2, padding=1)] * 3, None), 1)
+    assert "op2 ends it" in str(halves.refusal())
+    assert "a hop of 40 rows" in str(plan_frame(chain(40, Window(3), None), 40).refusal())
+
+
+def test_operators_of_unequal_strides_have_no_interior() -> None:
+    series = (Series("x", 20, 1), Series("a", 10, 1), Series("b", 10, 1), Series("y", 10, 1))
+    steps = (
+        Step("halved", (0,), 1, (Window(1, stride=2),)),
+        Step("cut", (0,), 2, (Window(1, padding=-5),)),
+        Step("add", (1, 2), 3, (IDENTITY, IDENTITY)),
+    )
+    reach = interiors(SlidingNetwork(series, steps, 0, (3,)))
+    assert reach.interiors[3] is None and "different strides" in reach.reasons[3]

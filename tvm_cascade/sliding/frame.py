@@ -1,0 +1,226 @@
+"""The plan of a frame: which rows of every tensor are kept from frame to frame, and which ones a frame computes.
+
+Demand goes backwards: outputs need all their rows, an operator's rows need those in their windows. Of the rows that are
+needed of a tensor, those that an earlier frame had are kept as state, and all between them and the newest: a row enters at
+the end of the interior as it is computed, and moves up by the shift every period. The others are computed, and the rows
+that enter. A tensor that is read once, row for row, is computed with its reader and never kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+from tvm_cascade.graph import IDENTITY
+from tvm_cascade.sliding.interior import Reach, interiors
+from tvm_cascade.sliding.network import Rows, SlidingNetwork, Step, merged, read_rows, without
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPlan:
+    """What a frame does for one tensor with rows."""
+
+    computed: tuple[Rows, ...]  # ascending; of the network's input: the new rows
+    stored: bool = False  # whether its rows are put together for several readers; else each reader has its own
+    kept: Rows = (0, 0)  # rows that lie in the state; empty: none
+    period: int = 1  # frames back to the one whose rows they are
+    shift: int = 0  # rows that they were further down there
+
+    @property
+    def state_rows(self) -> int:
+        """Rows of the state: those kept for each frame of the period."""
+        return self.period * (self.kept[1] - self.kept[0])
+
+    @property
+    def entering(self) -> Rows:
+        """The rows that the next period finds in the place of those that it kept."""
+        return self.kept[0] + self.shift, self.kept[1] + self.shift
+
+    @property
+    def rows(self) -> int:
+        """Rows that are computed."""
+        return sum(end - first for first, end in self.computed)
+
+
+ALL = SeriesPlan(((0, 1),))
+
+
+@dataclass(frozen=True)
+class FramePlan:
+    """What a frame of `hop` new rows does."""
+
+    network: SlidingNetwork
+    hop: int
+    series: tuple[SeriesPlan | None, ...]  # by tensor, `ALL` for those without rows; None: not needed
+    reach: Reach
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """Bytes kept from frame to frame."""
+        sizes = ((s.row_bytes, p) for s, p in zip(self.network.series, self.series, strict=True) if p is not None)
+        return sum(bytes_ * plan.state_rows for bytes_, plan in sizes)
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-accumulates of a frame; those of rows with padding are counted as of any other row."""
+        return sum(self._macs_of(step) for step in self.network.steps)
+
+    @property
+    def whole_macs(self) -> int:
+        """Multiply-accumulates of the whole window."""
+        return sum(step.macs for step in self.network.steps)
+
+    @cached_property
+    def least_macs(self) -> int:
+        """A bound on the work of a frame of any plan: the rows that enter, of all operators whose outputs have interior rows,
+        and all rows of the others."""
+        return sum(self._least_of(step) for step in self.network.steps)
+
+    def _macs_of(self, step: Step) -> int:
+        rows, plan = self.network.series[step.output].rows, self.series[step.output]
+        return 0 if plan is None else step.macs if rows is None else step.macs * plan.rows // rows
+
+    def _least_of(self, step: Step) -> int:
+        rows, interior = self.network.series[step.output].rows, self.reach.interiors[step.output]
+        if rows is None or interior is None:
+            return self._macs_of(step)
+        new = rows - (interior.reusable(self.hop)[1] - interior.first)
+        return min(step.macs * new // rows, self._macs_of(step))
+
+    def refusal(self) -> str | None:
+        """Why keeping rows does not pay, with the operator that ends it; None where an output depends on rows that are kept.
+
+        What counts are the computed tensors that are read as a whole: the outputs, and what is in front of means and dense
+        layers.
+        """
+        network = self.network
+        computed = (s.output for s in network.steps if self.series[s.output] is not None and not s.free)
+        ends = [t for t in computed if _read_whole(network, t)]
+        return None if any(_some(self.reach.reusable(t, self.hop)) for t in ends) else self._ended()
+
+    def _ended(self) -> str:
+        """The sentence about the first operator behind which no row of an earlier frame is left."""
+        network, hop = self.network, self.hop
+        if hop >= (network.series[network.input].rows or 0):
+            return f"a hop of {hop} rows leaves none of the window: give a smaller one"
+        behind = _ancestors(network, network.outputs)
+        step = next(s for s in network.steps if s.output in behind and not _some(self.reach.reusable(s.output, hop)))
+        interior, reason = self.reach.interiors[step.output], self.reach.reasons.get(step.output, "")
+        if interior is not None:
+            left = interior.end - interior.first
+            rows, period = interior.shift(hop), interior.period(hop)
+            after = "a frame" if period == 1 else f"{period} frames"
+            reason = (
+                f"has {left} row{'s' * (left != 1)} without padding, and {rows} new one{'s' * (rows != 1)} in {after}"
+            )
+            hops = " or a smaller hop" if hop > 1 else ""
+            return (
+                f"{step.name} ends it: it {reason}; valid or causal padding in front of it, smaller strides along time{hops} "
+                "would leave rows to keep"
+            )
+        return (
+            f"{step.name} ends it: it {reason}; let operators in front of the mean or the dense layer slide over time"
+        )
+
+
+def plan_frame(network: SlidingNetwork, hop: int, dropped: Collection[int] = ()) -> FramePlan:
+    """The plan of a frame that keeps whatever is needed again, except rows of the tensors `dropped`, which it recomputes."""
+    reach = interiors(network)
+    needed: list[list[Rows]] = [[] for _ in network.series]
+    used = set(network.outputs)
+    for tensor in network.outputs:
+        _need(network, needed, tensor)
+    plans: list[SeriesPlan | None] = [None] * len(network.series)
+    for step in reversed(network.steps):
+        target = step.output
+        if target not in used:
+            continue
+        used.update(step.inputs)
+        if network.series[target].rows is None:
+            plans[target] = ALL
+            for tensor in step.inputs:
+                _need(network, needed, tensor)
+            continue
+        plan = _series_plan(network, reach, hop, target, needed[target], target in dropped)
+        plans[target] = plan
+        for position, tensor in enumerate(step.inputs):
+            height = network.series[tensor].rows
+            if height is not None:
+                window = network.window(step, position)
+                needed[tensor] += [read_rows(window, rows, height) for rows in plan.computed]
+    plans[network.input] = _series_plan(network, reach, hop, network.input, needed[network.input], False)
+    return FramePlan(network, hop, tuple(plans), reach)
+
+
+def _need(network: SlidingNetwork, needed: list[list[Rows]], tensor: int) -> None:
+    rows = network.series[tensor].rows
+    if rows is not None:
+        needed[tensor].append((0, rows))
+
+
+def _series_plan(
+    network: SlidingNetwork, reach: Reach, hop: int, tensor: int, needed: list[Rows], dropped: bool
+) -> SeriesPlan:
+    given = tensor == network.input
+    if not given and not _is_stored(network, tensor):
+        return SeriesPlan(tuple(dict.fromkeys(needed)))
+    asked, reusable = merged(needed), reach.reusable(tensor, hop)
+    inside = [max(first, reusable[0]) for first, end in asked if max(first, reusable[0]) < min(end, reusable[1])]
+    rows = network.series[tensor].rows or 0
+    fresh: list[Rows] = [(max(rows - hop, 0), rows)] if given else []
+    interior = reach.interiors[tensor]
+    if not inside or interior is None or dropped:
+        return SeriesPlan(tuple(fresh) if given else asked, True)
+    kept, shift = (min(inside), reusable[1]), interior.shift(hop)
+    entering = (max(kept[1], kept[0] + shift), kept[1] + shift)
+    computed = fresh if given else [*without(asked, kept), entering]
+    return SeriesPlan(merged(computed), True, kept, interior.period(hop), shift)
+
+
+def _is_stored(network: SlidingNetwork, tensor: int) -> bool:
+    """Whether a tensor is worth keeping: it is computed by work of its own, and read more than row for row."""
+    if network.producer[tensor].free:
+        return False
+    readers = network.final_readers(tensor)
+    sliding = any(network.window(step, k) != IDENTITY for step, k in readers)
+    return sliding or len(readers) != 1 or network.is_final(tensor)
+
+
+def _read_whole(network: SlidingNetwork, tensor: int) -> bool:
+    """Whether an operator reads all rows of a tensor for anything that it computes, or the network gives them out."""
+    if network.series[tensor].rows is None:
+        return False
+    return network.is_final(tensor) or any(network.window(s, k).stride == 0 for s, k in network.final_readers(tensor))
+
+
+def _ancestors(network: SlidingNetwork, tensors: Collection[int]) -> set[int]:
+    found = set(tensors)
+    for step in reversed(network.steps):
+        if step.output in found:
+            found.update(step.inputs)
+    return found
+
+
+def _some(rows: Rows) -> bool:
+    return rows[0] < rows[1]
+
+
+def frame_frontier(network: SlidingNetwork, hop: int) -> list[FramePlan]:
+    """Plans of a frame, from the least work to the least state: each drops what costs the least work for a byte, until
+    only rows of the input are kept. None of them is better than another in both."""
+    plans, dropped = [plan_frame(network, hop)], frozenset[int]()
+    while True:
+        last = plans[-1]
+        kept = [t for t, p in enumerate(last.series) if p is not None and p.state_rows and t != network.input]
+        tried = [(plan_frame(network, hop, dropped | {t}), t) for t in kept]
+        smaller = [(p, t) for p, t in tried if p.state_bytes < last.state_bytes]
+        if not smaller:
+            return plans
+        best, tensor = min(
+            smaller, key=lambda c: ((c[0].macs - last.macs) / (last.state_bytes - c[0].state_bytes), c[1])
+        )
+        dropped |= {tensor}
+        if best.macs <= last.macs:
+            plans.pop()
+        plans.append(best)

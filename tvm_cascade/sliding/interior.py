@@ -1,0 +1,91 @@
+"""The rows of every tensor that are the same function of the stream wherever the window stands.
+
+A row is interior if what it depends on are rows of the input alone, and no padding. The interior rows of a tensor are one
+range [first, end). With a stride of S input rows to a row, and `hop` rows a frame, row r of a frame is row r + s of the
+frame p frames ago, where p * hop = s * S; the least such p, the period, is 1 where the strides divide the hop. So all of
+[first, end - s) was there before, as [first + s, end).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tvm_cascade.graph import Window
+from tvm_cascade.sliding.network import Rows, SlidingNetwork, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Interior:
+    """The interior rows of a tensor."""
+
+    first: int
+    end: int
+    stride: Fraction = Fraction(1)  # rows of the network's input to a row
+
+    def period(self, hop: int) -> int:
+        """Frames after which the rows of this tensor have moved by a whole number."""
+        return (hop / self.stride).denominator
+
+    def shift(self, hop: int) -> int:
+        """Rows that it moves in a period."""
+        return int(self.period(hop) * hop / self.stride)
+
+    def reusable(self, hop: int) -> Rows:
+        """The rows that were in the frame a period ago; an empty range where there are none."""
+        return self.first, max(self.first, self.end - self.shift(hop))
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What `interiors` finds."""
+
+    interiors: tuple[Interior | None, ...]  # by tensor; None: no row of it is
+    reasons: dict[int, str]  # by tensor without interior rows, of which its operator read some: why
+
+    def reusable(self, tensor: int, hop: int) -> Rows:
+        """The rows of a tensor that an earlier frame had; an empty range where there are none."""
+        interior = self.interiors[tensor]
+        return (0, 0) if interior is None else interior.reusable(hop)
+
+
+def interiors(network: SlidingNetwork) -> Reach:
+    """The interior rows of every tensor."""
+    rows = network.series[network.input].rows
+    assert rows is not None
+    found: list[Interior | None] = [None] * len(network.series)
+    found[network.input] = Interior(0, rows)
+    reasons: dict[int, str] = {}
+    for step in network.steps:
+        made = _interior(network, step, found)
+        if isinstance(made, Interior):
+            found[step.output] = made
+        elif any(found[t] is not None for t in step.inputs):
+            reasons[step.output] = made
+    return Reach(tuple(found), reasons)
+
+
+def _interior(network: SlidingNetwork, step: Step, known: list[Interior | None]) -> Interior | str:
+    """The interior rows of an operator's output, or why it has none."""
+    rows = network.series[step.output].rows
+    if rows is None:
+        return "reads all rows at once"
+    found: list[Interior] = []
+    for tensor, window in zip(step.inputs, step.windows, strict=True):
+        source = known[tensor]
+        if source is None or window is None or window.stride == 0:
+            return "mixes rows with values that depend on the whole window"
+        if window.denominator != 1:
+            return "makes several rows of one"
+        found.append(_through(window, source, rows))
+    if len({i.stride for i in found}) > 1:
+        return "combines inputs that slide by different strides"
+    first, end = max(i.first for i in found), min(i.end for i in found)
+    return Interior(first, end, found[0].stride) if first < end else "reads padding for every row"
+
+
+def _through(window: Window, source: Interior, rows: int) -> Interior:
+    """The rows of an operator's output that read interior rows of one input alone."""
+    first = -(-(source.first + window.padding) // window.stride)
+    end = (source.end - window.span + window.padding) // window.stride + 1
+    return Interior(max(first, 0), min(end, rows), source.stride * window.stride)

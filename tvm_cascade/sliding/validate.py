@@ -1,0 +1,104 @@
+"""Replays a plan of frames on symbols, beside the whole window: it shares nothing with what made the plan but the network.
+
+A row is a number that stands for the expression of stream rows and padding that it is; equal numbers are equal
+expressions. Only what the plan keeps survives a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.sliding.frame import FramePlan
+from tvm_cascade.sliding.network import SlidingNetwork, Step
+
+Row = int
+
+
+@dataclass
+class _Symbols:
+    """Numbers of expressions: the same one for the same."""
+
+    numbers: dict[Hashable, Row] = field(default_factory=dict)
+
+    def of(self, expression: Hashable) -> Row:
+        return self.numbers.setdefault(expression, len(self.numbers))
+
+
+def validate(plan: FramePlan, frames: int) -> None:
+    """Raise `ValidationError` unless `frames` frames from a clear state give the outputs of the whole window, from the first
+    frame on whose window is full, and of no frame reads a row that it does not have."""
+    network, symbols = plan.network, _Symbols()
+    rows = network.series[network.input].rows or 0
+    state: dict[int, list[Row]] = {
+        t: [symbols.of(("clear", t))] * p.state_rows
+        for t, p in enumerate(plan.series)
+        if p is not None and p.state_rows
+    }
+    for frame in range(1, frames + 1):
+        end = frame * plan.hop
+        window = [symbols.of(("stream", at)) for at in range(end - rows, end)]
+        made, state = _frame(plan, symbols, state, window[max(rows - plan.hop, 0) :])
+        if end < rows:
+            continue
+        wanted = _whole(network, symbols, window)
+        for tensor in network.outputs:
+            if made[tensor] != wanted[tensor]:
+                name = network.series[tensor].name
+                raise ValidationError(f"frame {frame}: output {name} is not that of the whole window")
+
+
+def _whole(network: SlidingNetwork, symbols: _Symbols, window: list[Row]) -> dict[int, dict[int, Row]]:
+    values = {network.input: dict(enumerate(window))}
+    for step in network.steps:
+        values[step.output] = _rows_of(network, step, symbols, values, range(network.series[step.output].rows or 1))
+    return values
+
+
+def _frame(
+    plan: FramePlan, symbols: _Symbols, state: dict[int, list[Row]], new: list[Row]
+) -> tuple[dict[int, dict[int, Row]], dict[int, list[Row]]]:
+    """The rows that a frame has, by tensor, and the state that it leaves."""
+    network = plan.network
+    values: dict[int, dict[int, Row]] = {}
+    after: dict[int, list[Row]] = {}
+    for tensor, step in [(network.input, None), *((s.output, s) for s in network.steps)]:
+        own = plan.series[tensor]
+        if own is None:
+            continue
+        have = dict(zip(range(*own.kept), state.get(tensor, []), strict=False))
+        wanted = [r for part in own.computed for r in range(*part)]
+        if step is None:
+            have |= dict(zip(wanted, new, strict=True))
+        else:
+            have |= _rows_of(network, step, symbols, values, wanted)
+        values[tensor] = have
+        if own.state_rows:
+            kept = own.kept[1] - own.kept[0]
+            after[tensor] = [*state[tensor][kept:], *(have[r] for r in range(*own.entering))]
+    return values, after
+
+
+def _rows_of(
+    network: SlidingNetwork, step: Step, symbols: _Symbols, values: dict[int, dict[int, Row]], rows: range | list[int]
+) -> dict[int, Row]:
+    """Rows of an operator's output as expressions of its inputs."""
+    made: dict[int, Row] = {}
+    for row in rows:
+        read: list[Hashable] = [step.output]
+        for position, tensor in enumerate(step.inputs):
+            height = network.series[tensor].rows
+            if height is None:
+                read.append(values[tensor].get(0))
+                continue
+            window = network.window(step, position)
+            taps = [window.first(row) + k * window.dilation for k in range(window.extent)]
+            for tap in taps:
+                if 0 <= tap < height and tap not in values[tensor]:
+                    raise ValidationError(
+                        f"{step.name} reads row {tap} of {network.series[tensor].name}: nobody has it"
+                    )
+            read.append(tuple(values[tensor][t] if 0 <= t < height else None for t in taps))
+        made[row] = symbols.of(tuple(read))
+    return made
