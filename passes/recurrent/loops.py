@@ -1,7 +1,8 @@
 """The kernel of a recurrent layer: a PrimFunc that loops over the steps, so that neither code nor planning grows with them.
 
 One block computes a sequence of the batch in one direction. Its scratch is two states (that of the step before is read while
-the new one is written), the cell state, and for a GRU whose reset gate multiplies the state the update gate and `r h`.
+the new one is written), the cell state, and for a GRU whose reset gate multiplies the state the update gate and `r h`. Where
+weights are int8, input and state of a step are rounded first (`rounding`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tvm_cascade.passes.integer.statements import loop, one_block, sequence
 from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, s_tir, tirx
 from tvm_cascade.passes.recurrent.cells import Phase, Recurrence, products
 from tvm_cascade.passes.recurrent.functions import Activation, number
+from tvm_cascade.passes.recurrent.rounding import Rounder, Rounding, weight
 
 _MOST_SUMS = 8  # in registers, and few enough that compilers keep them there
 _UNROLLED = (4, 3, 2, 5, 1)  # iterations of a product that one iteration of its loop may do, the best first
@@ -50,7 +52,7 @@ class _Sums:
 
 
 class Loops:
-    """Builds the PrimFunc of a layer from the shapes of its parameters and the names of its outputs.
+    """Builds the PrimFunc of a layer from the types of its parameters and the names of its outputs.
 
     Parameters are x, hidden and cell (initial states), peepholes, projection and its bias, and weights, recurrent and bias of
     each phase, numbered;
@@ -58,18 +60,29 @@ class Loops:
     """
 
     def __init__(
-        self, layer: Recurrence, extents: Extents, shapes: Mapping[str, Sequence[int]], outputs: Sequence[str]
+        self,
+        layer: Recurrence,
+        extents: Extents,
+        types: Mapping[str, tuple[Sequence[int], str]],
+        outputs: Sequence[str],
+        rounding: Rounding | None = None,
     ) -> None:
+        """`types` are shapes and element types, by parameter; `rounding` belongs to weights of int8."""
         self.layer, self.extents, self.outputs = layer, extents, tuple(outputs)
-        self.order = tuple(shapes)
-        self.buffers = {name: _buffer(name, shape) for name, shape in shapes.items()}
+        self.order = tuple(types)
+        self.buffers = {name: _buffer(name, *of) for name, of in types.items()}
         self.buffers |= {name: _buffer(name, self.shape(name)) for name in outputs}
         self.state = _buffer("state", (2, extents.states))
         counts = [len(p.sums) for p in layer.phases]
         self.sums = _buffer("sums", (max(n * units_together(n, extents.units) for n in counts),))
-        projected = ("whole_state",) if "projection" in shapes else ()
+        projected = ("whole_state",) if "projection" in types else ()
         named = {"lstm": ("cell_state", *projected), "gru": () if layer.reset_after else ("update", "reset_state")}
         self.held = {name: _buffer(name, (extents.units,)) for name in named.get(layer.kind, ())}
+        self.rounder = None if rounding is None else Rounder(rounding)
+        if self.rounder is not None:
+            self.held["rounded_input"] = _buffer("rounded_input", (extents.depth,))
+            self.held["rounded_state"] = _buffer("rounded_state", (extents.states,))
+            self.held |= {"ends": self.rounder.ends, "factors": self.rounder.factors}
         self.d, self.b = (tirx.Var(name, "int32") for name in ("v_d", "v_b"))
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -133,19 +146,32 @@ class Loops:
         mirrored = i32(self.extents.steps - 1) - t
         ways = {(False,): t, (True,): mirrored, (False, True): tirx.Select(self.d == i32(0), t, mirrored)}
         s = ways[self.layer.backward]
-        parts = [self._phase(k, phase, t, s) for k, phase in enumerate(self.layer.phases)]
+        parts = [*self._rounded(t, s), *(self._phase(k, phase, t, s) for k, phase in enumerate(self.layer.phases))]
         if "projection" in self.buffers:
+            if self.rounder is not None:
+                whole = self.held["whole_state"]
+                parts.append(self.rounder.rounded(whole, self.extents.units, lambda u: whole[u]))
             parts.append(loop("p", self.extents.states, lambda p: self._projected(t, s, p)))
         return sequence(*parts)
+
+    def _rounded(self, t: Scalar, s: Scalar) -> list[Value]:
+        """Rounds the input and the state of a step, where weights are int8."""
+        if self.rounder is None:
+            return []
+        x, state = self.held["rounded_input"], self.held["rounded_state"]
+        return [
+            self.rounder.rounded(x, self.extents.depth, lambda i: self.buffers["x"][tuple(self._place("x", i, s))]),
+            self.rounder.rounded(state, self.extents.states, lambda j: self._old(t, j)),
+        ]
 
     def _projected(self, t: Scalar, s: Scalar, p: Scalar) -> Value:
         """Computes one of the states of a step from the units."""
         bias, matrix = self.buffers.get("projection_bias"), self.buffers["projection"]
 
-        sums = _Sums(self.sums)
+        sums, scale = _Sums(self.sums), 1.0 if self.rounder is None else self.rounder.rounding.projection
 
         def add(u: Scalar) -> list[Value]:
-            return [sums.set(0, sums[0] + self.held["whole_state"][u] * matrix[self.d, p, u])]
+            return [sums.set(0, sums[0] + self.held["whole_state"][u] * weight(matrix[self.d, p, u], scale))]
 
         return sequence(
             sums.set(0, number(0) if bias is None else bias[self.d, p]),
@@ -176,7 +202,7 @@ class Loops:
             for u, sums in own:
                 done += getattr(self, f"_{self.layer.kind}")(phase, t, u, sums)
                 done += self._written(t, s, u) if last and "projection" not in self.buffers else []
-            by_input = self._product(k, phase, True, v, lambda i: self.buffers["x"][tuple(self._place("x", i, s))])
+            by_input = self._product(k, phase, True, v, lambda i: self._input(s, i))
             return sequence(*first, by_input, by_state, *done)
 
         return loop("v", self.extents.units // together, units)
@@ -186,15 +212,29 @@ class Loops:
         used, count = products(phase, by_input), len(phase.sums)
         weights = self.buffers[f"{'weights' if by_input else 'recurrent'}{k}"]
         places = [n * count + place for n in range(units_together(count, self.extents.units)) for place, _ in used]
-        sums = _Sums(self.sums)
+        sums, scales = _Sums(self.sums), self._scales(used, by_input)
 
         def add(i: Scalar) -> list[Value]:
-            terms = [factor(i) * weights[self.d, v, i, n] for n in range(len(places))]
+            own = (weight(weights[self.d, v, i, n], scales[n % len(used)]) for n in range(len(places)))
+            terms = [factor(i) * w for w in own]
             return [sums.set(place, sums[place] + term) for place, term in zip(places, terms, strict=True)]
 
         return _unrolled("i", self.extents.depth if by_input else self.extents.states, add)
 
+    def _scales(self, used: Sequence[tuple[int, int]], by_input: bool) -> list[float]:
+        """The scales of the weights of each sum of a phase, where they are int8."""
+        rounding = None if self.rounder is None else self.rounder.rounding
+        scales = () if rounding is None else rounding.by_input if by_input else rounding.by_state
+        return [scales[gate] if scales else 1.0 for _, gate in used]
+
+    def _input(self, s: Scalar, i: Scalar) -> Scalar:
+        if self.rounder is not None:
+            return self.held["rounded_input"][i]
+        return self.buffers["x"][tuple(self._place("x", i, s))]
+
     def _read(self, phase: Phase, t: Scalar, j: Scalar) -> Scalar:
+        if self.rounder is not None and not phase.of_reset:
+            return self.held["rounded_state"][j]
         return self.held["reset_state"][j] if phase.of_reset else self._old(t, j)
 
     def _old(self, t: Scalar, u: Scalar) -> Scalar:
@@ -267,8 +307,8 @@ def _bounded(value: Scalar, bound: float) -> Scalar:
     return tirx.max(tirx.min(value, number(bound)), number(-bound)) if bound else value
 
 
-def _buffer(name: str, shape: Sequence[int]) -> Value:
-    return tirx.decl_buffer([int(d) for d in shape], "float32", name)
+def _buffer(name: str, shape: Sequence[int], dtype: str = "float32") -> Value:
+    return tirx.decl_buffer([int(d) for d in shape], dtype, name)
 
 
 def _unrolled(name: str, extent: int, body: Callable[[Scalar], list[Value]]) -> Value:

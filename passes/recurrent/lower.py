@@ -11,13 +11,14 @@ from tvm_cascade.passes.integer.untyped import Builder, Value, relax
 from tvm_cascade.passes.recurrent.arrays import Arranger, Array, as_value, data_or_value
 from tvm_cascade.passes.recurrent.cells import Phase, Recurrence, products
 from tvm_cascade.passes.recurrent.loops import Extents, Loops, units_together
+from tvm_cascade.passes.recurrent.rounding import Rounding
 from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operands:
-    """What a recurrent layer computes with, all float32. Gates are in the order of `Recurrence.gates`; states that are left
-    out start at zero."""
+    """What a recurrent layer computes with, all float32, or with `rounding` weights and projection int8. Gates are in the
+    order of `Recurrence.gates`; states that are left out start at zero."""
 
     x: Value  # by `Recurrence.input_axes`
     weights: Array  # [directions, gates, units, depth]
@@ -29,6 +30,7 @@ class Operands:
     cell: Value | None = None  # of units, the same, of an LSTM
     projection: Array | None = None  # [directions, states, units], of an LSTM
     projection_bias: Array | None = None  # [directions, states]
+    rounding: Rounding | None = None  # how an LSTM computes whose weights are int8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ def lower_recurrence(
     units, states = _shape(operands.recurrent)[2:]
     extents = Extents(by_axis["s"], len(layer.backward), by_axis["b"], by_axis["u"], units, states)
     parameters = _parameters(Arranger(builder), layer, operands)
-    loops = Loops(layer, extents, {name: shape_of(v) for name, v in parameters.items()}, _outputs(wanted))
+    of_parameters = {name: (shape_of(v), dtype_of(v)) for name, v in parameters.items()}
+    loops = Loops(layer, extents, of_parameters, _outputs(wanted), operands.rounding)
     order = loops.order
     activations = sum(data_or_value(parameters[name]) is parameters[name] for name in order)
     func = with_spec(loops.function(), layer.kind, activations, Attributes(units=units))

@@ -178,16 +178,6 @@ def test_onnx_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         load(tmp_path / "x.onnx")
 
 
-def test_dynamic_range_models_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    writer = ModelWriter()
-    x = writer.activation((1, 4), "float32")
-    w = writer.constant(np.ones((3, 4), "int8"), 0.1, 0)
-    writer.operator("FULLY_CONNECTED", [x, w, -1], [writer.tensor((1, 3), "float32")], "FullyConnectedOptions")
-    (tmp_path / "hybrid.tflite").write_bytes(writer.finish())
-    with pytest.raises(LoadError, match=r"FULLY_CONNECTED.*representative data set"):
-        load(tmp_path / "hybrid.tflite")
-
-
 def test_malformed_operators_are_named(tmp_path: Path) -> None:
     writer = ModelWriter()
     x = writer.activation((1, 4), "float32")

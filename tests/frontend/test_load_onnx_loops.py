@@ -136,6 +136,40 @@ def test_scans(tmp_path: Path, opset: int, axis: int, back: bool) -> None:
     _check(tmp_path / "n.onnx", _model([node], ["last", "all"], opset), back, _chosen)
 
 
+def _scan_of_batch(path: Path, back: bool, *lengths: str) -> None:
+    """Opset 8: two sequences, each with a state of its own."""
+    nodes = [*_cell("part", "hidden"), helper.make_node("Neg", ["new"], ["less"])]
+    parts = [_VALUE("hidden", 1, (1, UNITS)), _VALUE("part", 1, (1, UNITS))]
+    made = [_VALUE(name, 1, (1, UNITS)) for name in ("new", "less")]
+    body = helper.make_graph(nodes, "body", parts, made, [numpy_helper.from_array(WEIGHTS, "w")])
+    given = [*(lengths or [""]), "h", "x"]
+    node = helper.make_node("Scan", given, ["last", "all"], body=body, num_scan_inputs=1, directions=[int(back)])
+    inputs = [_VALUE("h", 1, (2, 1, UNITS)), _VALUE("x", 1, (2, STEPS, 1, UNITS))]
+    held = [numpy_helper.from_array(np.array([STEPS, STEPS]), name) for name in lengths]
+    results = [helper.make_value_info(name, onnx.TypeProto()) for name in ("last", "all")]
+    graph = helper.make_graph([node], "g", inputs, results, held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=4), path)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_scans_of_a_batch(tmp_path: Path, back: bool) -> None:
+    _scan_of_batch(tmp_path / "n.onnx", back)
+    h, x = (RNG.standard_normal(shape).astype("float32") for shape in ((2, 1, UNITS), (2, STEPS, 1, UNITS)))
+    last, every = Compiled(load(tmp_path / "n.onnx"))(h, x)
+    state, parts = h, []
+    for at in range(STEPS)[:: -1 if back else 1]:
+        state = _new(x[:, at], state)
+        parts.append(-state)
+    np.testing.assert_allclose(last, state, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(every, np.stack(parts, 1), rtol=1e-5, atol=1e-5)
+
+
+def test_sequences_of_unequal_lengths_are_refused(tmp_path: Path) -> None:
+    _scan_of_batch(tmp_path / "n.onnx", False, "lengths")
+    with pytest.raises(LoadError, match="operator Scan with sequence_lens is not supported"):
+        load(tmp_path / "n.onnx")
+
+
 @pytest.mark.parametrize(
     ("nodes", "held", "said"),
     [

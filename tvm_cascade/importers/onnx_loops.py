@@ -1,7 +1,7 @@
 """ONNX's Loop and Scan written out step by step, where the number of steps is known when the network is compiled.
 
 A Loop goes on while its condition holds: that of every step is evaluated from constants, as are the values that it carries
-(a counter). A Scan takes as many steps as its inputs have parts.
+(a counter). A Scan takes as many steps as its inputs have parts; one of opset 8 does so for every element of a batch.
 """
 
 from __future__ import annotations
@@ -163,13 +163,40 @@ def _loop(steps: _Steps, node: Any) -> list[str]:
 def _scan(steps: _Steps, node: Any, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """The names of a Scan's outputs: its last states, and what all steps computed."""
     attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    if steps.opset < _SCANS_WITHOUT_BATCH:
-        raise NotUnrolled(f"of opset {steps.opset} (from opset {_SCANS_WITHOUT_BATCH} on it is)")
     count = int(attrs["num_scan_inputs"])
+    if steps.opset < _SCANS_WITHOUT_BATCH:
+        return _scan_of_batch(steps, node, shapes, count, attrs.get("directions", [0] * count))
     states, inputs = list(node.input[: len(node.input) - count]), list(node.input[len(node.input) - count :])
     outputs = len(node.output) - len(states)
     axes, behind = attrs.get("scan_input_axes", [0] * count), attrs.get("scan_output_axes", [0] * outputs)
     turned, back = attrs.get("scan_input_directions", [0] * count), attrs.get("scan_output_directions", [0] * outputs)
+    ways = [(axis, bool(way)) for axis, way in zip(axes, turned, strict=True)]
+    states, lists = _scanned(steps, states, inputs, ways, _parts(steps, inputs, axes, shapes))
+    ordered = [parts[::-1] if way else parts for parts, way in zip(lists, back, strict=True)]
+    return [*states, *(steps.joined(parts, axis) for parts, axis in zip(ordered, behind, strict=True))]
+
+
+def _scan_of_batch(
+    steps: _Steps, node: Any, shapes: Mapping[str, tuple[int, ...]], count: int, turned: Sequence[int]
+) -> list[str]:
+    """The same of opset 8: of all states, inputs and outputs the first axis is a batch, the parts of inputs are along the
+    second."""
+    lengths, *rest = node.input
+    if lengths:
+        raise NotUnrolled("with sequence_lens")
+    states, inputs = rest[: len(rest) - count], rest[len(rest) - count :]
+    total = _parts(steps, inputs, [1] * count, shapes)
+    made: list[list[str]] = []
+    for at in range(shapes[inputs[0]][0]):
+        index = steps.constant(np.array(at, "int64"))
+        first, parts = ([steps.node("Gather", [name, index], axis=0) for name in names] for names in (states, inputs))
+        last, lists = _scanned(steps, first, parts, [(0, bool(way)) for way in turned], total)
+        made.append([*last, *(steps.joined(found, 0) for found in lists)])
+    return [steps.joined(found, 0) for found in zip(*made, strict=True)]
+
+
+def _parts(steps: _Steps, inputs: Sequence[str], axes: Sequence[int], shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """How many parts the inputs of a Scan have along their axes."""
     if any(name not in shapes for name in inputs):
         raise NotUnrolled("over an input whose shape is not static")
     extents = {shapes[name][axis] for name, axis in zip(inputs, axes, strict=True)}
@@ -178,15 +205,22 @@ def _scan(steps: _Steps, node: Any, shapes: Mapping[str, tuple[int, ...]]) -> li
     total = extents.pop()
     if total * len(steps.body.node) > MAX_UNROLLED:
         raise NotUnrolled(_TOO_MANY)
-    lists: list[list[str]] = [[] for _ in range(outputs)]
+    return total
+
+
+def _scanned(
+    steps: _Steps, states: Sequence[str], inputs: Sequence[str], ways: Sequence[tuple[int, bool]], total: int
+) -> tuple[list[str], list[list[str]]]:
+    """The last states, and of every output what each of `total` steps computed; `ways` are the axis of each input, and whether
+    its last part is the first."""
+    held, lists = list(states), [[] for _ in steps.body.output[len(states) :]]
     for at in range(total):
         parts = [
-            steps.node("Gather", [name, steps.constant(np.array(total - 1 - at if way else at, "int64"))], axis=axis)
-            for name, axis, way in zip(inputs, axes, turned, strict=True)
+            steps.node("Gather", [name, steps.constant(np.array(total - 1 - at if last else at, "int64"))], axis=axis)
+            for name, (axis, last) in zip(inputs, ways, strict=True)
         ]
-        made = steps.step([*states, *parts])
-        states = made[: len(states)]
-        for found, name in zip(lists, made[len(states) :], strict=True):
+        made = steps.step([*held, *parts])
+        held = made[: len(held)]
+        for found, name in zip(lists, made[len(held) :], strict=True):
             found.append(name)
-    ordered = [parts[::-1] if way else parts for parts, way in zip(lists, back, strict=True)]
-    return [*states, *(steps.joined(parts, axis) for parts, axis in zip(ordered, behind, strict=True))]
+    return held, lists

@@ -17,6 +17,7 @@ from tvm_cascade.importers.interface import check_size
 from tvm_cascade.importers.tflite_contradictions import contradiction
 from tvm_cascade.importers.tflite_control import ControlConverters
 from tvm_cascade.importers.tflite_coverage import Unsupported, coverage
+from tvm_cascade.importers.tflite_hybrid import HYBRID
 from tvm_cascade.importers.tflite_moves import (
     CONVERTERS,
     Operator,
@@ -32,10 +33,10 @@ from tvm_cascade.passes.integer.island import activation_range
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset((
-    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "DYNAMIC_UPDATE_SLICE", "EXPAND_DIMS",
-    "GATHER", "GATHER_ND", "IF", "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT",
-    "SELECT_V2", "SLICE", "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE",
-    "TOPK_V2", "TRANSPOSE", "UNPACK", "WHILE",
+    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "DYNAMIC_UPDATE_SLICE",
+    "EMBEDDING_LOOKUP", "EXPAND_DIMS", "GATHER", "GATHER_ND", "IF", "MIRROR_PAD", "PACK", "PAD", "PADV2",
+    "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SLICE", "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH",
+    "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE", "UNPACK", "WHILE",
 ))  # fmt: skip
 _FOLDED = frozenset(("FILL", "RANK", "SHAPE"))
 # the LSTM is refused by its converter, which says why
@@ -73,6 +74,7 @@ class Converter(ControlConverters):
         super().__init__(*args, **kwargs)
         self._missing = missing
         self._absent: dict[int, str] = {}
+        self._hybrid: dict[int, str] = {}
         self.convert_map.update({name: getattr(self, method) for name, method in CONVERTERS.items()})
 
     def convert_op_to_relax(self) -> None:
@@ -93,7 +95,7 @@ class Converter(ControlConverters):
                     continue
                 name = self.get_op_code_str(op)
                 try:
-                    self._convert(name, op)
+                    self._convert(name, op, i in self._hybrid)
                 except Exception as error:
                     if not isinstance(error, _UNSUPPORTED) and not self._quantizes_wide(op):
                         raise
@@ -120,18 +122,23 @@ class Converter(ControlConverters):
             self._bind(output, relax.op.zeros(self._shape(output), dtype))
 
     def check_unsupported_ops(self) -> None:
-        """Record operators that cannot be converted; refuse networks with quantized weights and float activations."""
-        self._absent, hybrid = coverage(self, self.convert_map, self._SUPPORTED_QUANTIZED_OPS)
-        if hybrid:
+        """Record operators that cannot be converted; refuse those with quantized weights and float activations that have no
+        converter for that."""
+        self._absent, self._hybrid = coverage(self, self.convert_map, self._SUPPORTED_QUANTIZED_OPS)
+        refused = [name for name in self._hybrid.values() if name not in HYBRID]
+        if refused:
             raise Refused(
-                f"its weights are quantized and its activations are float ({', '.join(hybrid)}): "
+                f"its weights are quantized and its activations are float ({', '.join(dict.fromkeys(refused))}): "
                 "convert it again with a representative data set (full integer quantization), or without quantization"
             )
 
-    def _convert(self, name: str, op: Operator) -> None:
+    def _convert(self, name: str, op: Operator, hybrid: bool = False) -> None:
         if reason := contradiction(name, self.get_input_tensors(op), self.get_output_tensors(op)):
             raise NotImplementedError(reason)
-        result = None if self.fold_shape(name, op) else self.convert_map[name](op=op)
+        if hybrid:
+            result = self.convert_hybrid(name, op)
+        else:
+            result = None if self.fold_shape(name, op) else self.convert_map[name](op=op)
         if result is None:
             return
         outputs = self.get_output_tensors(op)

@@ -24,13 +24,13 @@ class Unsupported(Exception):
         self.operators = operators
 
 
-def coverage(converter: Any, known: Container[str], quantized: Container[str]) -> tuple[dict[int, str], list[str]]:
-    """The operators of `converter`'s subgraph that cannot be converted, as index -> description, and the names of hybrid
-    ones, with quantized weights and float activations. `known` are the names of operators that have a converter,
+def coverage(converter: Any, known: Container[str], quantized: Container[str]) -> tuple[dict[int, str], dict[int, str]]:
+    """The operators of `converter`'s subgraph that cannot be converted, as index -> description, and the hybrid ones, with
+    quantized weights and float activations, as index -> name. `known` are the names of operators that have a converter,
     `quantized` those whose quantized form is supported."""
     names = stock.build_str_map(tflite.BuiltinOperator())
     absent: dict[int, str] = {}
-    hybrid: dict[str, None] = {}
+    hybrid: dict[int, str] = {}
     for i in range(converter.subgraph.OperatorsLength()):
         op = converter.subgraph.Operators(i)
         name = _name(converter, op, names)
@@ -45,10 +45,10 @@ def coverage(converter: Any, known: Container[str], quantized: Container[str]) -
                 [t.qnn_params for t in ts] for ts in (converter.get_input_tensors(op), converter.get_output_tensors(op))
             )
             if any(inputs[1:]) and not any(inputs[:1]) and not any(outputs):
-                hybrid[name] = None
+                hybrid[i] = name
             elif any(inputs + outputs) and name not in quantized:
                 absent[i] = f"quantized {name}"
-    return absent, list(hybrid)
+    return absent, hybrid
 
 
 def _name(converter: Any, op: Operator, names: dict[int, str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.importers.tflite_lstm import LstmConverters
+from tvm_cascade.importers.tflite_hybrid import HybridConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, tflite
 
 
@@ -40,7 +40,7 @@ class Part:
         return relax.const(np.ascontiguousarray(self.value), str(self.value.dtype)) if constant else self.value
 
 
-class ListConverters(LstmConverters):
+class ListConverters(HybridConverters):
     """Converters of the operators on lists; `parts` has those of the tensors that are not emitted, by tensor index."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:

@@ -20,6 +20,7 @@ from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, Proj
 from tvm_cascade.passes.recurrent.cells import Recurrence
 from tvm_cascade.passes.recurrent.functions import SIGMOID, TANH
 from tvm_cascade.passes.recurrent.lower import Operands, Wanted, lower_recurrence
+from tvm_cascade.passes.recurrent.rounding import Rounding
 
 _GATES = ("input", "forget", "cell", "output")  # in the order of the operator's tensors
 _WEIGHTS, _RECURRENT, _PEEPHOLES, _BIASES, _PROJECTION, _STATES, _NORMS = 1, 5, 9, 12, 16, 18, 20
@@ -42,6 +43,7 @@ class LstmConverters(SvdfConverters):
         if tensors[0].qnn_params:
             return self._integer_lstm(op, tensors, options)
         used = [k for k in range(4) if k or not coupled]
+        rounding = self._rounding(tensors, used, options)
         weights, recurrent, bias = (
             np.stack([np.asarray(self.get_tensor_value(tensors[at + k])) for k in used])[None]
             for at in (_WEIGHTS, _RECURRENT, _BIASES)
@@ -69,9 +71,22 @@ class LstmConverters(SvdfConverters):
             peepholes=self._peepholes(tensors, used),
             projection=projection,
             projection_bias=shift,
+            rounding=rounding,
         )
         made, _, _ = lower_recurrence(self.bb, layer, operands, Wanted())
         return made
+
+    def _rounding(self, tensors: list[Any], used: list[int], options: Any) -> Rounding | None:
+        """How a float LSTM of int8 weights computes; None for one of float weights."""
+        matrices = [tensors[at + k] for at in (_WEIGHTS, _RECURRENT) for k in used]
+        matrices += [tensors[_PROJECTION]] if tensors[_PROJECTION].tensor_idx >= 0 else []
+        if not any(t.qnn_params for t in matrices):
+            return None
+        scales = tuple(float(self._gate_weights(t)[1]) for t in matrices)
+        if any(zero_point_of(t) for t in matrices):
+            raise tvm.error.OpNotImplemented("an LSTM whose weights have a zero point")
+        gates = len(used)
+        return Rounding(bool(options.AsymmetricQuantizeInputs()), scales[:gates], scales[gates : 2 * gates], scales[-1])
 
     def _check_lstm(self, tensors: list[Any], options: Any) -> None:
         beyond = {"layer normalization": range(_NORMS, len(tensors))}
@@ -91,8 +106,13 @@ class LstmConverters(SvdfConverters):
             return None
         if given != set(wanted) or any(self.has_expr(tensors[k].tensor_idx) for k in given):
             raise tvm.error.OpNotImplemented("an LSTM with peepholes of some gates only, or computed ones")
-        found = [np.asarray(self.get_tensor_value(tensors[k])) for k in wanted]
+        found = [self._peephole(tensors[k]) for k in wanted]
         return np.stack([*([np.zeros_like(found[0])] if 0 not in used else []), *found])[None]
+
+    def _peephole(self, tensor: Any) -> np.ndarray:
+        """The weights of a peephole as floats."""
+        data = np.asarray(self.get_tensor_value(tensor))
+        return data.astype("float32") * scale_of(tensor) if tensor.qnn_params else data
 
     def _integer_lstm(self, op: Operator, tensors: list[Any], options: Any) -> Value:
         """An LSTM of int8 with an int16 cell state, in the reference's arithmetic."""
@@ -156,8 +176,8 @@ class LstmConverters(SvdfConverters):
     def _gate_weights(self, tensor: Any) -> tuple[np.ndarray, np.float32]:
         """The int8 matrix of one gate and its scale."""
         if tensor.tensor_idx < 0 or self.has_expr(tensor.tensor_idx) or not tensor.qnn_params:
-            raise tvm.error.OpNotImplemented("an integer LSTM whose weights are no int8 constants")
+            raise tvm.error.OpNotImplemented("an LSTM whose weights are no int8 constants")
         data = np.asarray(self.get_tensor_value(tensor))
         if data.dtype != np.int8 or data.ndim != 2 or tensor.qnn_params["scale"].value.numpy().size != 1:
-            raise tvm.error.OpNotImplemented("an integer LSTM whose weights are no int8 matrix of one scale")
+            raise tvm.error.OpNotImplemented("an LSTM whose weights are no int8 matrix of one scale")
         return data, scale_of(tensor)

@@ -35,10 +35,15 @@ class SvdfConverters(FunctionConverters):
         if x.qnn_params:
             return self._integer_svdf(op, weights, last, added.astype("int32"))
         made = relax.op.matmul(self.get_tensor_expr(x), relax.const(np.ascontiguousarray(weights.T), "float32"))
-        parts = relax.op.multiply(self.bb.emit(made), relax.const(last, "float32"))
-        ranks = self.bb.emit(relax.op.reshape(self.bb.emit(parts), [self._shape(x)[0], units, options.Rank()]))
-        total = relax.op.add(self.bb.emit(relax.op.sum(ranks, axis=-1)), relax.const(added, "float32"))
+        total = self._svdf_sums(self.bb.emit(made), last, added)
         return self.convert_fused_activation_function(total, options.FusedActivationFunction())
+
+    def _svdf_sums(self, features: Value, last: np.ndarray, bias: np.ndarray) -> Value:
+        """The units, float [batch, units], from the features of the one step; `last` are the time weights of that."""
+        parts = self.bb.emit(relax.op.multiply(features, relax.const(last, "float32")))
+        shape = [int(features.ty.shape.values[0]), len(bias), len(last) // len(bias)]
+        ranks = self.bb.emit(relax.op.reshape(parts, shape))
+        return self.bb.emit(relax.op.add(self.bb.emit(relax.op.sum(ranks, axis=-1)), relax.const(bias, "float32")))
 
     def _svdf_weights(self, features: Any, times: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """The weights of the features, and the time weights of the last step."""

@@ -1,5 +1,5 @@
 """What the code knows: the directive `table-of` with `boards`, `cores` or `operators`, and `list-of` with
-`tflite-quantized`, `tflite-float` or `onnx`, which lists the operators of these files that are read."""
+`tflite-quantized`, `tflite-float`, `tflite-hybrid` or `onnx`, which lists the operators of these files that are read."""
 
 from __future__ import annotations
 
@@ -132,6 +132,13 @@ def _traits(one: object) -> str:
     return ", ".join(text for trait, text in told.items() if getattr(one, trait))
 
 
+def hybrid() -> Sequence[str]:
+    """Operators of `.tflite` files that are read with float activations and int8 weights."""
+    from tvm_cascade.importers.tflite_hybrid import HYBRID
+
+    return sorted(HYBRID)
+
+
 def tflite(quantized: bool) -> Sequence[str]:
     """Operators of `.tflite` files that are read quantized and float, or only float."""
     from tvm_cascade.importers.from_tflite import supported_operators
@@ -156,6 +163,7 @@ TABLES: dict[str, Callable[[], Rows]] = {"boards": boards, "cores": cores, "oper
 LISTS: dict[str, Callable[[], Sequence[str]]] = {
     "tflite-quantized": lambda: tflite(quantized=True),
     "tflite-float": lambda: tflite(quantized=False),
+    "tflite-hybrid": hybrid,
     "onnx": onnx,
 }
 

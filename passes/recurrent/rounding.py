@@ -1,0 +1,53 @@
+"""Statements of recurrent layers of int8 weights and float activations: what a product reads is stored as int8 for that product
+(`passes.integer.hybrid`), or rather rounded to the real numbers for which such integers stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm_cascade.passes.integer.fixed_point import i32
+from tvm_cascade.passes.integer.hybrid import te_factors, te_rounded
+from tvm_cascade.passes.integer.statements import loop, sequence, store
+from tvm_cascade.passes.integer.untyped import Scalar, Value, tirx
+from tvm_cascade.passes.recurrent.functions import number
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How a layer of int8 weights computes: the scales of these, and whether activations have a zero point."""
+
+    asymmetric: bool
+    by_input: tuple[float, ...]  # of each gate
+    by_state: tuple[float, ...]
+    projection: float = 1.0
+
+
+class Rounder:
+    """Rounds vectors, with scratch of its own."""
+
+    def __init__(self, rounding: Rounding) -> None:
+        self.rounding = rounding
+        self.ends = tirx.decl_buffer((2,), "float32", "ends")  # smallest and largest element
+        self.factors = tirx.decl_buffer((3,), "float32", "factors")
+
+    def rounded(self, target: Value, extent: int, read: Callable[[Scalar], Scalar]) -> Value:
+        """Writes what the elements `read(i)` are rounded to into `target`, which may be what they are read from."""
+        low, high = self.ends[0], self.ends[1]
+        found = te_factors(low, high, self.rounding.asymmetric)
+        factors = [self.factors[k] for k in range(3)]
+
+        def wider(i: Scalar) -> Value:
+            return sequence(store(self.ends, 0, tirx.min(low, read(i))), store(self.ends, 1, tirx.max(high, read(i))))
+
+        return sequence(
+            *(store(self.ends, k, read(i32(0))) for k in range(2)),
+            loop("i", extent, wider),
+            *(store(self.factors, k, value) for k, value in enumerate(found)),
+            loop("i", extent, lambda i: store(target, i, te_rounded(read(i), factors, self.rounding.asymmetric))),
+        )
+
+
+def weight(element: Scalar, scale: float) -> Scalar:
+    """A weight as a real number: an int8 times its scale; floats as they are."""
+    return element if element.ty.dtype == "float32" else element.astype("float32") * number(scale)
