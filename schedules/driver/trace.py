@@ -62,11 +62,11 @@ def _packed(symbols: np.ndarray) -> tuple[list[int], list[Loop]]:
 def tandem_runs(symbols: np.ndarray) -> list[Loop]:
     """`symbols` as loops over ranges of itself, in order; greedy: the block whose repetitions cover most comes next."""
     n = len(symbols)
-    covered, period = np.ones(n, np.int64), np.ones(n, np.int64)
+    covered, period, place = np.ones(n, np.int64), np.ones(n, np.int64), np.arange(n)
     for p in range(1, min(_LONGEST_PERIOD, n // 2) + 1):
         same = symbols[p:] == symbols[:-p]
         stops = np.append(np.nonzero(~same)[0], len(same))
-        run = stops[np.searchsorted(stops, np.arange(len(same)))] - np.arange(len(same))
+        run = np.repeat(stops, np.diff(stops, prepend=-1))[: len(same)] - place[: len(same)]  # up to the next stop
         cover = np.where(run >= p, (run // p + 1) * p, 0)
         better = cover > covered[: len(cover)]
         covered[: len(cover)][better] = cover[better]

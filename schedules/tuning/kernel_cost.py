@@ -8,6 +8,7 @@ counts as `UNKNOWN_PASSES` iterations. Good enough to rank candidates for counti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tvm_cascade.schedules.tir import PrimFunc, collect, ir, tirx
@@ -29,46 +30,61 @@ class KernelCost:
 
 def kernel_cost(func: PrimFunc) -> KernelCost:
     """The analytic cost of one call of `func`."""
-    registers = {a.buffer for a in collect(func.body, tirx.AllocBuffer)}
-    walk = _Walk(registers)
+    walk = _Walk({hash(a.buffer) for a in collect(func.body, tirx.AllocBuffer)})
     instructions, code = walk.statement(func.body)
     entry = 8 + len(func.params)
     return KernelCost(instructions + entry, (code + entry) * _BYTES)
 
 
 class _Walk:
-    def __init__(self, registers: set[Any]) -> None:
+    """Adds up statements; `registers` are the hashes of local buffers."""
+
+    def __init__(self, registers: set[int]) -> None:
         self.registers = registers
 
     def statement(self, stmt: Any) -> tuple[float, float]:
         """Instructions that a statement executes, and instructions of its code."""
-        if isinstance(stmt, tirx.SeqStmt):
+        kind = type(stmt)
+        if kind is tirx.SeqStmt:
             parts = [self.statement(s) for s in stmt.seq]
             return sum(p[0] for p in parts), sum(p[1] for p in parts)
-        if isinstance(stmt, tirx.For):
+        if kind is tirx.For:
             passes = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else UNKNOWN_PASSES
             run, code = self.statement(stmt.body)
             return passes * (run + _LOOP), code + _LOOP + 2
-        if isinstance(stmt, tirx.IfThenElse):
+        if kind is tirx.IfThenElse:
             run, code = self.statement(stmt.then_case)
             other = self.statement(stmt.else_case)[1] if stmt.else_case is not None else 0.0
             return run + 2, code + other + 2
-        if isinstance(stmt, (tirx.Bind, tirx.BufferStore, tirx.Evaluate)):
-            stores = isinstance(stmt, tirx.BufferStore) and stmt.buffer not in self.registers
+        if kind in (tirx.Bind, tirx.BufferStore, tirx.Evaluate):
+            stores = kind is tirx.BufferStore and hash(stmt.buffer) not in self.registers
             each = self.value(stmt.value) + stores
             return each, each
         return 0.0, 0.0
 
     def value(self, value: Any) -> float:
         """Instructions of an expression, index arithmetic left out."""
-        if isinstance(value, _FREE):
+        kind = type(value)
+        if _free(kind):
             return 0.0
-        if isinstance(value, ir.TensorLoad):
-            return 0.0 if value.source in self.registers else 1.0
-        if isinstance(value, tirx.Cast):
+        if kind is ir.TensorLoad:
+            return 0.0 if hash(value.source) in self.registers else 1.0
+        if kind is tirx.Cast:
             return self.value(value.value)
-        if isinstance(value, ir.Call):
+        if kind is ir.Call:
             return 1.0 + sum(self.value(a) for a in value.args if not isinstance(a, str))
-        parts = [getattr(value, n) for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(value, n)]
+        parts = [getattr(value, n) for n in _operands(kind)]
         wide = "64" in str(getattr(value, "dtype", ""))
         return (_GENERAL if wide else 1.0) + sum(self.value(p) for p in parts)
+
+
+@cache
+def _free(kind: type) -> bool:
+    """Whether expressions of a type take no instruction."""
+    return issubclass(kind, _FREE)
+
+
+@cache
+def _operands(kind: type) -> list[str]:
+    """The fields of an operation that hold its operands."""
+    return [n for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(kind, n)]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 from random import Random
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.assemble import Layout
 from tvm_cascade.cascading.cuts import cuts_within, smallest_peak
-from tvm_cascade.cascading.layout_search import Search
+from tvm_cascade.cascading.layout_search import _PRICES, Leaders, Search
+from tvm_cascade.memory import Allocation
 from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
@@ -88,3 +91,29 @@ def test_lazy_searches_compute_few_costs() -> None:
         cuts = cuts_within(n, weight, least, price)
         assert cuts is not None and len(cuts) == 1 + n // longest
         assert len(asked) <= n
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_layouts_of_all_prices_come_of_few_searches(seed: int) -> None:
+    graph = random_graph(seed)
+    options = rows_alone(pixels=True, accumulators=True, stripes=True)
+    search = Search(AccessTables(graph, (), accumulators=True), range(len(graph.ops)), options)
+    for limit in (search.smallest - 1, search.smallest, search.smallest * 5 // 4):
+        every = {price: search._layout(limit, price) for price in _PRICES}
+        with patch.object(search, "_layout", wraps=search._layout) as asked:
+            assert {*search._of_prices(limit, _PRICES)} == {*every.values()} - {None}
+        assert asked.call_count <= (2 if len({*every.values()}) == 1 else len(_PRICES))
+
+
+def test_layouts_that_cannot_lead_are_not_searched() -> None:
+    graph = random_graph(3)
+    search = Search(AccessTables(graph, ()), range(len(graph.ops)), rows_alone())
+    leaders = Leaders(2)
+    assert leaders.worth(0) > 1 << 60
+    for peak in (30, 20):
+        leaders.add(Allocation((), peak, peak, False), search, Layout.one_by_one(1))
+    assert (leaders.worth(19), leaders.worth(20)) == (29, 0)
+    least, limits = search.smallest, set[int]()
+    with patch.object(search, "_layout", lambda limit, _: limits.add(limit)):
+        assert not [*search.layouts(least, least, lambda: least + 1)]
+    assert limits == {least, least + 1}

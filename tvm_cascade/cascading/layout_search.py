@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -222,22 +222,47 @@ class Search:
             forms.append(((self.least_exact if exact else self.least)(i, j), 0))
         return [f for f in forms if f[0] < ceiling]
 
-    def layouts(self, cap: int, least: int) -> Iterator[Layout]:
+    def layouts(self, cap: int, least: int, most: Callable[[], int]) -> Iterator[Layout]:
         """Layouts of at most `cap` live bytes, those of least work and overhead first, each once.
 
         An arena may be larger than its live bytes, above all where many outputs and inputs share memory. So some layouts
         stay further below the cap, and some have fewer segments. `least` are the fewest live bytes of any layout. Where the
-        cap is no more than that, layouts with somewhat more live bytes come last, since their arenas may be smaller.
+        cap is no more than that, layouts with somewhat more live bytes come last, since their arenas may be smaller: with
+        up to `most()` bytes, which is asked once the others have been tried.
         """
         seen: set[Layout] = set()
-        beyond = [least + least // n for n in _BEYOND] if cap <= least else []
         limits = (cap, (cap + least) // 2, (cap + 7 * least) // 8, least)
         usual = (limits, _PRICES) if self.size <= LARGE else ((cap, least), _FEW)
-        for limits, prices in (usual, (beyond[: None if self.size <= LARGE else 1], _FEW)):
-            layouts = [self._layout(limit, price) for limit in dict.fromkeys(limits) for price in prices]
-            fresh = {layout for layout in layouts if layout is not None} - seen
-            seen |= fresh
-            yield from sorted(fresh, key=self._sort_key)
+        yield from self._fresh(*usual, seen)
+        if cap <= least and (worth := most()) > least:
+            beyond = [min(least + least // n, worth) for n in _BEYOND[: None if self.size <= LARGE else 1]]
+            yield from self._fresh(beyond, _FEW, seen)
+
+    def _fresh(self, limits: Iterable[int], prices: Sequence[int], seen: set[Layout]) -> list[Layout]:
+        """The layouts within `limits` that are not in `seen`, which they join, those of least work and overhead first."""
+        fresh = {layout for limit in dict.fromkeys(limits) for layout in self._of_prices(limit, prices)} - seen
+        seen |= fresh
+        return sorted(fresh, key=self._sort_key)
+
+    def _of_prices(self, limit: int, prices: Sequence[int]) -> list[Layout]:
+        """The layouts of least overhead within `limit` bytes for ascending prices of a segment; empty where none fits.
+
+        Overhead and segments are two sums, so a layout that is best at two prices is best at all between them.
+        """
+        first, last = self._layout(limit, prices[0]), self._layout(limit, prices[-1])
+        if first is None or last is None:
+            return []
+        found, pending = [first, last], [(0, first, len(prices) - 1, last)]
+        while pending:
+            low, cheap, high, dear = pending.pop()
+            middle = (low + high) // 2
+            if cheap == dear or middle == low:
+                continue
+            between = self._layout(limit, prices[middle])
+            assert between is not None
+            found.append(between)
+            pending += [(low, cheap, middle, between), (middle, between, high, dear)]
+        return found
 
     def _layout(self, limit: int, price: int) -> Layout | None:
         """The layout of least work, then least overhead plus `price` a segment, within `limit` bytes; None if none fits."""
@@ -297,3 +322,12 @@ class Leaders:
     def beyond(self, lower_bound: int) -> bool:
         """Whether no layout whose arena has at least `lower_bound` bytes would be kept."""
         return len(self.first) == self.count and lower_bound >= self.first[-1][0].peak
+
+    def worth(self, bound: int) -> int:
+        """The most live bytes of a layout that is worth laying out, where no arena has fewer than `bound` bytes.
+
+        0 where one has no more already, so that none of the others is smaller.
+        """
+        if self.first and self.first[0][0].peak <= bound:
+            return 0
+        return self.first[-1][0].peak - 1 if len(self.first) == self.count else INFEASIBLE

@@ -384,11 +384,17 @@ def _layouts(
 ) -> Iterator[tuple[Search, Layout]]:
     """Layouts to try, best first: with rings in the dead part of dying inputs, then without, which may give smaller arenas.
 
-    The second kind is left out where none of them can be among the `leaders`.
+    The second kind is left out where none of them can be among the `leaders`, or smaller than the first.
     """
-    yield from ((search, layout) for layout in search.layouts(max(goal, least), least))
+
+    def of(search: Search, least: int) -> Iterator[tuple[Search, Layout]]:
+        def most() -> int:
+            return leaders.worth(0 if search.recompute else search.bound)
+
+        return ((search, layout) for layout in search.layouts(max(goal, least), least, most))
+
+    yield from of(search, least)
     if options.overlap and not search.recompute:
         plain = search.without_ring_constraints()
-        if not leaders.beyond(plain.bound):
-            least = plain.smallest
-            yield from ((plain, layout) for layout in plain.layouts(max(goal, least), least))
+        if leaders.worth(plain.bound) >= plain.bound:
+            yield from of(plain, plain.smallest)

@@ -58,7 +58,7 @@ def frontier_report(
     def tell(plan: Plan) -> None:
         progress(f"frontier: {plan.peak} bytes at {plan.macs / max(plan.baseline_macs, 1):.3f}x work")
 
-    plans: list[Plan] = []
+    plans = [chosen]  # first, as what is as good gives way to it
     known: Bounds | None = None
     with suppress(SearchStopped):
         if whole and not options.layerwise:
@@ -66,7 +66,6 @@ def frontier_report(
             plans += frontier(graph, more_work, tell)
             plans += frontier_in_groups(graph, options, tell)
         known = bounds(graph, options)
-    plans.append(chosen)
     best = undominated(plans, lambda p: (p.peak, p.macs))
     points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
     marks = tuple(any(op.kernels.channel_tiling is not None for op in p.graph.ops) for p in best)
