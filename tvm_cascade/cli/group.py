@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from tvm_cascade.cli import datasets, networks, projects, schemas, searches
+from tvm_cascade.cli import boards, datasets, networks, projects, schemas, searches
 from tvm_cascade.cli.guard import JsonGroup
 
 
@@ -37,7 +37,8 @@ for _command in (
     searches.order,
     searches.stages,
     searches.optimize,
-    projects.flash,
+    boards.flash,
+    boards.monitor,
     projects.compare,
     schemas.schema,
 ):

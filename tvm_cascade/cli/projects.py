@@ -1,4 +1,4 @@
-"""The commands on compiled projects, `run`, `export`, `bundle` and `flash`, and `doctor`, which checks this machine."""
+"""The commands on compiled projects, `run`, `export`, `bundle` and `compare`, and `doctor`, which checks this machine."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from tvm_cascade.cli.boards import LIST
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.options import FOLDER, NEW_FOLDER, PATH, option, require_new_file
 from tvm_cascade.micro.packages import KINDS
 from tvm_cascade.request import RunRequest
 from tvm_cascade.schema.comparison import Comparison
-from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Flashed, Run
+from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
 
 
 @click.command()
@@ -23,7 +24,9 @@ from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Flashed, Run
 @click.option("--inputs", type=PATH, help="An .npz with one array per input. [default: seeded random]")
 @option(RunRequest, "outputs", "Write the outputs to this .npz.", callback=require_new_file)
 @option(RunRequest, "check", "Compare with the reference kernels on this file.", metavar="MODEL")
-@option(RunRequest, "port", "Run on a real board, over a serial port (after `flash`).", metavar="DEVICE")
+@option(RunRequest, "port", "Run on a real board, over a serial port (after `flash`); without DEVICE the one that is plugged in.",
+        metavar="[DEVICE]", is_flag=False, flag_value="auto")  # fmt: skip
+@LIST
 @option(RunRequest, "timeout", "For the emulation [600], or for one answer of the board at --port, an inference included [60].",
         metavar="SECONDS")  # fmt: skip
 @prints(Run)
@@ -69,23 +72,6 @@ def bundle(directories: tuple[Path, ...], as_json: bool, **options: Any) -> None
 
     result = api.bundle(directories, **options)
     show(as_json, result.to_dict(), result.to_text())
-
-
-@click.command()
-@FOLDER
-@click.option("--board", metavar="B", help="Board by name or .json. [default: the board it was compiled for]")
-@click.option("--image", "kind", type=click.Choice(["serial", "application"]), default="serial", show_default=True,
-              help="serial: answers `run --port`; application: main.c as you have written it.")  # fmt: skip
-@click.option("--tool", metavar="T", help="pyocd, openocd or st-flash. [default: the first that is installed]")
-@click.option("--probe", metavar="SERIAL", help="Serial number of the debug probe, where several are plugged in.")
-@prints(Flashed)
-@guarded
-def flash(directory: Path, as_json: bool, **options: Any) -> None:
-    """Write the project in DIR to the board that is plugged in."""
-    from tvm_cascade.micro.flash import flash_folder
-
-    done = flash_folder(directory, **options)
-    show(as_json, {"elf": str(done.elf), "tool": done.tool}, f"{done.elf} written with {done.tool}")
 
 
 @click.command()

@@ -30,11 +30,15 @@ _PACKAGES = (  # distribution, what for, required
     ("scipy", "planning memory", True),
     ("xgboost", "learned cost models", True),
     ("tflite", "reading .tflite files", True),
+    ("jinja2", "the page of --report", True),
     ("onnx", "reading .onnx files", False),
     ("torch", "reading .pt2 files", False),
-    ("ai-edge-litert", "checking against the reference (--check)", False),
+    ("ai-edge-litert", "checking .tflite against the reference (--check)", False),
+    ("onnxruntime", "checking and quantizing .onnx", False),
+    ("torchao", "quantizing .pt2", False),
     ("matplotlib", "pictures as files", False),
-    ("pyserial", "running on real boards (--port)", False),
+    ("pillow", "folders of images as data", False),
+    ("pyserial", "real boards: --port, --list, monitor", False),
 )
 _DRIVER = "install NVIDIA's driver (libcuda.so.1); stages run on the CPU without"
 _TOOLKIT = f"{extras.remedy('nvidia-cuda-nvcc')}, or install the CUDA toolkit"

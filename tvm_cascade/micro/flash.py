@@ -11,6 +11,7 @@ from pathlib import Path
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board, list_boards, load_board
 from tvm_cascade.micro.board_files import find_board
+from tvm_cascade.micro.desk import seen
 from tvm_cascade.micro.image import Image, read_image
 from tvm_cascade.micro.toolchain import build_image, find_tool, run_tool
 
@@ -80,7 +81,7 @@ def flash_image(
     except subprocess.TimeoutExpired as expired:
         said = _complaint(_text(expired.stdout), _text(expired.stderr))
         raise ToolError(
-            f"{chosen} took longer than {timeout_s:g} s (its last words: {said}); is {board.name} plugged in?"
+            f"{chosen} took longer than {timeout_s:g} s (its last words: {said}); is {board.name} plugged in?{seen()}"
         ) from None
     if done.returncode != 0:
         said = _complaint(_text(done.stdout), _text(done.stderr))
@@ -106,8 +107,8 @@ def _advice(tool: str, board: Board, said: str, probe: str | None) -> str:
     if probe is None:
         return (
             f"is {board.name} plugged in? Where several probes are, --probe chooses one (`{_LISTS[tool]}` lists them)"
-        )
-    return f"is the probe {probe} plugged in? (`{_LISTS[tool]}` lists them)"
+        ) + seen()
+    return f"is the probe {probe} plugged in? (`{_LISTS[tool]}` lists them)" + seen()
 
 
 def choose_tool(board: Board, tool: str | None = None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from tvm_cascade.micro.arrays import read_inputs, save_arrays
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.compare_outputs import compare_with_reference, reference_tolerance, same_outputs
+from tvm_cascade.micro.desk import resolve_port
 from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.image import METADATA, Image, host_records, read_image
 from tvm_cascade.micro.reference import Expected, reference_outputs
@@ -46,6 +47,8 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
     """One inference of every network in `folder` on the inputs `given`; see `tvm_cascade.run`."""
     image = read_image(folder)
     _refuse(image, asked)
+    if asked.port is not None:
+        asked = replace(asked, port=resolve_port(asked.port))
     feed = read_inputs(image, given)
     where = asked.port or asked.board or image.board
     board = None if where == "host" else find_board(folder, asked.board or image.board)

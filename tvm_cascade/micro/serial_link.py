@@ -10,6 +10,7 @@ outputs have a second, end-to-end check (see `serial_run`).
 
 from __future__ import annotations
 
+import codecs
 import errno
 import struct
 import sys
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from tvm_cascade import extras
 from tvm_cascade.errors import ToolError, UsageError
+from tvm_cascade.micro.desk import listed, serial_ports
 
 if TYPE_CHECKING:
     from serial import Serial
@@ -97,6 +99,52 @@ def _decode(raw: bytes) -> tuple[int, int, bytes] | None:
     return content[0], content[1], content[2:]
 
 
+class TextReader:
+    """Reads text out of a stream of bytes in which frames may occur: those with text or a status are told, others are not."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()  # since the last flag, which may have begun a frame
+        self._opened = False  # whether there was one
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two parts
+
+    def feed(self, data: bytes) -> str:
+        """The text in received bytes; with no bytes at all, what was held as the beginning of a frame that did not end."""
+        if not data:
+            return self._released() if self._held else ""
+        made = ""
+        for byte in data:
+            if byte != FLAG:
+                self._held.append(byte)
+                continue
+            frame = _decode(bytes(self._held)) if self._opened else None
+            if frame is not None:
+                made += _told(frame)
+                self._held.clear()
+                self._opened = False  # this flag was its last
+            else:
+                made += self._released()
+                self._opened = True
+        if (not self._opened and self._held) or len(self._held) > _MAX_ENCODED:
+            made += self._released()
+        return made
+
+    def _released(self) -> str:
+        flag = bytes((FLAG,)) if self._opened else b""
+        text = self._characters.decode(flag + bytes(self._held))
+        self._held.clear()
+        self._opened = False
+        return text
+
+
+def _told(frame: tuple[int, int, bytes]) -> str:
+    kind, _, payload = frame
+    if kind == TEXT | REPLY:
+        return payload.decode("ascii", "replace")
+    if kind == EXIT | REPLY and len(payload) == 4:
+        return f"[the firmware has ended with status {struct.unpack('<I', payload)[0]}]\n"
+    return ""
+
+
 class SerialLink:
     """Requests to a board over a serial port such as /dev/ttyACM0 or COM3; a context manager.
 
@@ -153,6 +201,25 @@ class SerialLink:
                 return answer
             attempt += 1
         raise LinkError(f"{self.port}: {self._diagnosis()} (no answer in {patience:g} s)")
+
+    def listen(self, seconds: float | None = None) -> Iterator[str]:
+        """What the board sends, as text, for ever or for so many seconds: what its own program writes, and what the
+        serial image of a project says unasked (the report of a fault, the status with which it has ended).
+
+        Opens the port again where the device vanishes and comes back.
+        """
+        reader = TextReader()
+        end = None if seconds is None else time.monotonic() + seconds
+        while end is None or time.monotonic() < end:
+            if self._device is None and not self._reopen():
+                continue
+            try:
+                text = reader.feed(self._read())
+            except OSError:
+                self._close()
+                continue
+            if text:
+                yield text
 
     def _diagnosis(self) -> str:
         """A guess why there is no answer, from the bytes that came instead."""
@@ -234,12 +301,6 @@ class SerialLink:
             self._device = None
 
 
-def list_ports() -> tuple[str, ...]:
-    """The ports of what is plugged in, each with its description, such as "/dev/ttyACM0 (STM32 STLink)"."""
-    found = extras.load("pyserial", ".tools.list_ports").comports()
-    return tuple(f"{p.device} ({p.description})" for p in sorted(found) if p.vid is not None)
-
-
 def _why_not(port: str, error: OSError) -> str:
     """Why a port cannot be opened, and what helps."""
     taken = (errno.EBUSY, errno.EAGAIN, *((errno.EACCES,) if sys.platform == "win32" else ()))
@@ -255,5 +316,5 @@ def _why_not(port: str, error: OSError) -> str:
             "or unlock it once with `sudo chmod a+rw`"
         )
     if error.errno == errno.ENOENT:
-        return f"no such device; serial ports here: {', '.join(list_ports()) or 'none, is the board plugged in?'}"
+        return f"no such device; serial ports here: {listed(serial_ports())}"
     return error.strerror or str(error)

@@ -1,0 +1,71 @@
+"""The commands for boards on the desk, `flash` and `monitor`, and the option `--list`, which shows what is plugged in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tvm_cascade.cli.guard import guarded, show
+from tvm_cascade.cli.json_option import prints
+from tvm_cascade.cli.options import FOLDER
+from tvm_cascade.cli.progress_bar import lifted
+from tvm_cascade.messages import printable, printable_lines
+from tvm_cascade.schema.projects import Flashed
+
+
+def _list(context: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        _show_ports()
+        context.exit()
+
+
+@guarded
+def _show_ports() -> None:
+    from tvm_cascade.micro.desk import serial_ports
+
+    ports = serial_ports()
+    show(False, {}, "\n".join(map(str, ports)) or "no serial port over USB: is the board plugged in?")
+
+
+LIST = click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list,
+                    help="List the boards that are plugged in, and do nothing else.")  # fmt: skip
+
+
+@click.command()
+@FOLDER
+@click.option("--board", metavar="B", help="Board by name or .json. [default: the board it was compiled for]")
+@click.option("--image", "kind", type=click.Choice(["serial", "application"]), default="serial", show_default=True,
+              help="serial: answers `run --port`; application: main.c as you have written it.")  # fmt: skip
+@click.option("--tool", metavar="T", help="pyocd, openocd or st-flash. [default: the first that is installed]")
+@click.option("--probe", metavar="SERIAL", help="Serial number of the debug probe, where several are plugged in.")
+@LIST
+@prints(Flashed)
+@guarded
+def flash(directory: Path, as_json: bool, **options: Any) -> None:
+    """Write the project in DIR to the board that is plugged in."""
+    from tvm_cascade.micro.flash import flash_folder
+
+    done = flash_folder(directory, **options)
+    show(as_json, {"elf": str(done.elf), "tool": done.tool}, f"{done.elf} written with {done.tool}")
+
+
+@click.command()
+@click.argument("device", required=False, default="auto")
+@click.option("--baud", type=click.IntRange(1), default=115200, show_default=True, help="Speed of the port.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="End then. [default: at Ctrl-C]")
+@LIST
+@guarded
+def monitor(device: str, baud: int, seconds: float | None) -> None:
+    """Print what a board sends over its serial port DEVICE; without DEVICE, over that of the one that is plugged in.
+
+    A board that holds the serial image of a project says nothing by itself, except where it has faulted or ended.
+    """
+    from tvm_cascade.micro.desk import resolve_port
+    from tvm_cascade.micro.serial_link import SerialLink
+
+    with SerialLink(resolve_port(device), baud) as link, lifted():
+        click.echo(printable(f"{link.port} at {baud} baud"), err=True)
+        for text in link.listen(seconds):
+            click.echo(printable_lines(text.replace("\r", "").expandtabs(4)), nl=False)

@@ -1,0 +1,63 @@
+"""Boards on the desk: the serial ports of what is plugged in over USB, by pyserial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_cascade import extras
+from tvm_cascade.errors import MissingToolError, UsageError
+
+AUTO = "auto"  # in place of a port: that of the one board that is plugged in
+# USB vendors of debug probes, whose serial number is what `flash --probe` takes
+_PROBES = {0x0483: "ST-Link", 0x0D28: "CMSIS-DAP", 0x1366: "J-Link", 0x1FC9: "CMSIS-DAP", 0x03EB: "CMSIS-DAP"}
+
+
+@dataclass(frozen=True, slots=True)
+class SerialPort:
+    """A serial port of a device that is plugged in."""
+
+    device: str  # /dev/ttyACM0, COM3
+    description: str
+    serial_number: str = ""  # of the device; "" where it has none
+    probe: str = ""  # kind of debug probe; "" where it is none, or not known
+
+    def __str__(self) -> str:
+        number = f", serial number {self.serial_number}" if self.serial_number else ""
+        return f"{self.device} ({self.description}{f', {self.probe}' if self.probe else ''}{number})"
+
+
+def serial_ports() -> tuple[SerialPort, ...]:
+    """The ports of what is plugged in over USB, sorted; raises `MissingToolError` without pyserial."""
+    found = extras.load("pyserial", ".tools.list_ports").comports()
+    return tuple(
+        SerialPort(p.device, p.description or "", p.serial_number or "", _PROBES.get(p.vid, ""))
+        for p in sorted(found)
+        if p.vid is not None
+    )
+
+
+def listed(ports: tuple[SerialPort, ...]) -> str:
+    """The ports in one sentence's part; "none" where there are none."""
+    return ", ".join(map(str, ports)) or "none, is the board plugged in?"
+
+
+def seen() -> str:
+    """What is plugged in, for the end of a message; empty where nothing is, or where pyserial is missing."""
+    try:
+        ports = serial_ports()
+    except MissingToolError:
+        return ""
+    return f"; plugged in: {listed(ports)}" if ports else ""
+
+
+def resolve_port(port: str) -> str:
+    """`port`, or where it is `auto` the port of the one board that is plugged in.
+
+    Raises `UsageError`, with a list of what is plugged in, where that is no board or more than one.
+    """
+    if port != AUTO:
+        return port
+    ports = serial_ports()
+    if len(ports) != 1:
+        raise UsageError(f"which serial port? Plugged in: {listed(ports)}")
+    return ports[0].device
