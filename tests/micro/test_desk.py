@@ -21,10 +21,12 @@ from tvm_cascade.micro.desk import resolve_port, serial_ports
 from tvm_cascade.micro.flash import flash_image
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.serial_link import EXIT, FLAG, REPLY, TEXT, SerialLink, TextReader, encode
+from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 
 NUCLEO = ("/dev/ttyACM0", 0x0483, "STM32 STLink", "066DFF525750")
 PICO = ("/dev/ttyACM1", 0x2E8A, "Pico", None)
+SAMPLES = Path(__file__).parents[2] / "docs" / "_samples"
 Plug = Callable[..., None]
 
 
@@ -84,7 +86,7 @@ def test_a_port_that_is_missing(
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "which serial port? Plugged in: none, is the board plugged in?" in done.stderr
     plug(NUCLEO)
-    with pytest.raises(UsageError, match="no such device; serial ports here: /dev/ttyACM0 .*066DFF525750"):
+    with pytest.raises(UsageError, match=r"no such device; serial ports here: /dev/ttyACM0 .*066DFF525750"):
         SerialLink("/dev/no-such-port").__enter__()
     program = tmp_path / "pyocd"
     program.write_text("#!/bin/sh\necho no probe found >&2\nexit 1\n")
@@ -129,3 +131,13 @@ def test_monitor_prints_what_comes() -> None:
     finally:
         os.close(near)
         os.close(far)
+
+
+@pytest.mark.parametrize("name", ["nucleo_f446re", "nrf52_dk"])
+def test_boards_of_the_site_link(name: str, tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
+    """The files that "Your first real board" shows: a serial image and an application are linked for them."""
+    board = load_board(SAMPLES / f"{name}.json")
+    assert board.uart is not None and board.flash_tool is not None and board.qemu_machine is None
+    image = write_image(tmp_path / "p", (toy,), BuildOptions(get_core("cortex-m4"), board))
+    for kind in ("serial", "application"):
+        assert build_image(image, board, kind).elf.is_file()
