@@ -18,6 +18,7 @@ import numpy as np
 from tvm_cascade.cascading import Plan
 from tvm_cascade.cascading.memories import in_memories, joined
 from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.machine import require_size
 from tvm_cascade.memory import Placement, PlacementProblem, place
 from tvm_cascade.memory.validate_placement import validate_placement
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
@@ -55,7 +56,11 @@ def plan_in_memories(
     ------
     InfeasibleError
         No plan has a placement; the error is that of the plan that lacks the fewest bytes.
+    UsageError
+        A memory without a size.
     """
+    for ram in request.memory:
+        require_size(ram)
     best: _Placed | None = None
     known: list[Plan] = []
     error: InfeasibleError | None = None

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvm_cascade import checks, pipeline
+from tvm_cascade import checks
 from tvm_cascade.api_searches import Model, Progress, optimize, order, silent, stages
 from tvm_cascade.comparison import compare
-from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.keywords import CompileKeywords, PlanKeywords, QuantizeKeywords, ValidateKeywords, takes
-from tvm_cascade.passes.candidates.candidate import KernelSource
-from tvm_cascade.passes.choose_variants import flash_of
+from tvm_cascade.planning import plan_model
 from tvm_cascade.report.commands import commands_of
 from tvm_cascade.request import (
     COMPILE_OPTIONS,
@@ -38,8 +36,6 @@ from tvm_cascade.request import (
     request_of,
 )
 from tvm_cascade.results import CompileResult, PlanResult
-from tvm_cascade.schedules.tuning.tune import with_shipped
-from tvm_cascade.search_monitor import SearchMonitor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -79,7 +75,8 @@ def plan(
     model : path or IRModule
         A `.tflite`, `.onnx` or `.pt2` file, or a module as `load` returns it.
     target : str
-        The core whose alignment and kernels (their scratch) are planned for, as in `compile` for the same target.
+        The core whose alignment and kernels (their scratch) are planned for, as in `compile` for the same target; or a
+        microcontroller or board by name, with its core, memories and clock (`tvm-cascade targets`).
     sram : int or str, optional
         Cap on the arena, in bytes or as "64KiB"; None plans the smallest arena at no extra multiply-accumulates, within
         `max_time`.
@@ -107,9 +104,14 @@ def plan(
     time_limit : float, optional
         Seconds after which searches end with the best plan so far (`limited`); None: results do not depend on the machine.
     memory, objective : str or Ram, or several, optional, and str
-        Memories that blocks may lie in, fastest first ("NAME=SIZE[:CYCLES_PER_BYTE]"); the least of "time" or "bytes".
+        Memories that blocks may lie in, fastest first ("NAME=SIZE[:CYCLES_PER_BYTE]", or "NAME" of the machine's); the
+        least of "time" or "bytes". None, and no cap: those of the machine that `target` names, where it has several.
     clock : int or str, optional
-        Hz of the core, or "168MHz": estimated cycles are told in milliseconds too.
+        Hz of the core, or "168MHz": estimated cycles are told in milliseconds too. None: that of the machine.
+    watts : float, optional
+        What the core draws at this clock: the energy of an inference is told too. None: what the machine draws at its own.
+    flash_wait : float, optional
+        Cycles of a byte that is read from flash, beside the arithmetic. None: those of the machine, or none.
 
     Raises
     ------
@@ -120,21 +122,7 @@ def plan(
     UsageError
         An unknown option, or a value that an option cannot have.
     """
-    return _plan(model, request_of(target, options, PLAN_OPTIONS), progress)
-
-
-def _plan(model: Model, request: Request, progress: Progress) -> PlanResult:
-    """The plan of a request, described with its whole frontier."""
-    started, target = time.perf_counter(), request.target
-    core, counts = kernel_target(target, get_core(target).backend), with_shipped(request.kernels.database)
-    loaded = pipeline.load(model, request.load, progress)
-    with SearchMonitor(request.plan.time_limit) as limit:
-        planned = pipeline.plan(loaded, request.plan.within_ram(), KernelSource(core, counts), progress)
-        made = planned.prepared
-        flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
-        told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=flash)
-    commands = commands_of(model, request, told.frontier, told.peak_bytes)
-    return replace(told, limited=limit.limited, commands=commands, clock=request.time.clock)
+    return plan_model(model, request_of(target, options, PLAN_OPTIONS), progress)
 
 
 @takes(CompileKeywords, LoadRequest, PlanRequest, TimeRequest, KernelRequest, EmitRequest)
@@ -183,17 +171,19 @@ def compile(
         As in `plan`.
     """
     from tvm_cascade import compilation
+    from tvm_cascade.micro.machines import on_board, with_core
 
     started, folder = time.perf_counter(), checks.path("output", output)
-    request = request_of(target, options, COMPILE_OPTIONS)
+    asked = request_of(target, options, COMPILE_OPTIONS)
     compilation.require_free(folder)
+    request, _machine = with_core(asked)
     build = compilation.build_options(request)
-    request = compilation.on_board(request, build) if request.plan.memory else request
+    request = on_board(request, build.board)
     made, written = compilation.project(model, folder, request, build, progress)
     build.cache.trim()
     result = compilation.describe_project(made.told, request, folder, build, written, time.perf_counter() - started)
     if request.emit.report is not None:
-        _write_report(result, model, request)
+        _write_report(result, model, asked)
     return result
 
 

@@ -195,7 +195,7 @@ _TAKEN = ("arena", "bss", "comment", "data", "flash", "heap", "rodata", "stack",
 
 
 def memories(option: str, value: Any) -> tuple[Ram, ...]:
-    """Memories, fastest first: each a `Ram`, or a text NAME=SIZE or NAME=SIZE:CYCLES_PER_BYTE."""
+    """Memories, fastest first: each a `Ram`, or a text NAME=SIZE or NAME=SIZE:CYCLES_PER_BYTE, or NAME of the board's."""
     given = () if value is None else (value,) if isinstance(value, (str, Ram)) else value
     if not isinstance(given, Sequence):
         raise refusal(option, value, "give NAME=SIZE or NAME=SIZE:CYCLES_PER_BYTE, once for every memory")
@@ -212,16 +212,19 @@ def _memory(option: str, value: Any) -> Ram:
         name, _, rest = value.partition("=")
         size_, _, cost = rest.partition(":")
         cost = cost if ":" in rest else 1.0
-    if not isinstance(name, str) or not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name) or not size_:
+        size_ = size_ if "=" in value else None
+    named = isinstance(name, str) and re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name) is not None
+    if not isinstance(name, str) or not named or size_ == "":
         raise refusal(option, str(value), "give NAME=SIZE or NAME=SIZE:CYCLES_PER_BYTE, with a size above 0")
     if name.lower() in _TAKEN:
         raise refusal(option, str(value), f"a section of the image is called {name}; give the memory another name")
     try:
         cycles = float(cost)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        cycles = 0.0
-    capacity = size(option, size_)
-    if not 0 < cycles < inf or not capacity:
+        cycles = -1.0
+    capacity = None if size_ is None else size(option, size_)
+    free = cycles == 0 and isinstance(value, Ram)  # of a board whose file says that accesses wait for nothing
+    if not (0 < cycles < inf or free) or capacity == 0:
         raise refusal(option, str(value), "give a size and cycles a byte that are above 0")
     return Ram(name, capacity, cycles, value.address if isinstance(value, Ram) else None)
 

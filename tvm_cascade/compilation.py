@@ -15,9 +15,9 @@ from tvm_cascade.cache import NO_CACHE, Cache, cache_folder
 from tvm_cascade.compiled import Compiled, keep, key_of, read
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.errors import InfeasibleError, UsageError
-from tvm_cascade.machine import Ram
 from tvm_cascade.micro import firmware
 from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.cost import Cost
 from tvm_cascade.micro.count import counter_of, require_counter
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.micro.total_ram import RamExceededError
@@ -43,7 +43,7 @@ def build_options(request: Request) -> BuildOptions:
     Raises `UsageError` for a board that cannot run the target, or an option that the target does not support;
     `MissingToolError` without the target's compiler.
     """
-    target, board = get_core(request.target), request.emit.board
+    target, board = get_core(request.target), request.emit.board  # a machine's name is resolved by then (`with_core`)
     if request.plan.memory and target.name == "host":
         raise UsageError("--memory names the RAMs of a board: compile for a --target, or without it")
     if request.plan.memory and request.emit.ram_weights:
@@ -68,23 +68,6 @@ def build_options(request: Request) -> BuildOptions:
     return BuildOptions(target, made_for, request.emit.optimise, backend, cache, ram)
 
 
-def on_board(request: Request, build: BuildOptions) -> Request:
-    """The request with the addresses of the board's memories that it names.
-
-    Raises `UsageError` for a memory that the board lacks, or that is smaller than what the network may take of it.
-    """
-    known = build.board.memories if build.board else {}
-    placed: list[Ram] = []
-    for ram in request.plan.memory:
-        if ram.name not in known:
-            names = ", ".join(known) or "none that its file names"
-            raise UsageError(f"--memory {ram.name}: board {build.board.name if build.board else 'host'} has {names}")
-        if ram.capacity is None or ram.capacity > known[ram.name].bytes:
-            raise UsageError(f"--memory {ram}: the board's {ram.name} has {known[ram.name].bytes} bytes")
-        placed.append(replace(ram, address=known[ram.name].origin))
-    return replace(request, plan=replace(request.plan, memory=tuple(placed)))
-
-
 def plan_for(
     loaded: pipeline.Loaded, request: Request, build: BuildOptions, started: float, progress: Progress
 ) -> tuple[pipeline.Planned, PlanResult]:
@@ -93,7 +76,8 @@ def plan_for(
         planned = _planned(loaded, request, build, progress)
         progress(f"{loaded.name}: replaying the plan on simulated memory")
         pipeline.replay(planned.plan, planned.options.alignment)
-        told = pipeline.describe(planned, loaded, started, progress, whole=request.emit.report is not None)
+        whole = request.emit.report is not None
+        told = pipeline.describe(planned, loaded, started, progress, whole=whole, flash_wait=request.time.flash_wait)
     return planned, replace(told, limited=limit.limited)
 
 
@@ -194,9 +178,11 @@ def write_project(
         if kept := firmware.keep_users_files(old, new, written[0].network):
             progress(f"{made.told.name}: kept your {', '.join(kept)}")
 
+    clock = None if request.time.clock is None else int(request.time.clock)
+    cost = Cost(made.told.cycles, clock, request.time.watts)
     with publish(folder, keep) as staging:
         hook, plan = request.emit.hook, made.told.plan
-        written.append(firmware.write(staging, made.emitted, plan, options, build, hook, progress))
+        written.append(firmware.write(staging, made.emitted, plan, options, build, hook, progress, cost))
     return written[0]
 
 
@@ -214,7 +200,7 @@ def describe_project(
     told: PlanResult, request: Request, folder: Path, build: BuildOptions, written: firmware.Written, seconds: float
 ) -> CompileResult:
     """The `CompileResult` of a plan and of the project that was written for it; `seconds` is the whole time."""
-    plan: dict[str, Any] = vars(told) | {"seconds": seconds, "clock": request.time.clock}
+    plan: dict[str, Any] = vars(told) | {"seconds": seconds, "clock": request.time.clock, "watts": request.time.watts}
     return CompileResult(
         **plan,
         folder=folder,

@@ -21,7 +21,7 @@ from tvm_cascade.micro.firmware import Emitted
 from tvm_cascade.micro.host import HostProgram
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.records import from_json, to_json
-from tvm_cascade.request import Request, TimeRequest
+from tvm_cascade.request import Request
 from tvm_cascade.results import PlanResult
 
 _EXTERNAL = b"location"  # in an ONNX file whose weights are in other files
@@ -59,7 +59,7 @@ def key_of(model: str | Path | IRModule, request: Request, cache: Cache) -> str 
     if Path(model).suffix == ".onnx" and _EXTERNAL in content:
         return None
     plan, emit = replace(request.plan, time_limit=None), replace(request.emit, board=None)
-    options = replace(request, plan=plan, time=TimeRequest(), emit=emit)
+    options = replace(request, plan=plan, time=replace(request.time, clock=None), emit=emit)
     used = [package_version(package) for package in ("onnx", "tflite", "flatbuffers", "scipy")]  # readers; small arenas
     return Cache.key("compiled", [sys.version, *used, Path(model).name, content, repr(options), counts])
 

@@ -44,6 +44,8 @@ class PlanKeywords(ValidateKeywords, total=False):
     """Keywords of `plan` other than the model and the target."""
 
     clock: int | str | None
+    watts: float | None
+    flash_wait: float | None
 
 
 class CompileKeywords(PlanKeywords, total=False):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvm_cascade.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Ram:
@@ -12,7 +14,9 @@ class Ram:
     name: str = (
         ""  # that of its section in the linked image; "" for the one memory of a plan that names none, the arena
     )
-    capacity: int | None = None  # bytes that the network may take; None: as many as it likes
+    capacity: int | None = (
+        None  # bytes that the network may take; None: as many as it likes, or as the board's file says
+    )
     cycles_per_byte: float = 1.0  # beside the arithmetic, of a byte that a kernel reads or writes
     address: int | None = None  # of its first byte on the board; None: not known
 
@@ -23,7 +27,16 @@ class Ram:
 
     def __str__(self) -> str:
         """As `--memory` takes it."""
-        return f"{self.name}={self.capacity}:{self.cycles_per_byte:g}"
+        return self.name if self.capacity is None else f"{self.name}={self.capacity}:{self.cycles_per_byte:g}"
 
 
 ARENA = Ram()
+
+
+def require_size(ram: Ram) -> None:
+    """Raise `UsageError` for a memory of which nobody says how large it is."""
+    if ram.capacity is None:
+        raise UsageError(
+            f"--memory {ram.name}: how large is it? Give {ram.name}=SIZE, or a --target whose file names it "
+            "(tvm-cascade targets)"
+        )

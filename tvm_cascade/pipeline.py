@@ -45,6 +45,7 @@ from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.multiply_add import joins_products, with_joined_products
 from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.schedules.tuning.counting import Counter
+from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.tensor_spec import Cut, IoSpec, graph_io
 
@@ -182,15 +183,19 @@ def describe(
     progress: Progress,
     whole: bool,
     flash: tuple[int, int] | None = None,
+    flash_wait: float | None = None,
 ) -> PlanResult:
-    """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` is bytes of weights and of code."""
+    """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` is bytes of weights and of code.
+
+    `flash_wait` is cycles of a byte that is read from flash, beside the arithmetic.
+    """
     chosen, options, name = planned.candidate, planned.options, loaded.name
     estimator = planned.prepared.estimator()
     report = frontier_report(
         chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"), estimator
     )
     rewritten = chosen.rewritten
-    operators = with_waits(report.operators, chosen.waits)
+    operators = with_waits(with_waits(report.operators, chosen.waits), flash_waits(planned, flash_wait))
     return PlanResult(
         name,
         chosen.plan,
@@ -208,6 +213,14 @@ def describe(
         flash=flash,
         suggestions=suggestions(chosen.plan, options, loaded.storable),
     )
+
+
+def flash_waits(planned: Planned, cycles_per_byte: float | None) -> tuple[float, ...]:
+    """By operator, the cycles that reads from flash wait; empty where they cost nothing."""
+    if not cycles_per_byte:
+        return ()
+    moved = TrafficCounter(planned.prepared.core).count_flash(planned.plan, planned.prepared.kernels_of(planned.plan))
+    return tuple(float(n) * cycles_per_byte for n in moved)
 
 
 def replay(plan: Plan, alignment: int) -> None:

@@ -109,7 +109,13 @@ class TimeRequest(Asked):
     """What a plan's time is told by; no plan depends on it."""
 
     clock: Annotated[int | str | None, checks.optional(checks.frequency)] = (
-        None  # of the core, in Hz; None: cycles only
+        None  # of the core, in Hz; None: that of the board's file, or cycles only
+    )
+    watts: Annotated[float | None, checks.optional(checks.number(float, 0.0, 1e6, "watts", above=True))] = (
+        None  # that the core draws at the clock; None: the board's file at its own clock, or not known
+    )
+    flash_wait: Annotated[float | None, checks.optional(checks.number(float, 0.0, 1e6, "cycles"))] = (
+        None  # cycles of a byte that is read from flash, beside the arithmetic; None: the board's file, or none
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tvm_cascade.cascading import Bounds, Plan
 from tvm_cascade.report.estimate import Estimate, frontier_table, total
-from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers, milliseconds
+from tvm_cascade.report.layers import Layer, energy, layer_rows, layer_table, layers, milliseconds
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import (
     above,
@@ -46,6 +46,7 @@ class PlanResult:
     suggestions: tuple[str, ...] = field(default=(), kw_only=True)  # options that would save RAM, and how much
     operators: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the plan, by operator
     clock: int | None = field(default=None, kw_only=True)  # of the core, in Hz
+    watts: float | None = field(default=None, kw_only=True)  # that the core draws at this clock
     commands: tuple[str, ...] = field(default=(), kw_only=True)  # command lines that get the plans of the frontier
     limited: bool = field(
         default=False, kw_only=True
@@ -83,6 +84,11 @@ class PlanResult:
         return None if self.clock is None else milliseconds(self.cycles, self.clock)
 
     @property
+    def millijoules(self) -> float | None:
+        """Estimated energy of one inference; None without a clock and what the core draws at it."""
+        return None if self.clock is None else energy(self.cycles, self.clock, self.watts)
+
+    @property
     def layers(self) -> tuple[Layer, ...]:
         """What every operator costs, in execution order."""
         return tuple(layers(self.plan, self.operators)) if self.operators else ()
@@ -103,6 +109,7 @@ class PlanResult:
             "estimated": self.estimate.to_dict(),
             "cycles": self.cycles,
             "milliseconds": self.milliseconds,
+            "millijoules": self.millijoules,
             "layers": layer_rows(self.layers),
             "frontier": self._points(),
             "regions": region_rows(plan),
@@ -156,6 +163,8 @@ class PlanResult:
             parts += ["", "kept: " + ", ".join(f"{name} ({exact})" for name, exact in self.candidates.items())]
         if self.operators:
             parts += ["", layer_table(self.layers, self.clock)]
+        if self.millijoules is not None:
+            parts += [f"{self.millijoules} mJ of energy at {self.watts:g} W (est.)"]
         if self.estimates:
             parts += ["", frontier_table(self.plan, self.estimate, self.frontier, self.estimates, self.in_groups)]
         if self.suggestions:

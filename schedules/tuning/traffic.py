@@ -44,11 +44,24 @@ class TrafficCounter:
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> np.ndarray:
         """Bytes of one inference: `[operator, 0 read or 1 written, buffer of plan.problem]`; `kernels` as in `PlanCounter`."""
-        self._kept += kernels
         alone = apart(plan)
-        driver, named = driver_of(alone, kernels)
-        functions = {name: self._function(func) for name, func in named.items()}
         columns = {use.ram.label: k for k, use in enumerate(alone.memories)}
+        total = self._moved(alone, kernels, columns)
+        for s, segment in enumerate(plan.segments):
+            for operator, steps in Tally(segment.trace).items() if segment.state_bytes else ():
+                if operator >= 0:  # a step reads its counter and writes it
+                    total[operator, :, columns[Ram(f"state {s}").label]] += _COUNTER * steps
+        return total
+
+    def count_flash(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> np.ndarray:
+        """Bytes of one inference that each operator reads from flash: weights, and tables that its kernels read."""
+        return self._moved(plan, kernels, {"flash": 0})[:, READ, 0]
+
+    def _moved(self, plan: Plan, kernels: Sequence[BuiltKernel | None], columns: Mapping[str, int]) -> np.ndarray:
+        """Bytes `[operator, read or written, column]` through the driver's pointers that have a column."""
+        self._kept += kernels
+        driver, named = driver_of(plan, kernels)
+        functions = {name: self._function(func) for name, func in named.items()}
         total = np.zeros((len(plan.graph.ops), 2, len(columns)))
         counter = Counter(self.target.core)
 
@@ -60,10 +73,6 @@ class TrafficCounter:
 
         for operator, weight, part, env in each_step(driver, read):
             total[operator] += weight * taken(part, env)
-        for s, segment in enumerate(plan.segments):
-            for operator, steps in Tally(segment.trace).items() if segment.state_bytes else ():
-                if operator >= 0:  # a step reads its counter and writes it
-                    total[operator, :, columns[Ram(f"state {s}").label]] += _COUNTER * steps
         return total
 
     def _function(self, func: PrimFunc) -> _Function:

@@ -38,6 +38,7 @@ CALLS = {  # of every command with --json, its arguments: {project} and {second}
     ],
     "quantize": ["{floats} --data {samples} -o {new}.onnx"],
     "run": ["{project}", "{project} --board host --check {model}"],
+    "targets": [""],
     "stages": ["{model} --target cuda", "{model} --target llvm --emit {new}"],
     "validate": ["{model} --data {data}"],
 }

@@ -83,6 +83,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "keywords": set(),
     "compiled": {"cascading", "cores", "micro", "results"},
     "compilation": ALGORITHMS | {"compiled", "report", "results", "schedules", "passes", "pipeline", "micro"},
+    "planning": {"cores", "schedules", "passes", "pipeline", "report", "results", "micro"},
     "results": {"cascading", "report"},
 }
 NO_TVM = ALGORITHMS | BASE | {"tensor_spec", "report", "registration", "results", "cli", "keywords"}

@@ -76,7 +76,7 @@ def test_what_cannot_fit_says_how_many_bytes_are_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["m", "m=0", "m=1KiB:0", "m=1KiB:nan", "m=1KiB:x", "2m=1KiB", "stack=1KiB", ["m=1KiB"] * 2]
+    "wrong", ["m=", "m=0", "m=1KiB:0", "m=1KiB:nan", "m=1KiB:x", "2m=1KiB", "stack=1KiB", ["m=1KiB"] * 2]
 )
 def test_mistakes(wrong: object) -> None:
     with pytest.raises(UsageError, match="--memory"):

@@ -10,7 +10,16 @@ import click
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.option_file import EPILOG, PLANNING
-from tvm_cascade.cli.options import INPUT_SHAPE, MODEL, TARGETS, model, option, planning_alone, require_new_file
+from tvm_cascade.cli.options import (
+    INPUT_SHAPE,
+    MODEL,
+    board,
+    model,
+    option,
+    planning_alone,
+    require_new_file,
+    target,
+)
 from tvm_cascade.request import QuantizeRequest, ValidateRequest
 from tvm_cascade.schema.datasets import Quantization, Validation
 
@@ -21,10 +30,8 @@ _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, m
 @click.command(epilog=EPILOG)
 @model(PLANNING)
 @_DATA
-@option(ValidateRequest, "target", f"One of {TARGETS}. [default: host; with --board that of its core]", metavar="T")
-@option(
-    ValidateRequest, "board", "Run on this emulated board, by name or .json. [default: in this process]", metavar="B"
-)
+@target(ValidateRequest, " [default: host; with --board that of its core]")
+@board(ValidateRequest, "Run on this emulated board, by name or .json. [default: in this process]")
 @option(ValidateRequest, "range_", "For images: real values of black and white; for sounds: of the least and the greatest "
         "amplitude. [default: the ends of what an integer input stores; for floats 0,1 and -1,1]", "--range",
         metavar="LOW,HIGH")  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from tvm_cascade.cli import boards, datasets, networks, projects, schemas, searches
+from tvm_cascade.cli import boards, datasets, machines, networks, projects, schemas, searches
 from tvm_cascade.cli.guard import JsonGroup
 
 
@@ -33,6 +33,7 @@ for _command in (
     projects.export,
     projects.bundle,
     projects.doctor,
+    machines.targets,
     searches.allocate,
     searches.order,
     searches.stages,

@@ -10,7 +10,7 @@ import click
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.option_file import ALL, EPILOG
-from tvm_cascade.cli.options import TARGETS, TRIALS, model, option, planning, refuse_idle_trials
+from tvm_cascade.cli.options import TRIALS, board, model, option, planning, refuse_idle_trials, target
 from tvm_cascade.cli.signals import first_interrupt_ends_searches
 from tvm_cascade.request import EmitRequest, KernelRequest, Request
 from tvm_cascade.schema.plan import Compilation, Plan
@@ -18,7 +18,7 @@ from tvm_cascade.schema.plan import Compilation, Plan
 
 @click.command(epilog=EPILOG)
 @model(ALL)
-@option(Request, "target", f"One of {TARGETS}.", metavar="T")
+@target(Request)
 @planning
 @click.option("--verbose", "-v", is_flag=True, help="Say why operators are left out of cascades.")
 @prints(Plan)
@@ -42,8 +42,8 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
 
 @click.command(epilog=EPILOG)
 @model(ALL)
-@option(Request, "target", f"One of {TARGETS}.", metavar="T", required=True)
-@option(EmitRequest, "board", "Board by name, or the path of a board's .json. [default: the target's own]", metavar="B")
+@target(Request, required=True)
+@board(EmitRequest, "Board by name, or the path of a board's .json. [default: the target's own]")
 @option(EmitRequest, "emit", "Kernels as C99 or as an LLVM object. [default: the better for the target]")
 @option(EmitRequest, "optimise", "What kernels are made for: few bytes of code, or few instructions.")
 @option(KernelRequest, "tune", "Count variants of kernels in the board's emulator and take the best (minutes).")

@@ -18,12 +18,15 @@ from tvm_cascade import checks
 from tvm_cascade.cli import option_file
 from tvm_cascade.cores import CORES
 from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.board import list_boards
+from tvm_cascade.micro.machines import target_names
 from tvm_cascade.request import Asked, EmitRequest, KernelRequest, LoadRequest, PlanRequest, TimeRequest, checks_of
 from tvm_cascade.sizes import parse_frequency, parse_input_shape, parse_size
 
 Option = Callable[[Any], Any]  # a decorator of a command
 
 TARGETS = ", ".join(CORES)
+MACHINES = ", ".join(list_boards())
 PATH = click.Path(path_type=Path)
 
 
@@ -114,6 +117,26 @@ _FROM = option(
     LoadRequest, "from_", "Begin the network at these tensors of the file: your program computes them, and they are inputs.",
     "--from", multiple=True, metavar="TENSOR[,TENSOR]",
 )  # fmt: skip
+
+
+def _completing(names: Callable[[], tuple[str, ...]]) -> Callable[..., list[str]]:
+    return lambda _context, _option, begun: [name for name in names() if name.startswith(begun)]
+
+
+def target(record: type[Asked], default: str = "", **more: Any) -> Option:
+    """The option --target of cores and machines; `default` says what it is otherwise, in brackets."""
+    text = (
+        f"One of {TARGETS}; or a microcontroller or board, with its core, memories and clock (`targets` lists them): "
+    )
+    text += f"{MACHINES}; or the path of a board's .json."
+    return option(record, "target", text + default, metavar="T", shell_complete=_completing(target_names), **more)
+
+
+def board(record: type[Asked], text: str) -> Option:
+    """The option --board, by name or by path."""
+    return option(record, "board", text, metavar="B", shell_complete=_completing(list_boards))
+
+
 TIME_LIMIT = option(PlanRequest, "time_limit", "End searches after S seconds, with the best found so far.", metavar="S")
 _PLANNING = (
     option(PlanRequest, "sram", "Cap on the arena; the cheapest plan within it. [default: min, the smallest arena at no extra "
@@ -136,14 +159,21 @@ _PLANNING = (
     option(PlanRequest, "rewrite", "Take an equivalent network (substitutions for memory) where its arena is smaller. "
            "[default: quantized networks, bit for bit; --rewrite: floats too]", "--rewrite/--no-rewrite"),
     option(PlanRequest, "memory", "A memory that blocks may lie in, the fastest first: how much of it the network may take, and "
-           "what a byte costs that a kernel reads or writes (default: 1 cycle). Once for every memory.", multiple=True,
-           metavar="NAME=SIZE[:CYCLES_PER_BYTE]", default=()),
+           "what a byte costs that a kernel reads or writes (default: 1 cycle). Once for every memory. NAME alone is all that "
+           "the machine of --target or --board has of it, at its cost.", multiple=True,
+           metavar="NAME[=SIZE[:CYCLES_PER_BYTE]]", default=()),
     option(PlanRequest, "objective", "With --memory: fewest cycles within every memory, or fewest bytes of all together."),
     TIME_LIMIT,
     option(KernelRequest, "database", "Counts of kernels: read, and written by `compile --tune`. [default: only those of the "
            "package]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),
 )  # fmt: skip
-_CLOCK = option(TimeRequest, "clock", "Of the core, such as 168MHz: cycles are told in milliseconds too.")
+_CLOCK = option(
+    TimeRequest, "clock", "Of the core, such as 168MHz: cycles are told in milliseconds too. [default: the machine's]"
+)
+_WATTS = option(TimeRequest, "watts", "That the core draws at this clock: energy is told too. [default: the machine's]",
+                metavar="W")  # fmt: skip
+_FLASH_WAIT = option(TimeRequest, "flash_wait", "What a byte costs that is read from flash, beside the arithmetic. "
+                     "[default: the machine's, or nothing]", metavar="CYCLES")  # fmt: skip
 _REPORT = option(EmitRequest, "report", "Write a self-contained HTML report to this .html file, or it, its pictures and data "
                  "into this folder.")  # fmt: skip
 
@@ -173,7 +203,7 @@ def cutting(command: Callable[..., None]) -> Callable[..., None]:
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command every planning option, the clock that times are told by, and the report of a plan."""
-    return planning_alone(_CLOCK(_REPORT(command)))
+    return planning_alone(_CLOCK(_WATTS(_FLASH_WAIT(_REPORT(command)))))
 
 
 def planning_alone(command: Callable[..., None]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ import click
 from tvm_cascade.cli.boards import LIST
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
-from tvm_cascade.cli.options import FOLDER, NEW_FOLDER, PATH, option, require_new_file
+from tvm_cascade.cli.options import FOLDER, NEW_FOLDER, PATH, board, option, require_new_file
 from tvm_cascade.micro.packages import KINDS
 from tvm_cascade.request import RunRequest
 from tvm_cascade.schema.comparison import Comparison
@@ -20,7 +20,7 @@ from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
 
 @click.command()
 @FOLDER
-@option(RunRequest, "board", "Board to emulate, or 'host'. [default: the board it was compiled for]", metavar="B")
+@board(RunRequest, "Board to emulate, or 'host'. [default: the board it was compiled for]")
 @click.option("--inputs", type=PATH, help="An .npz with one array per input. [default: seeded random]")
 @option(RunRequest, "outputs", "Write the outputs to this .npz.", callback=require_new_file)
 @option(RunRequest, "check", "Compare with the reference kernels on this file.", metavar="MODEL")

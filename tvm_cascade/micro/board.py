@@ -2,6 +2,9 @@
 
 A compiled folder has a copy of the file of every board it was linked for, so `run` and `flash` find a user's board by name.
 
+A microcontroller is described as a board is: its file says what every board with it has. Each of both is a target of the
+command line (`micro.machines`): `--target stm32f746ng`.
+
 Keys of a board file (addresses are JSON numbers or strings such as "0x20000000", sizes are bytes):
 
 name, description, core      core: the name that QEMU and the data sheet use, for example "cortex-m4"
@@ -10,8 +13,15 @@ memory.vectors               {origin, bytes}, optional: where the core boots fro
 memory.stack                 {origin, bytes}, optional: a second RAM for the stack alone, so that the arena may take all of
                              memory.ram
                              Memories must not overlap and must begin at multiples of 8
-memories                     {NAME: {origin, bytes}}, optional: RAMs that `--memory NAME=SIZE` places blocks in, in the
-                             section .NAME; each lies inside of memory.ram, or apart from all of memory
+memories                     {NAME: {origin, bytes}}, optional: RAMs that `--memory NAME` places blocks in, in the section
+                             .NAME, the fastest first; each lies inside of memory.ram, or apart from all of memory
+  wait, line                 of each of them and of memory.flash, optional: cycles of the core that an access waits beside
+                             the core's own (0 for none), and the bytes that it moves, 4 by default
+  cacheable, dma             true or false, optional: whether the core has a cache before it, and whether the controllers
+                             for direct access reach it
+clock                        Hz, optional: the highest that the core may have
+current                      {amperes, volts}, optional: what it draws at that clock while it computes
+sources                      {KEY: text}, optional: the document that the figures under a key come from
 stack_reserve                bytes of RAM kept free for the stack, at least 128
 qemu                         {machine}, or null for a board that no emulator knows
 counter                      null, or how executed instructions are read in the emulator:
@@ -37,132 +47,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import cast
 
-from tvm_cascade.cores import Core
-from tvm_cascade.cores.families import Family, family_of_core
+from tvm_cascade.cores.families import family_of_core
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.region import Region
+from tvm_cascade.micro.board_record import (
+    Board,
+    Counter,
+    CounterRegister,
+    FlashTool,
+    Supply,
+    Uart,
+    UartSide,
+    available_ram,
+)
+from tvm_cascade.micro.region import Memory, Region
+
+__all__ = [
+    "Board", "Counter", "CounterRegister", "FlashTool", "Supply", "Uart", "UartSide", "available_ram", "list_boards",
+    "load_board", "read_board",
+]  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "boards"
 UART_KINDS = ("cmsdk", "nrf51", "stm32", "pl011", "ns16550", "polled")
 _REQUIRED = ("name", "core", "memory", "stack_reserve")
-_OPTIONAL = ("description", "memories", "qemu", "counter", "uart", "flash_tool")
+_OPTIONAL = ("description", "memories", "qemu", "counter", "uart", "flash_tool", "clock", "current", "sources")
 _LEAST_RAM = 128  # bytes, of RAM and of the stack reserve: less holds no frame of any function
 _ALIGN = 8  # bytes, of memories: the stack's
-
-
-@dataclass(frozen=True, slots=True)
-class CounterRegister:
-    """A counting register; `sample`, if any, is an (address, value) store that latches it before each read."""
-
-    address: int
-    bits: int
-    down: bool = False
-    low_ticks: int = 1  # ticks of the low register per tick of this one
-    sample: tuple[int, int] | None = None
-    csr: str = ""  # a RISC-V control and status register instead of an address
-
-
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """How executed instructions are counted in the emulator."""
-
-    low: CounterRegister
-    ticks_per_instruction: float
-    coarse: CounterRegister | None = None
-    setup: tuple[tuple[int, int], ...] = ()  # (address, value) stores
-
-    def ticks(self, low: tuple[int, int], coarse: tuple[int, int]) -> int:
-        """Ticks of `low` between two readings (before, after), wraps included.
-
-        The coarse difference errs by at most one of its own ticks, far less than half a wrap of `low`, so rounding to
-        the nearest number of wraps is exact.
-        """
-        span = 1 << self.low.bits
-        elapsed = (low[0] - low[1] if self.low.down else low[1] - low[0]) % span
-        if self.coarse is None:
-            return elapsed
-        slow = (coarse[1] - coarse[0]) % (1 << self.coarse.bits)
-        wraps = max(0, round((slow * self.coarse.low_ticks - elapsed) / span))
-        return elapsed + wraps * span
-
-
-@dataclass(frozen=True, slots=True)
-class UartSide:
-    """One direction of a polled port: when a byte may pass, and through which register."""
-
-    status: int  # address
-    mask: int
-    data: int  # address
-    ready_when_set: bool = True
-    bits: int = 32  # of an access to either register
-
-
-@dataclass(frozen=True, slots=True)
-class Uart:
-    """The serial port of the board-side protocol; `kind` names a register layout in `UART_KINDS`."""
-
-    kind: str
-    address: int  # 0 where it is polled
-    setup: tuple[tuple[int, int], ...] = ()  # (address, value) stores
-    baud: int = 115200
-    receive: UartSide | None = None  # of a polled port, and of no other
-    transmit: UartSide | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FlashTool:
-    """How each flash programmer identifies the board; empty or False for a programmer that does not support it."""
-
-    pyocd: str = ""  # --target
-    openocd: tuple[str, ...] = ()  # -f, in order
-    stflash: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Board:
-    """A board, read from its JSON file."""
-
-    name: str
-    core: str
-    flash: Region
-    ram: Region
-    stack_reserve: int  # bytes
-    vectors: Region | None = None  # boot vectors, where they are not at the start of flash
-    stack: Region | None = None  # RAM of the stack alone, where it is not at the end of `ram`
-    qemu_machine: str | None = None
-    counter: Counter | None = None
-    uart: Uart | None = None
-    flash_tool: FlashTool | None = None
-    description: str = ""
-    memories: Mapping[str, Region] = field(default_factory=dict)  # RAMs that `--memory` may name
-    source: str = field(default="", compare=False, repr=False)  # text of the file
-
-    @property
-    def reserved_ram(self) -> int:
-        """Bytes of `ram` that are kept for the stack."""
-        return 0 if self.stack else self.stack_reserve
-
-    @property
-    def family(self) -> Family:
-        return family_of_core(self.core)
-
-    def require_target(self, target: Core) -> None:
-        """Raise `UsageError` if the board's core cannot execute the target's instructions."""
-        if self.core not in target.runs_on:
-            raise UsageError(
-                f"board {self.name} has a {self.core}, which cannot run code for {target.name}; "
-                f"{target.name} runs on {', '.join(target.runs_on)}"
-            )
-
-
-def available_ram(board: Board, other_ram_bytes: int = 0) -> int:
-    """Bytes that an arena may take on `board`: its RAM less the stack reserve and everything else linked into RAM."""
-    return max(0, board.ram.bytes - board.reserved_ram - other_ram_bytes)
 
 
 def list_boards() -> tuple[str, ...]:
@@ -254,17 +169,39 @@ class _Reader:
             raise UsageError(f"board file {self.path}: {error}") from None
         return core
 
-    def region(self, value: object, key: str, least: int = 1) -> Region:
-        table = self.table(value, key, ("origin", "bytes"))
+    def region(self, value: object, key: str, least: int = 1, facts: tuple[str, ...] = ()) -> Memory:
+        table = self.table(value, key, ("origin", "bytes"), facts)
         origin = self.address(table["origin"], f"{key}.origin")
         if origin % _ALIGN:
             raise self.fail(f"{key}.origin", f"a multiple of {_ALIGN}")
-        return Region(origin, self.number(table["bytes"], f"{key}.bytes", least, (1 << 32) - origin))
+        size = self.number(table["bytes"], f"{key}.bytes", least, (1 << 32) - origin)
+        line = self.number(table.get("line", 4), f"{key}.line", 1, 256)
+        if line & (line - 1):
+            raise self.fail(f"{key}.line", "a power of two")
+        wait = self.real(table["wait"], f"{key}.wait", 0.0) if "wait" in table else None
+        cacheable, dma = (self.yes_or_no(table, key, name) for name in ("cacheable", "dma"))
+        return Memory(origin, size, wait, line, cacheable, dma)
 
-    def memory(self, value: object) -> dict[str, Region]:
+    def real(self, value: object, key: str, least: float) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < inf:
+            raise self.fail(key, f"a number of at least {least:g}")
+        return float(value)
+
+    def yes_or_no(self, table: Mapping[str, object], key: str, name: str) -> bool | None:
+        value = table.get(name)
+        if name in table and not isinstance(value, bool):
+            raise self.fail(f"{key}.{name}", "true or false")
+        return cast("bool | None", value)
+
+    def memory(self, value: object) -> dict[str, Memory]:
         table = self.table(value, "memory", ("flash", "ram"), ("vectors", "stack"))
         made = {
-            name: self.region(one, f"memory.{name}", _LEAST_RAM if name in ("ram", "stack") else 1)
+            name: self.region(
+                one,
+                f"memory.{name}",
+                _LEAST_RAM if name in ("ram", "stack") else 1,
+                ("wait", "line", "cacheable") if name == "flash" else (),
+            )
             for name, one in table.items()
         }
         low_to_high = sorted(made.items(), key=lambda item: item[1].origin)
@@ -276,10 +213,14 @@ class _Reader:
                 )
         return made
 
-    def memories(self, value: object, memory: Mapping[str, Region]) -> dict[str, Region]:
+    def memories(self, value: object, memory: Mapping[str, Region]) -> dict[str, Memory]:
         """RAMs by name."""
         named = self.table(value, "memories", (), tuple(value) if isinstance(value, dict) else ())
-        made = {self.text(name, "memories"): self.region(one, f"memories.{name}") for name, one in named.items()}
+        facts = ("wait", "line", "cacheable", "dma")
+        made = {
+            self.text(name, "memories"): self.region(one, f"memories.{name}", facts=facts)
+            for name, one in named.items()
+        }
         for name, one in made.items():
             others = [other for other in (*memory.values(), *made.values()) if other is not one]
             if any(one.meets(other) for other in others) and not one.inside(memory["ram"]):
@@ -366,6 +307,16 @@ class _Reader:
         pyocd = self.text(table["pyocd"], "flash_tool.pyocd") if "pyocd" in table else ""
         return FlashTool(pyocd, tuple(files), table.get("stflash", False))
 
+    def supply(self, value: object) -> Supply:
+        table = self.table(value, "current", ("amperes", "volts"))
+        return Supply(*(self.real(table[key], f"current.{key}", 1e-9) for key in ("amperes", "volts")))
+
+    def sources(self, value: object) -> dict[str, str]:
+        table = self.table(value, "sources", (), tuple(value) if isinstance(value, dict) else ())
+        if not all(isinstance(text, str) and text for text in table.values()):
+            raise self.fail("sources", "an object of texts")
+        return table
+
     def board(self, value: object) -> Board:
         table = self.table(value, "the board", _REQUIRED, _OPTIONAL)
         memory = self.memory(table["memory"])
@@ -387,4 +338,7 @@ class _Reader:
             flash_tool=None if table.get("flash_tool") is None else self.flash_tool(table["flash_tool"]),
             description=str(table.get("description", "")),
             memories=self.memories(table.get("memories", {}), memory),
+            clock=self.number(table["clock"], "clock", 1, 1 << 40) if "clock" in table else None,
+            supply=self.supply(table["current"]) if "current" in table else None,
+            sources=self.sources(table.get("sources", {})),
         )

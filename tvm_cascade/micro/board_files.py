@@ -51,15 +51,17 @@ def find_board(folder: Path, name_or_path: str) -> Board:
 def linker_script(board: Board, memories: Sequence[str] = ()) -> str:
     """The linker script of a board: memories, sections, and a stack reserve that makes an overflow a link error.
 
-    Each of `memories`, names of the board's, has a section of its own: in a region of its own, or inside of the RAM.
+    Each of `memories`, names of the board's, has a section of its own: in a region of its own, or inside of the RAM, behind
+    data and bss where it begins with that, else from its own begin.
     """
     regions, sections = "", ""
-    for name in memories:
+    for name in sorted(memories, key=lambda name: board.memories[name].origin):
         at = board.memories[name]
         inside = at.inside(board.ram)
         region = "RAM" if inside else f"MEMORY_{name.upper()}"
         regions += "" if inside else f"    {region} (rw) : ORIGIN = 0x{at.origin:08X}, LENGTH = {at.bytes}\n"
-        sections += f"    .{name} (NOLOAD) : {{ *(.{name}) }} > {region}\n\n"
+        place = f" 0x{at.origin:08X}" if inside and at.origin > board.ram.origin else ""
+        sections += f"    .{name}{place} (NOLOAD) : {{ *(.{name}) }} > {region}\n\n"
     vectors = ""
     if board.vectors:
         vectors = f"    VECTORS (rx) : ORIGIN = 0x{board.vectors.origin:08X}, LENGTH = {board.vectors.bytes}\n"

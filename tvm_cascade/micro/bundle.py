@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tvm_cascade.errors import UsageError
@@ -111,7 +111,8 @@ def _copy_host_programs(folder: Path, images: Sequence[Image]) -> dict[str, obje
     for image in images:
         for name, host in host_records(image).items():
             shutil.copytree(host.folder, folder / HOST_FOLDER / name)
-            found[name] = {"host": host.data, "macs": host.macs}
+            cost = {} if host.cost is None else {"cost": asdict(host.cost)}
+            found[name] = {"host": host.data, "macs": host.macs, **cost}
     return found
 
 

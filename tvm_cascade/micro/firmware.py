@@ -14,6 +14,7 @@ from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
+from tvm_cascade.micro.cost import Cost
 from tvm_cascade.micro.entry import hook_symbol
 from tvm_cascade.micro.host import HostProgram, host_program
 from tvm_cascade.micro.image import HOST_FOLDER, METADATA, Image, write_metadata
@@ -77,9 +78,11 @@ def write(
     build: BuildOptions,
     hook: bool,
     progress: Callable[[str], None],
+    cost: Cost,
 ) -> Written:
     """Write a network and its plan into the existing `folder`: sources, linked image, host program, metadata.
 
+    `cost` is what an inference is estimated to take.
     Raises `InfeasibleError` where the image does not fit the board, `MissingToolError` without the target's compiler.
     """
     network = emitted.network
@@ -92,7 +95,9 @@ def write(
     ram, flash = (None, None) if built is None else (built.ram_bytes, built.flash_bytes)
     of_image = {"elf": elf, "ram_bytes": ram, "flash_bytes": flash, "ram_weight_bytes": network.ram_weight_bytes}
     chosen = asdict(options) | {"emit": build.backend, "optimise": build.optimise, "hook": hook}
-    write_metadata(image, _of_plan(plan, chosen) | {"image": of_image, "host": host, "written": file_digests(folder)})
+    write_metadata(
+        image, _of_plan(plan, chosen, cost) | {"image": of_image, "host": host, "written": file_digests(folder)}
+    )
     files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     stack = None if built is None else built.stack_bytes
     return Written(ram, flash, elf, tuple(files), tuple(network.files), network.ram_weight_bytes, stack)
@@ -111,7 +116,7 @@ def _build(
         raise _does_not_fit(error, board, plan, options) from None
 
 
-def _of_plan(plan: Plan, options: dict[str, object]) -> dict[str, object]:
+def _of_plan(plan: Plan, options: dict[str, object], cost: Cost) -> dict[str, object]:
     """The part of the metadata that describes a plan."""
     return {
         "plan": {
@@ -120,6 +125,7 @@ def _of_plan(plan: Plan, options: dict[str, object]) -> dict[str, object]:
             "bound_bytes": plan.bound,
             "macs": plan.macs,
             "baseline_macs": plan.baseline_macs,
+            "cost": asdict(cost),
         },
         "memory_map": block_rows(plan),
         "operators": _operators(plan),

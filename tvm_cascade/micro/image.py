@@ -21,6 +21,7 @@ import numpy as np
 
 from tvm_cascade.cores import Core, get_core
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.micro.cost import Cost, read_cost
 from tvm_cascade.micro.network import EmittedNetwork, Interface, Network, NetworkMemory, split_outputs
 from tvm_cascade.tensor_spec import TensorSpec
 
@@ -113,6 +114,7 @@ class HostRecord:
     folder: Path
     data: Mapping[str, Any]  # for `HostProgram.load`
     macs: int  # multiply-accumulates by the plan
+    cost: Cost | None = None  # estimated of an inference; None in folders of older versions
 
 
 def read_image(folder: Path) -> Image:
@@ -200,10 +202,14 @@ def host_records(image: Image) -> dict[str, HostRecord]:
     try:
         if image.several:
             found = data[_SEVERAL_KEY].get("hosts", {})
-            return {name: HostRecord(place / name, one["host"], int(one["macs"])) for name, one in found.items()}
+            return {
+                name: HostRecord(place / name, one["host"], int(one["macs"]), read_cost(one.get("cost")))
+                for name, one in found.items()
+            }
         if not {"host", "plan"} <= data.keys() or not place.is_dir():
             return {}
-        return {image.name: HostRecord(place, data["host"], int(data["plan"]["macs"]))}
+        plan = data["plan"]
+        return {image.name: HostRecord(place, data["host"], int(plan["macs"]), read_cost(plan.get("cost")))}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         path = image.folder / METADATA
         raise LoadError(path, f"is not the metadata of a compiled network ({error}); compile again") from None

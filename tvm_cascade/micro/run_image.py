@@ -16,6 +16,7 @@ from tvm_cascade.micro.arrays import read_inputs, save_arrays
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.compare_outputs import compare_with_reference, reference_tolerance, same_outputs
+from tvm_cascade.micro.cost import total
 from tvm_cascade.micro.desk import resolve_port
 from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.image import METADATA, Image, host_records, read_image
@@ -83,6 +84,7 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
         output_step=expected.step if expected else None,
         tolerance=reference_tolerance(expected) if expected else None,
         reference_note=expected.note if expected else "",
+        cost=total([record.cost for record in host_records(image).values()]),
     )
 
 

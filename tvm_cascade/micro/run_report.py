@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.micro.compare_outputs import FLOAT_TOLERANCE
+from tvm_cascade.micro.cost import Cost
 from tvm_cascade.schema.projects import Run
 
 
@@ -29,6 +30,7 @@ class RunReport:
     output_step: float | None = None  # `Expected.step`: quantization step of outputs whose reference computes in floats
     tolerance: float | None = None  # `compare_outputs.reference_tolerance`
     reference_note: str = ""  # `Expected.note`: what computed the reference, where it is not the preferred one
+    cost: Cost | None = None  # estimated by the plan; None in folders of older versions
     memories: tuple[tuple[str, int], ...] = ()  # names and bytes touched of memories that the network was placed in
 
     @property
@@ -47,6 +49,9 @@ class RunReport:
             "executed_macs": self.executed_macs,
             "planned_macs": self.planned_macs,
             "instructions": self.instructions,
+            "cycles": None if self.cost is None else self.cost.cycles,
+            "milliseconds": None if self.cost is None else self.cost.milliseconds,
+            "millijoules": None if self.cost is None else self.cost.millijoules,
             "equals_host": self.equals_host,
             "match": self.match,
             "max_abs_diff": self.max_abs_diff,
@@ -56,6 +61,15 @@ class RunReport:
         if self.memories:
             found["memories"] = [{"name": name, "high_water_bytes": touched} for name, touched in self.memories]
         return found
+
+    def _estimated(self) -> list[str]:
+        """The line of what the plan is estimated to take."""
+        if self.cost is None:
+            return []
+        cost = self.cost
+        time = "" if cost.milliseconds is None else f", {cost.milliseconds} ms at {cost.clock} Hz"
+        energy = "" if cost.millijoules is None else f", {cost.millijoules} mJ"
+        return [f"cycles          {cost.cycles}{time}{energy}, estimated"]
 
     def to_text(self) -> str:
         """The report as text, one line for each measurement."""
@@ -85,6 +99,7 @@ class RunReport:
                 f"stack           {stack}",
                 f"work            {self.executed_macs} multiply-accumulates executed, {self.planned_macs} planned",
                 f"instructions    {counted}",
+                *self._estimated(),
                 f"host run        {'equal' if self.equals_host else 'DIFFERENT'}",
                 f"reference       {verdict}",
             ]

@@ -69,6 +69,11 @@ def milliseconds(cycles: float, clock: int) -> float:
     return round(1000 * cycles / clock, 3)
 
 
+def energy(cycles: float, clock: int, watts: float | None) -> float | None:
+    """Millijoules of `cycles` at a clock of `clock` Hz, to a nanojoule; None where nobody knows the power."""
+    return None if watts is None else round(1000 * watts * cycles / clock, 6)
+
+
 def layer_table(found: Sequence[Layer], clock: int | None = None) -> str:
     """Work and estimated cycles of layers as text; with a clock in Hz milliseconds too."""
     rows = [x for x in found if x.kind != SOURCE]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from tvm_cascade.schema.units import Bytes, Count, Milliseconds, Percent, Ratio, Seconds
+from tvm_cascade.schema.units import Bytes, Count, Millijoules, Milliseconds, Percent, Ratio, Seconds
 
 
 class Bound(TypedDict):
@@ -80,7 +80,7 @@ class Step(TypedDict):
 
 
 class _SometimesOfMemory(TypedDict, total=False):
-    address: Annotated[Count, "Where it begins on the board; only of `compile`"]
+    address: Annotated[Count, "Where it begins on the board; only where a board is known"]
 
 
 class Memory(_SometimesOfMemory):
@@ -140,9 +140,13 @@ class Plan(_Sometimes):
     bounds: Annotated[Bounds | None, "Bounds by what a step makes; null where a limit struck before"]
     estimated: Annotated[Estimated, "Estimated costs of the plan"]
     cycles: Annotated[
-        Count, "Estimated cycles of one inference; memory answers at once, unless `--memory` says what it costs"
+        Count,
+        "Estimated cycles of one inference; memory answers at once, unless `--memory` or the machine says what it costs",
     ]
-    milliseconds: Annotated[Milliseconds | None, "Of these cycles at `--clock`; null without one"]
+    milliseconds: Annotated[
+        Milliseconds | None, "Of these cycles at `--clock`, or that of the machine; null without one"
+    ]
+    millijoules: Annotated[Millijoules | None, "Of them at `--watts`, or what the machine draws; null where unknown"]
     layers: Annotated[
         list[Layer], "Operators in execution order: their cycles add up to `cycles`, their work to `macs`"
     ]

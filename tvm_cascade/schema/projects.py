@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from tvm_cascade.schema.units import Bytes, Count
+from tvm_cascade.schema.units import Bytes, Count, Millijoules, Milliseconds
 
 
 class Touched(TypedDict):
@@ -28,6 +28,9 @@ class Run(_SometimesOfRun):
     executed_macs: Annotated[Count, "Multiply-accumulates executed"]
     planned_macs: Annotated[Count, "Multiply-accumulates of the plan"]
     instructions: Annotated[Count | None, "Instructions of the inference; null without a counter"]
+    cycles: Annotated[Count | None, "Estimated by the plan; null in a folder of an older version"]
+    milliseconds: Annotated[Milliseconds | None, "Of these cycles; null where no clock was given"]
+    millijoules: Annotated[Millijoules | None, "Of them; null where nobody knows what the core draws"]
     equals_host: Annotated[bool, "Whether the outputs are those of the run in this process"]
     match: Annotated[bool | None, "Whether the outputs are those of the reference; null without --check"]
     max_abs_diff: Annotated[float | None, "Largest difference from the reference; null without --check"]

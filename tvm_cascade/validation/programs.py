@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tvm_cascade.cores import CORES
 from tvm_cascade.errors import LoadError
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.host import HostProgram, host_function
 from tvm_cascade.micro.image import METADATA, Image, host_records
+from tvm_cascade.micro.machines import core_of
 from tvm_cascade.micro.toolchain import build_image
 
 HOST = "host"
@@ -36,10 +36,7 @@ def target_for(board: str) -> str:
     """
     if board == HOST:
         return HOST
-    core = load_board(board).core
-    fitting = [one for one in CORES.values() if core in one.runs_on]
-    own = [one for one in fitting if one.name == core]
-    return min(own or fitting, key=lambda one: len(one.runs_on)).name
+    return core_of(load_board(board)).name
 
 
 def require_emulator(board: str) -> None:

@@ -1,4 +1,4 @@
-"""What the code knows: the directive `table-of` with `boards`, `cores` or `operators`, and `list-of` with
+"""What the code knows: the directive `table-of` with `boards`, `cores`, `figures` or `operators`, and `list-of` with
 `tflite-quantized`, `tflite-float`, `tflite-hybrid` or `onnx`, which lists the operators of these files that are read."""
 
 from __future__ import annotations
@@ -55,27 +55,35 @@ def inline(text: str) -> list[nodes.Node]:
 
 
 def boards() -> Rows:
-    from tvm_cascade.micro.board import FlashTool, list_boards, load_board
+    from tvm_cascade.micro.board import list_boards, load_board
+    from tvm_cascade.micro.target_table import programmers
 
-    rows = [("board", "core", "flash", "RAM", "emulated as", "serial port", "flashed by")]
+    rows = [("target or board", "core", "clock", "flash", "RAM", "emulated as", "serial port", "flashed by")]
     for board in map(load_board, list_boards()):
-        tools = board.flash_tool or FlashTool()
-        by = [
-            name
-            for name, has in (("pyocd", tools.pyocd), ("openocd", tools.openocd), ("st-flash", tools.stflash))
-            if has
-        ]
-        memories = (_kib(board.flash.bytes), _kib(board.ram.bytes))
+        ram = ", ".join(f"{name} {_kib(one.bytes)}" for name, one in board.memories.items()) or _kib(board.ram.bytes)
         rows.append(
             (
                 f"`{board.name}`",
                 board.core,
-                *memories,
+                "" if board.clock is None else f"{board.clock / 1e6:g} MHz",
+                _kib(board.flash.bytes),
+                ram,
                 board.qemu_machine or "",
                 board.uart.kind if board.uart else "",
-                ", ".join(by),
+                ", ".join(programmers(board)),
             )
         )
+    return rows
+
+
+def figures() -> Rows:
+    """What the files of microcontrollers say of their memories, with the documents that say so."""
+    from tvm_cascade.micro.board import list_boards, load_board
+
+    rows = [("target", "figures", "source")]
+    for board in map(load_board, list_boards()):
+        for key, text in board.sources.items():
+            rows.append((f"`{board.name}`", key, text))
     return rows
 
 
@@ -159,7 +167,12 @@ def _kib(size: int) -> str:
     return f"{size // 1024} KiB" if size % 1024 == 0 else f"{size} bytes"
 
 
-TABLES: dict[str, Callable[[], Rows]] = {"boards": boards, "cores": cores, "operators": operators}
+TABLES: dict[str, Callable[[], Rows]] = {
+    "boards": boards,
+    "cores": cores,
+    "figures": figures,
+    "operators": operators,
+}
 LISTS: dict[str, Callable[[], Sequence[str]]] = {
     "tflite-quantized": lambda: tflite(quantized=True),
     "tflite-float": lambda: tflite(quantized=False),

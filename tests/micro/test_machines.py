@@ -1,0 +1,120 @@
+"""Microcontrollers as targets: core, memories, clock, flash and energy from a file, whose figures all say where they are from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tvm_cascade import api
+from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.cores import CORES
+from tvm_cascade.errors import UsageError
+from tvm_cascade.machine import Ram
+from tvm_cascade.micro.board import list_boards, load_board
+from tvm_cascade.micro.board_files import linker_script
+from tvm_cascade.micro.elf import read_sections
+from tvm_cascade.micro.machines import on_board, target_names, with_core
+from tvm_cascade.request import EmitRequest, PlanRequest, Request, TimeRequest
+from tvm_cascade.testing.builder import Net
+
+MACHINES = [name for name in list_boards() if load_board(name).clock]
+
+
+def resolved(request: Request) -> Request:
+    return on_board(*with_core(request))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_machine_is_its_core_with_memories_and_clock(name: str) -> None:
+    board = load_board(name)
+    made = resolved(Request(name.upper()))
+    assert made.target == board.core and made.time.clock == board.clock and made.emit.board == name
+    assert [ram.name for ram in made.plan.memory] == (list(board.memories) if len(board.memories) > 1 else [])
+    for ram in made.plan.memory:
+        own = board.memories[ram.name]
+        assert ram.address == own.origin and 0 < (ram.capacity or 0) <= own.bytes
+        assert ram.cycles_per_byte == (1.0 if own.wait is None else own.wait / own.line)
+    costs = [ram.cycles_per_byte for ram in made.plan.memory]
+    assert costs == sorted(costs)
+    assert sum(memory.bytes for memory in board.memories.values()) >= board.ram.bytes
+    assert {"memory", "memories", "clock"} <= board.sources.keys()
+
+
+def test_what_is_asked_for_stands_before_the_file() -> None:
+    f746 = load_board("stm32f746ng")
+    asked = Request("stm32f746ng", plan=PlanRequest(memory="sram"), time=TimeRequest(clock=10, flash_wait=0))
+    made = resolved(asked)
+    (sram,) = made.plan.memory
+    assert sram == Ram("sram", f746.memories["sram"].bytes - f746.stack_reserve, 1.0, 0x20010000)
+    assert made.time == TimeRequest(clock=10) and resolved(Request("stm32f746ng")).time.flash_wait == 7 / 32
+    for one_arena in (PlanRequest(sram=9999), PlanRequest(ram=9999)):
+        assert not resolved(Request("stm32f746ng", plan=one_arena)).plan.memory
+    assert not resolved(Request("stm32f746ng", emit=EmitRequest(ram_weights=100))).plan.memory
+    low, high = (resolved(Request("nrf52840", time=TimeRequest(clock=hz))).time.watts for hz in (64_000_000, 1))
+    assert (low, high) == (pytest.approx(0.0099), None)  # what it draws at another clock, nobody says
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (Request("stm32f746ng", emit=EmitRequest(board="mps2-an500")), "leave --board out.*--target cortex-m7"),
+        (Request("stm32f746ng", plan=PlanRequest(memory="psram")), "stm32f746ng has dtcm, sram"),
+        (Request("stm32f746ng", plan=PlanRequest(memory="dtcm=1MiB")), "dtcm has 65536 bytes"),
+        (Request("cortex-m7", plan=PlanRequest(memory="dtcm")), "how large is it"),
+        (Request("stm32f799zz"), "a microcontroller with a cortex-m7"),
+    ],
+)
+def test_mistakes(request_: Request, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        resolved(request_)
+
+
+def test_sections_of_one_ram_lie_where_its_memories_begin() -> None:
+    script = linker_script(load_board("stm32f746ng"), ("sram", "dtcm"))
+    first, second = script.index(".dtcm (NOLOAD)"), script.index(".sram 0x20010000 (NOLOAD)")
+    assert script.index(".bss (NOLOAD)") < first < second < script.index(".stack (NOLOAD)")
+
+
+def test_a_compiled_microcontroller(tmp_path: Path, quick_host: None) -> None:
+    """Both RAMs are used where the fast one is too small; time and energy are told by `compile` and by `run`."""
+    path = tmp_path / "own.json"
+    text = json.loads(load_board("stm32f746ng").source)
+    text["memories"]["dtcm"]["bytes"] = 1024 + 600
+    text |= {"name": "own", "current": {"amperes": 0.1, "volts": 2.0}}
+    path.write_text(json.dumps(text))
+    net = Net("int8", seed=5)
+    x = net.conv(net.input((1, 16, 16, 3), "x"), 8, 3)
+    mod = net.finish(net.dense(net.global_pool(net.conv(x, 16, 1)), 10))
+    made = api.compile(mod, target=str(path), output=tmp_path / "p")
+    told, sections = made.to_dict(), {s.name: s for s in read_sections(made.folder / str(made.elf))}
+    assert (told["target"], told["board"]) == ("cortex-m7", "own") and made.cycles == sum(l.cycles for l in made.layers)
+    for row, begin in zip(told.get("memories", []), (0x20000000, 0x20010000), strict=True):
+        section = sections["." + row["name"]]
+        assert (section.bytes, section.address) == (row["peak_bytes"], begin) and row.get("address") == begin
+    assert sections[".stack"].address > sections[".sram"].address
+    ran = api.run(made.folder, board="host").to_dict()
+    assert ran["cycles"] == made.cycles and ran["milliseconds"] == told["milliseconds"] == pytest.approx(
+        made.cycles / 216e3, abs=1e-3
+    )
+    assert ran["millijoules"] == told["millijoules"] == pytest.approx(0.2 * made.cycles / 216e3, abs=1e-6)
+    free = api.plan(mod, target=str(path), flash_wait=0)
+    waits = [a.cycles - b.cycles for a, b in zip(made.operators, free.operators, strict=True)]
+    weights = [op.weight_bytes for op in made.plan.graph.ops]
+    assert all((w > 0) == (n > 0) for w, n in zip(weights, waits, strict=True)) and sum(waits) > sum(weights) * 7 / 32
+
+
+def test_every_target_is_listed_completed_and_in_the_help() -> None:
+    said = CliRunner().invoke(main, ["targets"]).output
+    told = json.loads(CliRunner().invoke(main, ["targets", "--json"]).stdout)["targets"]
+    assert tuple(one["name"] for one in told) == target_names() == (*CORES, *list_boards())
+    assert (
+        all(one["name"] in said for one in told)
+        and "stm32f746ng" in CliRunner().invoke(main, ["plan", "--help"]).output
+    )
+    completed = CliRunner().invoke(main, [], prog_name="tvm-cascade", env={
+        "_TVM_CASCADE_COMPLETE": "bash_complete", "COMP_WORDS": "tvm-cascade compile --target stm32f7", "COMP_CWORD": "3",
+    }).output  # fmt: skip
+    assert completed.split() == ["plain,stm32f746ng", "plain,stm32f767zi"]

@@ -1,0 +1,24 @@
+"""The command `targets`, which lists what networks are compiled for."""
+
+from __future__ import annotations
+
+import click
+
+from tvm_cascade.cli.guard import guarded, show
+from tvm_cascade.cli.json_option import prints
+from tvm_cascade.schema.targets import Targets
+
+
+@click.command()
+@prints(Targets)
+@guarded
+def targets(as_json: bool) -> None:
+    """List everything that --target takes by name: cores, microcontrollers and boards.
+
+    A microcontroller or board stands for its core, its memories, its clock and the programs that flash it. --json also says
+    which documents the figures come from.
+    """
+    from tvm_cascade.micro.target_table import target_table
+    from tvm_cascade.micro.target_table import targets as known
+
+    show(as_json, {"targets": known()} if as_json else {}, "" if as_json else target_table())

@@ -1,0 +1,44 @@
+"""`Cost`: what an inference is estimated to take, as a compiled folder keeps it for `run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_cascade.report.layers import energy, milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Estimated cycles of an inference, with the clock and the power that time and energy follow from."""
+
+    cycles: int
+    clock: int | None = None  # Hz
+    watts: float | None = None
+
+    @property
+    def milliseconds(self) -> float | None:
+        return None if self.clock is None else milliseconds(self.cycles, self.clock)
+
+    @property
+    def millijoules(self) -> float | None:
+        return None if self.clock is None else energy(self.cycles, self.clock, self.watts)
+
+
+def read_cost(record: Mapping[str, Any] | None) -> Cost | None:
+    """The cost in a folder's metadata; None in a folder of an older version."""
+    return None if record is None else Cost(**record)
+
+
+def total(costs: Sequence[Cost | None]) -> Cost | None:
+    """The cost of one after the other; clock and power are known where they are the same for all."""
+    known = [one for one in costs if one is not None]
+    if len(known) < len(costs) or not known:
+        return None
+    clocks, watts = {one.clock for one in known}, {one.watts for one in known}
+    return Cost(
+        sum(one.cycles for one in known),
+        clocks.pop() if len(clocks) == 1 else None,
+        watts.pop() if len(watts) == 1 else None,
+    )
