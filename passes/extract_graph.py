@@ -23,6 +23,7 @@ from tvm_cascade.messages import last_line
 from tvm_cascade.passes.axes import Use, row_axes
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
+from tvm_cascade.passes.states import state_count, with_states
 from tvm_cascade.passes.views import in_place_inputs, view_offsets
 from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.kernels.access import RowAccess
@@ -64,10 +65,10 @@ def extract_order_graph(mod: Any, function: str = "main") -> Graph:
     Windows, work, kernels and attributes are not looked for, which takes a fraction of the time. Raises what
     `extract_graph` raises.
     """
-    source = read_function(mod, function)
+    source = with_states(read_function(mod, function), state_count(mod, function))
     views = [_offsets_of_view(c) for c in source.calls]
     ops = tuple(
-        Op(k, c.name, c.kind, c.inputs, c.outputs) if view is None else _view(k, c, view, source.tensors)
+        Op(k, c.name, c.kind, c.inputs, c.outputs, **_target(c)) if view is None else _view(k, c, view, source.tensors)
         for k, (c, view) in enumerate(zip(source.calls, views, strict=True))
     )
     return Graph(source.tensors, ops, source.inputs, source.outputs, function)
@@ -143,6 +144,8 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
     grouped = groups_of(call.func) > 0
     if grouped and (*input_axes, *output_axes) == (1, 1):  # small maps do not show the whole window
         windows, columns, reason = *((w,) for w in windows_of(call.func)), None
+    if call.target is not None:
+        reason = "it overwrites a state, which is done once and alone"
     access = RowAccess(windows, input_axes, output_axes, reason, columns)
     stages = None if grouped else stages_of(call.func)
     made = Computation(call.name, call.func, call.constants, access, 0, in_place_inputs(call.func, len(call.inputs)))
@@ -189,8 +192,13 @@ def _op(index: int, call: Call, made: Computation | None, **view: Any) -> Op:
     if made is not None:
         access, weights = made.access, _bytes_of(made.constants)
         view = {"windows": access.windows, "columns": access.columns, "opaque": access.opaque, "macs": made.macs}
-        view |= {"weight_bytes": weights, "in_place": made.in_place}
+        view |= {"weight_bytes": weights, "in_place": made.in_place, **_target(call)}
     return Op(index, call.name, call.kind, call.inputs, call.outputs, attrs=_attributes(call.func), **view)
+
+
+def _target(call: Call) -> dict[str, Any]:
+    """The fields of the operator that writes a state."""
+    return {} if call.target is None else {"target": call.target, "in_place": (call.target,)}
 
 
 def _view(index: int, call: Call, offsets: tuple[int, ...], tensors: Sequence[Tensor]) -> Op:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm_cascade.passes.relax_functions import add_function, substitute
+from tvm_cascade.passes.states import STATES_ATTR
 from tvm_cascade.passes.static_regions import Output, Region
 from tvm_cascade.schedules.tir import ir, relax, tvm_ffi
 
@@ -28,7 +29,8 @@ def outlined(mod: Any, region: Region, attrs: Mapping[str, Any] | None = None) -
     called = {g for b in region.bindings for g in functions_called(b.value)}
     builder = relax.BlockBuilder(ir.IRModule({g: mod[g] for g in mod.get_global_vars() if g in called}))
     renamed: dict[Any, Any] = {v: relax.Var(v.name, v.ty) for v in region.inputs}
-    notes = {str(k): v for k, v in (attrs or {}).items() if str(k) != "global_symbol"}
+    others = ("global_symbol", STATES_ATTR)  # a region is a pure function: states are inputs and outputs of its caller
+    notes = {str(k): v for k, v in (attrs or {}).items() if str(k) not in others}
 
     def emit() -> Any:
         for binding in region.bindings:

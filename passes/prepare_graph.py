@@ -15,6 +15,7 @@ from tvm_cascade.passes.choose_variants import choose_variants, tensors_of
 from tvm_cascade.passes.extract_graph import Extracted, analyse, with_kernels
 from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
 from tvm_cascade.passes.relax_ops import read_function
+from tvm_cascade.passes.states import state_count, with_states
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.choose import footprints_of, kernels_of_plan
 from tvm_cascade.schedules.forms.form import Site
@@ -84,7 +85,8 @@ def prepare_graph(
     Kernels are selected by the instruction counts in `database`; None takes those shipped with the package. With a
     `counter`, shapes that the database lacks are counted and added to it. With `fused_floats`, float layers are fused first.
     """
-    extracted = analyse(read_function(fuse_float_layers(mod) if fused_floats else mod, "main"))
+    source = read_function(fuse_float_layers(mod) if fused_floats else mod, "main")
+    extracted = analyse(with_states(source, state_count(mod)))
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
     graph = extracted.graph
     operators = zip(graph.ops, extracted.operators, strict=True)

@@ -33,6 +33,7 @@ class Call:
     constants: tuple[np.ndarray, ...]
     outputs: tuple[int, ...]
     must_copy: bool = False  # a copy that needs storage of its own: never a view
+    target: int | None = None  # position of the input, a state, whose bytes the output takes over (`Op.target`)
 
 
 @dataclass(frozen=True)

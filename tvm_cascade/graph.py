@@ -12,16 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
-from typing import Any
 
 from tvm_cascade.errors import GraphError
+from tvm_cascade.footprints import ROW_KERNEL_ONLY, KernelFootprints
 
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "uint32": 4}
     | {"float32": 4, "int64": 8, "uint64": 8, "float64": 8}
 )
-
-MIN_SCRATCH_ELEMENTS = 9  # smallest buffer in scratch: TVM would allocate a shorter one on the stack
 
 _NO_ATTRS: Mapping[str, object] = MappingProxyType({})
 
@@ -122,51 +120,6 @@ PIXEL = Tile(columns=1)
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelTiling:
-    """Scratch and multiply-accumulates (MACs) of a fused inverted bottleneck that is computed a group of channels at a time.
-
-    The operator fuses an expansion, a depthwise convolution and a projection (`cascading.channels`). Its costs depend
-    on the number of columns that a step computes: those of a whole row, or of a stripe.
-    """
-
-    group_size: int  # channels of one group
-    expanded_elements: tuple[int, int]  # (a, b): n output columns need a buffer of a + b * n int8 elements for a group
-    sum_elements: tuple[int, int]  # (a, b): n output columns need a + b * n int32 sums
-    macs_per_covered_column: int  # MACs, over all rows, for each input column that the windows of a step cover
-    macs_per_tap: int  # MACs for each tap along the columns that is not padding
-    macs_per_column: int  # MACs for each output column
-
-    def scratch_bytes(self, columns: Any) -> Any:
-        """Bytes of scratch to compute `columns` columns of an output row (an int or an array of ints)."""
-        expanded, sums = (a + b * columns for a, b in (self.expanded_elements, self.sum_elements))
-        pixel = max(self.group_size, MIN_SCRATCH_ELEMENTS)
-        return _multiple_of_8(expanded) + _multiple_of_8(4 * sums) + _multiple_of_8(pixel)
-
-
-def _multiple_of_8(size: Any) -> Any:
-    return -(-size // 8) * 8
-
-
-@dataclass(frozen=True, slots=True)
-class KernelFootprints:
-    """Kernel variants that the emitter has for an operator besides the one-row kernel, and the RAM that each takes."""
-
-    tile_fixed_bytes: int = 0  # pixel-tile kernel: workspace, whatever the size of the tile
-    tile_pixel_bytes: int = 0  # pixel-tile kernel: workspace for each pixel of the tile, in addition
-    in_place_workspace_bytes: int = 0  # kernel that runs once and overwrites its only input; 0: there is none
-    accumulator_bytes: int = 0  # kernel that sums up its only input row by row; 0: there is none
-    channel_tiling: ChannelTiling | None = None  # computes whole rows, or stripes of them, but no pixel tiles
-    multi_row: bool = False  # computes any number of rows that divides the map, with one read of its weights
-
-    def tile_workspace_bytes(self, pixels: int) -> int:
-        """Bytes of workspace of the kernel that computes `pixels` pixels of a row in one step."""
-        return self.tile_fixed_bytes + pixels * self.tile_pixel_bytes
-
-
-ROW_KERNEL_ONLY = KernelFootprints()
-
-
-@dataclass(frozen=True, slots=True)
 class Op:
     """An operator of the graph: the tensors that it reads and writes, its windows, its work and its memory.
 
@@ -177,6 +130,9 @@ class Op:
     the outermost axis). With `part_offsets` it is a join, a concat whose producers write into its output. In a join
     along the rows input i starts `part_offsets[i]` bytes into output 0. In a join along the channels pixel p of input i
     starts that many bytes into pixel p of output 0.
+
+    An operator with a `target` writes a state: its only output is what the state, an input of the graph, is after a call.
+    It lies in the bytes of that input, so that the operator runs after all others that read the state.
     """
 
     index: int
@@ -191,6 +147,7 @@ class Op:
     weight_bytes: int = 0
     scratch_bytes: int = 0  # RAM that the kernel needs while it runs, besides its inputs and outputs
     in_place: tuple[int, ...] = ()  # positions of the inputs that output 0 may overwrite, element for element
+    target: int | None = None  # position of the input, a state, whose bytes output 0 always takes over
     view: bool = False
     view_offsets: tuple[int, ...] = ()
     part_offsets: tuple[int, ...] = ()
@@ -271,14 +228,31 @@ class Graph:
         return tuple(roots)
 
     @cached_property
+    def states(self) -> tuple[tuple[int, int], ...]:
+        """For each state its tensors before and after a call, in the order of the graph's inputs."""
+        pairs = [(op.inputs[op.target], op.outputs[0]) for op in self.ops if op.target is not None]
+        return tuple(sorted(pairs, key=lambda pair: self.inputs.index(pair[0])))
+
+    @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator those whose outputs it reads, ascending, each once."""
-        return tuple(tuple(sorted({p for t in op.inputs if (p := self.producer[t]) is not None})) for op in self.ops)
+        """For each operator those that have to run before it, ascending, each once: those whose outputs it reads, and those
+        that read the state that it overwrites."""
+        before = [{p for t in op.inputs if (p := self.producer[t]) is not None} for op in self.ops]
+        for op in self.ops:
+            if op.target is not None:
+                state = op.inputs[op.target]
+                seen = (t for t, root in enumerate(self.roots) if root.tensor == state and t not in op.outputs)
+                before[op.index] |= {c for t in seen for c in self.consumers[t]} - {op.index}
+        return tuple(tuple(sorted(ops)) for ops in before)
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator those that read its outputs, ascending, each once."""
-        return tuple(tuple(sorted({c for t in op.outputs for c in self.consumers[t]})) for op in self.ops)
+        """For each operator those that have to run after it, ascending, each once."""
+        after: list[list[int]] = [[] for _ in self.ops]
+        for op, before in enumerate(self.predecessors):
+            for p in before:
+                after[p].append(op)
+        return tuple(map(tuple, after))
 
     @property
     def macs(self) -> int:
@@ -349,6 +323,18 @@ def _check(graph: Graph) -> None:
     if known != set(range(len(graph.tensors))):
         raise GraphError(f"tensors {sorted(set(range(len(graph.tensors))) - known)} are never written")
     _check_joins(graph)
+    for op in (op for op in graph.ops if op.target is not None):
+        _check_target(graph, op)
+
+
+def _check_target(graph: Graph, op: Op) -> None:
+    """Raise `GraphError` where an operator cannot take over the bytes of its target."""
+    state, made = graph.tensors[op.inputs[op.target or 0]], graph.tensors[op.outputs[0]]
+    alike = len(op.outputs) == 1 and (state.shape, state.dtype) == (made.shape, made.dtype)
+    own = state.index in graph.inputs and [s for s, _ in graph.states].count(state.index) == 1 and not op.view
+    returned = state.index in {graph.roots[t].tensor for t in graph.outputs}
+    if not alike or not own or returned or any(p > op.index for p in graph.predecessors[op.index]):
+        raise GraphError(f"operator {op.name} cannot take over the bytes of {state.name}: that is returned or read later")
 
 
 def _check_joins(graph: Graph) -> None:

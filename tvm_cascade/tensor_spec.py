@@ -11,7 +11,7 @@ import numpy as np
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
 
-__all__ = ["IoSpec", "TensorSpec", "free_name", "graph_io", "named_apart", "unique_names"]
+__all__ = ["IoSpec", "State", "TensorSpec", "free_name", "graph_io", "named_apart", "unique_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,41 @@ WHOLE = Cut()
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """A tensor that a network keeps from one call to the next: `main` takes it as a parameter and returns it as a result."""
+
+    name: str  # as the plan and the emitted network call it
+    initial: bytes = b""  # of all its elements before the first call; empty: zeros
+
+
+@dataclass(frozen=True, slots=True)
 class IoSpec:
-    """Inputs in the order of the parameters of `main`, outputs in the order of its result."""
+    """Inputs in the order of the parameters of `main`, outputs in the order of its result.
+
+    The last `len(states)` inputs and as many outputs are states, pair by pair: a call finds a state as the input and leaves
+    it as the output of the same place, which has its shape and type.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     cut: Cut = WHOLE  # of the model's file
+    states: tuple[State, ...] = ()
+
+    @property
+    def own_inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs without the states."""
+        return self.inputs[: len(self.inputs) - len(self.states)]
+
+    @property
+    def own_outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs without the states."""
+        return self.outputs[: len(self.outputs) - len(self.states)]
+
+    @property
+    def state_specs(self) -> tuple[TensorSpec, ...]:
+        """The states as inputs, under their own names."""
+        specs = self.inputs[len(self.own_inputs) :]
+        return tuple(replace(s, name=state.name) for s, state in zip(specs, self.states, strict=True))
 
 
 def free_name(name: str, taken: Container[str]) -> str:

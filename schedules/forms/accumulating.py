@@ -7,7 +7,8 @@ from math import prod
 from typing import ClassVar
 
 from tvm_cascade.cascading.geometry import has_pixels
-from tvm_cascade.graph import ITEM_BYTES, KernelFootprints
+from tvm_cascade.footprints import KernelFootprints
+from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.driver.places import tiles_are_contiguous
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tvm_cascade.cascading.channels import channel_tiling
-from tvm_cascade.graph import KernelFootprints
+from tvm_cascade.footprints import KernelFootprints
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.stripes import GenericStripeKernel

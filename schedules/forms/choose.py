@@ -10,7 +10,7 @@ from functools import cache
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import ROW_KERNEL_ONLY, KernelFootprints
+from tvm_cascade.footprints import ROW_KERNEL_ONLY, KernelFootprints
 from tvm_cascade.schedules import forms as room
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way

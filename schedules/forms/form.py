@@ -18,7 +18,8 @@ from typing import ClassVar
 from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.graph import Graph, KernelFootprints, Op, Tensor
+from tvm_cascade.footprints import KernelFootprints
+from tvm_cascade.graph import Graph, Op, Tensor
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tvm_cascade.graph import KernelFootprints
+from tvm_cascade.footprints import KernelFootprints
 from tvm_cascade.operators.record import TensorType
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way

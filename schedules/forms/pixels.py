@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tvm_cascade.graph import ITEM_BYTES, KernelFootprints, Tensor
+from tvm_cascade.footprints import KernelFootprints
+from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.driver.places import Place, tiles_are_contiguous
 from tvm_cascade.schedules.forms import narrow_rows

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tvm_cascade.graph import ITEM_BYTES, KernelFootprints
+from tvm_cascade.footprints import KernelFootprints
+from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.rows import RowSteps

@@ -19,7 +19,8 @@ from math import prod
 
 import numpy as np
 
-from tvm_cascade.graph import MIN_SCRATCH_ELEMENTS, Window
+from tvm_cascade.footprints import MIN_SCRATCH_ELEMENTS
+from tvm_cascade.graph import Window
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.assembly import Assembly, build, build_kernel

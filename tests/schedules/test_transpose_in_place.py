@@ -15,7 +15,7 @@ from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import layerwise, offsets_of, plan_graph, validate
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import ROW_KERNEL_ONLY
+from tvm_cascade.footprints import ROW_KERNEL_ONLY
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.forms.transpose_in_place import FORM, row_moves
 from tvm_cascade.testing.builder import Net, Value

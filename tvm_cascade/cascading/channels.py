@@ -16,17 +16,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tvm_cascade.cascading.geometry import has_pixels
-from tvm_cascade.graph import (
-    IDENTITY,
-    MIN_SCRATCH_ELEMENTS,
-    ChannelTiling,
-    Graph,
-    KernelFootprints,
-    Op,
-    Tensor,
-    Window,
-    rebuilt,
-)  # fmt: skip
+from tvm_cascade.footprints import MIN_SCRATCH_ELEMENTS, ChannelTiling, KernelFootprints
+from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window, rebuilt
 
 KIND = "inverted_bottleneck"
 NARROWEST = 4  # least channels of a group

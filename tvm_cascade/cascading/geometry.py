@@ -47,6 +47,8 @@ def streamable(graph: Graph, tensor: int) -> bool:
     tensor never has its own layout, so no operator may read it whole.
     """
     t = graph.tensors[tensor]
+    if tensor in {state for state, _ in graph.states}:
+        return False  # it is there before the call, and after it
     if t.row_axis is None or outermost(t):
         return t.row_axis is not None
     reads = [(op, k) for op in graph.ops for k, read in enumerate(op.inputs) if read == tensor]

@@ -61,6 +61,8 @@ _REMEDY = "write it so that an output row reads a fixed window of input rows"
 
 def windowed(graph: Graph, op: Op) -> bool:
     """Whether it is known which rows of its inputs each row of an operator's outputs reads."""
+    if op.target is not None:
+        return False  # it runs alone
     if op.view or op.opaque is None or op.kernels.accumulator_bytes:
         return True
     return all(graph.tensors[t].rows == 1 for t in op.outputs)
@@ -79,7 +81,7 @@ def partition(graph: Graph) -> Partition:
     for k, ops in enumerate(regions):
         for o in ops:
             region_of[o] = k
-    reasons = {o.index: o.opaque or "its windows are not known" for o in graph.ops if not windowed(graph, o)}
+    reasons = {o.index: o.opaque or "its windows are not known" for o in graph.ops if not windowed(graph, o) and o.target is None}
     left = tuple(
         LeftOut(o, why, next((remedy for part, remedy in _REMEDIES if part in why), _REMEDY))
         for o, why in reasons.items()

@@ -147,8 +147,10 @@ class SegmentCosts:
 
     @cached_method
     def in_place(self, i: int, j: int) -> int | None:
-        """The operator of [i, j) if it runs alone and overwrites its dying input; else None."""
+        """The operator of [i, j) if it runs alone and overwrites its dying input, or a state; else None."""
         members, tables = self.members(i, j), self.tables
+        if len(members) == 1 and members[0] >= 0 and tables.graph.ops[members[0]].target is not None:
+            return members[0]
         if not self.settings.in_place or len(members) != 1 or members[0] < 0:
             return None
         node = tables.graph.ops[members[0]]
@@ -303,19 +305,20 @@ class SegmentCosts:
 
     def most_shared(self, i: int, j: int) -> int:
         """An upper bound on `shared` in any interleaving: the bytes of the dying inputs of [i, j)."""
-        if not (self.settings.overlap or self.settings.in_place):
+        if not (self.settings.overlap or self.settings.in_place or self.in_place(i, j) is not None):
             return 0
         return sum(self.tables.tensor_bytes[t] for t in self._dying(i, j))
 
     @cached_method
     def pairs(self, i: int, j: int, interleaving: Interleaving) -> tuple[Pair, ...]:
         """Offset constraints between outputs and rings of [i, j) and its dying inputs."""
+        op = self.in_place(i, j)
+        if op is not None and not interleaving.striped:
+            node = self.tables.graph.ops[op]
+            x, y = node.inputs[node.target or 0], node.outputs[0]
+            return (Pair(x, y, 0, self.tables.tensor_bytes[y], exact=True),)
         if interleaving.striped or not (self.settings.overlap or self.settings.in_place):
             return ()
-        op = self.in_place(i, j)
-        if op is not None:
-            x, y = self.tables.graph.ops[op].inputs[0], self.tables.graph.ops[op].outputs[0]
-            return (Pair(x, y, 0, self.tables.tensor_bytes[y], exact=True),)
         planes = self._over_planes(i, j)
         if planes is not None:
             return (planes,)

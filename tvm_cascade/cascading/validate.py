@@ -57,6 +57,9 @@ def validate(plan: Plan, alignment: int = 4) -> Replay:
         if t not in memory.streamed:
             memory.write(*memory.area(Area(t, 0, tensors[t].rows)), tensors[t].name)
     macs = sum(_run(memory, s, segment) for s, segment in enumerate(counted("segments replayed", plan.segments)))
+    for before, after in plan.graph.states:
+        if not np.array_equal(*(memory.area(Area(t, 0, tensors[t].rows))[0] for t in (before, after))):
+            raise ValidationError(f"the state {tensors[before].name} is not where the next call looks for it")
     for t in plan.graph.outputs:
         memory.check(*memory.area(Area(t, 0, tensors[t].rows)), f"output {tensors[t].name}")
     if macs != plan.macs:
@@ -289,8 +292,10 @@ def _scratch(step: _Step) -> int:
 
 def _check_in_place(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> None:
     """Raise `ValidationError` unless an in-place operator has such a kernel and writes exactly the bytes that it reads."""
-    alone = op.kernels.in_place_workspace_bytes and len(reads) == 1 and len(written) == 1
-    if not alone or not np.array_equal(np.sort(reads[0][1]), np.sort(written[0])):
+    place = op.target or 0
+    alone = op.target is not None or (op.kernels.in_place_workspace_bytes and len(reads) == 1)
+    read = next((addresses for i, addresses, _ in reads if i == place), None)
+    if not alone or len(written) != 1 or read is None or not np.array_equal(np.sort(read), np.sort(written[0])):
         raise ValidationError(f"{op.name} does not write the very bytes that it reads, as its kernel does")
 
 

@@ -12,7 +12,8 @@ def whole_inputs(plan: Plan) -> Iterator[str]:
     """A sentence for each input that a plan with `stream_input` keeps whole: not streamed, or in a ring of all its rows."""
     graph = plan.graph
     streamed = {t for segment in plan.segments for t in segment.streamed}
-    for t in graph.inputs:
+    states = {before for before, _ in graph.states}
+    for t in (t for t in graph.inputs if t not in states):
         tensor = graph.tensors[t]
         if t in streamed and plan.storages[t].is_ring(tensor.rows):
             continue

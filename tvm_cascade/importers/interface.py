@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import prod
 from typing import Any
 
@@ -17,7 +17,8 @@ import tvm
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.values import bindings_of
 from tvm_cascade.messages import printable
-from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec, named_apart
+from tvm_cascade.passes.states import STATES_ATTR
+from tvm_cascade.tensor_spec import Cut, IoSpec, State, TensorSpec, named_apart
 
 INTERFACE_ATTR = "cascade_interface"
 MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
@@ -25,9 +26,11 @@ MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds,
 
 def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:
     """A copy of `mod` that carries `spec`."""
-    text = json.dumps(asdict(spec))
+    plain = replace(spec, states=())
+    text = json.dumps(asdict(plain) | {"states": [[s.name, s.initial.hex()] for s in spec.states]})
     mod = mod.clone()
     main = mod["main"].with_attr(INTERFACE_ATTR, text)
+    main = main.with_attr(STATES_ATTR, len(spec.states)) if spec.states else main.without_attr(STATES_ATTR)
     mod["main"] = main.without_attr("params") if "params" in main.attrs else main  # the importer's copies of weights
     return mod.with_attr(INTERFACE_ATTR, text)
 
@@ -45,7 +48,8 @@ def io_spec(mod: Any) -> IoSpec:
         if holder.attrs is not None and INTERFACE_ATTR in holder.attrs:
             raw = json.loads(str(holder.attrs[INTERFACE_ATTR]))
             cut = Cut(*(tuple(raw["cut"][side]) for side in ("until", "start")))
-            return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]), cut)
+            states = tuple(State(name, bytes.fromhex(initial)) for name, initial in raw["states"])
+            return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]), cut, states)
     raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")
 
 

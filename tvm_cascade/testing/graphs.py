@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tvm_cascade.graph import IDENTITY, Graph, KernelFootprints, Op, Tensor, Window
+from tvm_cascade.footprints import KernelFootprints
+from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
 
 
 def same(size: int, kernel: int, stride: int, dilation: int = 1) -> tuple[int, int]:

@@ -1,0 +1,19 @@
+"""The kernel that writes a state: it copies the new value into the state's bytes, whatever they held (`passes.states`)."""
+
+from __future__ import annotations
+
+from tvm_cascade.schedules.driver.calls import BuiltKernel
+from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
+from tvm_cascade.schedules.forms.rows import RowSteps
+
+
+class AssignState(KernelForm):
+    """The form of operators with a target (`graph.Op.target`), which run once and alone."""
+
+    way = Way.IN_PLACE
+
+    def build(self, site: Site, use: Use) -> BuiltKernel | str:
+        return "it writes no state" if use.op.target is None else RowSteps((site.row,))
+
+
+FORM = AssignState()

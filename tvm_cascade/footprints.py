@@ -1,0 +1,53 @@
+"""What kernel variants the emitter has for an operator, and the RAM that each takes: what forms of kernels tell the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+MIN_SCRATCH_ELEMENTS = 9  # smallest buffer in scratch: TVM would allocate a shorter one on the stack
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelTiling:
+    """Scratch and multiply-accumulates (MACs) of a fused inverted bottleneck that is computed a group of channels at a time.
+
+    The operator fuses an expansion, a depthwise convolution and a projection (`cascading.channels`). Its costs depend
+    on the number of columns that a step computes: those of a whole row, or of a stripe.
+    """
+
+    group_size: int  # channels of one group
+    expanded_elements: tuple[int, int]  # (a, b): n output columns need a buffer of a + b * n int8 elements for a group
+    sum_elements: tuple[int, int]  # (a, b): n output columns need a + b * n int32 sums
+    macs_per_covered_column: int  # MACs, over all rows, for each input column that the windows of a step cover
+    macs_per_tap: int  # MACs for each tap along the columns that is not padding
+    macs_per_column: int  # MACs for each output column
+
+    def scratch_bytes(self, columns: Any) -> Any:
+        """Bytes of scratch to compute `columns` columns of an output row (an int or an array of ints)."""
+        expanded, sums = (a + b * columns for a, b in (self.expanded_elements, self.sum_elements))
+        pixel = max(self.group_size, MIN_SCRATCH_ELEMENTS)
+        return _multiple_of_8(expanded) + _multiple_of_8(4 * sums) + _multiple_of_8(pixel)
+
+
+def _multiple_of_8(size: Any) -> Any:
+    return -(-size // 8) * 8
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFootprints:
+    """Kernel variants that the emitter has for an operator besides the one-row kernel, and the RAM that each takes."""
+
+    tile_fixed_bytes: int = 0  # pixel-tile kernel: workspace, whatever the size of the tile
+    tile_pixel_bytes: int = 0  # pixel-tile kernel: workspace for each pixel of the tile, in addition
+    in_place_workspace_bytes: int = 0  # kernel that runs once and overwrites its only input; 0: there is none
+    accumulator_bytes: int = 0  # kernel that sums up its only input row by row; 0: there is none
+    channel_tiling: ChannelTiling | None = None  # computes whole rows, or stripes of them, but no pixel tiles
+    multi_row: bool = False  # computes any number of rows that divides the map, with one read of its weights
+
+    def tile_workspace_bytes(self, pixels: int) -> int:
+        """Bytes of workspace of the kernel that computes `pixels` pixels of a row in one step."""
+        return self.tile_fixed_bytes + pixels * self.tile_pixel_bytes
+
+
+ROW_KERNEL_ONLY = KernelFootprints()
