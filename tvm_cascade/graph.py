@@ -334,7 +334,9 @@ def _check_target(graph: Graph, op: Op) -> None:
     own = state.index in graph.inputs and [s for s, _ in graph.states].count(state.index) == 1 and not op.view
     returned = state.index in {graph.roots[t].tensor for t in graph.outputs}
     if not alike or not own or returned or any(p > op.index for p in graph.predecessors[op.index]):
-        raise GraphError(f"operator {op.name} cannot take over the bytes of {state.name}: that is returned or read later")
+        raise GraphError(
+            f"operator {op.name} cannot take over the bytes of {state.name}: that is returned or read later"
+        )
 
 
 def _check_joins(graph: Graph) -> None:

@@ -18,6 +18,7 @@ from tvm_cascade.report.text import (
     memory_map,
     memory_rows,
     memory_table,
+    state_rows,
     summary,
 )
 from tvm_cascade.schema import plan as schema
@@ -123,6 +124,8 @@ class PlanResult:
             "suggestions": list(self.suggestions),
             "seconds": self.seconds,
         }
+        if plan.graph.states:
+            found["states"] = state_rows(plan)
         if plan.placed:
             found["memories"] = memory_rows(plan)
         if self.flash is not None:

@@ -81,7 +81,11 @@ def partition(graph: Graph) -> Partition:
     for k, ops in enumerate(regions):
         for o in ops:
             region_of[o] = k
-    reasons = {o.index: o.opaque or "its windows are not known" for o in graph.ops if not windowed(graph, o) and o.target is None}
+    reasons = {
+        o.index: o.opaque or "its windows are not known"
+        for o in graph.ops
+        if not windowed(graph, o) and o.target is None
+    }
     left = tuple(
         LeftOut(o, why, next((remedy for part, remedy in _REMEDIES if part in why), _REMEDY))
         for o, why in reasons.items()

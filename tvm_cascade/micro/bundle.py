@@ -123,6 +123,12 @@ def _check_memories(images: Sequence[Image]) -> None:
             raise UsageError(
                 f"{image.name} lies in memories that it was given: bundle networks compiled without --memory"
             )
+        kept = [n for n in image.networks if n.interface.states]
+        if kept:
+            raise UsageError(
+                f"{kept[0].name} keeps states in its arena from one run to the next, and the networks of a bundle share one: "
+                "build it as a project of its own"
+            )
 
 
 def _check(folder: Path, images: Sequence[Image]) -> None:

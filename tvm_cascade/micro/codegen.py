@@ -22,7 +22,7 @@ from tvm_cascade.micro.entry import emit_entry
 from tvm_cascade.micro.header import emit_header
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork, Interface, NetworkMemory
-from tvm_cascade.micro.placement import place_io
+from tvm_cascade.micro.placement import place_io, placed_states
 from tvm_cascade.micro.weights import Weights, emit_weights
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.driver.streaming import request_order
@@ -198,6 +198,17 @@ def _memories(plan: Plan) -> tuple[NetworkMemory, ...]:
     return tuple(NetworkMemory(use.ram.name, use.start, use.bytes, use.ram.address) for use in plan.placed)
 
 
+def _texts(c: CInterface, functions: str, helpers: str, lowered: Lowered) -> dict[str, bytes]:
+    """The header, the source and the weights of a network, by file name."""
+    weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
+    texts = {
+        f"{c.name}.h": emit_header(c, c.name),
+        f"{c.name}.c": emit_entry(c, functions, helpers),
+        f"{c.name}_weights.c": emit_weights(c.name, weights),
+    }
+    return {name: text.encode() for name, text in texts.items()}
+
+
 def emit_network(
     lowered: Lowered,
     name: str,
@@ -236,25 +247,23 @@ def emit_network(
     functions = hot_weights.redirect(functions, name, hot)
     plan = lowered.plan
     placed = place_io(plan, io, lowered.hooked)
-    requests, memories = request_order(plan), _memories(plan)
-    interface = Interface(name, placed.inputs, placed.outputs, plan.peak, align, requests, memories=memories)
+    requests, memories, states = request_order(plan), _memories(plan), placed_states(placed)
+    inputs, outputs = placed.own_inputs, placed.own_outputs
+    interface = Interface(name, inputs, outputs, plan.peak, align, requests, memories=memories, states=states)
     steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
-    c = CInterface(interface, steps, hot)
-    files[f"{name}.h"] = emit_header(c, name).encode()
-    files[f"{name}.c"] = emit_entry(c, functions, helpers).encode()
-    weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
-    files[f"{name}_weights.c"] = emit_weights(name, weights).encode()
+    files |= _texts(CInterface(interface, steps, hot), functions, helpers, lowered)
     return EmittedNetwork(
         name=name,
         files=files,
         sources=(f"{name}.c", f"{name}_weights.c"),
         objects=objects,
-        inputs=placed.inputs,
-        outputs=placed.outputs,
+        inputs=inputs,
+        outputs=outputs,
         arena_bytes=plan.peak,
         arena_align=align,
         requests=requests,
         ram_weight_bytes=hot_weights.total_bytes(hot),
         cut=io.cut,
         memories=memories,
+        states=states,
     )

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.hot_weights import definition
 from tvm_cascade.micro.network import C_TYPES, NetworkMemory
+from tvm_cascade.micro.states import definitions
 from tvm_cascade.micro.template import fill_template, template
 
 _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
@@ -30,6 +31,9 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
     name, upper, can_fail = c.name, c.upper, c.calls_back
     refusal = [f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"]
     load = [f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if c.hot else []
+    first = (
+        [f"    if ({name}_has_state == 0u) {{", f"        {name}_set_states();", "    }"] if c.interface.states else []
+    )
     pointers = [f"{which}->{spec.c_name}" for which in ("inputs", "outputs") for spec in c.side(which)[1]]
     context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
     held = [f"(int8_t *)(void *){c.array(m)}" if _has_array(c, m) else "(int8_t *)NULL" for m in c.memories]
@@ -46,7 +50,8 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
         "refuse_if_it_runs": refusal if can_fail else [],
         "input_places": _places(c, "inputs"),
         "output_places": _places(c, "outputs"),
-        "begin": [*_only_shared([f"    {name}_busy = 1u;"], can_fail), *load],
+        "states": [*definitions(c), ""] if c.interface.states else [],
+        "begin": [*_only_shared([f"    {name}_busy = 1u;"], can_fail), *load, *first],
         "copy_inputs": _copies(c, "inputs"),
         "copy_outputs": [f"    {line}" for line in _copies(c, "outputs")],
         "end": _only_shared([f"    {name}_busy = 0u;"], can_fail),
@@ -87,6 +92,7 @@ def _ready(c: CInterface, blocks: Mapping[str, list[str]]) -> list[str]:
     """The function that says whether a run may begin, and that which sets the arena where it lies behind a pointer."""
     lines = {key: "".join(f"{line}\n" for line in blocks[key]) for key in ("refuse_if_any_runs", "refuse_if_it_runs")}
     if not c.interface.memories:
+        lines["forget_states"] = f"    {c.name}_has_state = 0u;\n" if c.interface.states else ""
         filled = fill_template(template("arena_ready.c.in"), {"name": c.name, "NAME": c.upper, **lines})
         return filled.removesuffix("\n").split("\n")
     own = [c.array(m) for m in c.memories if _has_array(c, m)]

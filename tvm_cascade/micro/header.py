@@ -11,6 +11,7 @@ from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.hot_weights import declaration, total_bytes
 from tvm_cascade.micro.names import c_comment
 from tvm_cascade.micro.network import C_TYPES
+from tvm_cascade.micro.states import declarations
 from tvm_cascade.micro.template import fill_template, template
 from tvm_cascade.tensor_spec import TensorSpec
 
@@ -37,6 +38,7 @@ def emit_header(c: CInterface, note: str) -> str:
         "sizes": "\n".join(_sizes(c)),
         "structs": "\n".join([*_struct(c, "inputs"), *_struct(c, "outputs")]),
         "when_busy": "\n".join(inside if c.calls_back else shared),
+        "states": "".join(f"{line}\n" for line in declarations(c)),
         "weights": "".join(f"{line}\n" for line in declaration(name, c.hot)),
     }
     return fill_template(template("network.h.in"), values)
@@ -131,6 +133,7 @@ def _memory(c: CInterface) -> str:
     """The RAM that the network needs, as a phrase for the comment at the head of the header."""
     rest = [f"{total_bytes(c.hot)} bytes of weights"] if c.hot else []
     rest += ["a byte that tells whether it runs"] if c.calls_back else []
+    rest += ["a byte that tells whether it has states"] if c.interface.states else []
     return " and ".join([f"the arena of {c.interface.arena_bytes} bytes", *rest])
 
 

@@ -22,6 +22,8 @@ from tvm.tirx import compilation_pipeline
 
 from tvm_cascade.cache import NO_CACHE, Cache
 from tvm_cascade.errors import UsageError, ValidationError
+from tvm_cascade.micro.network import PlacedState
+from tvm_cascade.micro.placement import placed_states
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.tir.barrier import with_barriers
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
@@ -44,6 +46,7 @@ class HostProgram:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     memories: tuple[tuple[int, int], ...] = ()  # start and bytes of each in the array; none: the arena alone
+    states: tuple[PlacedState, ...] = ()  # kept from one call to the next
 
     def save(self, folder: Path) -> dict[str, object]:
         """Write the program's two files; returns the other fields as JSON-ready data for `load`."""
@@ -52,6 +55,7 @@ class HostProgram:
         (folder / "flash.bin").write_bytes(self.flash)
         sides = {"inputs": [_to_dict(s) for s in self.inputs], "outputs": [_to_dict(s) for s in self.outputs]}
         placed: dict[str, object] = {"memories": self.memories} if self.memories else {}
+        placed |= {"states": [state.to_dict() for state in self.states]} if self.states else {}
         return {"arena_bytes": self.arena_bytes, "spare_bytes": self.spare_bytes, **sides, **placed}
 
     @classmethod
@@ -69,7 +73,9 @@ class HostProgram:
         arena, spare = (int(str(data[k])) for k in ("arena_bytes", "spare_bytes"))
         given: Any = data.get("memories", ())
         memories = tuple((int(start), int(size)) for start, size in given)
-        return cls(llvm, flash, arena, spare, sides["inputs"], sides["outputs"], memories)
+        kept: Any = data.get("states", ())
+        states = tuple(PlacedState.from_dict(one) for one in kept)
+        return cls(llvm, flash, arena, spare, sides["inputs"], sides["outputs"], memories, states)
 
 
 _STREAMED = -1  # "offset" of a streamed input in metadata.json
@@ -165,7 +171,8 @@ def host_program(
     llvm = cache.text("host", lambda: (build.__qualname__, tvm.ir.save_json(mod)), lambda: _llvm_text(build(mod).mod))
     room = lowered.plan.allocation.peak
     placed = tuple((use.start, use.bytes) for use in lowered.plan.placed)
-    return HostProgram(llvm, lowered.flash, room, lowered.spare_bytes, io.inputs, io.outputs, placed)
+    sizes, states = (room, lowered.spare_bytes), placed_states(io)
+    return HostProgram(llvm, lowered.flash, *sizes, io.own_inputs, io.own_outputs, placed, states)
 
 
 def _calls_of_all(lowered: Lowered) -> Any:
@@ -201,40 +208,61 @@ def _llvm_text(built: Any) -> str:
 def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]]) -> HostResult:
     """Run every inference twice, over arenas painted differently; multiply-accumulates are those of the last one.
 
+    A network with states finds them as the inference before left them, the first time with their initial values.
     Raises `ValidationError` where a canary was overwritten, that is, something wrote outside of the arena.
     """
     results, macs = [], 0
     high = (0,) * max(len(program.memories), 1)
     infer = _loaded(program)
+    kept = {paint: initial_states(program) for paint in _PAINTS}
     for feed in inferences:
         for paint in _PAINTS:
-            outputs, macs, top = infer(feed, paint)
+            outputs, macs, top = infer(feed, paint, kept[paint])
             high = tuple(map(max, high, top))
         results.append(outputs)
     return HostResult(tuple(results), macs, high)
 
 
 def host_function(program: HostProgram) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """The program as a function from inputs to outputs by name, for many inferences; it raises as `run_host` does."""
-    infer = _loaded(program)
-    return lambda feed: infer(feed, _PAINTS[0])[0]
+    """The program as a function from inputs to outputs by name, for many inferences; it raises as `run_host` does. States
+    are those that the inference before has left."""
+    infer, kept = _loaded(program), initial_states(program)
+    return lambda feed: infer(feed, _PAINTS[0], kept)[0]
 
 
-def _loaded(
-    program: HostProgram,
-) -> Callable[[Mapping[str, np.ndarray], int], tuple[dict[str, np.ndarray], int, tuple[int, ...]]]:
+def initial_states(program: HostProgram) -> list[np.ndarray]:
+    """The bytes of every state before the first inference."""
+    return [np.frombuffer(s.initial or bytes(s.spec.bytes), np.int8).copy() for s in program.states]
+
+
+_Inference = Callable[
+    [Mapping[str, np.ndarray], int, list[np.ndarray]], tuple[dict[str, np.ndarray], int, tuple[int, ...]]
+]
+
+
+def _loaded(program: HostProgram) -> _Inference:
     """`_infer` with a program that LLVM has compiled into this process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.ll"
         path.write_text(program.llvm)
         function = tvm.runtime.load_module(str(path))[_ENTRY]
     flash = np.frombuffer(program.flash + b"\0" * max(0, 8 - len(program.flash)), np.int8)
-    return lambda feed, paint: _infer(function, program, flash, feed, paint)
+
+    def infer(feed: Mapping[str, np.ndarray], paint: int, kept: list[np.ndarray]) -> Any:
+        arena = np.full(program.arena_bytes + program.spare_bytes + 2 * _CANARY, paint, np.int8)
+        spans = [slice(s.spec.offset or 0, (s.spec.offset or 0) + s.spec.bytes) for s in program.states]
+        body = arena[_CANARY : _CANARY + program.arena_bytes]
+        for span, state in zip(spans, kept, strict=True):
+            body[span] = state
+        after, *measured = _infer(function, program, flash, feed, paint, arena)
+        kept[:] = [after[span].copy() for span in spans]
+        return tuple(measured)
+
+    return infer
 
 
-def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str, np.ndarray], paint: int):
+def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str, np.ndarray], paint: int, arena):
     room = program.arena_bytes + program.spare_bytes
-    arena = np.full(room + 2 * _CANARY, paint, np.int8)
     body = arena[_CANARY : _CANARY + program.arena_bytes]
     rows: list[np.ndarray] = []
     for spec in program.inputs:
@@ -263,7 +291,7 @@ def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str,
         between[start : start + size] = False
     if (body[between] != paint).any():
         raise ValidationError("the host run wrote between its memories")
-    return outputs, int(counter.numpy()[0]), touched
+    return body, outputs, int(counter.numpy()[0]), touched
 
 
 def _memories(program: HostProgram) -> tuple[tuple[int, int], ...]:

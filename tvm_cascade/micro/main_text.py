@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvm_cascade.micro.network import C_TYPES, Network
+from tvm_cascade.micro.states import free_ranges
 from tvm_cascade.micro.template import fill_template, template
 from tvm_cascade.tensor_spec import TensorSpec
 
@@ -110,12 +111,16 @@ def _main_of_one(network: Network) -> dict[str, str]:
 
 
 def paint(network: Network, pattern: str) -> list[str]:
-    """C statements that paint every memory of a network before an inference."""
-    return [
-        f"        measure_paint_arena({array}, {size}, {pattern});"
-        for array, size in _arrays(network)
+    """C statements that paint every memory of a network before an inference, but for its states."""
+    states = network.interface.states
+    places = zip(network.interface.arrays, _arrays(network), strict=True)
+    ranges = [
+        (array, size) if not states else (f"{array} + {start}", f"{length}u")
+        for memory, (array, size) in places
         if array != "NULL"
+        for start, length in ([(0, 0)] if not states else free_ranges(memory, states))
     ]
+    return [f"        measure_paint_arena({array}, {size}, {pattern});" for array, size in ranges]
 
 
 def measured(network: Network, pattern: str) -> list[str]:

@@ -52,6 +52,25 @@ class NetworkMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedState:
+    """A state of a network: its tensor, with the offset of its bytes in the arena, and what it holds before the first run."""
+
+    spec: TensorSpec
+    initial: bytes  # of all elements; empty: zeros
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready copy."""
+        return _tensor_to_dict(self.spec) | {"offset": self.spec.offset, "initial": self.initial.hex()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PlacedState:
+        """Read what `to_dict` wrote."""
+        rest = dict(data)
+        initial = bytes.fromhex(rest.pop("initial"))
+        return cls(_tensor_from_dict(rest), initial)
+
+
+@dataclass(frozen=True, slots=True)
 class Interface:
     """The interface of a compiled network: names, inputs, outputs and arena, as a run needs them."""
 
@@ -64,6 +83,7 @@ class Interface:
     digest: int = 0  # CRC-32 of the network's files: it differs for other weights of the same shapes
     cut: Cut = WHOLE  # out of the model's file
     memories: tuple[NetworkMemory, ...] = ()  # that were named; none: all lies in the arena
+    states: tuple[PlacedState, ...] = ()  # kept from one run to the next
 
     @property
     def arrays(self) -> tuple[NetworkMemory, ...]:
@@ -81,7 +101,9 @@ class Interface:
         sides = {"inputs": self.inputs, "outputs": self.outputs}
         made |= {name: [_tensor_to_dict(spec) for spec in side] for name, side in sides.items()}
         made |= {"cut": asdict(self.cut), "memories": [asdict(one) for one in self.memories]}
-        return made if self.memories else {key: value for key, value in made.items() if key != "memories"}
+        made |= {"states": [state.to_dict() for state in self.states]}
+        absent = {key for key in ("memories", "states") if not made[key]}
+        return {key: value for key, value in made.items() if key not in absent}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Interface:
@@ -92,7 +114,8 @@ class Interface:
         sides = {side: tuple(_tensor_from_dict(spec) for spec in data[side]) for side in ("inputs", "outputs")}
         cut = Cut(**{side: tuple(names) for side, names in data.get("cut", {}).items()})
         memories = tuple(NetworkMemory(**one) for one in data.get("memories", ()))
-        given = {"requests": tuple(data.get("requests", ())), "cut": cut, "memories": memories}
+        states = tuple(PlacedState.from_dict(one) for one in data.get("states", ()))
+        given = {"requests": tuple(data.get("requests", ())), "cut": cut, "memories": memories, "states": states}
         return cls(**{**data, **sides, **given})
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
@@ -190,6 +213,7 @@ class EmittedNetwork:
     ram_weight_bytes: int = 0  # of weights that are copied to RAM, in addition to the arena
     cut: Cut = WHOLE  # out of the model's file
     memories: tuple[NetworkMemory, ...] = ()  # see `Interface`
+    states: tuple[PlacedState, ...] = ()  # see `Interface`
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -208,7 +232,8 @@ class EmittedNetwork:
         for file in sorted(self.files):
             digest = zlib.crc32(self.files[file], zlib.crc32(file.encode(), digest))
         place = (self.arena_bytes, self.arena_align)
-        return Interface(self.name, self.inputs, self.outputs, *place, self.requests, digest, self.cut, self.memories)
+        more = (self.requests, digest, self.cut, self.memories, self.states)
+        return Interface(self.name, self.inputs, self.outputs, *place, *more)
 
     @property
     def record(self) -> Network:

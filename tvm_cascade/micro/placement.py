@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.micro.names import unique_identifier
+from tvm_cascade.micro.network import PlacedState
 from tvm_cascade.schedules.driver.lower_plan import place_of
 from tvm_cascade.schedules.driver.streaming import streamed_inputs
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
@@ -32,7 +33,12 @@ def place_io(plan: Plan, io: IoSpec, hook: bool = False) -> IoSpec:
             plan.graph.outputs, io.outputs, _c_names(io.outputs, "output", names), strict=True
         )
     ]
-    return IoSpec(tuple(inputs), tuple(outputs), io.cut)
+    return IoSpec(tuple(inputs), tuple(outputs), io.cut, io.states)
+
+
+def placed_states(io: IoSpec) -> tuple[PlacedState, ...]:
+    """The states of an interface that `place_io` has placed."""
+    return tuple(PlacedState(spec, state.initial) for spec, state in zip(io.state_specs, io.states, strict=True))
 
 
 def _place(plan: Plan, tensor: int, spec: TensorSpec) -> TensorSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tvm_cascade.cascading import Bounds, Plan, Storage
-from tvm_cascade.schema.plan import Block, Memory
+from tvm_cascade.schema.plan import Block, KeptState, Memory
 from tvm_cascade.sizes import bytes_and_unit
 
 
@@ -19,7 +19,8 @@ def _name(plan: Plan, block: str) -> str:
         return f"{'row counters' if kind == 'state' else kind} of segment {number}"
     tensor = plan.graph.tensors[int(number)]
     storage = plan.storages[tensor.index]
-    what = _ring(storage, tensor.rows)
+    before = tensor.index in {t for t, _ in plan.graph.states}
+    what = ", as a call finds it" if before else _ring(storage, tensor.rows)
     return f"{tensor.name} {tensor.dtype}{list(tensor.shape)}{what}"
 
 
@@ -59,6 +60,21 @@ def block_rows(plan: Plan) -> list[Block]:
             "lower": lower,
             "upper": upper,
             "ring": ring,
+        }
+        rows.append({**row, "memory": use.ram.name} if use.ram.name else row)
+    return rows
+
+
+def state_rows(plan: Plan) -> list[KeptState]:
+    """One record for every state: what the network keeps from one call to the next."""
+    made = dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
+    rows: list[KeptState] = []
+    for before, _ in plan.graph.states:
+        tensor, use = plan.graph.tensors[before], plan.memory_at(made[f"tensor {before}"])
+        row: KeptState = {
+            "name": tensor.name,
+            "offset": made[f"tensor {before}"] - use.start,
+            "bytes": tensor.bytes,
         }
         rows.append({**row, "memory": use.ram.name} if use.ram.name else row)
     return rows
@@ -156,4 +172,6 @@ def summary(plan: Plan, bounds: Bounds | None = None, frontier: Iterable[tuple[i
         what = "no bounds of this plan, which does work twice" if twice else f"{arena} against the search space"
         lines.append(f"bounds at 1.00x {gaps[0]}, {gaps[1]}: {what}")
     lines.append(f"work            {plan.macs} multiply-accumulates ({work_factor(plan):.2f}x)")
+    if states := state_rows(plan):
+        lines.append(f"states          {sum(s['bytes'] for s in states)} bytes of the arena are kept from call to call")
     return "\n".join(lines)

@@ -107,6 +107,18 @@ class Block(_SometimesOfBlock):
     ring: Annotated[bool, "Whether it holds a tensor in parts"]
 
 
+class _SometimesOfState(TypedDict, total=False):
+    memory: Annotated[str, "The memory that it lies in, where memories were named"]
+
+
+class KeptState(_SometimesOfState):
+    """A tensor that the network keeps from one call to the next."""
+
+    name: Annotated[str, "Its name"]
+    offset: Annotated[Bytes, "From the start of the arena, or of its memory"]
+    bytes: Annotated[Bytes, "Its size, which the arena counts"]
+
+
 class Rewritten(TypedDict):
     """Substitutions of the network that was planned."""
 
@@ -121,6 +133,7 @@ class _Sometimes(TypedDict, total=False):
     weight_bytes: Annotated[Bytes, "Weights and tables in flash"]
     estimated_code_bytes: Annotated[Bytes, "Estimated code in flash"]
     rewritten: Annotated[Rewritten, "Substitutions, where they were searched"]
+    states: Annotated[list[KeptState], "What a network with states keeps from one call to the next"]
     memories: Annotated[list[Memory], "Memories that were named by `--memory`, in that order"]
 
 

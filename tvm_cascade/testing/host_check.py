@@ -16,7 +16,7 @@ from tvm_cascade.micro.placement import place_io
 from tvm_cascade.passes.candidates.candidate import KernelSource, Network, PlannedCandidate
 from tvm_cascade.passes.plan_network import lower_integers, plan_lowered
 from tvm_cascade.passes.prepare_graph import PreparedGraph
-from tvm_cascade.tensor_spec import graph_io
+from tvm_cascade.tensor_spec import IoSpec, graph_io
 from tvm_cascade.testing.quick_build import quick_build
 
 
@@ -32,6 +32,15 @@ class PlanRun:
 def plan_prepared(mod: IRModule, prepared: PreparedGraph, options: PlanOptions) -> PlannedCandidate:
     """The best plan of a module that is prepared already, as `plan_network` finds it, for options of the planner's own."""
     return plan_lowered(Network(lower_integers(mod), prepared, options, KernelSource(prepared.core)))
+
+
+def run_calls(
+    prepared: PreparedGraph, plan: Plan, io: IoSpec, feeds: Sequence[Sequence[np.ndarray]]
+) -> list[tuple[np.ndarray, ...]]:
+    """The outputs of a sequence of calls of `plan`, whose states, which `io` declares, are clear before the first."""
+    program = host_program(pipeline.lower(prepared, plan, counted=True), place_io(plan, io), quick_build)
+    calls = [dict(zip((s.name for s in program.inputs), feed, strict=True)) for feed in feeds]
+    return [tuple(made[s.name] for s in program.outputs) for made in run_host(program, calls).outputs]
 
 
 def run_plan(

@@ -1,0 +1,74 @@
+"""The states of an emitted network: what `<name>.h` and `<name>.c` say of them, and the parts of the arena that hold none.
+
+A state lies in the arena from one call to the next. Before the first run, and by `<name>_reset`, every state gets its initial
+value; `<name>_state_save` and `_load` copy all of them out and back, in the order of the header's list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tvm_cascade.micro.c_interface import CInterface
+from tvm_cascade.micro.names import c_comment
+from tvm_cascade.micro.network import NetworkMemory, PlacedState
+from tvm_cascade.micro.template import fill_template, template
+
+
+def state_bytes(states: Sequence[PlacedState]) -> int:
+    """Bytes of all states, one behind the other as they are saved."""
+    return sum(state.spec.bytes for state in states)
+
+
+def definitions(c: CInterface) -> list[str]:
+    """C of the functions on a network's states; no lines where it has none."""
+    if not c.interface.states:
+        return []
+    tables, resets, saves, loads = [], [], [], []
+    at = 0
+    for k, state in enumerate(c.interface.states):
+        place, size = f"&{c.place(state.spec.offset or 0)}", state.spec.bytes
+        table = f"{c.name}_state{k}_initial"
+        value = _only_value(state)
+        if value is None:
+            tables += _table(table, state.initial)
+        source = f"memset({place}, {value}, {size}u);" if value is not None else f"memcpy({place}, {table}, {size}u);"
+        resets.append(f"    {source}")
+        saves.append(f"    memcpy((uint8_t *)to + {at}u, {place}, {size}u);")
+        loads.append(f"    memcpy({place}, (const uint8_t *)from + {at}u, {size}u);")
+        at += size
+    values = {"name": c.name, "NAME": c.upper, "tables": "".join(f"{line}\n" for line in tables)}
+    values |= {"resets": "\n".join(resets), "saves": "\n".join(saves), "loads": "\n".join(loads)}
+    return fill_template(template("states.c.in"), values).removesuffix("\n").split("\n")
+
+
+def declarations(c: CInterface) -> list[str]:
+    """Declarations of these functions for the header, with the list of the states."""
+    states = c.interface.states
+    if not states:
+        return []
+    listed = "\n".join(f" *   {c_comment(s.spec.name)}: {s.spec.type_text}, {s.spec.bytes} bytes" for s in states)
+    values = {"name": c.name, "NAME": c.upper, "states": listed, "state_bytes": str(state_bytes(states))}
+    return fill_template(template("states.h.in"), values).removesuffix("\n").split("\n")
+
+
+def free_ranges(memory: NetworkMemory, states: Sequence[PlacedState]) -> Iterator[tuple[int, int]]:
+    """The ranges (start, bytes) of a memory's array that hold no state."""
+    taken = sorted((s.spec.offset or 0, s.spec.bytes) for s in states)
+    at, end = memory.start, memory.start + memory.bytes
+    for start, size in (t for t in taken if at <= t[0] < end):
+        if start > at:
+            yield at - memory.start, start - at
+        at = start + size
+    if at < end:
+        yield at - memory.start, end - at
+
+
+def _only_value(state: PlacedState) -> int | None:
+    """The value of all bytes of a state at first; None where they differ."""
+    values = set(state.initial) or {0}
+    return values.pop() if len(values) == 1 else None
+
+
+def _table(name: str, data: bytes) -> list[str]:
+    rows = [", ".join(str(b) for b in data[k : k + 24]) for k in range(0, len(data), 24)]
+    return [f"static const uint8_t {name}[{len(data)}] = {{", *(f"    {row}," for row in rows), "};"]
