@@ -19,6 +19,7 @@ from tvm_cascade.importers.interface import attach, check_inputs, check_sizes, f
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_cut import graph_of
 from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model, original_name
+from tvm_cascade.importers.tflite_states import Variables, file_states, with_state_ends
 from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
@@ -28,15 +29,18 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
     """See `tvm_cascade.frontend.load`."""
     try:
         model = open_model(data)
+        states = file_states(model)
+        model = with_state_ends(data, model, states) if states else model
     except MalformedModel as error:
         raise LoadError(path, printable(str(error))) from error
     try:
         spec = _with_input_shapes(path, model, _interface(path, model), input_shapes)
         missing: dict[int, str] = {}
         builders: list[Any] = []
+        variables = Variables(states)
 
         def made(*args: Any) -> Converter:
-            one = Converter(*args, missing=missing)
+            one = Converter(*args, missing=missing, variables=variables)
             builders.append(one.bb)
             return one
 
@@ -48,7 +52,9 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
         if missing:
             raise _unsupported(path, model, missing, mod)
         check_sizes(path, mod)
-        return attach(mod, _with_computed_outputs(path, model, mod, spec))
+        found = _with_computed_outputs(path, model, mod, spec)
+        sizes = {s.name: i.bytes for s, i in zip(states, found.inputs[len(found.inputs) - len(states) :], strict=True)}
+        return attach(mod, replace(found, states=variables.declared(sizes)))
     except CascadeError:
         raise
     except MalformedModel as error:

@@ -15,8 +15,9 @@ import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_coverage import Unsupported
-from tvm_cascade.importers.tflite_lists import ListConverters, Part
+from tvm_cascade.importers.tflite_lists import Part
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, tflite
+from tvm_cascade.importers.tflite_states import VariableConverters
 from tvm_cascade.passes.integer.island import STORED_TYPES
 
 MAX_UNROLLED = 1 << 13  # operators of all steps together
@@ -24,12 +25,11 @@ _MAX_DEPTH = 4  # of subgraphs inside of one another
 Carried: TypeAlias = Any  # an array, the parts of a list, or a value of Relax
 
 
-class ControlConverters(ListConverters):
+class ControlConverters(VariableConverters):
     """Converters of WHILE, IF and CALL_ONCE."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
-        self.depth = 0
         self.unrolled = [0]  # operators converted inside of subgraphs so far, one count for a whole network
 
     @converts("WHILE")
@@ -69,13 +69,10 @@ class ControlConverters(ListConverters):
 
     @converts("CALL_ONCE")
     def _call_once(self, op: Operator) -> None:
-        """Nothing, where the subgraph that initializes variables has no operator."""
-        if self._subgraph(self.options(op, tflite.CallOnceOptions).InitSubgraphIndex()).OperatorsLength():
-            self._variable(op)
-
-    @converts("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
-    def _variable(self, op: Operator) -> None:
-        raise tvm.error.OpNotImplemented("state between calls is not supported: make the variables inputs and outputs")
+        """What its subgraph assigns is what the variables hold before the first call."""
+        self.variables.at_start = True
+        self._inlined(self._subgraph(self.options(op, tflite.CallOnceOptions).InitSubgraphIndex()), [])
+        self.variables.at_start = False
 
     def _subgraph(self, index: int) -> Any:
         if not 0 < index < self.model.SubgraphsLength():
@@ -91,6 +88,7 @@ class ControlConverters(ListConverters):
             raise tvm.error.OpNotImplemented(f"loops of more than {MAX_UNROLLED} operators, all steps counted")
         inner = type(self)(self.model, graph, stock.ExprTable(), self.bb, self.conversion_state)
         inner.nested, inner.depth, inner.unrolled = True, self.depth + 1, self.unrolled
+        inner.variables = self.variables
         for tensor, value in zip(inner.get_tensors(graph.InputsAsNumpy()), values, strict=True):
             inner._take(tensor, value)
         inner.check_unsupported_ops()

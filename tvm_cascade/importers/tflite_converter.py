@@ -28,13 +28,14 @@ from tvm_cascade.importers.tflite_moves import (
     tflite,
     zero_point_of,
 )
+from tvm_cascade.importers.tflite_states import Variables
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.integer.island import activation_range
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset((
-    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "DYNAMIC_UPDATE_SLICE",
-    "EMBEDDING_LOOKUP", "EXPAND_DIMS", "GATHER", "GATHER_ND", "IF", "MIRROR_PAD", "PACK", "PAD", "PADV2",
+    "ARG_MAX", "ARG_MIN", "ASSIGN_VARIABLE", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "DYNAMIC_UPDATE_SLICE",
+    "EMBEDDING_LOOKUP", "EXPAND_DIMS", "GATHER", "GATHER_ND", "IF", "MIRROR_PAD", "PACK", "PAD", "PADV2", "READ_VARIABLE",
     "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SLICE", "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH",
     "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE", "UNPACK", "WHILE",
 ))  # fmt: skip
@@ -68,10 +69,17 @@ class Converter(ControlConverters):
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _FOLDED | _IN_ISLANDS
 
-    def __init__(self, *args: object, missing: dict[int, str] | None = None, **kwargs: object) -> None:
+    def __init__(
+        self,
+        *args: object,
+        missing: dict[int, str] | None = None,
+        variables: Variables | None = None,
+        **kwargs: object,
+    ) -> None:
         """With `missing`, operators that cannot be converted are added to it and give zeros; else they raise."""
         self._wrappers: dict[int, stock.TensorWrapper] = {}
         super().__init__(*args, **kwargs)
+        self.variables = variables or self.variables
         self._missing = missing
         self._absent: dict[int, str] = {}
         self._hybrid: dict[int, str] = {}
@@ -109,6 +117,8 @@ class Converter(ControlConverters):
             raise Unsupported(missing)
         if self._missing is not None:
             self._missing.update(missing)
+        if not self.nested:
+            self.put_states()
 
     def _quantizes_wide(self, op: Operator) -> bool:
         """Whether an operator writes quantized numbers of 32 bits or more, for which the importer has no form."""

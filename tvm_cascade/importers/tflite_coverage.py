@@ -44,7 +44,7 @@ def coverage(converter: Any, known: Container[str], quantized: Container[str]) -
             inputs, outputs = (
                 [t.qnn_params for t in ts] for ts in (converter.get_input_tensors(op), converter.get_output_tensors(op))
             )
-            if any(inputs[1:]) and not any(inputs[:1]) and not any(outputs):
+            if any(inputs[1:]) and not any(inputs[:1]) and not any(outputs) and name != "ASSIGN_VARIABLE":
                 hybrid[i] = name
             elif any(inputs + outputs) and name not in quantized:
                 absent[i] = f"quantized {name}"

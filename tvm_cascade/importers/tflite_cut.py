@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.cut import CutOut, FileGraph, Node, cut_out
-from tvm_cascade.importers.tflite_model import Model, open_model
+from tvm_cascade.importers.tflite_model import Model, open_model, tflite
 from tvm_cascade.tensor_spec import Cut
 
 _INPUTS, _OUTPUTS, _OPERATORS = 6, 8, 10  # slots of the fields in the table of a subgraph
@@ -25,7 +25,10 @@ def cut_tflite(data: bytes, cut: Cut) -> bytes:
     Raises `MalformedModel` where the file is no model, `UsageError` where it has no such tensors.
     """
     model = open_model(data)
-    return _with(data, model, cut_out(graph_of(model), cut))
+    assigns = tflite.BuiltinOperator.ASSIGN_VARIABLE
+    if any(model.OperatorCodes(k).BuiltinCode() == assigns for k in range(model.OperatorCodesLength())):
+        raise UsageError("a network that assigns variables is read whole: --until and --from do not go with them")
+    return with_ends(data, model, cut_out(graph_of(model), cut))
 
 
 def graph_of(model: Model) -> FileGraph:
@@ -49,7 +52,8 @@ def _names(graph: Any, tensors: list[int]) -> tuple[str, ...]:
     return tuple(graph.names[t] for t in tensors)
 
 
-def _with(data: bytes, model: Model, kept: CutOut) -> bytes:
+def with_ends(data: bytes, model: Model, kept: CutOut) -> bytes:
+    """The file with the operators, inputs and outputs of its main subgraph that are kept, or made so."""
     graph: Any = model.Subgraphs(0)
     table, made = graph._tab, bytearray(data)
     first = table.Vector(table.Offset(_OPERATORS)) if kept.nodes else 0

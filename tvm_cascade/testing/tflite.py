@@ -7,14 +7,14 @@ compilation and one run of the oracle for tens of cases.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import flatbuffers
 import numpy as np
 
-ELEMENT_TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "bool": 6, "int16": 7, "int8": 9}
+ELEMENT_TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "bool": 6, "int16": 7, "int8": 9, "resource": 13}
 
 
 @dataclass(slots=True)
@@ -129,6 +129,21 @@ class ModelWriter:
             op.builtinOptionsType, op.builtinOptions = getattr(schema.BuiltinOptions, options), table
         self._operators.append(op)
         self.outputs.extend([] if inner else outputs)
+
+    def variable(self, name: str) -> int:
+        """Adds a VAR_HANDLE; returns its handle, which READ_VARIABLE and ASSIGN_VARIABLE take."""
+        handle = self.tensor((), "resource")
+        self.operator("VAR_HANDLE", [], [handle], "VarHandleOptions", inner=True, container="", sharedName=name)
+        return handle
+
+    def begin_with(self, values: Mapping[str, np.ndarray], scale: float | None = None, zero_point: int = 0) -> None:
+        """Adds a CALL_ONCE that sets variables by name."""
+        first = ModelWriter()
+        for name, data in values.items():
+            handle = first.variable(name)
+            first.operator("ASSIGN_VARIABLE", [handle, first.constant(data, scale, zero_point)], [], inner=True)
+        self.operator("CALL_ONCE", [], [], "CallOnceOptions", inner=True, initSubgraphIndex=self.body(first))
+        self._operators.insert(0, self._operators.pop())
 
     def put_inside(self) -> None:
         """Makes uint8 inputs and outputs inner tensors: QUANTIZE operators of equal scales stand between them and the

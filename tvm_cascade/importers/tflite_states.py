@@ -1,0 +1,163 @@
+"""States of `.tflite` files: variables (VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE), set at first by what CALL_ONCE runs.
+
+A variable that is both read and assigned becomes a state of the network. In the file, the tensor that its first
+READ_VARIABLE writes becomes another input, and an output too: there the converter puts what the last ASSIGN_VARIABLE leaves.
+A variable that is never assigned is the constant that it holds at first; one that is never read is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.relax.frontend.tflite import tflite_frontend as stock
+
+from tvm_cascade.importers.cut import CutOut
+from tvm_cascade.importers.tflite_cut import with_ends
+from tvm_cascade.importers.tflite_lists import ListConverters
+from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model
+from tvm_cascade.importers.tflite_moves import Operator, Value, converts, tflite
+from tvm_cascade.tensor_spec import State, unique_names
+
+_OPERATORS = tflite.BuiltinOperator
+_USES = (_OPERATORS.VAR_HANDLE, _OPERATORS.READ_VARIABLE, _OPERATORS.ASSIGN_VARIABLE)
+Key = tuple[bytes, bytes]  # container and name
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A state of a file: its name, and the tensor of the main subgraph that holds it when a call begins."""
+
+    name: str
+    tensor: int
+    key: Key
+
+
+def file_states(model: Model) -> tuple[FileState, ...]:
+    """The variables of a model that its main subgraph reads and assigns."""
+    handles, reads, assigned = dict[int, Key](), dict[Key, int](), set[Key]()
+    for code, op in _operators(model):
+        if code == _OPERATORS.VAR_HANDLE:
+            handles[int(op.Outputs(0))] = key_of(op)
+        elif code in _USES:
+            key = handles.get(int(op.Inputs(0)))
+            if key is None:
+                raise MalformedModel("a variable is used that no VAR_HANDLE names")
+            if code == _OPERATORS.READ_VARIABLE:
+                reads.setdefault(key, int(op.Outputs(0)))
+            else:
+                assigned.add(key)
+    kept = [key for key in reads if key in assigned]
+    names = unique_names(key[1].decode("utf-8", "replace") or "variable" for key in kept)
+    return tuple(FileState(name, reads[key], key) for name, key in zip(names, kept, strict=True))
+
+
+def with_state_ends(data: bytes, model: Model, states: tuple[FileState, ...]) -> Model:
+    """The model whose last inputs and outputs are its states."""
+    graph: Any = model.Subgraphs(0)
+    tensors = [state.tensor for state in states]
+    for t in tensors:
+        if graph.Tensors(t).Type() not in ELEMENT_TYPES:
+            raise MalformedModel(f"the variable in tensor {graph.names[t]} has an element type that is not supported")
+    ends = [
+        tuple(graph.names[t] for t in [*(int(side(k)) for k in range(count)), *tensors])
+        for side, count in ((graph.Inputs, graph.InputsLength()), (graph.Outputs, graph.OutputsLength()))
+    ]
+    return open_model(with_ends(data, model, CutOut(tuple(range(graph.OperatorsLength())), ends[0], ends[1])))
+
+
+def key_of(handle: Operator) -> Key:
+    """The container and the name of the variable that a VAR_HANDLE names."""
+    options, table = tflite.VarHandleOptions(), handle.BuiltinOptions()
+    if table is None:
+        raise MalformedModel("a VAR_HANDLE without a name")
+    options.Init(table.Bytes, table.Pos)
+    return options.Container() or b"", options.SharedName() or b""
+
+
+def _operators(model: Model) -> Iterator[tuple[int, Operator]]:
+    """The operators of the main subgraph, each with its code."""
+    graph: Any = model.Subgraphs(0)
+    for i in range(graph.OperatorsLength()):
+        op = graph.Operators(i)
+        yield model.OperatorCodes(op.OpcodeIndex()).BuiltinCode(), op
+
+
+class Variables:
+    """What the variables of a network hold while it is converted: an array, or a value of Relax."""
+
+    def __init__(self, states: tuple[FileState, ...] = ()) -> None:
+        self.states: Mapping[Key, FileState] = {state.key: state for state in states}
+        self.initial: dict[Key, np.ndarray] = {}
+        self.now: dict[Key, Value] = {}  # what the states hold, of those that were read or assigned
+        self.at_start = False  # while what CALL_ONCE runs is converted
+
+    def declared(self, sizes: Mapping[str, int]) -> tuple[State, ...]:
+        """The states, with what they hold before the first call; `sizes` are their bytes by name."""
+        found: list[State] = []
+        for key, state in self.states.items():
+            first = self.initial.get(key)
+            data = b"" if first is None or not first.any() else np.ascontiguousarray(first).tobytes()
+            if data and len(data) != sizes[state.name]:
+                raise MalformedModel(
+                    f"variable {state.name} is set to {len(data)} bytes and read as {sizes[state.name]}"
+                )
+            found.append(State(state.name, data))
+        return tuple(found)
+
+
+class VariableConverters(ListConverters):
+    """Converters of the operators on variables."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.depth = 0
+        self.variables = Variables()
+        self.handles: dict[int, Key] = {}
+
+    @converts("VAR_HANDLE")
+    def _handle(self, op: Operator) -> None:
+        self.handles[int(op.Outputs(0))] = key_of(op)
+
+    @converts("READ_VARIABLE")
+    def _read(self, op: Operator) -> None:
+        key, output = self._key(op), self.get_output_tensors(op)[0]
+        held = self.variables
+        state = held.states.get(key)
+        if state is None:
+            if key not in held.initial:
+                raise tvm.error.OpNotImplemented("a variable that nothing sets")
+            self._fold(output, held.initial[key])
+        elif key not in held.now:
+            held.now[key] = self.get_expr(state.tensor)
+        if state is not None and output.tensor_idx != state.tensor:
+            self._bind(output, held.now[key])
+
+    @converts("ASSIGN_VARIABLE")
+    def _assign(self, op: Operator) -> None:
+        key, value = self._key(op), self.get_input_tensors(op)[1]
+        held = self.variables
+        if held.at_start:
+            if self.has_expr(value.tensor_idx):
+                raise tvm.error.OpNotImplemented("a variable whose first value is computed")
+            held.initial[key] = np.asarray(self.get_tensor_value(value))
+        elif key in held.states:
+            held.now[key] = self.get_tensor_expr(value)
+
+    def _key(self, op: Operator) -> Key:
+        if self.depth and not self.variables.at_start:
+            raise tvm.error.OpNotImplemented("a variable inside of a loop or a branch: use it outside")
+        key = self.handles.get(int(op.Inputs(0)))
+        if key is None:
+            raise tvm.error.OpAttributeInvalid("a variable that no VAR_HANDLE names")
+        return key
+
+    def put_states(self) -> None:
+        """Let the tensors of the states, which are outputs, hold what a call leaves in them."""
+        for key, state in self.variables.states.items():
+            if key in self.variables.now:
+                name = stock.get_tensor_name(self.subgraph, state.tensor)
+                self.exp_tab.set_expr(name, self.variables.now[key], force_override=True)
