@@ -20,7 +20,7 @@ from tvm_cascade.importers.tflite_cut import with_ends
 from tvm_cascade.importers.tflite_lists import ListConverters
 from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, tflite
-from tvm_cascade.tensor_spec import State, unique_names
+from tvm_cascade.tensor_spec import State, free_name, unique_names
 
 _OPERATORS = tflite.BuiltinOperator
 _USES = (_OPERATORS.VAR_HANDLE, _OPERATORS.READ_VARIABLE, _OPERATORS.ASSIGN_VARIABLE)
@@ -66,7 +66,11 @@ def with_state_ends(data: bytes, model: Model, states: tuple[FileState, ...]) ->
         tuple(graph.names[t] for t in [*(int(side(k)) for k in range(count)), *tensors])
         for side, count in ((graph.Inputs, graph.InputsLength()), (graph.Outputs, graph.OutputsLength()))
     ]
-    return open_model(with_ends(data, model, CutOut(tuple(range(graph.OperatorsLength())), ends[0], ends[1])))
+    made = open_model(with_ends(data, model, CutOut(tuple(range(graph.OperatorsLength())), ends[0], ends[1])))
+    names: list[str] = made.Subgraphs(0).names
+    for state in states:
+        names[state.tensor] = free_name(state.name, names)
+    return made
 
 
 def key_of(handle: Operator) -> Key:

@@ -1,0 +1,139 @@
+"""States in the emitted C: kept from run to run, reset, saved and loaded, on this machine and in the emulator."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tvm_cascade
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro import emulator
+from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.host import HostProgram, run_host
+from tvm_cascade.micro.image import Image, host_records, read_image
+from tvm_cascade.micro.toolchain import build_image
+from tvm_cascade.testing.streaming import wake_word
+
+pytestmark = pytest.mark.usefixtures("quick_host", "emulator")
+BOARD = load_board("mps2-an386")
+STATE_BYTES = 80
+WARNINGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-Wcast-align")
+
+MAIN = """
+#include "wake.h"
+#include <stdio.h>
+#include <string.h>
+#if defined(TVM_CASCADE_ARENA_POINTER)
+static uint64_t memory[WAKE_ARENA_SIZE / 8 + 1], other[WAKE_ARENA_SIZE / 8 + 1];
+#endif
+static uint8_t saved[WAKE_STATE_BYTES];
+
+static void calls(int32_t from, int32_t count)
+{
+    for (int32_t k = from; k < from + count; ++k) {
+        struct wake_inputs inputs;
+        struct wake_outputs outputs;
+        wake_map_inputs(&inputs);
+        wake_map_outputs(&outputs);
+        for (int32_t i = 0; i < WAKE_ROW_SIZE; ++i) {
+            ((int8_t *)(uintptr_t)inputs.row)[i] = (int8_t)(i * 37 + k * 11);
+        }
+        if (wake_run(&inputs, &outputs) != WAKE_OK) {
+            printf("no run\\n");
+        }
+        printf("%d %d %d\\n", outputs.labels[0], outputs.labels[1], outputs.labels[2]);
+    }
+}
+
+int main(void)
+{
+#if defined(TVM_CASCADE_ARENA_POINTER)
+    if (wake_reset() != WAKE_NULL_POINTER || wake_state_save(saved) != WAKE_NULL_POINTER) {
+        return 1;
+    }
+    wake_set_arena(memory, sizeof memory);
+#endif
+    if (wake_state_save(NULL) != WAKE_NULL_POINTER || wake_state_load(NULL) != WAKE_NULL_POINTER) {
+        return 1;
+    }
+    calls(0, 8); /* by itself from a clear state */
+    wake_state_save(saved);
+    calls(8, 4);
+    wake_reset();
+    calls(0, 8); /* again */
+    wake_state_load(saved);
+    calls(8, 4); /* on from where it was saved */
+#if defined(TVM_CASCADE_ARENA_POINTER)
+    memset(other, 77, sizeof other);
+    wake_set_arena(other, sizeof other);
+#else
+    wake_reset();
+#endif
+    calls(0, 8); /* in other memory from a clear state */
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def wake(tmp_path_factory: pytest.TempPathFactory, emulator: None, quick_host: None) -> Image:
+    folder = tmp_path_factory.mktemp("states")
+    (folder / "wake.tflite").write_bytes(wake_word())
+    tvm_cascade.compile(folder / "wake.tflite", target="cortex-m4", output=folder / "p")
+    return read_image(folder / "p")
+
+
+@pytest.mark.parametrize("arena", ["-DOWN", "-DTVM_CASCADE_ARENA_POINTER"])
+def test_states_are_kept_reset_saved_and_loaded(wake: Image, tmp_path: Path, arena: str) -> None:
+    (tmp_path / "main.c").write_text(MAIN)
+    sources = [str(wake.folder / name) for name in ("wake.c", "wake_weights.c")]
+    program = str(tmp_path / "program")
+    if wake.networks[0].objects or shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    flags = (*WARNINGS, arena, f"-I{wake.folder}")
+    subprocess.run(("gcc", *flags, str(tmp_path / "main.c"), *sources, "-o", program), check=True)
+    done = subprocess.run((program,), capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    first, on, again, loaded, fresh = (lines[a:b] for a, b in ((0, 8), (8, 12), (12, 20), (20, 24), (24, 32)))
+    assert "no run" not in lines and len(set(first)) > 4 and first == again == fresh and on == loaded
+    made = host(wake, [np.int64(np.arange(12) * 37 + k * 11).astype("int8") for k in range(12)])
+    assert [" ".join(map(str, labels.ravel())) for labels in made] == first + on
+
+
+def host(image: Image, rows: list[np.ndarray]) -> list[np.ndarray]:
+    record = next(iter(host_records(image).values()))
+    program = HostProgram.load(record.folder, record.data)
+    done = run_host(program, [{"row": row.reshape(1, 1, 1, 12)} for row in rows])
+    return [outputs["labels"] for outputs in done.outputs]
+
+
+def test_a_sequence_in_the_emulator_is_that_of_the_host(wake: Image) -> None:
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(-128, 128, 12, "int8") for _ in range(40)]
+    elf = build_image(wake, BOARD).elf
+    done = emulator.run(elf, BOARD, wake, [[row.reshape(1, 1, 1, 12)] for row in rows], 60.0)
+    np.testing.assert_array_equal([o[0] for o in done.outputs], host(wake, rows))
+    assert done.memory_high_water_bytes == (wake.arena_bytes,)
+
+
+def test_the_plan_lists_the_states(wake: Image) -> None:
+    result = tvm_cascade.plan(wake.folder.parent / "wake.tflite", target="cortex-m4")
+    states = result.to_dict().get("states", [])
+    assert [(s["name"], s["bytes"]) for s in states] == [("ring0", 24), ("ring1", 32), ("ring2", 24)]
+    assert f"states          {STATE_BYTES} bytes of the arena are kept from call to call" in result.to_text()
+    assert f"#define WAKE_STATE_BYTES {STATE_BYTES}" in (wake.folder / "wake.h").read_text()
+
+
+def test_an_arena_with_states_is_not_shared(wake: Image, tmp_path: Path) -> None:
+    (tmp_path / "wake.tflite").write_bytes(wake_word(seed=1))
+    tvm_cascade.compile(tmp_path / "wake.tflite", target="cortex-m4", name="other", output=tmp_path / "p")
+    with pytest.raises(UsageError, match=r"wake keeps states in its arena.*build it as a project of its own"):
+        tvm_cascade.bundle([wake.folder, tmp_path / "p"], output=tmp_path / "b")
+    (tmp_path / "main.c").write_text('#include "wake.h"\n')
+    words = ("gcc", "-DTVM_CASCADE_SHARED_ARENA", f"-I{wake.folder}", "-fsyntax-only", str(tmp_path / "main.c"))
+    failed = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert failed.returncode and "wake keeps states in its arena, which can therefore not be shared" in failed.stderr
