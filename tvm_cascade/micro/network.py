@@ -191,6 +191,12 @@ class Network:
         return self.interface.outputs
 
     @property
+    def functions(self) -> tuple[str, ...]:
+        """What an application calls, without the prefix of the network's name."""
+        states = ("reset", "state_save", "state_load") if self.interface.states else ()
+        return ("run", "map_inputs", "map_outputs", *states)
+
+    @property
     def files(self) -> tuple[str, ...]:
         """Names of all its files, the header first."""
         return (f"{self.name}.h", *self.sources, *self.objects)

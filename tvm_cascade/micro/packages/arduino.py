@@ -42,7 +42,7 @@ class _Arduino(PackageKind):
             "keywords": "".join(
                 f"{network.name}_{function}\tKEYWORD2\n"
                 for network in package.networks
-                for function in ("run", "map_inputs", "map_outputs")
+                for function in network.functions
             ),
             "precompiled": precompiled,
             "boards": _boards(package),
