@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from tvm_cascade.cli.colours import coloured
 from tvm_cascade.cli.progress_bar import lifted, progress_bar
 from tvm_cascade.cli.signals import Terminated, stoppable
 from tvm_cascade.errors import CascadeError, MissingToolError, UsageError
@@ -22,13 +23,14 @@ from tvm_cascade.search_monitor import SearchMonitor
 def say(text: str) -> None:
     """A line of progress, or a message, on standard error."""
     with lifted():
-        click.echo(printable_lines(text), err=True)
+        click.echo(coloured(printable_lines(text), sys.stderr), err=True)
 
 
 def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
     """A result on standard output: one JSON object, or `text` with a last line where a limit ended the search."""
     with lifted():
-        click.echo(json.dumps(data, indent=2) if as_json else printable_lines(text + _ended_early(data)))
+        plain = printable_lines(text + _ended_early(data))
+        click.echo(json.dumps(data, indent=2) if as_json else coloured(plain, sys.stdout))
 
 
 def _ended_early(data: Mapping[str, object]) -> str:
