@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tvm_cascade import api
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.board_files import linker_script
 from tvm_cascade.micro.elf import read_sections
+from tvm_cascade.micro.image import read_image
+from tvm_cascade.micro.region import Region
 from tvm_cascade.testing.builder import Net
 
 BOARDS = {"mps2-an500": ("cortex-m7", "sram", "psram"), "mps3-an547": ("cortex-m55", "dtcm", "sram")}
@@ -40,8 +45,61 @@ def test_every_memory_is_a_section_that_a_run_keeps_to(
         assert section.bytes == row["peak_bytes"] and section.address == row.get("address") == region.origin
         assert 0 < touched["high_water_bytes"] <= row["peak_bytes"] <= row["capacity_bytes"]
     assert sum(s.bytes for n, s in sections.items() if n in (".data", ".bss")) <= 1024
+    assert made.ram_bytes == sum(
+        s.bytes for n, s in sections.items() if n in (".data", ".bss", *("." + m for m in BOARDS[board][1:]))
+    )
+    exported(made.folder, tmp_path, load_board(board).memories, target_flags=get_core(BOARDS[board][0]).gcc_flags)
+
+
+ZEPHYR = """\
+#define DT_CHOSEN(node) node
+#define DT_REG_ADDR(node) node
+#define RAMABLE_REGION RAM
+MEMORY {{ FLASH (rx) : ORIGIN = 0x08000000, LENGTH = 4M
+          RAM (rwx) : ORIGIN = {ram}, LENGTH = 1M }}
+SECTIONS {{
+    .text : {{ *(.text*) *(.rodata*) }} > FLASH
+    .bss (NOLOAD) : {{ . += 64; *(.bss*) }} > RAM
+#include "memories.ld"
+}}
+"""
+
+
+def exported(project: Path, place: Path, memories: Mapping[str, Region], target_flags: Sequence[str]) -> None:
+    """Packages place every array: Zephyr's linker script by the address, or in its RAM; Arduino's where the core says."""
     with pytest.raises(UsageError, match="compile without --memory"):
-        api.export(made.folder, kind="zephyr", output=tmp_path / "z")
+        api.export(project, kind="rust", output=place / "r")
+    module, library = place / "z", place / "a"
+    api.export(project, kind="zephyr", output=module)
+    assert "zephyr_linker_sources(SECTIONS memories.ld)" in (module / "CMakeLists.txt").read_text()
+    gcc = ["arm-none-eabi-gcc", *target_flags]
+    sources = [str(path) for path in (module / "src").glob("*.c")]
+    for own in memories.values():
+        (place / "link.S").write_text(ZEPHYR.format(ram=own.origin))
+        script = subprocess.run(
+            [*gcc, "-E", "-P", "-x", "assembler-with-cpp", f"-Dzephyr_sram={own.origin}", f"-I{module}", str(place / "link.S")],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        (place / "link.ld").write_text(script)
+        elf = place / "z.elf"
+        flags = [
+            "-nostdlib",
+            f"-I{module / 'include'}",
+            "-Wl,--unresolved-symbols=ignore-all,-e0",
+            f"-Wl,-T{place / 'link.ld'}",
+        ]
+        subprocess.run([*gcc, *flags, *sources, "-o", str(elf)], capture_output=True, check=True)
+        for section in (s for s in read_sections(elf) if s.name.removeprefix(".") in memories):
+            region = memories[section.name.removeprefix(".")]
+            assert section.address == region.origin + (64 if region is own else 0)
+    api.export(project, kind="arduino", output=library)
+    table = (library / "README.md").read_text()
+    name = read_image(project).name
+    subprocess.run([*gcc, "-D__IMXRT1062__", "-c", f"{library}/src/{name}.c", "-o", str(place / "a.o")], check=True)
+    held = {s.name for s in read_sections(place / "a.o")}
+    for memory in memories:
+        assert f"| `{name}_ram_{memory}` |" in table and f"`{name}_RAM_{memory}_SECTION`".upper() in table
+        assert {"psram": ".externalram"}.get(memory, f".bss.{name}_ram_{memory}") in held
 
 
 def test_what_the_board_lacks_is_refused(tmp_path: Path) -> None:

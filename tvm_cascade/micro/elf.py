@@ -46,10 +46,12 @@ def read_sections(path: Path) -> tuple[Section, ...]:
 def memory_use(path: Path, board: Board) -> tuple[int, int]:
     """(RAM bytes without the stack, flash bytes) of an image linked for `board`.
 
-    RAM counts the arena, initialised and zeroed data; flash counts code, constants and the initial values of data.
+    RAM counts the arena, or what lies in the board's memories, initialised and zeroed data; flash counts code, constants and
+    the initial values of data.
     """
     sections = read_sections(path)
-    ram = board.ram
-    ram_bytes = sum(s.bytes for s in sections if ram.origin <= s.address < ram.end and s.name != _STACK)
+    rams = (board.ram, *board.memories.values())
+    own = [s for s in sections if s.name != _STACK and any(ram.origin <= s.address < ram.end for ram in rams)]
+    ram_bytes = sum(s.bytes for s in own)
     flash_bytes = sum(s.bytes for s in sections if s.loaded)
     return ram_bytes, flash_bytes

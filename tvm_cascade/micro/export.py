@@ -11,7 +11,7 @@ from pathlib import Path
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.image import read_image
 from tvm_cascade.micro.names import c_identifier
-from tvm_cascade.micro.package import Package, common_values, write_file
+from tvm_cascade.micro.package import Package, common_values, refuse_memories, write_file
 from tvm_cascade.micro.packages import KINDS, package_kind
 from tvm_cascade.micro.template import fill_template, template_folder
 from tvm_cascade.publish import publish, require_empty
@@ -29,20 +29,17 @@ def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
     ------
     UsageError
         `kind` is unknown, or `out` exists and is not empty; kernels are compiled for cores that the kind does not serve;
-        the network lies in several memories; the name of `out` is none that the kind allows.
+        the network lies in several memories, which the kind does not place; the name of `out` is none that the kind allows.
     MissingToolError
         Compiled kernels have to be packed and the target's binutils are missing.
     """
     if kind not in KINDS:
         raise UsageError(f"unknown kind of package {kind!r}; known: {', '.join(KINDS)}")
     image = read_image(folder)
-    if image.networks[0].interface.memories:
-        raise UsageError(
-            f"{image.name} lies in memories of its board: packages have one arena; compile without --memory"
-        )
     # named after its network, or after its folder where there are several
     package = Package(c_identifier(folder.resolve().name, image.name) if image.several else image.name, image)
     writer = package_kind(kind)
+    refuse_memories(package, writer)
     writer.refuse(package, out)
     with publish(out, require_empty) as staging:
         values = common_values(package) | writer.write(package, staging)

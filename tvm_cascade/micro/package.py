@@ -15,7 +15,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.image_text import arena_source
 from tvm_cascade.micro.main_text import user_callback
-from tvm_cascade.micro.network import Network
+from tvm_cascade.micro.network import Network, NetworkMemory
 from tvm_cascade.micro.shared_weights import HEADER, SOURCE
 from tvm_cascade.micro.toolchain import find_tool, run_tool
 from tvm_cascade.tensor_spec import TensorSpec
@@ -44,6 +44,11 @@ class Package:
     @property
     def target(self) -> Core:
         return self.image.target
+
+    @property
+    def memories(self) -> tuple[tuple[Network, NetworkMemory], ...]:
+        """The memories of the board that arrays of the networks lie in; none where all lies in an arena."""
+        return tuple((n, m) for n in self.networks for m in n.interface.memories if m.bytes)
 
     @property
     def has_objects(self) -> bool:
@@ -87,6 +92,7 @@ class PackageKind:
 
     templates: str  # folder in `templates/`
     title: str  # in a sentence: "a Zephyr module"
+    memories = False  # whether it places the arrays of a network that lies in several memories
 
     def refuse(self, package: Package, out: Path) -> None:
         """Raise `UsageError` where the package cannot be of this kind, or not in the folder `out`."""
@@ -97,6 +103,32 @@ class PackageKind:
 
     def finish(self, package: Package, folder: Path) -> None:
         """What is made of the whole folder, behind the templates."""
+
+
+def refuse_memories(package: Package, kind: PackageKind) -> None:
+    """Raise `UsageError` for a network in several memories where the kind places one arena."""
+    if package.memories and not kind.memories:
+        raise UsageError(
+            f"{package.name} lies in memories of its board, and {kind.title} has one arena: compile without --memory "
+            "(for a microcontroller: --target with its core)"
+        )
+
+
+def section_macro(network: Network, memory: NetworkMemory) -> str:
+    """The macro that says which section a memory's array lies in."""
+    return f"{network.name}_{memory.label}_SECTION".upper()
+
+
+def memory_table(package: Package) -> str:
+    """Lines of a README that say where the arrays belong; empty where there is one arena."""
+    if not package.memories:
+        return ""
+    rows = ["| array | bytes | memory | section: a macro of yours |", "| --- | --- | --- | --- |"]
+    for network, memory in package.memories:
+        at = "" if memory.address is None else f" at 0x{memory.address:08x}"
+        array = f"`{network.name}_{memory.label}`"
+        rows.append(f"| {array} | {memory.bytes} | {memory.name}{at} | `{section_macro(network, memory)}` |")
+    return "\nIts arrays belong in several memories:\n\n" + "\n".join(rows) + "\n"
 
 
 def refuse_objects(package: Package, kind: PackageKind) -> None:
@@ -145,6 +177,7 @@ def common_values(package: Package) -> dict[str, str]:
         "arena_bytes": str(package.image.arena_bytes),
         "what": f"{len(names)} neural networks" if several else "A neural network",
         "flags": " ".join(package.flags),
+        "memories": memory_table(package),
         "includes": "\n".join(f'#include "{name}.h"' for name in names),
         "library_includes": "\n".join(f"#include <{name}.h>" for name in names),
         "include_words": ", ".join(f"`{name}.h`" for name in names),

@@ -7,14 +7,21 @@ from pathlib import Path
 
 from tvm_cascade.cores.families import ARM
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.package import Package, PackageKind, kernel_guard, write_archive, write_sources
+from tvm_cascade.micro.package import Package, PackageKind, kernel_guard, section_macro, write_archive, write_sources
 
+# Sections that the linker scripts of boards have beside their RAM, by the name of the memory: condition, section
+_TEENSY, _ESP32 = "defined(__IMXRT1062__)", "defined(ARDUINO_ARCH_ESP32)"
+_SECTIONS = {
+    "ocram": ((_TEENSY, ".dmabuffers"),),
+    "psram": ((_TEENSY, ".externalram"), (_ESP32, ".ext_ram.bss")),
+}
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 
 class _Arduino(PackageKind):
     templates = "arduino"
     title = "an Arduino library"
+    memories = True
 
     def refuse(self, package: Package, out: Path) -> None:
         if not _FOLDER.match(out.name):
@@ -35,7 +42,7 @@ class _Arduino(PackageKind):
             for core in target.runs_on:
                 write_archive(package, folder / "src" / core / f"lib{name}_kernels.a")
             precompiled, guard = f"precompiled=true\nldflags=-l{name}_kernels\n", kernel_guard(target)
-        write_sources(package, folder / "src", folder / "src", guard)
+        write_sources(package, folder / "src", folder / "src", guard + _sections(package))
         return {
             "library": f"network_{name}" if name.startswith("arduino") else name,  # Arduino reserves this prefix
             "headers": ",".join(f"{network.name}.h" for network in package.networks),
@@ -47,6 +54,21 @@ class _Arduino(PackageKind):
             "precompiled": precompiled,
             "boards": _boards(package),
         }
+
+
+def _sections(package: Package) -> str:
+    """C that says which section every memory's array lies in: one that the board's core has for it, or else its RAM."""
+    lines: list[str] = []
+    for network, memory in package.memories:
+        macro = section_macro(network, memory)
+        lines.append(f"#ifndef {macro}")
+        known = _SECTIONS.get(memory.name, ())
+        for k, (condition, section) in enumerate(known):
+            lines += [f"#{'elif' if k else 'if'} {condition}", f'#define {macro} "{section}"']
+        other = f'#define {macro} ".bss.{network.name}_{memory.label}"'
+        lines += ["#else", other, "#endif"] if known else [other]
+        lines.append("#endif")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _boards(package: Package) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tvm_cascade.cores.families import ARM, RISCV
-from tvm_cascade.micro.package import Package, PackageKind, write_archive, write_sources
+from tvm_cascade.micro.board_files import find_board
+from tvm_cascade.micro.package import Package, PackageKind, write_archive, write_file, write_sources
 
 
 class _Zephyr(PackageKind):
     templates = "zephyr"
     title = "a Zephyr module"
+    memories = True
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
         name = package.name
@@ -26,13 +28,45 @@ class _Zephyr(PackageKind):
                 f"  zephyr_library_link_libraries(tvm_cascade_{name}_kernels)\n"
             )
         write_sources(package, folder / "src", folder / "include")
+        if package.memories:
+            write_file(folder / "memories.ld", linker_sections(package))
         return {
+            "linker": "  zephyr_linker_sources(SECTIONS memories.ld)\n" if package.memories else "",
             "sources": "\n".join(f"    src/{source}" for source, _ in package.sources()),
             "archive": archive,
             "needs": _needs(package),
             "arch": f"    arch_allow: {package.target.family.name}\n" if package.has_objects else "",
             "settings": _settings(package),
         }
+
+
+def linker_sections(package: Package) -> str:
+    """The linker script's part for arrays in memories of the board, which Zephyr preprocesses with its devicetree.
+
+    A memory that Zephyr's own RAM begins in, as the devicetree says it, is left to Zephyr; the others lie where the board's
+    file says.
+    """
+    text = (
+        "/* The memories that the network lies in. Nothing else may be placed in those that are not Zephyr's RAM. */\n"
+        "#define TVM_CASCADE_RAM DT_REG_ADDR(DT_CHOSEN(zephyr_sram))\n"
+    )
+    for name, (address, size) in _regions(package).items():
+        text += (
+            f"#if TVM_CASCADE_RAM >= {address} && TVM_CASCADE_RAM < {address + size}\n"
+            f"    .{name} (NOLOAD) : {{ *(.{name}) }} > RAMABLE_REGION\n"
+            "#else\n"
+            f"    .{name} {address} (NOLOAD) : {{ *(.{name}) }}\n"
+            "#endif\n"
+            f'    ASSERT(SIZEOF(.{name}) <= {size}, "the board has {size} bytes of {name}")\n'
+        )
+    return text
+
+
+def _regions(package: Package) -> dict[str, tuple[int, int]]:
+    """Address and bytes of the memories, by the file of the board in the compiled folder."""
+    board = find_board(package.image.folder, package.image.board)
+    known = {m.name: board.memories[m.name] for _, m in package.memories}
+    return {name: (region.origin, region.bytes) for name, region in known.items()}
 
 
 def _needs(package: Package) -> str:
