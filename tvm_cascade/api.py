@@ -94,6 +94,9 @@ def plan(
         Fixes sizes that the file leaves open.
     until, from_ : name or names, optional
         Tensors of the file at which the network ends, and at which it begins: operators outside are not looked at.
+    hop, axis : int, optional, and str
+        The window of the only input slides by `hop` rows along "time", the first axis behind the batch: the network takes the
+        new rows alone, and keeps what it needs of earlier ones from call to call.
     stored_io : bool
         Inputs and outputs of a quantized network are its stored integers, where the file has floats.
     database : path, optional

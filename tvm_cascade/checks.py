@@ -63,7 +63,8 @@ class choice:
 
     def __call__(self, option: str, value: Any) -> str:
         if value not in self.known:
-            raise refusal(option, value, f"give {', '.join(self.known[:-1])} or {self.known[-1]}")
+            *others, last = self.known
+            raise refusal(option, value, f"give {', '.join(others)}{' or ' * bool(others)}{last}")
         return value
 
 

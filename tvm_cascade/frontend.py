@@ -21,10 +21,11 @@ from tvm_cascade.importers.cut_file import cut_copy, cut_data, file_graph
 from tvm_cascade.importers.index_inputs import with_index_inputs
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.limits import check_types
+from tvm_cascade.importers.sliding import Frame, load_frame
 from tvm_cascade.importers.stored_io import storable_inputs, store_io, with_scales
 from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec
 
-__all__ = ["IoSpec", "TensorSpec", "io_spec", "load", "storable_inputs"]
+__all__ = ["Frame", "IoSpec", "TensorSpec", "io_spec", "load", "load_frame", "storable_inputs"]
 
 MAX_FILE_BYTES = 1 << 30
 

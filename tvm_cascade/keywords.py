@@ -37,6 +37,8 @@ class ValidateKeywords(TypedDict, total=False):
     stored_io: bool
     until: str | Sequence[str]
     from_: str | Sequence[str]
+    hop: int | None
+    axis: str
     database: PathOrText | None
 
 

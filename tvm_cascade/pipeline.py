@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
@@ -47,6 +47,8 @@ from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.schedules.tuning.tune import Database
+from tvm_cascade.sliding import FramePlan
+from tvm_cascade.sliding.describe import frame_record
 from tvm_cascade.tensor_spec import Cut, IoSpec, graph_io
 
 Model = str | Path | IRModule
@@ -64,6 +66,8 @@ class Loaded:
     )  # float inputs that are only quantized -> bytes stored, and as floats
     file: Path | None = None  # that it was read from, as `request` says
     request: LoadRequest = field(default_factory=LoadRequest)
+    whole: IRModule | None = None  # with a hop: the network of the whole window, of which `mod` is a frame
+    frame: FramePlan | None = None  # with a hop: what a frame does
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
     if isinstance(model, IRModule):
         if request.until or request.from_:
             raise UsageError("a module is cut as it is loaded: load(path, until=..., from_=...)")
-        return Loaded(model, "network")
+        return _sliding(Loaded(model, "network"), request.hop)
     name = Path(model).stem
     mod = frontend.load(model, request.input_shapes, request.stored_io, request.until, request.from_)
     progress(f"{name}: reading the graph")
@@ -112,7 +116,27 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
         progress(
             f"{name}: {tensor}: a float that the network only quantizes; --stored-io takes integers, {stored} bytes for {real}"
         )
-    return Loaded(mod, name, storable, Path(model), request)
+    return _sliding(Loaded(mod, name, storable, Path(model), request), request.hop)
+
+
+def _sliding(loaded: Loaded, hop: int | None) -> Loaded:
+    """The network of a frame of `hop` new rows; `loaded` itself where that is None."""
+    if hop is None:
+        return loaded
+    made = frontend.load_frame(loaded.mod, hop)
+    return replace(loaded, mod=made.mod, whole=loaded.mod, frame=made.plan)
+
+
+def whole_window_instructions(loaded: Loaded, request: PlanRequest, kernels: KernelSource) -> int | None:
+    """Estimated instructions of the whole window of a network that is loaded with a hop, planned alike, but without caps;
+    None without a hop, and where nothing is estimated."""
+    if loaded.whole is None:
+        return None
+    whole = replace(loaded, mod=loaded.whole, whole=None, frame=None)
+    asked = replace(request, sram=None, ram=None, memory=())
+    planned = plan(whole, asked, kernels)
+    work = planned.prepared.estimator()(planned.plan)
+    return None if work is None else round(sum(w.instructions for w in work))
 
 
 @contextmanager
@@ -212,6 +236,7 @@ def describe(
         operators=operators,
         flash=flash,
         suggestions=suggestions(chosen.plan, options, loaded.storable),
+        frame=None if loaded.frame is None else frame_record(loaded.frame),
     )
 
 

@@ -27,11 +27,15 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
     core, counts = kernel_target(target, get_core(target).backend), with_shipped(request.kernels.database)
     loaded = pipeline.load(model, request.load, progress)
     with SearchMonitor(request.plan.time_limit) as limit:
-        planned = pipeline.plan(loaded, request.plan.within_ram(), KernelSource(core, counts), progress)
+        kernels = KernelSource(core, counts)
+        planned = pipeline.plan(loaded, request.plan.within_ram(), kernels, progress)
         made = planned.prepared
         flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
         wait = request.time.flash_wait
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=flash, flash_wait=wait)
+        instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
+    if told.frame is not None and instructions is not None:
+        told = replace(told, frame={**told.frame, "whole_estimated_instructions": instructions})
     commands = commands_of(model, asked, told.frontier, told.peak_bytes)
     time_ = request.time
     return replace(told, limited=limit.limited, commands=commands, clock=time_.clock, watts=time_.watts)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tvm_cascade.cascading import Bounds, Plan
 from tvm_cascade.report.estimate import Estimate, frontier_table, total
+from tvm_cascade.report.frame import frame_text
 from tvm_cascade.report.layers import Layer, energy, layer_rows, layer_table, layers, milliseconds
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import (
@@ -46,6 +47,7 @@ class PlanResult:
     flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
     suggestions: tuple[str, ...] = field(default=(), kw_only=True)  # options that would save RAM, and how much
     operators: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the plan, by operator
+    frame: schema.Frame | None = field(default=None, kw_only=True)  # of a window that slides
     clock: int | None = field(default=None, kw_only=True)  # of the core, in Hz
     watts: float | None = field(default=None, kw_only=True)  # that the core draws at this clock
     commands: tuple[str, ...] = field(default=(), kw_only=True)  # command lines that get the plans of the frontier
@@ -128,11 +130,18 @@ class PlanResult:
             found["states"] = state_rows(plan)
         if plan.placed:
             found["memories"] = memory_rows(plan)
+        if self.frame is not None:
+            found["frame"] = self.frame
         if self.flash is not None:
             found["weight_bytes"], found["estimated_code_bytes"] = self.flash
         if self.rewritten is not None:
             found["rewritten"] = self.rewritten
         return found
+
+    def _frame_text(self) -> list[str]:
+        """Lines on a frame of a window that slides; none for other networks."""
+        instructions = self.estimated_instructions if self.operators else None
+        return [] if self.frame is None else frame_text(self.frame, self.plan.macs, instructions)
 
     def _points(self) -> list[schema.Point]:
         """The frontier as JSON objects."""
@@ -154,7 +163,7 @@ class PlanResult:
 
     def to_text(self, verbose: bool = False) -> str:
         """The plan for reading; `verbose` adds why operators are left out of cascades."""
-        parts = [summary(self.plan, self.bounds, self.frontier)]
+        parts = [summary(self.plan, self.bounds, self.frontier), *self._frame_text()]
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
         if self.plan.placed:
@@ -220,7 +229,7 @@ class CompileResult(PlanResult):
 
     def to_text(self, verbose: bool = False) -> str:
         """A summary for the terminal: plan, memory of the image, project folder."""
-        lines = [summary(self.plan, self.bounds)]
+        lines = [summary(self.plan, self.bounds), *self._frame_text()]
         if self.ram_bytes is not None:
             lines += [
                 f"RAM             {bytes_and_unit(self.ram_bytes)} of arena, data and bss in the image, without the stack"

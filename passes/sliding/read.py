@@ -132,7 +132,7 @@ class _Reader:
 
 
 def _macs(value: Value) -> int:
-    """Multiply-accumulates of a product of tensors; 0 for other operators."""
+    """Multiply-accumulates of an operator that reads all rows: of a product of tensors; 0 for others."""
     if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.matmul":
         return 0
     return prod(shape_of(value.args[0])) * shape_of(value.args[1])[-1]

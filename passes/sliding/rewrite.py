@@ -13,10 +13,9 @@ from tvm_cascade.passes.integer.untyped import Builder, Module, Value, relax
 from tvm_cascade.passes.relax_functions import UniqueNames, bindings_of, substitute, without_main
 from tvm_cascade.passes.sliding.read import ReadStep, SlidingFunction
 from tvm_cascade.passes.sliding.site import shape_of
+from tvm_cascade.passes.states import STATES_ATTR
 from tvm_cascade.sliding import FramePlan, SeriesPlan
 from tvm_cascade.sliding.network import Rows, read_rows
-
-STATES_ATTR = "cascade_states"  # of `main`: how many of its last parameters and results are states
 
 
 @dataclass(frozen=True)

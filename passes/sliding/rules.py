@@ -164,7 +164,7 @@ def product(site: Site) -> Sliding:
         raise NotSliding
     if len(shape_of(site.constants[0])) != 2 or len(site.shape) != rank:
         raise NotSliding
-    macs = prod(site.shape) * shape_of(site.inputs[0])[-1]
+    macs = prod(site.shape) // site.rows * shape_of(site.inputs[0])[-1]
     return row_for_row(site, site.axes[0], same_call(site), macs=macs)
 
 

@@ -54,7 +54,7 @@ class Sliding:
     windows: tuple[Window, ...]
     part: Part
     free: bool = False  # see `tvm_cascade.sliding.Step`
-    macs: int = 0  # of the whole output
+    macs: int = 0  # as in `Step`
 
 
 def shape_of(value: Value) -> tuple[int, ...]:

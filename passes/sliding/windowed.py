@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from math import prod
 from typing import Any
 
@@ -23,11 +24,23 @@ def convolution(site: Site) -> Sliding:
     place = _place(layout, site.axes[0])
     extent = weights[weights_layout.index(layout[site.axes[0]])]
     window = _window(extent, attrs, place)
-    macs = prod(site.shape) * prod(weights) // weights[weights_layout.index("O")]
+    macs = int(prod(weights) // extent * _across(site, weights, layout, weights_layout))
     options = {k: str(getattr(attrs, k)) for k in ("data_layout", "kernel_layout", "out_layout")}
     options |= {"groups": int(attrs.groups), "out_dtype": str(attrs.out_dtype or "") or None}
     part = _part(site, window, place, {**options, **_strides(attrs)})
     return Sliding(site.axes[0], (window,), part, macs=macs)
+
+
+def _across(site: Site, weights: tuple[int, ...], layout: str, weights_layout: str) -> Fraction:
+    """The taps along the other spatial axis of all its output positions, as a factor of its extent; padding not counted."""
+    others = [axis for axis, letter in enumerate(layout) if letter in "DHW" and axis != site.axes[0]]
+    factor = Fraction(1)
+    for axis in others:
+        extent = weights[weights_layout.index(layout[axis])]
+        window = _window(extent, site.call.attrs, _place(layout, axis))
+        columns = shape_of(site.inputs[0])[axis]
+        factor *= Fraction(sum(window.taps(x, columns) for x in range(site.shape[axis])), extent)
+    return factor
 
 
 def pool(site: Site) -> Sliding:

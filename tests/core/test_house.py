@@ -70,7 +70,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "schedules": ALGORITHMS,
     "passes": ALGORITHMS | {"schedules"},
     # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
-    "importers": {"passes", "tensor_spec"},
+    "importers": {"passes", "sliding", "tensor_spec"},
     "frontend": {"importers", "tensor_spec"},
     "report": {"graph", "cores", "cost", "cascading"},
     "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "results", "tensor_spec"},

@@ -129,7 +129,32 @@ class Rewritten(TypedDict):
     reason: Annotated[str, "Why they were made, or none"]
 
 
+class FramePoint(TypedDict):
+    """What a frame may keep, against what it then has to compute."""
+
+    state_bytes: Annotated[Bytes, "Kept from frame to frame"]
+    macs: Annotated[Count, "Multiply-accumulates of a frame"]
+
+
+class _SometimesOfFrame(TypedDict, total=False):
+    whole_estimated_instructions: Annotated[Count, "Of the network of the whole window, planned alike; only of `plan`"]
+
+
+class Frame(_SometimesOfFrame):
+    """A network whose window slides, `--hop`: what a frame does beside what the whole window takes."""
+
+    hop: Annotated[Count, "New rows of a frame"]
+    window_rows: Annotated[Count, "Rows of the window"]
+    macs: Annotated[Count, "Multiply-accumulates of a frame, where each row that is needed is computed once"]
+    least_macs: Annotated[Count, "A bound: rows that no earlier frame had, and operators that read all rows"]
+    whole_macs: Annotated[Count, "Multiply-accumulates of the whole window"]
+    state_bytes: Annotated[Bytes, "Kept from frame to frame"]
+    border_rows: Annotated[dict[str, Count], "By operator, rows with padding, which every frame computes anew"]
+    frontier: Annotated[list[FramePoint], "Fewer states for more work, by descending bytes"]
+
+
 class _Sometimes(TypedDict, total=False):
+    frame: Annotated[Frame, "What a frame does, under `--hop`"]
     weight_bytes: Annotated[Bytes, "Weights and tables in flash"]
     estimated_code_bytes: Annotated[Bytes, "Estimated code in flash"]
     rewritten: Annotated[Rewritten, "Substitutions, where they were searched"]

@@ -63,30 +63,31 @@ class FramePlan:
 
     @cached_property
     def macs(self) -> int:
-        """Multiply-accumulates of a frame; those of rows with padding are counted as of any other row."""
+        """Multiply-accumulates of a frame."""
         return sum(self._macs_of(step) for step in self.network.steps)
 
-    @property
+    @cached_property
     def whole_macs(self) -> int:
         """Multiply-accumulates of the whole window."""
-        return sum(step.macs for step in self.network.steps)
+        network = self.network
+        return sum(network.macs(s) for s in network.steps if self.series[s.output] is not None)
 
     @cached_property
     def least_macs(self) -> int:
-        """A bound on the work of a frame of any plan: the rows that enter, of all operators whose outputs have interior rows,
-        and all rows of the others."""
-        return sum(self._least_of(step) for step in self.network.steps)
+        """A bound on the work of a frame of any plan that computes a row from what its operator reads: the rows that no
+        earlier frame had, of every operator with some that were, and all of the others, as far as this plan needs them."""
+        return sum(min(self._least_of(step), self._macs_of(step)) for step in self.network.steps)
 
     def _macs_of(self, step: Step) -> int:
-        rows, plan = self.network.series[step.output].rows, self.series[step.output]
-        return 0 if plan is None else step.macs if rows is None else step.macs * plan.rows // rows
+        plan = self.series[step.output]
+        return 0 if plan is None else sum(self.network.macs(step, rows) for rows in plan.computed)
 
     def _least_of(self, step: Step) -> int:
-        rows, interior = self.network.series[step.output].rows, self.reach.interiors[step.output]
-        if rows is None or interior is None:
-            return self._macs_of(step)
-        new = rows - (interior.reusable(self.hop)[1] - interior.first)
-        return min(step.macs * new // rows, self._macs_of(step))
+        rows = self.network.series[step.output].rows
+        if rows is None:
+            return self.network.macs(step)
+        first, end = self.reach.reusable(step.output, self.hop)
+        return sum(self.network.macs(step, part) for part in ((0, first), (max(first, end), rows)) if part[0] < part[1])
 
     def refusal(self) -> str | None:
         """Why keeping rows does not pay, with the operator that ends it; None where an output depends on rows that are kept.

@@ -33,7 +33,7 @@ class Step:
     inputs: tuple[int, ...]
     output: int
     windows: tuple[Window | None, ...]  # by input; None: every row of the output depends on all of the input
-    macs: int = 0  # multiply-accumulates of the whole window
+    macs: int = 0  # multiply-accumulates of a tap of the first window for a row; of all, where the output has no rows
     free: bool = False  # moves or converts values only: computed wherever it is read, its rows are never kept
 
 
@@ -59,6 +59,14 @@ class SlidingNetwork:
             for position, tensor in enumerate(step.inputs):
                 found[tensor].append((step, position))
         return tuple(tuple(f) for f in found)
+
+    def macs(self, step: Step, rows: Rows | None = None) -> int:
+        """Multiply-accumulates of rows of an operator's output (None: of all), padding not counted."""
+        height, source = self.series[step.output].rows, self.series[step.inputs[0]].rows
+        if height is None or source is None:
+            return step.macs
+        window = self.window(step, 0)
+        return step.macs * sum(window.taps(y, source) for y in range(*(rows or (0, height)))) if step.macs else 0
 
     def final_readers(self, tensor: int) -> list[tuple[Step, int]]:
         """The operators that read a tensor, those behind `free` ones in the place of these."""

@@ -33,7 +33,10 @@ def validate_model(
     board = asked.board or HOST
     require_emulator(board)
     require_data(data)
-    interface = io_spec(pipeline.load(model, LoadRequest.of(options)).mod)
+    loading = LoadRequest.of(options)
+    if loading.hop is not None:
+        raise UsageError("validate gives the network whole windows: leave --hop out")
+    interface = io_spec(pipeline.load(model, loading).mod)
     samples = open_samples(data, interface.inputs, asked.range_)
     require_classes(samples, interface.outputs)
     target = asked.target or target_for(board)

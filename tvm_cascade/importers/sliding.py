@@ -1,0 +1,49 @@
+"""The network of one frame, with the interface that a user sees of it: new rows in, outputs of the whole window out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+
+from tvm_cascade.importers.interface import attach, io_spec
+from tvm_cascade.passes.sliding.incremental import frame_module
+from tvm_cascade.sliding import FramePlan
+from tvm_cascade.tensor_spec import State, TensorSpec, unique_names
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The network of one frame."""
+
+    mod: tvm.IRModule
+    plan: FramePlan
+
+
+def load_frame(mod: tvm.IRModule, hop: int) -> Frame:
+    """The network of one frame of `hop` new rows, of a module as `load` returns it; the states begin as zeros.
+
+    Raises `UsageError` where no work would be saved, with the operator that ends it, and `GraphError` for a network that is
+    not one of a window.
+    """
+    io = io_spec(mod)
+    made = frame_module(mod, hop)
+    main: Any = made.mod["main"]
+    taken = [i.name for i in (*io.inputs, *io.outputs)]
+    names = unique_names([*taken, *made.states])[len(taken) :]
+    given = replace(io.inputs[0], shape=_shape(main.params[0].ty))
+    states = tuple(State(name) for name in names)
+    inputs = (given, *_specs(names, [p.ty for p in main.params[1:]]))
+    kept = _specs([f"{n}_next" for n in names], [p.ty for p in main.params[1:]])
+    spec = replace(io, inputs=inputs, outputs=(*io.outputs, *kept), states=states)
+    return Frame(attach(made.mod, spec), made.plan)
+
+
+def _specs(names: Sequence[str], types: Sequence[Any]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(n, _shape(t), str(t.dtype)) for n, t in zip(names, types, strict=True))
+
+
+def _shape(kind: Any) -> tuple[int, ...]:
+    return tuple(int(d) for d in kind.shape.values)
