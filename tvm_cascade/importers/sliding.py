@@ -8,10 +8,11 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.importers.interface import attach, io_spec
+from tvm_cascade.errors import UsageError
+from tvm_cascade.importers.interface import attach, io_spec, with_interface
 from tvm_cascade.passes.sliding.incremental import frame_module
 from tvm_cascade.sliding import FramePlan
-from tvm_cascade.tensor_spec import State, TensorSpec, unique_names
+from tvm_cascade.tensor_spec import IoSpec, State, TensorSpec, unique_names
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ def load_frame(mod: tvm.IRModule, hop: int) -> Frame:
     Raises `UsageError` where no work would be saved, with the operator that ends it, and `GraphError` for a network that is
     not one of a window.
     """
-    io = io_spec(mod)
     made = frame_module(mod, hop)
+    io = _interface(mod)
     main: Any = made.mod["main"]
     taken = [i.name for i in (*io.inputs, *io.outputs)]
     names = unique_names([*taken, *made.states])[len(taken) :]
@@ -39,6 +40,17 @@ def load_frame(mod: tvm.IRModule, hop: int) -> Frame:
     kept = _specs([f"{n}_next" for n in names], [p.ty for p in main.params[1:]])
     spec = replace(io, inputs=inputs, outputs=(*io.outputs, *kept), states=states)
     return Frame(attach(made.mod, spec), made.plan)
+
+
+def _interface(mod: tvm.IRModule) -> IoSpec:
+    """The interface of a module; by the names of its parameters where it was not loaded from a file."""
+    try:
+        return io_spec(mod)
+    except UsageError:
+        main: Any = mod["main"]
+        count = len(getattr(main.ret_ty, "fields", [main.ret_ty]))
+        names = [p.name for p in main.params], [f"output{k}" for k in range(count)]
+        return io_spec(with_interface("the module", mod, *names))
 
 
 def _specs(names: Sequence[str], types: Sequence[Any]) -> tuple[TensorSpec, ...]:

@@ -53,3 +53,9 @@ class CInterface:
     def calls_back(self) -> bool:
         """Whether a run calls functions of the application; if so, the byte `<name>_busy` in RAM is set during a run."""
         return self.hook or any(spec.streamed for spec in self.interface.inputs)
+
+    @property
+    def takes_pushed(self) -> bool:
+        """Whether a run takes what `<name>_push` was given: of networks with states and one input, such as rows of a stream."""
+        inputs = self.interface.inputs
+        return bool(self.interface.states) and len(inputs) == 1 and not inputs[0].streamed

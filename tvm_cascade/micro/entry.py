@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.hot_weights import definition
 from tvm_cascade.micro.network import C_TYPES, NetworkMemory
-from tvm_cascade.micro.states import definitions
+from tvm_cascade.micro.states import definitions, marks, taken
 from tvm_cascade.micro.template import fill_template, template
 
 _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
@@ -50,7 +50,8 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
         "refuse_if_it_runs": refusal if can_fail else [],
         "input_places": _places(c, "inputs"),
         "output_places": _places(c, "outputs"),
-        "state_mark": [f"static uint8_t {name}_has_state; /* whether the states hold anything */", ""] if first else [],
+        "state_mark": marks(c),
+        "take_pushed": taken(c),
         "states": [*definitions(c), ""] if first else [],
         "begin": [*_only_shared([f"    {name}_busy = 1u;"], can_fail), *load, *first],
         "copy_inputs": _copies(c, "inputs"),

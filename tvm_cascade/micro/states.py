@@ -1,7 +1,8 @@
 """The states of an emitted network: what `<name>.h` and `<name>.c` say of them, and the parts of the arena that hold none.
 
 A state lies in the arena from one call to the next. Before the first run, and by `<name>_reset`, every state gets its initial
-value; `<name>_state_save` and `_load` copy all of them out and back, in the order of the header's list.
+value; `<name>_state_save` and `_load` copy all of them out and back, in the order of the header's list. What arrives piece by
+piece, such as rows of a stream, is handed over by `<name>_push`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.names import c_comment
-from tvm_cascade.micro.network import NetworkMemory, PlacedState
+from tvm_cascade.micro.network import C_TYPES, NetworkMemory, PlacedState
 from tvm_cascade.micro.template import fill_template, template
 
 
@@ -37,8 +38,37 @@ def definitions(c: CInterface) -> list[str]:
         loads.append(f"    memcpy({place}, (const uint8_t *)from + {at}u, {size}u);")
         at += size
     values = {"name": c.name, "NAME": c.upper, "tables": "".join(f"{line}\n" for line in tables)}
-    values |= {"resets": "\n".join(resets), "saves": "\n".join(saves), "loads": "\n".join(loads)}
-    return fill_template(template("states.c.in"), values).removesuffix("\n").split("\n")
+    forget = f"    {c.name}_pushed = 0u;\n" if c.takes_pushed else ""
+    values |= {"resets": "\n".join(resets), "saves": "\n".join(saves), "loads": "\n".join(loads), "forget": forget}
+    text = fill_template(template("states.c.in"), values)
+    if c.takes_pushed:
+        spec = c.interface.inputs[0]
+        own = {"type": C_TYPES[spec.dtype], "place": c.place(spec.offset or 0), "bytes": str(spec.bytes)}
+        text += "\n" + fill_template(template("push.c.in"), {"name": c.name, "NAME": c.upper, **own})
+    return text.removesuffix("\n").split("\n")
+
+
+def marks(c: CInterface) -> list[str]:
+    """Definitions of the bytes that tell whether the states hold anything, and whether something was pushed."""
+    if not c.interface.states:
+        return []
+    pushed = [f"static uint8_t {c.name}_pushed; /* whether the input holds what a run has not taken */"]
+    has = f"static uint8_t {c.name}_has_state; /* whether the states hold anything */"
+    return [has, *(pushed if c.takes_pushed else []), ""]
+
+
+def taken(c: CInterface) -> list[str]:
+    """C statements at the begin of a run without inputs of its own, which takes what was pushed."""
+    if not c.takes_pushed:
+        return []
+    return [
+        f"    struct {c.name}_inputs pushed;",
+        f"    if (inputs == NULL && {c.name}_pushed != 0u) {{",
+        f"        (void){c.name}_map_inputs(&pushed);",
+        "        inputs = &pushed;",
+        "    }",
+        f"    {c.name}_pushed = 0u;",
+    ]
 
 
 def declarations(c: CInterface) -> list[str]:
@@ -48,7 +78,12 @@ def declarations(c: CInterface) -> list[str]:
         return []
     listed = "\n".join(f" *   {c_comment(s.spec.name)}: {s.spec.type_text}, {s.spec.bytes} bytes" for s in states)
     values = {"name": c.name, "NAME": c.upper, "states": listed, "state_bytes": str(state_bytes(states))}
-    return fill_template(template("states.h.in"), values).removesuffix("\n").split("\n")
+    text = fill_template(template("states.h.in"), values)
+    if c.takes_pushed:
+        spec = c.interface.inputs[0]
+        own = {"type": C_TYPES[spec.dtype], "input": spec.c_name, "about": f"{spec.type_text}, {spec.bytes} bytes"}
+        text = text.removesuffix("\n") + "\n" + fill_template(template("push.h.in"), {"name": c.name, "NAME": c.upper, **own})
+    return text.removesuffix("\n").split("\n")
 
 
 def free_ranges(memory: NetworkMemory, states: Sequence[PlacedState]) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,82 @@
+"""A network whose window slides, in C: rows are pushed as they come, and a run gives the outputs of the window that ends there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tvm_cascade
+from tvm_cascade.micro.host import HostProgram, run_host
+from tvm_cascade.micro.image import host_records, read_image
+from tvm_cascade.testing.builder import Net
+
+WARNINGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-Wcast-align")
+HOP, ROWS, WIDTH, FRAMES = 2, 12, 4, 20
+
+MAIN = """
+#include "slide.h"
+#include <stdio.h>
+
+static void frames(int32_t from, int32_t count)
+{
+    for (int32_t k = from; k < from + count; ++k) {
+        int8_t rows[SLIDE_INPUT0_SIZE];
+        int8_t results[SLIDE_OUTPUT0_SIZE];
+        struct slide_outputs outputs = {results};
+        for (int32_t i = 0; i < SLIDE_INPUT0_SIZE; ++i) {
+            rows[i] = (int8_t)((i + k * SLIDE_INPUT0_SIZE) * 41 % 251);
+        }
+        if (slide_push(rows) != SLIDE_OK || slide_run(NULL, &outputs) != SLIDE_OK) {
+            printf("no run\\n");
+        }
+        printf("%d %d %d\\n", results[0], results[1], results[2]);
+    }
+}
+
+int main(void)
+{
+    struct slide_outputs outputs;
+    slide_map_outputs(&outputs);
+    if (slide_push(NULL) != SLIDE_NULL_POINTER || slide_run(NULL, &outputs) != SLIDE_NULL_POINTER) {
+        return 1; /* nothing was pushed */
+    }
+    frames(0, 20);
+    if (slide_run(NULL, &outputs) != SLIDE_NULL_POINTER) {
+        return 1; /* what was pushed is taken once */
+    }
+    slide_reset();
+    frames(8, 12);
+    return 0;
+}
+"""
+
+
+@pytest.mark.usefixtures("quick_host", "emulator")
+def test_rows_that_are_pushed(tmp_path: Path) -> None:
+    net = Net("int8")
+    x = net.conv(net.input((1, ROWS, 1, WIDTH)), 8, (3, 1), padding="valid", activation="relu")
+    mod = net.finish(net.dense(net.flatten(net.global_pool(net.conv(x, 8, 1))), 3))
+    folder = tmp_path / "p"
+    told = tvm_cascade.compile(mod, target="cortex-m4", output=folder, hop=HOP, axis="time", name="slide").to_dict()
+    assert told["frame"]["window_rows"] == ROWS and told["frame"]["macs"] == told["macs"] < told["frame"]["whole_macs"]
+    stream = (np.arange(FRAMES * HOP * WIDTH) * 41 % 251).astype("uint8").astype("int8").reshape(FRAMES, HOP, 1, WIDTH)
+    image = read_image(folder)
+    record = next(iter(host_records(image).values()))
+    program = HostProgram.load(record.folder, record.data)
+    (name,) = (spec.name for spec in program.inputs)
+    done = run_host(program, [{name: rows[None]} for rows in stream])
+    wanted = [" ".join(map(str, next(iter(outputs.values())).ravel())) for outputs in done.outputs]
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    (tmp_path / "main.c").write_text(MAIN)
+    sources = [str(folder / f) for f in ("slide.c", "slide_weights.c")]
+    flags = (*WARNINGS, f"-I{folder}", str(tmp_path / "main.c"))
+    subprocess.run(("gcc", *flags, *sources, "-o", str(tmp_path / "program")), check=True)
+    ran = subprocess.run((str(tmp_path / "program"),), capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(set(wanted)) > 10 and ran[:FRAMES] == wanted
+    full = ROWS // HOP - 1  # frames after which the window is full again
+    assert ran[FRAMES + full :] == wanted[8 + full :]
