@@ -95,8 +95,7 @@ def plan(
     until, from_ : name or names, optional
         Tensors of the file at which the network ends, and at which it begins: operators outside are not looked at.
     hop, axis : int, optional, and str
-        The window of the only input slides by `hop` rows along "time", the first axis behind the batch: the network takes the
-        new rows alone, and keeps what it needs of earlier ones from call to call.
+        The input's window slides by `hop` rows along "time", its first axis behind the batch: a call takes the new rows alone.
     stored_io : bool
         Inputs and outputs of a quantized network are its stored integers, where the file has floats.
     database : path, optional

@@ -1,4 +1,4 @@
-"""A network whose window slides, in C: rows are pushed as they come, and a run gives the outputs of the window that ends there."""
+"""A network whose window slides, in C: rows are pushed as they come, and a run gives the outputs of the window so far."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ def test_rows_that_are_pushed(tmp_path: Path) -> None:
     x = net.conv(net.input((1, ROWS, 1, WIDTH)), 8, (3, 1), padding="valid", activation="relu")
     mod = net.finish(net.dense(net.flatten(net.global_pool(net.conv(x, 8, 1))), 3))
     folder = tmp_path / "p"
-    told = tvm_cascade.compile(mod, target="cortex-m4", output=folder, hop=HOP, axis="time", name="slide").to_dict()
-    assert told["frame"]["window_rows"] == ROWS and told["frame"]["macs"] == told["macs"] < told["frame"]["whole_macs"]
+    told = tvm_cascade.compile(mod, target="cortex-m4", output=folder, hop=HOP, axis="time", name="slide")
+    assert told.frame is not None and told.frame["window_rows"] == ROWS
+    assert told.frame["macs"] == told.macs < told.frame["whole_macs"]
     stream = (np.arange(FRAMES * HOP * WIDTH) * 41 % 251).astype("uint8").astype("int8").reshape(FRAMES, HOP, 1, WIDTH)
     image = read_image(folder)
     record = next(iter(host_records(image).values()))

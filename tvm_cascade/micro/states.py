@@ -82,7 +82,11 @@ def declarations(c: CInterface) -> list[str]:
     if c.takes_pushed:
         spec = c.interface.inputs[0]
         own = {"type": C_TYPES[spec.dtype], "input": spec.c_name, "about": f"{spec.type_text}, {spec.bytes} bytes"}
-        text = text.removesuffix("\n") + "\n" + fill_template(template("push.h.in"), {"name": c.name, "NAME": c.upper, **own})
+        text = (
+            text.removesuffix("\n")
+            + "\n"
+            + fill_template(template("push.h.in"), {"name": c.name, "NAME": c.upper, **own})
+        )
     return text.removesuffix("\n").split("\n")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_cascade import pipeline
-from tvm_cascade.errors import LoadError
+from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.frontend import io_spec
 from tvm_cascade.request import LoadRequest, ValidateRequest
 from tvm_cascade.samples.sample_set import Data, open_samples, require_data
