@@ -36,6 +36,7 @@ COUNTED = (
     ("cortex-m3", "obj", "mps2-an385"),
     ("cortex-m4", "c", "mps2-an386"),
     ("cortex-m4", "obj", "mps2-an386"),
+    ("cortex-m7", "c", "mps2-an500"),  # floats of 64 bits by hardware
     ("cortex-m55", "obj", "mps3-an547"),
     ("riscv32", "c", "riscv32-virt"),
 )

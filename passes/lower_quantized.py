@@ -22,7 +22,15 @@ from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.float_remains import with_remains
 
 # the modules below are imported to register their lowering functions
-from tvm_cascade.passes.integer import comparisons, elementwise, log_softmax, lookup, reduction, roots  # noqa: F401
+from tvm_cascade.passes.integer import (  # noqa: F401
+    comparisons,
+    elementwise,
+    log_softmax,
+    lookup,
+    reduction,
+    roots,
+    wide_numbers,
+)
 from tvm_cascade.passes.integer import island as integer
 from tvm_cascade.passes.integer.chains import lower_chain
 from tvm_cascade.passes.integer.data_movement import lower_split_part, transpose_axes, transposed
@@ -203,6 +211,7 @@ class _Lowering:
             (counted, integer.INDEX, True),
             (value, integer.FLOAT, unquantized.dtype == "float32"),
             (value, integer.TESTS, unquantized.dtype == "bool"),
+            (value, integer.WIDE, unquantized.dtype == "int64"),
         ):
             if applies and name_of(core) in registry.functions:
                 return registry.functions[name_of(core)](Island(core, unquantized, self.reader, emitter))

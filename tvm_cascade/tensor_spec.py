@@ -31,7 +31,7 @@ class TensorSpec:
     stream_axis: int | None = None  # of an input that the network asks for row by row: the axis of its rows
     stream_shape: tuple[int, ...] = ()  # of such an input: the shape that `stream_axis` counts, where it is not `shape`
     passes: int = 1  # of such an input: how often the network asks for it from the first row to the last
-    extent: int | None = None  # of an input that is only indices: they lie below it; None for other inputs
+    extent: int | None = None  # of an input of indices: they lie below it; None for other inputs
     file_name: str = ""  # in the model's file, where `name` had to be made unique
 
     @property

@@ -51,6 +51,7 @@ class Registry:
 ISLANDS = Registry()  # dequantize -> operator -> quantize
 DIRECT = Registry()  # operators on stored integers
 FLOAT = Registry()  # float operators that Relax's legalization computes unlike the reference, or lacks; None: no change
+WIDE = Registry()  # operators whose results are integers of 64 bits; None: no change
 INDEX = Registry()  # operators with indices as results: arg max and min
 TESTS = Registry()  # dequantize -> comparison, with booleans as results
 

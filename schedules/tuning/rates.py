@@ -2,8 +2,8 @@
 
 A rate belongs to a core with a back end, and to a family of kernels: kind of operator, element type and performance schedule
 without its parameters, and with them where several shapes were counted. `benchmarks/estimates.py` counts kernels of every
-family in the emulator and writes the file; the rate is the one of least largest error. Families and cores that were not
-counted get the rates of the nearest ones that were.
+family in the emulator and writes the file; the rate is the one of least largest error. Families that were not counted on a
+core get the rates of a compatible one, or of the nearest families that were.
 
 Cycles per instruction are kept in the same way (`CYCLES`), by core and family: `benchmarks/cycles.py` times the blocks of code
 that the emulator ran.
@@ -52,10 +52,8 @@ class Rates:
 
     def rate(self, target: KernelTarget, family: Family, otherwise: float = 1.0) -> float:
         """The rate of a family on a core: counted, or that of families alike; `otherwise` where there are none."""
-        backend = target.backend
-        known = (
-            self.rates.get(device(target)) or self.rates.get(f"{target.core.compatible.get(backend)} {backend}") or {}
-        )
+        compatible = f"{target.core.compatible.get(target.backend)} {target.backend}"
+        known = {**self.rates.get(compatible, {}), **self.rates.get(device(target), {})}
         for key in family.keys:
             if key in known:
                 return known[key]

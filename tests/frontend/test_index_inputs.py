@@ -35,10 +35,15 @@ _CASES: dict[str, tuple[list[Any], str, int | None]] = {  # nodes, the type and 
         "int32",
         9,
     ),
-    "also a number": ([_GATHER, helper.make_node("Neg", ["x"], ["y1"])], "int64", None),
-    "also an output": ([_GATHER, helper.make_node("Identity", ["x"], ["y1"])], "int64", None),
+    "also a number": ([_GATHER, helper.make_node("Neg", ["x"], ["y1"])], "int32", 5),
+    "also an output": ([_GATHER, helper.make_node("Identity", ["x"], ["y1"])], "int32", 5),
+    "also an output, moved": ([_GATHER, helper.make_node("Unsqueeze", ["x", "axis"], ["y1"])], "int32", 5),
+    "only an output": ([helper.make_node("Identity", ["x"], ["y0"])], "int64", None),
     "no index": ([helper.make_node("Neg", ["x"], ["y0"])], "int64", None),
 }
+
+
+_NUMBERS = {"Identity": ["x"], "Neg": ["x"], "Sub": ["axis", "x"], "Mul": ["x", "x"], "Max": ["x", "axis"]}
 
 
 def _save(path: Path, nodes: list[Any]) -> None:
@@ -59,12 +64,17 @@ def test_type_and_extent(tmp_path: Path, name: str) -> None:
     if extent is not None:
         ids = np.array([[1, 4, -1, 0]], dtype)
         table = TABLES["small" if extent == 5 else "large"]
-        np.testing.assert_array_equal(Compiled(mod)(ids)[0].reshape(1, 4, -1), table[ids])
+        found, *rest = Compiled(mod)(ids)
+        np.testing.assert_array_equal(found.reshape(1, 4, -1), table[ids])
+        for other in rest if "also" in name else ():
+            assert other.dtype == np.int64
+            assert other.ravel().tolist() == (-ids if "number" in name else ids).ravel().tolist()
 
 
 @pytest.mark.usefixtures("quick_host")
 def test_random_inputs_are_checked(tmp_path: Path) -> None:
-    """Where they reached beyond the table, the reference refused them."""
-    _save(tmp_path / "n.onnx", _CASES["two tables"][0])
+    """Where they reached beyond the table, the reference refused them. What else they are is computed in 64 bits."""
+    numbers = [helper.make_node(kind, given, [f"y{kind}"]) for kind, given in _NUMBERS.items()]
+    _save(tmp_path / "n.onnx", [*_CASES["two tables"][0], *numbers])
     tvm_cascade.compile(tmp_path / "n.onnx", target="host", output=tmp_path / "p")
     assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "n.onnx").match is True

@@ -26,7 +26,8 @@ from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.estimate_cases import CHECKED, FIRMWARE, layers
 
 # of what is counted; elsewhere registers are spilled, and loops vectorized, more unevenly within a family
-WITHIN = {"cortex-m4": 0.25, "cortex-m33": 0.25, "cortex-m0plus": 0.3, "cortex-m55": 0.3, "cortex-m3": 0.35}
+WITHIN = {"cortex-m4": 0.25, "cortex-m7": 0.25, "cortex-m33": 0.25,
+          "cortex-m0plus": 0.3, "cortex-m55": 0.3, "cortex-m3": 0.35}  # fmt: skip
 M4 = get_core("cortex-m4")
 
 
@@ -111,6 +112,8 @@ def test_families_that_were_not_counted_get_the_rates_of_others() -> None:
     assert rates.rate(m4, Family.of("z", "int8", "r")) == 4.0  # the median
     assert rates.rate(m4, Family.of("z", "float32", "new")) == 0.5
     assert rates.rate(m7, Family.of("b", "int8", "r")) == 4.0
+    own = Rates({**rates.rates, "cortex-m7 c": {"b|int8|r": 3.0}})
+    assert [own.rate(m7, Family.of(kind, "int8", "r 1x1")) for kind in "ba"] == [3.0, 9.0]
     assert rates.rate(kernel_target("cortex-m3", "c"), Family.of("a", "int8", "r")) == 1.0
 
 
@@ -145,6 +148,7 @@ def test_two_instructions_at_once_and_long_products_tell_cores_apart() -> None:
         ("cortex-m0plus", "mps2-an385"),
         ("cortex-m3", "mps2-an385"),
         ("cortex-m4", "mps2-an386"),
+        ("cortex-m7", "mps2-an500"),
         ("cortex-m33", "mps2-an505"),  # by the rates of cortex-m4
     ],
 )

@@ -1,12 +1,13 @@
-"""Inputs that are only indices, such as token ids: int32, which kernels take, and known to lie below an extent.
+"""Inputs that are indices, such as token ids: int32, which kernels take, and known to lie below an extent.
 
-From such an input every path leads through moves of its elements, and through counting negative ones from the end, to gathers
-along axes. Random inputs are drawn below the smallest of their extents.
+From such an input paths lead through moves of its elements, and through counting negative ones from the end, to gathers along
+axes. Random inputs are drawn below the smallest of their extents. What else reads such inputs of ONNX reads them cast to 64 bits
+(`onnx_graph.narrow_indices`); in other formats they may be outputs too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,12 +20,11 @@ from tvm_cascade.passes.relax_functions import substitute
 
 _MOVES = frozenset(("expand_dims", "flatten", "permute_dims", "reshape", "squeeze", "strided_slice"))
 _GATHERS = ("take", "gather_elements")
-_COMPARISONS = ("less", "greater_equal")
 
 
 def with_index_inputs(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` whose inputs of int64 that are only moved, cast to int32 and gathered by are int32; the extents of all inputs
-    that are only indices are in its interface."""
+    """`mod` whose inputs of int64 that are only moved, cast to int32, gathered by and returned are int32; the extents of all
+    inputs that are indices are in its interface."""
     users = _users(mod)
     inputs = list(mod["main"].params)
     narrow = [p for p in inputs if str(getattr(p.ty, "dtype", "")) == "int64" and _is_narrow(p, users)]
@@ -61,20 +61,27 @@ def _users(mod: Any) -> Users:
 
 
 def _is_narrow(var: Value, users: Users) -> bool:
-    """Whether all paths from an int64 value lead through moves to casts to int32 and gathers."""
+    """Whether an int64 value is an index, and besides at most an output."""
+    ends = set(_ends(var, users))
+    return "index" in ends and ends <= {"index", "output"}
+
+
+def _ends(var: Value, users: Users) -> Iterator[str]:
+    """What an int64 value is used for, through moves: as an index (or cast to int32), an output, or anything else."""
     for kind, call, made in users.get(var, []):
         cast = kind == "astype" and str(call.attrs.dtype) == "int32"
         gathered = kind in _GATHERS and not call.args[0].same_as(var)
-        if not (cast or gathered or (kind in _MOVES and _is_narrow(made, users))):
-            return False
-    return bool(users.get(var))
+        if kind in _MOVES:
+            yield from _ends(made, users)
+        else:
+            yield "index" if cast or gathered else "anything else" if kind else "output"
 
 
 def _extent(var: Value, users: Users) -> int | None:
-    """The smallest extent that the elements of `var` index; None where they are read as anything else, or not at all."""
+    """The smallest extent that the elements of `var` index, whatever else they are; None where they index none."""
     if not str(getattr(var.ty, "dtype", "")).startswith("int"):
         return None
-    found: list[int] = []
+    found: list[int | None] = []
     for kind, call, made in users.get(var, []):
         if kind in _GATHERS and not call.args[0].same_as(var):
             data, axis = shape_of(call.args[0]), call.attrs.axis
@@ -82,18 +89,8 @@ def _extent(var: Value, users: Users) -> int | None:
         elif kind == "floor_mod" and (extent := constant_of(call.args[1])) is not None:
             found.append(int(extent.min()))
         elif kind in _MOVES or kind in ("astype", "where"):
-            inner = _extent(made, users)
-            if inner is None:
-                return None
-            found.append(inner)
-        elif not (kind in _COMPARISONS or (kind == "add" and _wraps(made, users))):
-            return None
-    return min(found, default=None)
-
-
-def _wraps(var: Value, users: Users) -> bool:
-    """Whether a sum is only chosen where an index counts from the end."""
-    return all(user.kind == "where" for user in users.get(var, []))
+            found.append(_extent(made, users))
+    return min((e for e in found if e is not None), default=None)
 
 
 class _Narrowing(Rewriting):
@@ -116,4 +113,12 @@ class _Narrowing(Rewriting):
         self.renamed[var] = self.bb.emit(new, name_hint=var.name)
 
     def _returned(self, value: Value) -> Value:
-        return substitute(value, self.renamed)
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._output(field) for field in value.fields])
+        return self._output(value)
+
+    def _output(self, value: Value) -> Value:
+        """An output of the type that it had."""
+        made = substitute(value, self.renamed)
+        same = str(made.ty.dtype) == str(value.ty.dtype)
+        return made if same else self.bb.emit_output(relax.op.astype(made, str(value.ty.dtype)))

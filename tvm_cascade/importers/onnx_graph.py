@@ -11,8 +11,9 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from tvm_cascade.errors import LoadError
-from tvm_cascade.importers.onnx_folding import copied
+from tvm_cascade.importers.onnx_folding import copied, tensor_names
 from tvm_cascade.messages import printable
+from tvm_cascade.tensor_spec import free_name
 
 _NUMBERS = {"value_float": ("f", "float32"), "value_int": ("i", "int64")}
 _NUMBERS |= {"value_floats": ("floats", "float32"), "value_ints": ("ints", "int64")}
@@ -49,14 +50,24 @@ _INDICES = {"Gather": 1, "GatherElements": 1, "OneHot": 0}  # operators that tak
 
 
 def narrow_indices(model: Any) -> Any:
-    """A copy of `model` in which int64 inputs that are only indices, such as token ids, are int32, which kernels take."""
+    """A copy of `model` in which int64 inputs that are indices, such as token ids, are int32, which kernels take. Whatever else
+    reads them reads them cast back: what indexes an axis fits 32 bits."""
     made = copied(model)
     users = [(node, k, name) for node in made.graph.node for k, name in enumerate(node.input)]
     inner = {name for node in made.graph.node for name in read_names(node) - set(node.input)}
-    kept = inner | {o.name for o in made.graph.output} | {n for node, k, n in users if _INDICES.get(node.op_type) != k}
+    kept, taken = inner | {o.name for o in made.graph.output}, set(tensor_names(made.graph))
+    used = {name: [(node, k) for node, k, n in users if n == name] for name in {n for _, _, n in users}}
     for value in made.graph.input:
-        if value.type.tensor_type.elem_type == TensorProto.INT64 and value.name not in kept:
-            value.type.tensor_type.elem_type = TensorProto.INT32
+        own = used.get(value.name, [])
+        others = [(node, k) for node, k in own if _INDICES.get(node.op_type) != k]
+        if value.type.tensor_type.elem_type != TensorProto.INT64 or value.name in kept or (own and others == own):
+            continue
+        value.type.tensor_type.elem_type = TensorProto.INT32
+        if others:
+            wide = free_name(f"{value.name}/int64", taken)
+            made.graph.node.insert(0, helper.make_node("Cast", [value.name], [wide], to=TensorProto.INT64))
+            for node, k in others:
+                node.input[k] = wide
     return made
 
 

@@ -39,6 +39,10 @@ def contradiction(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> s
         return "it orders integers of unequal scales, which TFLite compares as if they were equal"
     if name == "CONCATENATION" and stored and len(scales | {(scale_of(outputs[0]), zero_point_of(outputs[0]))}) > 1:
         return "it joins integers of unequal scales, which TFLite copies as if they were equal"
+    if name == "PRELU" and inputs[0].qnn_params:
+        kinds = {inputs[0].tensor.Type(), *([types.INT8] if inputs[0].tensor.Type() == types.INT16 else [])}
+        if inputs[1].tensor.Type() not in kinds:
+            return "its slopes are of another type than its input"
     if name == "SOFTMAX" and inputs[0].qnn_params and inputs[0].tensor.Type() == types.UINT8:
         made = outputs[0]
         if made.tensor.Type() != types.UINT8 or not made.qnn_params:

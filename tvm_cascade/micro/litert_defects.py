@@ -249,13 +249,20 @@ _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
 )
 
 
+_COMPARISONS = frozenset(("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"))
+
+
 def doubts(interpreter: Any) -> str:
     """What the reference gets wrong and no other form of the model repairs: SUM of int16, LEAKY_RELU of int16 whose output's
-    scale is a sixteen thousandth of its input's; empty where nothing."""
+    scale is a sixteen thousandth of its input's, comparisons of bytes in steps of 1 or more; empty where nothing."""
     tensors = {d["index"]: d for d in interpreter.get_tensor_details()}
     for operator in interpreter._get_ops_details():
-        first = tensors.get(operator["inputs"][0]) if len(operator["inputs"]) else None
+        given = [tensors[index] for index in operator["inputs"] if index in tensors]
+        first = given[0] if given else None
         if first is None or np.dtype(first["dtype"]) != np.dtype("int16"):
+            quantized = first is not None and np.dtype(first["dtype"]).itemsize == 1
+            if quantized and operator["op_name"] in _COMPARISONS and any(d["quantization"][0] >= 1 for d in given):
+                return f"LiteRT's reference {operator['op_name']} has no meaning where a scale is 1 or more"
             continue
         if operator["op_name"] == "SUM":
             return "LiteRT's reference SUM reads int16 as unsigned bytes"

@@ -15,11 +15,10 @@ import numpy as np
 from tvm_cascade import extras
 from tvm_cascade.errors import LoadError, MissingToolError
 from tvm_cascade.messages import last_line
-from tvm_cascade.micro.sensitivity import onnx_evaluator
+from tvm_cascade.micro.sensitivity import in_own_types, onnx_evaluator
 from tvm_cascade.tensor_spec import unique_names
 
 Arrays = Mapping[str, np.ndarray]
-_INT64 = 7  # onnx.TensorProto.INT64
 ONNX_FLOATS = (1, 10, 11, 16)  # onnx.TensorProto.FLOAT, FLOAT16, DOUBLE and BFLOAT16
 _INSTALL = f"{extras.remedy('onnxruntime')}, whose ONNX Runtime --check then uses"
 _ALONG_THE_REST = ("Softmax", "LogSoftmax", "Hardmax")  # before opset 13: over `axis` and all later axes
@@ -78,12 +77,6 @@ def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str
         raise LoadError(path, f"ONNX Runtime refuses it: {last_line(error)}{remedy}") from error
     why = f"refuses: {refusal}" if refusal is not None else f"is wrong about {doubts}"
     return other, f"ONNX Runtime, since ONNX's evaluator {why}"
-
-
-def in_own_types(model: Any, inputs: Arrays) -> Arrays:
-    """Inputs with indices of 64 bits where the model has them: the compiled network takes 32."""
-    wide = {i.name for i in model.graph.input if i.type.tensor_type.elem_type == _INT64}
-    return {name: a.astype("int64") if name in wide and a.dtype == np.int32 else a for name, a in inputs.items()}
 
 
 def _runtime(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:

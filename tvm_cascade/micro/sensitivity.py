@@ -20,6 +20,7 @@ from tvm_cascade.tensor_spec import unique_names
 
 RATE = 0.01  # share of stored elements that are moved; more than fixed-point kernels round differently
 _DRAWS = 2
+_INT64 = 7  # onnx.TensorProto.INT64
 _STANDARD = ("QLinearConv", "QLinearMatMul")  # operators of ONNX itself, which the evaluator implements
 
 
@@ -61,9 +62,17 @@ def onnx_evaluator(path: Path, rng: np.random.Generator | None = None) -> Any:
     return ReferenceEvaluator(model, new_ops=operators if rng is None else [*operators, _turned_quantize_linear(rng)])
 
 
+def in_own_types(model: Any, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Inputs with indices of 64 bits where the ONNX model has them: the compiled network takes 32."""
+    wide = {i.name for i in model.graph.input if i.type.tensor_type.elem_type == _INT64}
+    return {name: a.astype("int64") if name in wide and a.dtype == np.int32 else a for name, a in inputs.items()}
+
+
 def _onnx(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    import onnx
+
     session = onnx_evaluator(path, rng)
-    values = session.run(None, dict(inputs))
+    values = session.run(None, dict(in_own_types(onnx.load(str(path), load_external_data=False), inputs)))
     return {n: np.asarray(v) for n, v in zip(unique_names(map(str, session.output_names)), values, strict=True)}
 
 
