@@ -237,15 +237,13 @@ def run(
     return run_image(checks.path("directory", directory), RunRequest.of(options), inputs, progress)
 
 
-@takes(ValidateKeywords, LoadRequest, PlanRequest, KernelRequest)
+@takes(ValidateKeywords, ValidateRequest, LoadRequest, PlanRequest, KernelRequest)
 def validate(
     model: str | Path,
     *,
     data: Data,
     target: str | None = None,
     board: str | None = None,
-    range_: tuple[float, float] | None = None,
-    timeout: float = 60.0,
     progress: Progress = silent,
     **options: Unpack[ValidateKeywords],
 ) -> ValidationReport:
@@ -262,10 +260,13 @@ def validate(
         The target to compile for; None takes the host, or with `board` that of its core.
     board : str, optional
         An emulated board to run on, by name or .json; None runs in this process.
+    port : str, optional
+        A serial port with the real `board` behind it, to which the project that `compile` makes with the same options has
+        been flashed; "auto" is the one that is plugged in.
     range_ : pair of float, optional
         For images and sounds: the real values of black and white, or of the least and the greatest amplitude.
     timeout : float
-        Seconds that the emulator has for a sample.
+        Seconds that a board has for a sample; 60 by default.
     options
         Those of `plan` beside.
 
@@ -276,10 +277,12 @@ def validate(
     InfeasibleError, LoadError, MissingToolError, ToolError, UnsupportedOperatorError
         As in `compile` and `run`; the reference or Pillow is not installed.
     """
-    asked = ValidateRequest(target, board, range_, timeout)
+    own = ("port", "range_", "timeout")
+    planning = {key: value for key, value in options.items() if key not in own}
+    asked = ValidateRequest.of({**options, "target": target, "board": board})
     from tvm_cascade.validation.validate_model import validate_model
 
-    return validate_model(checks.path("model", model), data, asked, options, compile, progress)
+    return validate_model(checks.path("model", model), data, asked, planning, compile, progress)
 
 
 @takes(QuantizeKeywords, QuantizeRequest)

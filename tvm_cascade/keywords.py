@@ -18,8 +18,8 @@ PathOrText = str | PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class ValidateKeywords(TypedDict, total=False):
-    """Keywords of planning, which `validate` takes beside its own."""
+class PlanningKeywords(TypedDict, total=False):
+    """Keywords of planning, which `plan`, `compile` and `validate` take."""
 
     sram: int | str | None
     ram: int | str | None
@@ -42,7 +42,15 @@ class ValidateKeywords(TypedDict, total=False):
     database: PathOrText | None
 
 
-class PlanKeywords(ValidateKeywords, total=False):
+class ValidateKeywords(PlanningKeywords, total=False):
+    """Keywords of `validate` other than the model, the data, the target and the board."""
+
+    port: str | None
+    range_: tuple[float, float] | None
+    timeout: float
+
+
+class PlanKeywords(PlanningKeywords, total=False):
     """Keywords of `plan` other than the model and the target."""
 
     clock: int | str | None

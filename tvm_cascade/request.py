@@ -223,8 +223,9 @@ class ValidateRequest(Asked):
 
     target: Annotated[str | None, checks.optional(checks.text)] = None  # None: host, or that of `board`
     board: OptionalBoard = None  # None: this machine
+    port: Annotated[str | None, checks.optional(checks.text)] = None  # a serial port, with the real `board` behind it
     range_: Annotated[tuple[float, float] | None, checks.optional(checks.span)] = None  # of images and sounds
-    timeout: Annotated[float, checks.seconds] = 60.0  # seconds, of a sample in the emulator
+    timeout: Annotated[float, checks.seconds] = 60.0  # seconds, of a sample on a board
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tvm_cascade
 from tvm_cascade.cores import get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import load_board
@@ -26,6 +27,7 @@ from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.packages import KINDS
 from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.testing.streaming import wake_word
 
 M4, BOARD = get_core("cortex-m4"), load_board("mps2-an386")
 FOR_ALL_CORES = ["esp-idf", "platformio", "rust"]  # kinds whose boards have cores of several families
@@ -344,3 +346,32 @@ def test_rust_crates_compute_what_the_network_does(
         [cargo, "build", "--offline", "--example", "use"], cwd=crates, capture_output=True, check=False
     )
     assert b"E0499" in wrong.stderr
+
+
+KEEPS = """
+use wake_network::Networks;
+
+fn main() {
+    let mut networks = Networks::take().unwrap();
+    let mut wake = networks.wake();
+    let mut made = Vec::new();
+    for _ in 0..2 {
+        wake.reset().unwrap();
+        for k in 0..8i32 {
+            wake.row().iter_mut().enumerate().for_each(|(i, to)| *to = (i as i32 * 37 + k * 11) as i8);
+            made.push(*wake.run().unwrap().labels);
+        }
+    }
+    println!("{:?}", made);
+}
+"""
+
+
+def test_rust_crates_keep_and_reset_states(tmp_path: Path, emulator: None, quick_host: None) -> None:
+    cargo = tool("cargo")
+    (tmp_path / "wake.tflite").write_bytes(wake_word())
+    tvm_cascade.compile(tmp_path / "wake.tflite", target="cortex-m4", output=tmp_path / "p")
+    export_folder(tmp_path / "p", "rust", tmp_path / "crates")
+    (tmp_path / "crates" / "wake_network" / "examples" / "use.rs").write_text(KEEPS)
+    made = json.loads(run([cargo, "run", "--offline", "--quiet", "--example", "use"], cwd=tmp_path / "crates").stdout)
+    assert made[:8] == made[8:] and len({tuple(labels) for labels in made}) > 4

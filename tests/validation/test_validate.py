@@ -16,7 +16,11 @@ from PIL import Image
 import tvm_cascade
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.errors import LoadError, MissingToolError, ToolError, UsageError
+from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.image import read_image
+from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.tensor_spec import TensorSpec
+from tvm_cascade.testing.serial_lines import EmulatedBoard
 from tvm_cascade.validation.programs import target_for
 from tvm_cascade.validation.report import ValidationReport
 from tvm_cascade.validation.tally import Tally, cosine
@@ -104,6 +108,18 @@ def test_on_an_emulated_board(images: np.ndarray, labels: np.ndarray, emulator: 
     assert (report.samples, report.board, report.accuracy, report.max_abs_diff) == (3, "mps2-an386", 1.0, 0.0)
 
 
+def test_over_a_serial_port(images: np.ndarray, labels: np.ndarray, tmp_path: Path, emulator: None) -> None:
+    """The port of an emulated board, onto which the project has been written that `compile` makes with the same options."""
+    data, board = {"image": images[:2], "labels": labels[:2]}, load_board("mps2-an386")
+    tvm_cascade.compile(MODEL, target="cortex-m4", output=tmp_path / "p", sram="16KiB")
+    there = EmulatedBoard(board, build_image(read_image(tmp_path / "p"), board, "serial").elf)
+    try:
+        report = tvm_cascade.validate(MODEL, data=data, board=board.name, port=there.port, sram="16KiB")
+        assert (report.samples, report.board, report.accuracy, report.max_abs_diff) == (2, board.name, 1.0, 0.0)
+    finally:
+        there.stop()
+
+
 @pytest.mark.parametrize(
     ("board", "target"), [("host", "host"), ("mps2-an386", "cortex-m4"), ("microbit", "cortex-m0plus")]
 )
@@ -137,6 +153,8 @@ def test_a_float_network_beside_onnx_runtime(tmp_path: Path) -> None:
         ({"image": np.zeros((1, 64, 64, 1), np.int8), "labels": [-1]}, (), 2, "label of sample 0 is -1"),
         ({"image": np.zeros((1, 64, 64), np.int8)}, (), 2, "N samples of this input are"),
         ({"image": np.zeros((1, 64, 64, 1), np.int8)}, ("--board", "z80"), 2, "unknown board"),
+        ({"image": np.zeros((1, 64, 64, 1), np.int8)}, ("--port", "/dev/ttyACM0"), 2, "--port needs --board"),
+        ({"image": np.zeros((1, 64, 64, 1), np.int8)}, ("--board", "mps2-an386", "--port"), 2, "which serial port"),
         ({"image": np.zeros((1, 64, 64, 1), np.int8)}, ("--range", "1,0"), 2, "the first below the second"),
         ({"image": np.zeros((1, 64, 64, 1), np.int8)}, ("--range", "0,1"), 2, "for folders of images"),
     ],

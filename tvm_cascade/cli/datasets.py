@@ -32,10 +32,13 @@ _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, m
 @_DATA
 @target(ValidateRequest, " [default: host; with --board that of its core]")
 @board(ValidateRequest, "Run on this emulated board, by name or .json. [default: in this process]")
+@option(ValidateRequest, "port", "Run on the real --board, over a serial port, after `flash` of what `compile` makes with these "
+        "options; without DEVICE the one that is plugged in.", metavar="[DEVICE]",
+        is_flag=False, flag_value="auto")  # fmt: skip
 @option(ValidateRequest, "range_", "For images: real values of black and white; for sounds: of the least and the greatest "
         "amplitude. [default: the ends of what an integer input stores; for floats 0,1 and -1,1]", "--range",
         metavar="LOW,HIGH")  # fmt: skip
-@option(ValidateRequest, "timeout", "For one sample in the emulator.", metavar="SECONDS")
+@option(ValidateRequest, "timeout", "For one sample on a board.", metavar="SECONDS")
 @planning_alone
 @prints(Validation)
 @guarded
@@ -58,6 +61,7 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
     numpy.savez("D.npz", input=x_test, labels=y_test)           # in Python: an .npz with names and labels
     tvm-cascade validate model.tflite --data D.npz
     tvm-cascade validate model.tflite --data photos/ --board mps2-an386
+    tvm-cascade validate model.tflite --data photos/ --board nucleo_f446re.json --port
     """
     from tvm_cascade import api
 

@@ -139,22 +139,27 @@ def _emulate(image: Image, board: Board, feed: Arrays, timeout_s: float, progres
     return _Measured(outputs, done.memory_high_water_bytes, done.stack_bytes, done.instructions)
 
 
+def serial_options(image: Image, board: Board, timeout_s: float, number: int = 0) -> SerialOptions:
+    """How the network of that number of an image is run over the serial port of `board`, which has one."""
+    assert board.uart is not None
+    return SerialOptions(
+        baud=board.uart.baud,
+        timeout_s=timeout_s,
+        elf=image.folder / "build" / f"{board.name}-serial" / f"{image.name}.elf",
+        tool_prefix=board.family.prefix,
+        network_number=number if image.several else None,
+    )
+
+
 def _over_port(image: Image, board: Board, feed: Arrays, port: str, timeout_s: float, progress: Progress) -> _Measured:
     """Run one network after the other on the board at `port`."""
     require_uart(board)
-    assert board.uart is not None
     outputs: dict[str, np.ndarray] = {}
     high = stack = 0
     for k, network in enumerate(image.networks):
         what = f" {network.name}" if image.several else ""
         progress(f"{image.name}: running{what} on the board at {port}")
-        serial = SerialOptions(
-            baud=board.uart.baud,
-            timeout_s=timeout_s,
-            elf=image.folder / "build" / f"{board.name}-serial" / f"{image.name}.elf",
-            tool_prefix=board.family.prefix,
-            network_number=k if image.several else None,
-        )
+        serial = serial_options(image, board, timeout_s, k)
         arrays = [feed[image.label(network, spec.name)] for spec in network.inputs]
         done = run_serial(port, network.interface, [arrays], serial)
         labels = (image.label(network, spec.name) for spec in network.outputs)

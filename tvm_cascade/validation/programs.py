@@ -8,14 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from tvm_cascade.errors import LoadError
+from tvm_cascade import extras
+from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.board_files import find_board
+from tvm_cascade.micro.desk import resolve_port
 from tvm_cascade.micro.host import HostProgram, host_function
 from tvm_cascade.micro.image import METADATA, Image, host_records
 from tvm_cascade.micro.machines import core_of
-from tvm_cascade.micro.toolchain import build_image
+from tvm_cascade.micro.run_image import serial_options
+from tvm_cascade.micro.serial_run import run_serial
+from tvm_cascade.micro.toolchain import build_image, require_uart
 
 HOST = "host"
 Feed = dict[str, np.ndarray]
@@ -39,17 +43,32 @@ def target_for(board: str) -> str:
     return core_of(load_board(board)).name
 
 
-def require_emulator(board: str) -> None:
-    """Raise `UsageError` for a board that is unknown or that nothing emulates, `MissingToolError` without its emulator."""
-    if board != HOST:
-        emulator.find_qemu(load_board(board))
+def require_board(board: str, port: str | None) -> str | None:
+    """The serial port of `board`, None where it is emulated; `port` may be "auto".
+
+    Raises `UsageError` for a board that is unknown, that nothing emulates or that has no serial port, and for a port of no
+    board or of several; `MissingToolError` without the emulator or pyserial.
+    """
+    if port is None:
+        if board != HOST:
+            emulator.find_qemu(load_board(board))
+        return None
+    extras.need("pyserial")
+    if board == HOST:
+        raise UsageError(
+            "--port needs --board: the board that is behind it, and that `flash` has written the program to"
+        )
+    require_uart(load_board(board))
+    return resolve_port(port)
 
 
-def open_program(image: Image, board: str, timeout_s: float) -> Program:
-    """The network of a compiled folder, run on `board` ("host": in this process).
+def open_program(image: Image, board: str, timeout_s: float, port: str | None = None) -> Program:
+    """The network of a compiled folder, run on `board` ("host": in this process), which is behind `port` or emulated.
 
     Raises `LoadError` where the folder lacks the program, `MissingToolError` without the emulator.
     """
+    if port is not None:
+        return _on_desk(image, board, timeout_s, port)
     return _host(image) if board == HOST else _emulated(image, board, timeout_s)
 
 
@@ -61,6 +80,18 @@ def _host(image: Image) -> Program:
     infer = host_function(HostProgram.load(Path(record.folder), record.data))
 
     return Program(lambda feeds: [infer(feed) for feed in feeds], 16)
+
+
+def _on_desk(image: Image, name: str, timeout_s: float, port: str) -> Program:
+    (network,) = image.networks
+    options = serial_options(image, find_board(image.folder, name), timeout_s)
+
+    def run(feeds: Sequence[Feed]) -> list[Feed]:
+        arrays = [[feed[spec.name] for spec in network.inputs] for feed in feeds]
+        done = run_serial(port, network.interface, arrays, options)
+        return [dict(zip((spec.name for spec in network.outputs), one, strict=True)) for one in done.outputs]
+
+    return Program(run, 16)
 
 
 def _emulated(image: Image, name: str, timeout_s: float) -> Program:

@@ -21,7 +21,13 @@ from tvm_cascade.validation.tally import Tally
 
 
 def validate_folder(
-    folder: Path, model: Path, samples: SampleSet, board: str, timeout_s: float, progress: Callable[[str], None]
+    folder: Path,
+    model: Path,
+    samples: SampleSet,
+    board: str,
+    timeout_s: float,
+    progress: Callable[[str], None],
+    port: str | None = None,
 ) -> ValidationReport:
     """The report of the network in `folder`, which was compiled from `model`, on `samples` for its inputs, whose labels are its
     classes (`require_classes`).
@@ -30,8 +36,8 @@ def validate_folder(
     (network,) = image.networks
     scales = {spec.name: (spec.scale, spec.zero_point) for spec in network.inputs}
     tally = Tally(network.outputs, samples.labels is not None)
-    program = open_program(image, board, timeout_s)
-    where = "in this process" if board == "host" else f"on {board}"
+    program = open_program(image, board, timeout_s, port)
+    where = "in this process" if board == "host" else f"on {board}" + (f" at {port}" if port else "")
     progress(f"{network.name}: running {samples.count} samples {where}")
     with cut_copy(model, network.interface.cut) as path:
         reference = None

@@ -12,7 +12,7 @@ from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.frontend import io_spec
 from tvm_cascade.request import LoadRequest, ValidateRequest
 from tvm_cascade.samples.sample_set import Data, open_samples, require_data
-from tvm_cascade.validation.programs import HOST, require_emulator, target_for
+from tvm_cascade.validation.programs import HOST, require_board, target_for
 from tvm_cascade.validation.references import require_reference
 from tvm_cascade.validation.report import ValidationReport
 from tvm_cascade.validation.validate_folder import require_classes, validate_folder
@@ -31,7 +31,7 @@ def validate_model(
         raise LoadError(model, "is a folder; give the model's file" if model.is_dir() else "no such file")
     require_reference(model)
     board = asked.board or HOST
-    require_emulator(board)
+    port = require_board(board, asked.port)
     require_data(data)
     loading = LoadRequest.of(options)
     if loading.hop is not None:
@@ -44,4 +44,4 @@ def validate_model(
         folder = Path(place) / "project"
         built_for = {} if asked.board is None else {"board": board}
         compile(model, target=target, output=folder, progress=progress, **built_for, **options)
-        return validate_folder(folder, model, samples, board, asked.timeout, progress)
+        return validate_folder(folder, model, samples, board, asked.timeout, progress, port)

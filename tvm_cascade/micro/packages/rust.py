@@ -24,7 +24,16 @@ _KEYWORDS = frozenset(
         priv try typeof unsized virtual yield""",
     )
 )
-_TAKEN = {"self", "super", "crate", "Self", "_", "run", "new"}  # r# makes no identifier of it, or a method has the name
+_TAKEN = {
+    "self",
+    "super",
+    "crate",
+    "Self",
+    "_",
+    "run",
+    "new",
+    "reset",
+}  # r# makes no identifier of it, or a method has the name
 _HOOK = re.compile(r"int32_t \(\*hook\)\(")  # in the header of a network that calls back after every step
 
 
@@ -73,6 +82,7 @@ def _declarations(network: Network, hooked: bool) -> str:
         inputs += "        pub hook_context: *mut c_void,\n"
     outputs = "".join(f"        pub {identifier(s.c_name)}: *mut {_TYPES[s.dtype]},\n" for s in network.outputs)
     name = network.name
+    reset = f'        #[link_name = "{name}_reset"]\n        pub fn reset() -> i32;\n' if _keeps(network) else ""
     return f"""pub mod {identifier(name)} {{
     #[allow(unused_imports)]
     use core::ffi::c_void;
@@ -94,9 +104,14 @@ def _declarations(network: Network, hooked: bool) -> str:
         pub fn map_inputs(inputs: *mut Inputs) -> i32;
         #[link_name = "{name}_map_outputs"]
         pub fn map_outputs(outputs: *mut Outputs) -> i32;
-    }}
+{reset}    }}
 }}
 """
+
+
+def _keeps(network: Network) -> bool:
+    """Whether the network has states that it keeps between runs."""
+    return "reset" in network.functions
 
 
 def _input_fields(spec: TensorSpec) -> str:
@@ -161,7 +176,7 @@ pub mod {name} {{
             }}
             network
         }}
-{"".join(_place(spec) for spec in whole)}
+{"".join(_place(spec) for spec in whole)}{_RESET if _keeps(network) else ""}
         /// One inference: fill all inputs before, for it may overwrite them.{_told(streamed)}
         pub fn run{head}(&mut self{rows}) -> Result<Outputs<'_>, Error>{where} {{
 {rows_set}            let status = unsafe {{ sys::run(&self.inputs, &self.outputs) }};
@@ -173,6 +188,17 @@ pub mod {name} {{
         }}
     }}
 {"".join(_trampoline(spec, k) for k, spec in enumerate(streamed))}}}
+"""
+
+
+_RESET = """
+        /// Sets what the network keeps between runs to its first values.
+        pub fn reset(&mut self) -> Result<(), Error> {
+            match unsafe { sys::reset() } {
+                0 => Ok(()),
+                status => Err(Error(status)),
+            }
+        }
 """
 
 
