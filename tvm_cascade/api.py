@@ -264,7 +264,8 @@ def validate(
         A serial port with the real `board` behind it, to which the project that `compile` makes with the same options has
         been flashed; "auto" is the one that is plugged in.
     range_ : pair of float, optional
-        For images and sounds: the real values of black and white, or of the least and the greatest amplitude.
+        For images and sounds: the real values of black and white, of all channels or a sequence of pairs with those of each, or
+        of the least and the greatest amplitude.
     timeout : float
         Seconds that a board has for a sample; 60 by default.
     options

@@ -128,13 +128,24 @@ def whole(least: int, most: float = inf) -> number:
     return number(int, least, most)
 
 
-def span(option: str, value: Any) -> tuple[float, float]:
-    """Two finite numbers, the first below the second: a pair, or a text such as "-1,1"."""
-    parts = value.split(",") if isinstance(value, str) else value
+Spans = tuple[tuple[float, float], ...]
+
+
+def spans(option: str, value: Any) -> Spans:
+    """Pairs of finite numbers, the first below the second: a pair, several, or a text such as "-1,1" or "0,1:-1,1:0,2"."""
+    if isinstance(value, str):
+        return tuple(_span(option, part.split(",")) for part in value.split(":"))
+    several = isinstance(value, Sequence) and len(value) > 0 and isinstance(value[0], Sequence)
+    return tuple(_span(option, part) for part in (value if several else [value]))
+
+
+def _span(option: str, value: Any) -> tuple[float, float]:
     try:
-        low, high = (float(part) for part in parts)
+        low, high = (float(part) for part in value)
     except (TypeError, ValueError):
-        raise refusal(option, value, "give two numbers: LOW,HIGH") from None
+        raise refusal(
+            option, value, "give two numbers: LOW,HIGH, or two for each channel: LOW,HIGH:LOW,HIGH:..."
+        ) from None
     if not -inf < low < high < inf:
         raise refusal(option, value, "give two numbers, the first below the second: LOW,HIGH")
     return low, high

@@ -46,7 +46,7 @@ class ValidateKeywords(PlanningKeywords, total=False):
     """Keywords of `validate` other than the model, the data, the target and the board."""
 
     port: str | None
-    range_: tuple[float, float] | None
+    range_: tuple[float, float] | Sequence[tuple[float, float]] | None
     timeout: float
 
 
@@ -122,7 +122,7 @@ class QuantizeKeywords(TypedDict, total=False):
     percentile: float
     float_first: int
     float_last: int
-    range_: tuple[float, float] | None
+    range_: tuple[float, float] | Sequence[tuple[float, float]] | None
 
 
 def takes(keywords: type, *records: type[Asked]) -> Callable[[Function], Function]:

@@ -224,7 +224,9 @@ class ValidateRequest(Asked):
     target: Annotated[str | None, checks.optional(checks.text)] = None  # None: host, or that of `board`
     board: OptionalBoard = None  # None: this machine
     port: Annotated[str | None, checks.optional(checks.text)] = None  # a serial port, with the real `board` behind it
-    range_: Annotated[tuple[float, float] | None, checks.optional(checks.span)] = None  # of images and sounds
+    range_: Annotated[checks.Spans | None, checks.optional(checks.spans)] = (
+        None  # of images (one, or by channel) and sounds
+    )
     timeout: Annotated[float, checks.seconds] = 60.0  # seconds, of a sample on a board
 
 
@@ -237,7 +239,9 @@ class QuantizeRequest(Asked):
     percentile: Annotated[float, checks.percent] = 99.999  # of the values of an activation that its range holds
     float_first: Annotated[int, checks.whole(0)] = 0  # of the layers with weights, from the first on: stay float
     float_last: Annotated[int, checks.whole(0)] = 0  # the same from the last on
-    range_: Annotated[tuple[float, float] | None, checks.optional(checks.span)] = None  # of images and sounds
+    range_: Annotated[checks.Spans | None, checks.optional(checks.spans)] = (
+        None  # of images (one, or by channel) and sounds
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,16 @@ def test_images_as_the_input_stores_them(tmp_path: Path) -> None:
     found = open_samples(tmp_path, [TensorSpec("x", (1, 2, 5, 3), "int8", 0.1, -128)])
     assert found.class_names == ("a", "b") and found.labels is not None and found.labels.tolist() == [0, 1]
     assert np.array_equal(found.batch(1, 2)[0]["x"][0], (pixels.astype(int) - 128).astype(np.int8))
-    planes = stored(tmp_path / "b", TensorSpec("x", (1, 3, 2, 5), "float32"), (-1.0, 1.0))[0, 0]
+    planes = stored(tmp_path / "b", TensorSpec("x", (1, 3, 2, 5), "float32"), ((-1.0, 1.0),))[0, 0]
     assert np.abs(planes - (pixels.transpose(2, 0, 1) / 127.5 - 1)).max() < 1e-6
+    low, high = np.array([-2.1, -2.0, -1.8]), np.array([2.2, 2.4, 2.6])  # of each channel, whichever axis counts them
+    each = tuple(zip(low, high, strict=True))
+    want = low + (high - low) * (pixels / 255)
+    last = stored(tmp_path / "b", TensorSpec("x", (1, 2, 5, 3), "float32"), each)[0, 0]
+    first = stored(tmp_path / "b", TensorSpec("x", (1, 3, 2, 5), "float32"), each)[0, 0]
+    assert np.abs(last - want).max() < 1e-6 and np.array_equal(first, last.transpose(2, 0, 1))
+    with pytest.raises(UsageError, match="--range gives 2 ranges, and the input takes 3 channels"):
+        stored(tmp_path / "b", TensorSpec("x", (1, 2, 5, 3), "float32"), each[:2])
     grey = stored(tmp_path / "b", TensorSpec("x", (1, 2, 3), "uint8"))[0, 0]
     assert np.array_equal(grey, np.asarray(Image.fromarray(pixels).convert("L"))[:, 1:4])  # around the centre
     assert open_samples(tmp_path / "b", [TensorSpec("x", (1, 2, 2), "uint8")]).labels is None

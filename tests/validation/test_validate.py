@@ -156,6 +156,7 @@ def test_a_float_network_beside_onnx_runtime(tmp_path: Path) -> None:
         ({"image": np.zeros((1, 64, 64, 1), np.int8)}, ("--port", "/dev/ttyACM0"), 2, "--port needs --board"),
         ({"image": np.zeros((1, 64, 64, 1), np.int8)}, ("--board", "mps2-an386", "--port"), 2, "which serial port"),
         ({"image": np.zeros((1, 64, 64, 1), np.int8)}, ("--range", "1,0"), 2, "the first below the second"),
+        ({"image": np.zeros((1, 64, 64, 1), np.int8)}, ("--range", "0,1:2"), 2, "or two for each channel"),
         ({"image": np.zeros((1, 64, 64, 1), np.int8)}, ("--range", "0,1"), 2, "for folders of images"),
     ],
 )

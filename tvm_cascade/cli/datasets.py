@@ -36,7 +36,8 @@ _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, m
         "options; without DEVICE the one that is plugged in.", metavar="[DEVICE]",
         is_flag=False, flag_value="auto")  # fmt: skip
 @option(ValidateRequest, "range_", "For images: real values of black and white; for sounds: of the least and the greatest "
-        "amplitude. [default: the ends of what an integer input stores; for floats 0,1 and -1,1]", "--range",
+        "amplitude. Images: LOW,HIGH:LOW,HIGH:... for each channel. [default: the ends of what an integer input stores; "
+        "for floats 0,1 and -1,1]", "--range",
         metavar="LOW,HIGH")  # fmt: skip
 @option(ValidateRequest, "timeout", "For one sample on a board.", metavar="SECONDS")
 @planning_alone

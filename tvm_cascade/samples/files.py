@@ -21,6 +21,7 @@ from tvm_cascade.samples.stored_values import stored_values
 from tvm_cascade.tensor_spec import TensorSpec
 
 Range = tuple[float, float]  # real values of black and white, or of the least and the greatest amplitude
+Ranges = tuple[Range, ...]  # one, or for images one a channel
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _SOUNDS = (".wav",)
@@ -31,14 +32,15 @@ _ADVICE = "compute what the network takes and save it in an .npz, one array per 
 class FileSamples:
     """The files of a folder as samples of a network's only input; see `sample_set.SampleSet`.
 
-    `span` gives the real values of black and white, or of the least and the greatest amplitude. By default these are the
+    `spans` gives the real values of black and white, of all channels or of each, or of the least and the greatest
+    amplitude. By default these are the
     ends of the range that an integer input stores, 0 and 1 for images of a float input, -1 and 1 for sounds.
 
     Raises `UsageError` for a folder without samples or a network that cannot take them, `MissingToolError` without Pillow,
     `LoadError` for a file that cannot be read.
     """
 
-    def __init__(self, folder: Path, specs: Sequence[TensorSpec], span: Range | None = None) -> None:
+    def __init__(self, folder: Path, specs: Sequence[TensorSpec], spans: Ranges | None = None) -> None:
         if len(specs) != 1:
             raise UsageError(f"{folder}: the network has {len(specs)} inputs, a folder serves one; {_ADVICE}")
         (self._spec,) = specs
@@ -49,11 +51,22 @@ class FileSamples:
         if len(images) > 1:
             raise UsageError(f"{folder} holds images and sounds; a data set is of one kind")
         self._images = images.pop()
-        self._low, self._high = span or _whole_range(self._spec, self._images)
         self._rate: tuple[int, Path] | None = None  # of the first sound
         if self._images:
             extras.need("pillow")
         self._form = _image_form(self._spec) if self._images else _waveform(self._spec)
+        self._low, self._high = self._ends(spans or (_whole_range(self._spec, self._images),))
+
+    def _ends(self, spans: Ranges) -> tuple[np.ndarray, np.ndarray]:
+        """The real values of black and of white, in a shape that fits the channels of a sample."""
+        _, _, channels, channels_first = self._form
+        if len(spans) not in (1, channels):
+            what = f"{channels} channels" if self._images else "sounds"
+            raise UsageError(
+                f"--range gives {len(spans)} ranges, and the input takes {what}: give one, or one a channel"
+            )
+        low, high = np.array(spans).T
+        return (low[:, None, None], high[:, None, None]) if channels_first else (low, high)
 
     def batch(self, first: int, last: int) -> list[dict[str, np.ndarray]]:
         return [self._sample(path) for path in self._paths[first:last]]

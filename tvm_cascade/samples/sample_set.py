@@ -10,7 +10,7 @@ import numpy as np
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.samples.columns import Column, columns
-from tvm_cascade.samples.files import FileSamples, Range
+from tvm_cascade.samples.files import FileSamples, Ranges
 from tvm_cascade.samples.stored_values import stored_values
 from tvm_cascade.tensor_spec import TensorSpec
 
@@ -37,16 +37,16 @@ class SampleSet(Protocol):
     def batch(self, first: int, last: int) -> list[Feed]: ...
 
 
-def open_samples(data: Data, specs: Sequence[TensorSpec], span: Range | None = None) -> SampleSet:
+def open_samples(data: Data, specs: Sequence[TensorSpec], spans: Ranges | None = None) -> SampleSet:
     """The samples of an .npz, of arrays by name or of a folder of images or sounds, for inputs described by `specs`.
 
-    `span`: real values of black and white, or of the least and the greatest amplitude (`FileSamples`).
+    `spans`: real values of black and white, or of the least and the greatest amplitude (`FileSamples`).
 
     Raises `UsageError` where the data does not fit the inputs or itself, `LoadError` where it cannot be read.
     """
     if not isinstance(data, Mapping) and Path(data).is_dir():
-        return FileSamples(Path(data), specs, span)
-    if span is not None:
+        return FileSamples(Path(data), specs, spans)
+    if spans is not None:
         raise UsageError("--range is for folders of images or sounds: the values of arrays are taken as they are")
     return ArraySamples(data, specs)
 
