@@ -201,13 +201,14 @@ def run(
     *,
     board: str | None = None,
     inputs: str | Path | Mapping[str, np.ndarray] | None = None,
+    frames: str | Path | None = None,
     outputs: str | Path | None = None,
     check: str | Path | None = None,
     port: str | None = None,
     timeout: float | None = None,
     progress: Progress = silent,
 ) -> RunReport:
-    """Run a compiled project or bundle once, on its emulated board, a real one or this machine, and measure it.
+    """Run a compiled project or bundle on its emulated board, a real one or this machine, and measure it.
 
     Parameters
     ----------
@@ -215,6 +216,9 @@ def run(
         Name or .json of another board than the folder was compiled for; "host" runs the network in this process.
     inputs : path of an .npz, or arrays by name, optional
         In the model's own types and layouts; None draws random ones from a fixed seed.
+    frames : path of an .npz, optional
+        The inputs of a sequence of calls, from a clear state, one array an input whose first axis counts the calls; a batch
+        of one behind it may be left out. Outputs have that axis too.
     outputs : path, optional
         An .npz file to write the outputs to.
     check : path, optional
@@ -231,7 +235,7 @@ def run(
     LoadError, MissingToolError, ToolError
         The folder or a file cannot be read; the emulator is not installed, or fails.
     """
-    options = {"board": board, "port": port, "timeout": timeout, "outputs": outputs, "check": check}
+    options = {"board": board, "port": port, "timeout": timeout, "outputs": outputs, "check": check, "frames": frames}
     from tvm_cascade.micro.run_image import run_image
 
     return run_image(checks.path("directory", directory), RunRequest.of(options), inputs, progress)

@@ -215,6 +215,7 @@ class RunRequest(Asked):
     timeout: Annotated[float | None, checks.optional(checks.seconds)] = None  # seconds
     outputs: OptionalPath = None  # an .npz to write
     check: OptionalPath = None  # a model file whose reference kernels run too
+    frames: OptionalPath = None  # an .npz with the inputs of a sequence of calls
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,7 @@ class State:
 
     name: str  # as the plan and the emitted network call it
     initial: bytes = b""  # of all its elements before the first call; empty: zeros
+    returned: str = ""  # the output of the model's file that gives it back; empty where the file keeps it itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ CALLS = {  # of every command with --json, its arguments: {project} and {second}
         "{model} --memory fast=3KiB:0.5 --memory slow=1MiB:4 --clock 168MHz",
     ],
     "quantize": ["{floats} --data {samples} -o {new}.onnx"],
-    "run": ["{project}", "{project} --board host --check {model}"],
+    "run": ["{project}", "{project} --board host --check {model}", "{project} --board host --frames {frames}"],
     "targets": [""],
     "stages": ["{model} --target cuda", "{model} --target llvm --emit {new}"],
     "validate": ["{model} --data {data}"],
@@ -66,6 +66,7 @@ def test_what_is_printed(
 ) -> None:
     monkeypatch.setattr("tvm_cascade.micro.flash.flash_folder", Mock(return_value=FlashResult(tmp_path, "pyocd", ())))
     np.savez(tmp_path / "d.npz", image=np.zeros((2, 64, 64, 1), np.int8), labels=np.array([0, 5]))
+    np.savez(tmp_path / "d_frames.npz", image=np.zeros((2, 64, 64, 1), np.int8))
     np.savez(tmp_path / "s.npz", x=np.linspace(-1, 1, 4 * 48, dtype="float32").reshape(4, 3, 4, 4))
     layers = Layers()
     convolution = layers.node("Conv", "x", layers.constant(layers.rng.normal(0, 1, (4, 3, 3, 3)).astype("float32")))
@@ -80,6 +81,7 @@ def test_what_is_printed(
             floats=tmp_path / "f.onnx",
             data=tmp_path / "d.npz",
             samples=tmp_path / "s.npz",
+            frames=tmp_path / "d_frames.npz",
             graph=tmp_path / "g.json",
             new=tmp_path / str(count),
             **projects,

@@ -137,3 +137,42 @@ def test_an_arena_with_states_is_not_shared(wake: Image, tmp_path: Path) -> None
     words = ("gcc", "-DTVM_CASCADE_SHARED_ARENA", f"-I{wake.folder}", "-fsyntax-only", str(tmp_path / "main.c"))
     failed = subprocess.run(words, capture_output=True, text=True, check=False)
     assert failed.returncode and "wake keeps states in its arena, which can therefore not be shared" in failed.stderr
+
+
+def frames(folder: Path, count: int) -> Path:
+    rows = np.random.default_rng(2).integers(-128, 128, (count, 1, 1, 12), "int8")  # without the batch
+    np.savez(folder / "f.npz", row=rows)
+    return folder / "f.npz"
+
+
+@pytest.mark.parametrize("board", [None, "host"])
+def test_a_sequence_of_calls_equals_the_reference(wake: Image, tmp_path: Path, board: str | None) -> None:
+    model, given = wake.folder.parent / "wake.tflite", frames(tmp_path, 25)
+    done = tvm_cascade.run(wake.folder, board=board, frames=given, outputs=tmp_path / "o.npz", check=model)
+    assert done.ok and done.match and done.max_abs_diff == 0
+    assert (done.frames, done.executed_macs) == (25, 25 * done.frame_macs)
+    labels = np.load(tmp_path / "o.npz")["labels"]
+    assert labels.shape == (25, 1, 3) and len(np.unique(labels, axis=0)) > 10
+    first = tvm_cascade.run(wake.folder, board="host", inputs={"row": np.load(given)["row"][:1]}, check=model)
+    assert first.ok and first.match and "frames" not in first.to_dict()
+    np.testing.assert_array_equal(first.outputs["labels"], labels[0])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"row": np.zeros((3, 1, 1, 11), "int8")}, r"'row' is int8\[3, 1, 1, 11\], .* wants int8\[frames, 1, 1, 12\]"),
+        ({"row": np.zeros((3, 1, 1, 12), "float32")}, "wants int8"),
+        ({"row": np.zeros((0, 1, 1, 12), "int8")}, "holds 0 calls"),
+        ({"a": np.zeros((3, 1, 1, 12), "int8"), "b": np.zeros(3)}, "no input 'row' among a, b"),
+    ],
+)
+def test_sequences_of_other_shapes_are_refused(wake: Image, tmp_path: Path, arrays: dict, message: str) -> None:
+    np.savez(tmp_path / "f.npz", **arrays)
+    with pytest.raises(UsageError, match=message):
+        tvm_cascade.run(wake.folder, board="host", frames=tmp_path / "f.npz")
+
+
+def test_a_sequence_takes_no_other_inputs(wake: Image, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leave --inputs out"):
+        tvm_cascade.run(wake.folder, frames=frames(tmp_path, 2), inputs=tmp_path / "i.npz")

@@ -22,6 +22,12 @@ from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
 @FOLDER
 @board(RunRequest, "Board to emulate, or 'host'. [default: the board it was compiled for]")
 @click.option("--inputs", type=PATH, help="An .npz with one array per input. [default: seeded random]")
+@option(
+    RunRequest,
+    "frames",
+    "An .npz with one array per input, call by call: a sequence, from a clear state.",
+    metavar="F.NPZ",
+)
 @option(RunRequest, "outputs", "Write the outputs to this .npz.", callback=require_new_file)
 @option(RunRequest, "check", "Compare with the reference kernels on this file.", metavar="MODEL")
 @option(RunRequest, "port", "Run on a real board, over a serial port (after `flash`); without DEVICE the one that is plugged in.",

@@ -27,7 +27,7 @@ MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds,
 def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:
     """A copy of `mod` that carries `spec`."""
     plain = replace(spec, states=())
-    text = json.dumps(asdict(plain) | {"states": [[s.name, s.initial.hex()] for s in spec.states]})
+    text = json.dumps(asdict(plain) | {"states": [[s.name, s.initial.hex(), s.returned] for s in spec.states]})
     mod = mod.clone()
     main = mod["main"].with_attr(INTERFACE_ATTR, text)
     main = main.with_attr(STATES_ATTR, len(spec.states)) if spec.states else main.without_attr(STATES_ATTR)
@@ -48,7 +48,7 @@ def io_spec(mod: Any) -> IoSpec:
         if holder.attrs is not None and INTERFACE_ATTR in holder.attrs:
             raw = json.loads(str(holder.attrs[INTERFACE_ATTR]))
             cut = Cut(*(tuple(raw["cut"][side]) for side in ("until", "start")))
-            states = tuple(State(name, bytes.fromhex(initial)) for name, initial in raw["states"])
+            states = tuple(State(name, bytes.fromhex(first), returned) for name, first, returned in raw["states"])
             return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]), cut, states)
     raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")
 

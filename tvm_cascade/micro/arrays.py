@@ -33,6 +33,35 @@ def read_inputs(image: Image, given: str | Path | Mapping[str, np.ndarray] | Non
     return feed
 
 
+def read_frames(image: Image, path: Path) -> list[dict[str, np.ndarray]]:
+    """The inputs of a sequence of calls, call by call, by `Image.label`: from an .npz with one array an input, whose first
+    axis counts the calls. The batch of one may be left out behind it, and the name where there is one input and one array.
+
+    Raises as `read_inputs`, and `UsageError` where inputs have different numbers of calls, or none.
+    """
+    if image.several:
+        raise UsageError("--frames goes to one network: run the projects of a bundle one by one")
+    arrays, specs = load_arrays(path), list(image.named_inputs())
+    if len(specs) == len(arrays) == 1:
+        arrays = dict(zip([specs[0][0]], arrays.values(), strict=True))
+    found: dict[str, np.ndarray] = {}
+    for label, spec in specs:
+        if label not in arrays:
+            raise UsageError(f"no input '{label}' among {', '.join(arrays) or 'none'}")
+        given = np.asarray(arrays[label])
+        forms = (spec.shape, *((spec.shape[1:],) if spec.shape[:1] == (1,) else ()))
+        if str(given.dtype) != spec.dtype or given.shape[1:] not in forms:
+            wanted = f"{spec.dtype}[frames, {', '.join(map(str, forms[-1]))}]"
+            raise UsageError(f"input '{label}' is {given.dtype}{list(given.shape)}, a sequence of calls wants {wanted}")
+        found[label] = given.reshape(-1, *spec.shape) if given.size else given
+    counts = {len(a) for a in found.values()}
+    if len(counts) != 1 or counts == {0}:
+        raise UsageError(
+            f"{path} holds {' and '.join(map(str, sorted(counts)))} calls of the inputs: give as many of each"
+        )
+    return [{label: array[k] for label, array in found.items()} for k in range(counts.pop())]
+
+
 def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz by name."""
     try:

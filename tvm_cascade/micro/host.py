@@ -98,11 +98,13 @@ def _from_dict(data: Mapping[str, Any]) -> TensorSpec:
 
 @dataclass(frozen=True)
 class HostResult:
-    """Outputs of every inference by name; multiply-accumulates of one; of every memory, highest byte written, plus one."""
+    """Outputs of every inference by name; multiply-accumulates of the last; of every memory, highest byte written, plus
+    one."""
 
     outputs: tuple[dict[str, np.ndarray], ...]
     executed_macs: int
     memory_high_water: tuple[int, ...]
+    macs: tuple[int, ...] = ()  # multiply-accumulates of every inference
 
     @property
     def arena_high_water(self) -> int:
@@ -211,16 +213,19 @@ def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]
     A network with states finds them as the inference before left them, the first time with their initial values.
     Raises `ValidationError` where a canary was overwritten, that is, something wrote outside of the arena.
     """
-    results, macs = [], 0
+    results: list[dict[str, np.ndarray]] = []
+    work: list[int] = []
     high = (0,) * max(len(program.memories), 1)
     infer = _loaded(program)
     kept = {paint: initial_states(program) for paint in _PAINTS}
     for feed in inferences:
+        outputs, macs = {}, 0
         for paint in _PAINTS:
             outputs, macs, top = infer(feed, paint, kept[paint])
             high = tuple(map(max, high, top))
         results.append(outputs)
-    return HostResult(tuple(results), macs, high)
+        work.append(macs)
+    return HostResult(tuple(results), work[-1] if work else 0, high, tuple(work))
 
 
 def host_function(program: HostProgram) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:

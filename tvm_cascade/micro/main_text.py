@@ -227,6 +227,7 @@ def _serial_source(network: Network) -> str:
         "output_ranges": "\n".join(outputs),
         "serial_inputs": "\n".join(callbacks),
         "paint_memories": "\n".join(paint(network, "(uint8_t)s->pattern")),
+        "reset_states": f"        (void){network.name}_reset();\n" if network.interface.states else "",
         "measure_memories": " + ".join(measured(network, "(uint8_t)s->pattern")),
         "row_server": (template("row_server.c.in") if streamed else "") + "".join(map(_serial_callback, streamed)),
     }

@@ -57,17 +57,25 @@ class PlacedState:
 
     spec: TensorSpec
     initial: bytes  # of all elements; empty: zeros
+    returned: str = ""  # `State.returned`
+
+    @property
+    def array(self) -> np.ndarray:
+        """What it holds before the first run."""
+        data = self.initial or bytes(self.spec.bytes)
+        return np.frombuffer(data, self.spec.dtype).reshape(self.spec.shape)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy."""
-        return _tensor_to_dict(self.spec) | {"offset": self.spec.offset, "initial": self.initial.hex()}
+        own = {"offset": self.spec.offset, "initial": self.initial.hex(), "returned": self.returned}
+        return _tensor_to_dict(self.spec) | own
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PlacedState:
         """Read what `to_dict` wrote."""
         rest = dict(data)
-        initial = bytes.fromhex(rest.pop("initial"))
-        return cls(_tensor_from_dict(rest), initial)
+        initial, returned = bytes.fromhex(rest.pop("initial")), rest.pop("returned")
+        return cls(_tensor_from_dict(rest), initial, returned)
 
 
 @dataclass(frozen=True, slots=True)

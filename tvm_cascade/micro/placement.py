@@ -38,7 +38,7 @@ def place_io(plan: Plan, io: IoSpec, hook: bool = False) -> IoSpec:
 
 def placed_states(io: IoSpec) -> tuple[PlacedState, ...]:
     """The states of an interface that `place_io` has placed."""
-    return tuple(PlacedState(spec, state.initial) for spec, state in zip(io.state_specs, io.states, strict=True))
+    return tuple(PlacedState(spec, s.initial, s.returned) for spec, s in zip(io.state_specs, io.states, strict=True))
 
 
 def _place(plan: Plan, tensor: int, spec: TensorSpec) -> TensorSpec:

@@ -1,4 +1,7 @@
-"""Run one inference of a compiled folder on an emulated board, a real one or in this process; measure it, compare outputs."""
+"""Run a compiled folder on an emulated board, a real one or in this process; measure it, compare outputs.
+
+With `RunRequest.frames` a sequence of calls runs, from a clear state; without, one call.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tvm_cascade import extras
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.cut_file import cut_copy
 from tvm_cascade.micro import emulator
-from tvm_cascade.micro.arrays import read_inputs, save_arrays
+from tvm_cascade.micro.arrays import read_frames, read_inputs, save_arrays
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.compare_outputs import compare_with_reference, reference_tolerance, same_outputs
@@ -20,7 +23,8 @@ from tvm_cascade.micro.cost import total
 from tvm_cascade.micro.desk import resolve_port
 from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.image import METADATA, Image, host_records, read_image
-from tvm_cascade.micro.reference import Expected, reference_outputs
+from tvm_cascade.micro.reference import Expected
+from tvm_cascade.micro.reference_calls import largest, reference_calls
 from tvm_cascade.micro.run_report import RunReport
 from tvm_cascade.micro.serial_run import SerialOptions, run_serial
 from tvm_cascade.micro.toolchain import build_image, require_uart
@@ -38,52 +42,60 @@ Progress = Callable[[str], None]
 class _Measured:
     """Outputs by label, and measurements of all networks together; bytes."""
 
-    outputs: Arrays
-    high_water: tuple[int, ...]  # by memory
+    outputs: Sequence[Arrays]  # by call
+    high_water: tuple[int, ...]  # by memory, the most of all calls
     stack: int | None = None
     instructions: int | None = None
 
 
 def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None, progress: Progress) -> RunReport:
-    """One inference of every network in `folder` on the inputs `given`; see `tvm_cascade.run`."""
+    """One inference of every network in `folder` on the inputs `given`, or a sequence of them; see `tvm_cascade.run`."""
     image = read_image(folder)
     _refuse(image, asked)
+    if asked.frames is not None and given is not None:
+        raise UsageError("--frames holds the inputs of every call: leave --inputs out")
     if asked.port is not None:
         asked = replace(asked, port=resolve_port(asked.port))
-    feed = read_inputs(image, given)
+    feeds = [read_inputs(image, given)] if asked.frames is None else read_frames(image, asked.frames)
     where = asked.port or asked.board or image.board
     board = None if where == "host" else find_board(folder, asked.board or image.board)
     what = f"{len(image.networks)} networks " if image.several else ""
     progress(f"{image.name}: running {what}in this process, counting work")
-    host, executed_macs, planned_macs = _on_host(image, feed)
-    expected = None if asked.check is None else _reference(image, feed, asked.check, progress)
+    host, work, planned_macs = _on_host(image, feeds)
+    expected = None if asked.check is None else _reference(image, feeds, asked.check, progress)
     if board is None:
         done = host
     elif asked.port is not None:
-        done = _over_port(image, board, feed, asked.port, asked.timeout or _PORT_S, progress)
+        done = _over_port(image, board, feeds, asked.port, asked.timeout or _PORT_S, progress)
     else:
-        done = _emulate(image, board, feed, asked.timeout or _EMULATOR_S, progress)
+        done = _emulate(image, board, feeds, asked.timeout or _EMULATOR_S, progress)
     match, gap = (None, None)
     if expected is not None:
-        match, gap = compare_with_reference(expected, done.outputs, image.outputs)
+        pairs = zip(expected, done.outputs, strict=True)
+        match, gap = largest([compare_with_reference(want, made, image.outputs) for want, made in pairs])
+    outputs = done.outputs[0] if asked.frames is None else _stacked(done.outputs)
     if asked.outputs is not None:
-        save_arrays(asked.outputs, done.outputs)
+        save_arrays(asked.outputs, outputs)
+    last = None if expected is None else expected[-1]
+    tolerances = [t for want in expected or () if (t := reference_tolerance(want)) is not None]
     return RunReport(
         board=where,
-        outputs=done.outputs,
+        outputs=outputs,
         arena_bytes=image.arena_bytes,
         arena_high_water_bytes=sum(done.high_water),
         memories=_by_name(image, done.high_water),
         stack_bytes=done.stack,
-        executed_macs=executed_macs,
-        planned_macs=planned_macs,
+        executed_macs=sum(work),
+        planned_macs=planned_macs * len(feeds),
         instructions=done.instructions,
-        equals_host=same_outputs(host.outputs, done.outputs),
+        equals_host=all(same_outputs(*pair) for pair in zip(host.outputs, done.outputs, strict=True)),
         match=match,
         max_abs_diff=gap,
-        output_step=expected.step if expected else None,
-        tolerance=reference_tolerance(expected) if expected else None,
-        reference_note=expected.note if expected else "",
+        output_step=last.step if last else None,
+        tolerance=max(tolerances, default=None),
+        reference_note=last.note if last else "",
+        frames=None if asked.frames is None else len(feeds),
+        frame_macs=max(work),
         cost=total([record.cost for record in host_records(image).values()]),
     )
 
@@ -104,38 +116,47 @@ def _refuse(image: Image, asked: RunRequest) -> None:
         )
 
 
-def _on_host(image: Image, feed: Arrays) -> tuple[_Measured, int, int]:
-    """Run all networks in this process; returns the measurements, and executed and planned multiply-accumulates."""
+def _stacked(calls: Sequence[Arrays]) -> dict[str, np.ndarray]:
+    """The outputs of all calls, one array a name, the calls along a new first axis."""
+    return {name: np.stack([call[name] for call in calls]) for name in calls[0]}
+
+
+def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int], int]:
+    """Run all networks in this process; returns the measurements, the multiply-accumulates that every call has executed,
+    and those that are planned for one."""
     records = host_records(image)
-    outputs: dict[str, np.ndarray] = {}
-    executed = planned = 0
+    outputs: list[dict[str, np.ndarray]] = [{} for _ in feeds]
+    executed, planned = [0] * len(feeds), 0
     high = (0,) * len(image.arrays)
     for network in image.networks:
         if network.name not in records:
             raise LoadError(image.folder / METADATA, f"has no host program of {network.name}; compile again")
         record = records[network.name]
-        arrays = {spec.name: feed[image.label(network, spec.name)] for spec in network.inputs}
-        done = run_host(HostProgram.load(record.folder, record.data), [arrays])
-        outputs |= {image.label(network, name): array for name, array in done.outputs[0].items()}
-        executed, planned = executed + done.executed_macs, planned + record.macs
+        calls = [{s.name: feed[image.label(network, s.name)] for s in network.inputs} for feed in feeds]
+        done = run_host(HostProgram.load(record.folder, record.data), calls)
+        for made, found in zip(outputs, done.outputs, strict=True):
+            made |= {image.label(network, name): array for name, array in found.items()}
+        executed = [a + b for a, b in zip(executed, done.macs, strict=True)]
+        planned += record.macs
         high = tuple(map(max, high, done.memory_high_water))
     return _Measured(outputs, high), executed, planned
 
 
-def _reference(image: Image, feed: Arrays, model: Path, progress: Progress) -> Expected:
+def _reference(image: Image, feeds: Sequence[Arrays], model: Path, progress: Progress) -> list[Expected]:
     progress(f"{image.name}: running the reference kernels on {model.name}")
     scales = {label: (spec.scale, spec.zero_point) for label, spec in image.named_inputs()}
-    with cut_copy(model, image.networks[0].interface.cut) as path:
-        return reference_outputs(path, feed, scales)
+    interface = image.networks[0].interface
+    with cut_copy(model, interface.cut) as path:
+        return reference_calls(path, feeds, scales, interface.states)
 
 
-def _emulate(image: Image, board: Board, feed: Arrays, timeout_s: float, progress: Progress) -> _Measured:
+def _emulate(image: Image, board: Board, feeds: Sequence[Arrays], timeout_s: float, progress: Progress) -> _Measured:
     elf = build_image(image, board, unless_current=progress).elf
     progress(f"{image.name}: emulating {board.name}")
-    arrays = [feed[label] for label, _ in image.named_inputs()]
-    done = emulator.run(elf, board, image, [arrays], timeout_s)
+    arrays = [[feed[label] for label, _ in image.named_inputs()] for feed in feeds]
+    done = emulator.run(elf, board, image, arrays, timeout_s)
     labels = [label for label, _ in image.named_outputs()]
-    outputs = dict(zip(labels, done.outputs[0], strict=True))
+    outputs = [dict(zip(labels, made, strict=True)) for made in done.outputs]
     return _Measured(outputs, done.memory_high_water_bytes, done.stack_bytes, done.instructions)
 
 
@@ -151,19 +172,22 @@ def serial_options(image: Image, board: Board, timeout_s: float, number: int = 0
     )
 
 
-def _over_port(image: Image, board: Board, feed: Arrays, port: str, timeout_s: float, progress: Progress) -> _Measured:
+def _over_port(
+    image: Image, board: Board, feeds: Sequence[Arrays], port: str, timeout_s: float, progress: Progress
+) -> _Measured:
     """Run one network after the other on the board at `port`."""
     require_uart(board)
-    outputs: dict[str, np.ndarray] = {}
+    outputs: list[dict[str, np.ndarray]] = [{} for _ in feeds]
     high = stack = 0
     for k, network in enumerate(image.networks):
         what = f" {network.name}" if image.several else ""
         progress(f"{image.name}: running{what} on the board at {port}")
         serial = serial_options(image, board, timeout_s, k)
-        arrays = [feed[image.label(network, spec.name)] for spec in network.inputs]
-        done = run_serial(port, network.interface, [arrays], serial)
-        labels = (image.label(network, spec.name) for spec in network.outputs)
-        outputs |= dict(zip(labels, done.outputs[0], strict=True))
+        arrays = [[feed[image.label(network, spec.name)] for spec in network.inputs] for feed in feeds]
+        done = run_serial(port, network.interface, arrays, serial)
+        labels = [image.label(network, spec.name) for spec in network.outputs]
+        for made, found in zip(outputs, done.outputs, strict=True):
+            made |= dict(zip(labels, found, strict=True))
         high, stack = max(high, done.arena_high_water_bytes), max(stack, done.stack_bytes)
     return _Measured(outputs, (high,), stack)
 

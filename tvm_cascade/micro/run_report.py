@@ -32,6 +32,8 @@ class RunReport:
     reference_note: str = ""  # `Expected.note`: what computed the reference, where it is not the preferred one
     cost: Cost | None = None  # estimated by the plan; None in folders of older versions
     memories: tuple[tuple[str, int], ...] = ()  # names and bytes touched of memories that the network was placed in
+    frames: int | None = None  # calls of a sequence, to which the work belongs; None: a single one
+    frame_macs: int = 0  # the most multiply-accumulates of a call
 
     @property
     def ok(self) -> bool:
@@ -58,6 +60,8 @@ class RunReport:
             "tolerance": self.tolerance,
             "reference_note": self.reference_note,
         }
+        if self.frames is not None:
+            found |= {"frames": self.frames, "frame_macs": self.frame_macs}
         if self.memories:
             found["memories"] = [{"name": name, "high_water_bytes": touched} for name, touched in self.memories]
         return found
@@ -97,6 +101,7 @@ class RunReport:
                 f"{self.arena_high_water_bytes} touched",
                 *(f"{name:<16}{touched} bytes touched" for name, touched in self.memories),
                 f"stack           {stack}",
+                *([] if self.frames is None else [f"calls           {self.frames}, one after the other"]),
                 f"work            {self.executed_macs} multiply-accumulates executed, {self.planned_macs} planned",
                 f"instructions    {counted}",
                 *self._estimated(),

@@ -91,6 +91,8 @@ def run_serial(
                 link.request(SELECT, struct.pack("<I", select), min(_FIRST_S, options.timeout_s))
             _check_network(link, interface)
             again = _infer(link, interface, packed[0], PATTERNS[1], select)
+            if interface.states:
+                _check_network(link, interface)  # clears the states
             main = [_infer(link, interface, data, PATTERNS[0], select) for data in packed]
     except BoardStopped as stopped:
         why = explain_failure(stopped.console, stopped.status, options.elf or Path("unknown"), options.tool_prefix)
@@ -117,7 +119,7 @@ def _check_network(link: SerialLink, interface: Interface) -> None:
 def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, select: int | None) -> Inference:
     """One inference; it starts over, at most `_STARTS` times in all, when the board has lost its inputs or its run."""
     whole, rows = _split(interface, data)
-    for _ in range(_STARTS):
+    for _ in range(1 if interface.states else _STARTS):  # a board that has lost its inputs has lost its states
         if select is not None:
             link.request(SELECT, struct.pack("<I", select))
         link.request(BEGIN, struct.pack("<I", pattern))
@@ -133,7 +135,8 @@ def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, se
         outputs = _read_outputs(link, number, sum(spec.bytes for spec in interface.outputs))
         if outputs is not None and crc32c(outputs) == check:
             return Inference((arena,), stack, outputs)
-    raise LinkError(f"{link.port}: the board has lost its inputs or outputs {_STARTS} times; is its supply stable?")
+    times = "once, and its states with them" if interface.states else f"{_STARTS} times"
+    raise LinkError(f"{link.port}: the board has lost its inputs or outputs {times}; is its supply stable?")
 
 
 def _split(interface: Interface, data: bytes) -> tuple[bytes, list[bytes]]:

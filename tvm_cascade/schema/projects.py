@@ -16,6 +16,8 @@ class Touched(TypedDict):
 
 class _SometimesOfRun(TypedDict, total=False):
     memories: Annotated[list[Touched], "Memories that the network was placed in by `--memory`"]
+    frames: Annotated[Count, "Calls of the sequence of `--frames`; work is that of all of them"]
+    frame_macs: Annotated[Count, "The most multiply-accumulates of one of these calls"]
 
 
 class Run(_SometimesOfRun):

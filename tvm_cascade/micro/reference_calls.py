@@ -1,0 +1,40 @@
+"""Reference outputs of a sequence of calls, from a clear state: `run --check` for networks that keep something between calls.
+
+LiteRT's interpreter keeps variables itself. To ONNX's evaluator, which keeps nothing, each state goes as an input again that
+came back as an output (`State.returned`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade.micro.network import PlacedState
+from tvm_cascade.micro.reference import Expected, LiteRtReference, Scales, reference_outputs
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def reference_calls(
+    path: Path, calls: Sequence[Arrays], scales: Scales, states: Sequence[PlacedState] = ()
+) -> list[Expected]:
+    """What the reference makes of one call after the other. Raises what `reference_outputs` raises."""
+    if path.suffix == ".tflite" and len(calls) > 1:
+        reference = LiteRtReference(path, calls[0], scales)
+        return [Expected(reference.run(call), reference.note) for call in calls]
+    kept = {state.spec.name: state.array for state in states if state.returned}
+    returned = {state.returned: state.spec.name for state in states if state.returned}
+    made: list[Expected] = []
+    for call in calls:
+        found = reference_outputs(path, {**call, **kept}, scales)
+        kept = {returned[name]: found.outputs[name] for name in returned}
+        own = {name: array for name, array in found.outputs.items() if name not in returned}
+        made.append(Expected(own, found.note, found.reach, found.step))
+    return made
+
+
+def largest(gaps: Sequence[tuple[bool, float]]) -> tuple[bool, float]:
+    """Whether all calls match, and their largest difference."""
+    return all(match for match, _ in gaps), max(gap for _, gap in gaps)
