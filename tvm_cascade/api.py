@@ -94,6 +94,8 @@ def plan(
         Fixes sizes that the file leaves open.
     until, from_ : name or names, optional
         Tensors of the file at which the network ends, and at which it begins: operators outside are not looked at.
+    state : mapping of input to output, optional
+        What an output returned is what the input takes in the next call: both become a state, which is zero at first.
     hop, axis : int, optional, and str
         The input's window slides by `hop` rows along "time", its first axis behind the batch: a call takes the new rows alone.
     stored_io : bool

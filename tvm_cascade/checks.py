@@ -241,6 +241,20 @@ def _memory(option: str, value: Any) -> Ram:
     return Ram(name, capacity, cycles, value.address if isinstance(value, Ram) else None)
 
 
+def pairs(option: str, value: Any) -> Mapping[str, str]:
+    """Names by names: a mapping, or texts IN=OUT."""
+    given = {} if value is None else value
+    if isinstance(given, (str, Sequence)):
+        texts = (given,) if isinstance(given, str) else given
+        split = [text.partition("=") if isinstance(text, str) else ("", "", "") for text in texts]
+        given = {name: other for name, _, other in split}
+        if len(given) < len(split) or not all(middle for _, middle, _ in split):
+            raise refusal(option, value, "give IN=OUT, once for every input")
+    if not isinstance(given, Mapping) or not all(isinstance(n, str) and n for pair in given.items() for n in pair):
+        raise refusal(option, value, 'give outputs by the names of inputs: {"state": "new_state"}')
+    return dict(given)
+
+
 def shapes(option: str, value: Any) -> Mapping[str, tuple[int, ...]]:
     """Shapes by the names of inputs: every size a positive whole number."""
     given = {} if value is None else value

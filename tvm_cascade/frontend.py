@@ -22,6 +22,7 @@ from tvm_cascade.importers.index_inputs import with_index_inputs
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.limits import check_types
 from tvm_cascade.importers.sliding import Frame, load_frame
+from tvm_cascade.importers.states import with_pairs
 from tvm_cascade.importers.stored_io import storable_inputs, store_io, with_scales
 from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec
 
@@ -62,6 +63,7 @@ def load(
     stored_io: bool = False,
     until: str | Sequence[str] = (),
     from_: str | Sequence[str] = (),
+    state: Mapping[str, str] | None = None,
 ) -> tvm.IRModule:
     """A Relax module whose `main` computes the model in the file `path`.
 
@@ -80,6 +82,8 @@ def load(
     until, from_ : name or names, optional
         Tensors of the file (of `.onnx` values, of `.pt2` nodes) that become the outputs, and ones that become inputs: only
         the operators between are read. Of a quantized network they are its stored integers, with scale and zero point.
+    state : mapping of input to output, optional
+        What the output returns is what the input takes in the next call: both become a state of the network.
 
     Raises
     ------
@@ -99,6 +103,7 @@ def load(
     mod = loader(path, cut_data(path, data, cut), dict(input_shapes or {}))
     check_types(path, mod)
     mod = with_index_inputs(with_scales(attach(mod, replace(io_spec(mod), cut=cut))))
+    mod = with_pairs(mod, checks.pairs("state", state))
     return store_io(mod) if stored_io else mod
 
 

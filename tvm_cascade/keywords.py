@@ -37,6 +37,7 @@ class PlanningKeywords(TypedDict, total=False):
     stored_io: bool
     until: str | Sequence[str]
     from_: str | Sequence[str]
+    state: Mapping[str, str] | None
     hop: int | None
     axis: str
     database: PathOrText | None

@@ -107,9 +107,11 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
     if isinstance(model, IRModule):
         if request.until or request.from_:
             raise UsageError("a module is cut as it is loaded: load(path, until=..., from_=...)")
+        if request.state:
+            raise UsageError("a module's states are paired as it is loaded: load(path, state=...)")
         return _sliding(Loaded(model, "network"), request.hop)
     name = Path(model).stem
-    mod = frontend.load(model, request.input_shapes, request.stored_io, request.until, request.from_)
+    mod = frontend.load(model, request.input_shapes, request.stored_io, request.until, request.from_, request.state)
     progress(f"{name}: reading the graph")
     storable = {s.name: (s.bytes, prod(s.shape) * 4) for s in frontend.storable_inputs(mod)}
     for tensor, (stored, real) in storable.items():

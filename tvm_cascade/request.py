@@ -70,6 +70,7 @@ class LoadRequest(Asked):
     stored_io: Annotated[bool, checks.flag] = False  # float inputs and outputs as the integers that the network stores
     until: Annotated[tuple[str, ...], checks.names] = ()  # tensors of the file that become the outputs
     from_: Annotated[tuple[str, ...], checks.names] = ()  # tensors of the file that become inputs
+    state: Annotated[Mapping[str, str] | None, checks.pairs] = None  # inputs that take what outputs returned before
     hop: Annotated[int | None, checks.optional(checks.whole(1))] = None  # new rows a frame; None: whole windows
     axis: Annotated[str, checks.choice("time")] = "time"  # that the window slides along: the first after the batch
 

@@ -118,6 +118,11 @@ _FROM = option(
     "--from", multiple=True, metavar="TENSOR[,TENSOR]",
 )  # fmt: skip
 
+_STATE = option(
+    LoadRequest, "state", "A state: the input IN takes in every call what the output OUT returned in the one before, zeros "
+    "at first. Once for every state.", "--state", multiple=True, metavar="IN=OUT", default=(),
+)  # fmt: skip
+
 
 def _completing(names: Callable[[], tuple[str, ...]]) -> Callable[..., list[str]]:
     return lambda _context, _option, begun: [name for name in names() if name.startswith(begun)]
@@ -154,6 +159,7 @@ _PLANNING = (
     INPUT_SHAPE,
     _UNTIL,
     _FROM,
+    _STATE,
     option(LoadRequest, "hop", "The network's window slides: every call takes N new rows alone, and what it needs of earlier "
            "ones is kept from call to call. Outputs are those of the whole window, bit for bit on integers."),
     option(LoadRequest, "axis", "With --hop: what the window slides along, the first axis behind the batch."),

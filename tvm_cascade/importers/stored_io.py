@@ -39,7 +39,9 @@ class _Storing(Rewriting):
     def __init__(self, mod: Any, spec: IoSpec) -> None:
         super().__init__(mod)
         bindings, old = bindings_of(self.main), self.main.params
-        self.inputs = [_stored_input(param, s, bindings) for param, s in zip(old, spec.inputs, strict=True)]
+        kept = [None] * len(spec.states)  # states stay what the file has: input and output of each are alike
+        own = zip(old, spec.own_inputs, strict=False)
+        self.inputs = [*(_stored_input(param, s, bindings) for param, s in own), *kept]
         self.params = [_parameter(p, s) for p, s in zip(old, self.inputs, strict=True)]
         pairs = zip(old, self.params, self.inputs, strict=True)
         self.stored = {p: new for p, new, s in pairs if s is not None}
@@ -47,7 +49,8 @@ class _Storing(Rewriting):
         result = self._define(self.main.body.body)
         self.several = result if isinstance(result, relax.Tuple) else None
         self.fields = [self.main.body.body] if self.several is None else list(self.several.fields)
-        self.outputs = [_stored_output(self._define(f), s) for f, s in zip(self.fields, spec.outputs, strict=True)]
+        results = zip(self.fields, spec.own_outputs, strict=False)
+        self.outputs = [*(_stored_output(self._define(f), s) for f, s in results), *kept]
 
     def _bind(self, var: Value, value: Value) -> None:
         if name_of(value) == "quantize" and value.args[0] in self.stored:
@@ -67,7 +70,7 @@ def storable_inputs(mod: tvm.IRModule) -> tuple[TensorSpec, ...]:
     """The specs that `store_io` would give to float inputs that it can turn into stored integers."""
     untyped: Any = mod
     bindings = bindings_of(untyped["main"])
-    pairs = zip(untyped["main"].params, io_spec(mod).inputs, strict=True)
+    pairs = zip(untyped["main"].params, io_spec(mod).own_inputs, strict=False)
     return tuple(s for s in (_stored_input(param, spec, bindings) for param, spec in pairs) if s is not None)
 
 
