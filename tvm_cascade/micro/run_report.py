@@ -61,7 +61,7 @@ class RunReport:
             "reference_note": self.reference_note,
         }
         if self.frames is not None:
-            found |= {"frames": self.frames, "frame_macs": self.frame_macs}
+            found["frames"], found["frame_macs"] = self.frames, self.frame_macs
         if self.memories:
             found["memories"] = [{"name": name, "high_water_bytes": touched} for name, touched in self.memories]
         return found

@@ -1,0 +1,95 @@
+"""`--state in=out`: an input and an output of an ONNX file as a state, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+
+import tvm_cascade
+from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.errors import UsageError
+from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.tensor_spec import State
+
+pytestmark = pytest.mark.usefixtures("quick_host")
+WEIGHTS = np.random.default_rng(0).standard_normal((4, 4)).astype("float32")
+
+
+@pytest.fixture
+def rnn(tmp_path: Path) -> Path:
+    """`s_out = tanh(s w + x)`, `y = s_out x`, `z = -s`: state and input in another order than they become."""
+    values = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("s", "x", "s_out", "y", "z")
+    }
+    nodes = [
+        helper.make_node("MatMul", ["s", "w"], ["a"]),
+        helper.make_node("Add", ["a", "x"], ["b"]),
+        helper.make_node("Tanh", ["b"], ["s_out"]),
+        helper.make_node("Mul", ["s_out", "x"], ["y"]),
+        helper.make_node("Neg", ["s"], ["z"]),
+    ]
+    sides = [values[n] for n in ("s", "x")], [values[n] for n in ("s_out", "y", "z")]
+    graph = helper.make_graph(nodes, "rnn", *sides, [onnx.numpy_helper.from_array(WEIGHTS, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, str(tmp_path / "rnn.onnx"))
+    return tmp_path / "rnn.onnx"
+
+
+def test_a_pair_is_the_last_input_and_output(rnn: Path) -> None:
+    io = io_spec(load(rnn, state={"s": "s_out"}))
+    assert [s.name for s in io.inputs] == ["x", "s"] and [s.name for s in io.outputs] == ["y", "z", "s_out"]
+    assert io.states == (State("s", b"", "s_out"),)
+
+
+def test_a_sequence_of_calls_equals_the_reference(rnn: Path, tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).standard_normal((12, 4)).astype("float32")
+    np.savez(tmp_path / "f.npz", x=rows)
+    words = ["compile", str(rnn), "--target", "host", "--state", "s=s_out", "-o", str(tmp_path / "p"), "--json"]
+    made = json.loads(CliRunner().invoke(main, words).stdout)
+    assert [(s["name"], s["bytes"]) for s in made["states"]] == [("s", 16)]
+    done = tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz", check=rnn)
+    assert done.ok and done.match and done.frames == 12
+    state = np.zeros((1, 4), "float32")
+    for row, y, z in zip(rows, done.outputs["y"], done.outputs["z"], strict=True):
+        np.testing.assert_allclose(z, -state, atol=1e-5)
+        state = np.tanh(state @ WEIGHTS + row)
+        np.testing.assert_allclose(y, state * row, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"q": "s_out"}, "no input q; its inputs: s, x"),
+        ({"s": "q"}, "no output q; its outputs: s_out, y, z"),
+        ({"s": "y", "x": "y"}, "an output is paired twice"),
+        (["s"], "give IN=OUT"),
+        (["s=y", "s=z"], "give IN=OUT, once for every input"),
+    ],
+)
+def test_what_is_no_pair_is_refused(rnn: Path, state: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load(rnn, state=state)
+
+
+def test_an_output_has_to_be_left(rnn: Path) -> None:
+    with pytest.raises(UsageError, match="no output of the network is left"):
+        load(rnn, until=("s_out",), state={"s": "s_out"})
+
+
+def test_a_state_has_one_shape(rnn: Path) -> None:
+    model = onnx.load(str(rnn))
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 3
+    for k in (0, 1):
+        model.graph.output[k].type.tensor_type.shape.dim[0].dim_value = 3
+    onnx.save(model, str(rnn))
+    with pytest.raises(
+        UsageError, match=r"input s is float32\[1, 4\], output s_out float32\[3, 4\]: a state has one form"
+    ):
+        load(rnn, state={"s": "s_out"})
