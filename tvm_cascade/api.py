@@ -18,7 +18,14 @@ from tvm_cascade import checks
 from tvm_cascade.api_searches import Model, Progress, optimize, order, silent, stages
 from tvm_cascade.comparison import compare
 from tvm_cascade.frontend import load
-from tvm_cascade.keywords import CompileKeywords, PlanKeywords, QuantizeKeywords, ValidateKeywords, takes
+from tvm_cascade.keywords import (
+    CompileKeywords,
+    PlanKeywords,
+    QuantizeKeywords,
+    RunKeywords,
+    ValidateKeywords,
+    takes,
+)
 from tvm_cascade.planning import plan_model
 from tvm_cascade.report.commands import commands_of
 from tvm_cascade.request import (
@@ -90,12 +97,10 @@ def plan(
         Inputs arrive row by row; operators run one after the other; outputs may share bytes with dying inputs.
     granularity : str
         What rolling buffers count: "row", "pixel" or "auto".
-    input_shapes : mapping of name to shape, optional
-        Fixes sizes that the file leaves open.
+    input_shapes, state : mappings, optional
+        Shapes by the inputs that the file leaves open; outputs by the inputs that take, in every call, what they returned last.
     until, from_ : name or names, optional
         Tensors of the file at which the network ends, and at which it begins: operators outside are not looked at.
-    state : mapping of input to output, optional
-        What an output returned is what the input takes in the next call: both become a state, which is zero at first.
     hop, axis : int, optional, and str
         The input's window slides by `hop` rows along "time", its first axis behind the batch: a call takes the new rows alone.
     stored_io : bool
@@ -198,17 +203,13 @@ def _write_report(result: CompileResult, model: Model, request: Request) -> None
     replace(result, commands=commands).write_report(request.emit.report)
 
 
+@takes(RunKeywords, RunRequest)
 def run(
     directory: str | Path,
     *,
-    board: str | None = None,
     inputs: str | Path | Mapping[str, np.ndarray] | None = None,
-    frames: str | Path | None = None,
-    outputs: str | Path | None = None,
-    check: str | Path | None = None,
-    port: str | None = None,
-    timeout: float | None = None,
     progress: Progress = silent,
+    **options: Unpack[RunKeywords],
 ) -> RunReport:
     """Run a compiled project or bundle on its emulated board, a real one or this machine, and measure it.
 
@@ -219,8 +220,7 @@ def run(
     inputs : path of an .npz, or arrays by name, optional
         In the model's own types and layouts; None draws random ones from a fixed seed.
     frames : path of an .npz, optional
-        The inputs of a sequence of calls, from a clear state, one array an input whose first axis counts the calls; a batch
-        of one behind it may be left out. Outputs have that axis too.
+        Inputs of a sequence of calls from a clear state: the first axis counts the calls, a batch of one may be left out.
     outputs : path, optional
         An .npz file to write the outputs to.
     check : path, optional
@@ -237,10 +237,9 @@ def run(
     LoadError, MissingToolError, ToolError
         The folder or a file cannot be read; the emulator is not installed, or fails.
     """
-    options = {"board": board, "port": port, "timeout": timeout, "outputs": outputs, "check": check, "frames": frames}
     from tvm_cascade.micro.run_image import run_image
 
-    return run_image(checks.path("directory", directory), RunRequest.of(options), inputs, progress)
+    return run_image(checks.path("directory", directory), RunRequest.of_all(options), inputs, progress)
 
 
 @takes(ValidateKeywords, ValidateRequest, LoadRequest, PlanRequest, KernelRequest)

@@ -126,6 +126,17 @@ class QuantizeKeywords(TypedDict, total=False):
     range_: tuple[float, float] | Sequence[tuple[float, float]] | None
 
 
+class RunKeywords(TypedDict, total=False):
+    """Keywords of `run` other than the folder and the inputs."""
+
+    board: str | None
+    frames: PathOrText | None
+    outputs: PathOrText | None
+    check: PathOrText | None
+    port: str | None
+    timeout: float | None
+
+
 def takes(keywords: type, *records: type[Asked]) -> Callable[[Function], Function]:
     """Decorator that lists `keywords`, with the records' defaults, in a function's signature in place of `**options`."""
     defaults = {f.name: f.default for record in records for f in fields(record)}

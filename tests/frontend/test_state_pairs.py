@@ -78,6 +78,12 @@ def test_what_is_no_pair_is_refused(rnn: Path, state: dict[str, str], message: s
         load(rnn, state=state)
 
 
+def test_samples_of_a_data_set_are_no_sequence(rnn: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.zeros((2, 1, 4), "float32"), labels=np.array([0, 1]))
+    with pytest.raises(UsageError, match=r"keeps s from one call to the next.*run --frames and --check"):
+        tvm_cascade.validate(rnn, data=tmp_path / "d.npz", state={"s": "s_out"})
+
+
 def test_an_output_has_to_be_left(rnn: Path) -> None:
     with pytest.raises(UsageError, match="no output of the network is left"):
         load(rnn, until=("s_out",), state={"s": "s_out"})

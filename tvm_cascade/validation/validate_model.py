@@ -37,6 +37,11 @@ def validate_model(
     if loading.hop is not None:
         raise UsageError("validate gives the network whole windows: leave --hop out")
     interface = io_spec(pipeline.load(model, loading).mod)
+    if interface.states:
+        raise UsageError(
+            f"{model.name} keeps {interface.states[0].name} from one call to the next, and samples are apart: "
+            "compile it, and compare a sequence by run --frames and --check"
+        )
     samples = open_samples(data, interface.inputs, asked.range_)
     require_classes(samples, interface.outputs)
     target = asked.target or target_for(board)
