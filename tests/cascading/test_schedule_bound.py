@@ -1,0 +1,105 @@
+"""The bound of all schedules: below the best of all on tiny graphs, below every plan on others, and worth printing."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import numpy as np
+import pytest
+
+from tvm_cascade.cascading import PlanOptions, cascade
+from tvm_cascade.cascading.boundaries import boundary
+from tvm_cascade.cascading.schedule_bound import schedule_bound
+from tvm_cascade.graph import Graph, Window
+from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.testing.pebbles import least_peak
+from tvm_cascade.testing.random_windows import random_graph
+
+
+def tiny_graph(seed: int) -> Graph:
+    """One to three operators, at most 13 pixels that they make, sometimes around a residual."""
+    rng = Random(seed)
+    while True:
+        b = Builder()
+        x = first = b.input(rng.randint(2, 5), rng.randint(1, 4), rng.randint(1, 3))
+        for _ in range(rng.randint(1, 3)):
+            kernel, stride = (rng.randint(1, 3), rng.randint(1, 3)), (rng.randint(1, 2), rng.randint(1, 2))
+            x = b.conv(x, rng.randint(1, 4), kernel, stride)
+        if b.tensors[x].shape == b.tensors[first].shape:
+            x = b.add(x, first)
+        graph = b.finish(x)
+        if sum(t.rows * t.columns for t in graph.tensors[1:]) <= 13:
+            return graph
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_schedule_needs_less(seed: int) -> None:
+    graph = tiny_graph(seed)
+    assert 0 < schedule_bound(graph) <= least_peak(graph)
+
+
+def test_it_is_met() -> None:
+    """By many of the tiny graphs."""
+    assert sum(schedule_bound(graph) == least_peak(graph) for graph in map(tiny_graph, range(30))) >= 12
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_plan_is_smaller(seed: int) -> None:
+    graph = random_graph(seed, largest=9)
+    assert 0 < schedule_bound(graph) <= cascade(graph, PlanOptions(alignment=1)).peak
+
+
+def test_joins_views_and_streams() -> None:
+    b = Builder()
+    x = b.input(16, 16, 4)
+    graph = b.finish(b.dense(b.flatten(b.global_pool(b.conv(x, 8, 3, 2))), 2))
+    assert schedule_bound(graph, (x,)) < schedule_bound(graph) <= cascade(graph).peak
+    assert schedule_bound(graph, (x,)) <= cascade(graph, PlanOptions(stream_input=True)).peak
+
+
+def test_a_chain_of_convolutions_needs_its_rings() -> None:
+    """Two rows of each map but the last, whatever the order of its pixels."""
+    b = Builder()
+    x = b.input(40, 8, 1)
+    for _ in range(3):
+        x = b.conv(x, 16, 3, 1)
+    graph = b.finish(b.global_pool(x))
+    assert schedule_bound(graph) >= 2 * 2 * 8 * 16
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_boundaries_hold_for_all_sets_of_pixels(seed: int) -> None:
+    """What any m pixels complete, need and leave between, among the inputs that are counted."""
+    rng, axes = Random(seed), []
+    for _ in range(2):
+        extent, outputs = rng.choice((1, 2, 3, 3, 5)), rng.randint(1, 3)
+        stride, dilation = rng.choice(((1, 1), (1, 1), (2, 1), (3, 1), (1, 2)))
+        up = rng.choice((1, 1, 2)) if stride == dilation == 1 else 1
+        window = Window(extent, stride, dilation, rng.randint(0, extent - 1), up)
+        inputs = max(1, window.first(outputs - 1) + window.span - rng.randint(0, min(2, extent - 1)))
+        if rng.random() < 0.15:
+            inputs = rng.randint(1, 4)
+            window = Window.whole(inputs)
+        axes.append((window, inputs, outputs))
+    (rows, height, oh), (columns, width, ow) = axes
+    bound = boundary(rows, columns, (height, width), (oh, ow))
+    pixels = list(product(range(oh), range(ow)))
+    reads = [{(r, c) for r in _taps(rows, y, height) for c in _taps(columns, x, width)} for y, x in pixels]
+    every = set().union(*reads)
+    most = np.zeros(len(pixels) + 1, int)
+    least, between = np.full((2, len(pixels) + 1), len(every))
+    for chosen in product((False, True), repeat=len(pixels)):
+        m = sum(chosen)
+        needed = set().union(*(r for r, c in zip(reads, chosen, strict=True) if c))
+        done = every.difference(*(r for r, c in zip(reads, chosen, strict=True) if not c))
+        most[m], least[m] = max(most[m], len(done)), min(least[m], len(needed))
+        between[m] = min(between[m], len(needed - done))
+    assert bound.pixels <= len(every)
+    assert (bound.needed <= least).all() and (bound.between <= between).all()
+    left = len(every) - bound.pixels  # inputs that are not counted may be completed too
+    assert (bound.completed + left >= most).all()
+
+
+def _taps(window: Window, y: int, size: int) -> list[int]:
+    return [t for k in range(window.extent) if 0 <= (t := window.first(y) + k * window.dilation) < size]

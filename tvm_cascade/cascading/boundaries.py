@@ -1,0 +1,177 @@
+"""How many pixels of an input are dead, needed, or in between when an operator has made m pixels of its output.
+
+For a set P of output pixels, N(P) are the input pixels that some pixel of P reads, C(P) those whose readers are all in P.
+Whatever the order in which an operator makes its output, after m pixels at most `completed[m]` pixels of the input are
+dead, at least `needed[m]` are made, and at least `between[m]` are made and not dead. Windows are products of a window along
+the rows (H outputs) and one along the columns (W outputs), so what is known of one axis carries over to the map:
+
+1. Along one axis let every input belong to one output that reads it, s inputs to an output. For every set of t outputs,
+   0 < t < outputs: |C| <= s*t + e, |N| >= s*t + g, |N| - |C| >= b. Inputs that belong to no output are not counted.
+2. Where P has a full row and an empty row, every column of P is partial: neither full nor empty. Then 1 holds in each input
+   column, and |C| <= s*s'*m + e*columns. The same holds with rows and columns exchanged, and where all rows are partial.
+3. Else where P has no full row and no full column, at least m/(W - 1) rows are not empty, and 1 along the columns, then
+   along the rows, gives |C| <= (s + e/(H - 1)) * (s' + e'/(W - 1)) * m.
+4. Else the pixels that P lacks have no full row and column, and the same argument says what these need: N of them is what
+   C(P) leaves.
+
+These are vertex isoperimetric inequalities of grids (Bollobas and Leader, 1991), for windows with strides and padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_cascade.graph import Window
+
+Counts = NDArray[np.int64]  # [m]: pixels of the input, for m pixels of the output
+_Numbers = NDArray[np.float64]
+
+_ROUNDING = 1e-6  # pixels
+_LONG = 600  # outputs of an axis; tables of runs are quadratic in them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boundary:
+    """What m output pixels complete at most, and need and leave between at least, by m, of `pixels` of the input."""
+
+    pixels: int
+    completed: Counts
+    needed: Counts
+    between: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Fact 1 for one axis."""
+
+    inputs: int  # that are counted
+    outputs: int
+    rate: float  # s
+    completed: float  # e, at most 0
+    between: int  # b
+
+    @property
+    def needed(self) -> float:
+        """g: what t outputs need is what the others do not complete."""
+        return self.inputs - self.rate * self.outputs - self.completed
+
+    @property
+    def lacking(self) -> float:
+        """Inputs that outputs at the border have less than `rate`."""
+        return self.rate * self.outputs - self.inputs
+
+
+@lru_cache(maxsize=256)
+def boundary(rows: Window, columns: Window, inputs: tuple[int, int], outputs: tuple[int, int]) -> Boundary:
+    """The boundary of an operator that reads a map of `inputs` rows and columns and writes one of `outputs`."""
+    a, b = _axis(rows, inputs[0], outputs[0]), _axis(columns, inputs[1], outputs[1])
+    total, most = a.inputs * b.inputs, outputs[0] * outputs[1]
+    m = np.arange(most + 1, dtype=np.float64)
+    completed = np.clip(np.floor(_completed(a, b, m) + _ROUNDING).astype(np.int64), 0, total)
+    completed[0], completed[-1] = 0, total
+    completed = np.minimum.accumulate(completed[::-1])[::-1]  # more outputs never complete fewer
+    needed = total - completed[::-1]
+    between = np.maximum(needed - completed, np.ceil(_between(a, b, m) - _ROUNDING).astype(np.int64)).clip(0, total)
+    between[0] = between[-1] = 0
+    return Boundary(total, completed, needed, between)
+
+
+def read_whole(pixels: int, outputs: int) -> Boundary:
+    """The boundary of an operator that reads all `pixels` before it writes anything."""
+    completed = np.zeros(outputs + 1, np.int64)
+    completed[-1] = pixels
+    needed = np.full(outputs + 1, pixels)
+    needed[0] = 0
+    return Boundary(pixels, completed, needed, needed - completed)
+
+
+def _completed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
+    """An upper bound of |C(P)| over all P of m pixels, neither none nor all."""
+    linear, cases = a.rate * b.rate * m, [np.zeros_like(m)]
+    if a.outputs > 1:
+        cases.append(linear + a.completed * b.inputs)
+    if b.outputs > 1:
+        cases.append(linear + b.completed * a.inputs)
+    if a.outputs > 1 and b.outputs > 1:
+        cases.append(_shrunk(a, _shrunk(b, m)))
+        cases.append(a.inputs * b.inputs - _grown(a, b.inputs, _grown(b, a.outputs, m[::-1])))
+    return np.max(cases, axis=0)
+
+
+def _shrunk(axis: _Axis, m: _Numbers) -> _Numbers:
+    """Fact 3 along one axis."""
+    return m * max(axis.rate + axis.completed / (axis.outputs - 1), 0.0)
+
+
+def _grown(axis: _Axis, lines: int, m: _Numbers) -> _Numbers:
+    """Fact 4 along one axis, of a map of so many lines."""
+    if axis.needed >= 0:
+        return m * (axis.rate + axis.needed / (axis.outputs - 1))
+    return np.maximum(axis.rate * m + axis.needed * np.minimum(lines, m), 0.0)
+
+
+def _between(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
+    """A lower bound of |N(P)| - |C(P)|. Where p rows and q columns are partial and the others empty, or full, p * q is at
+    least the pixels of P, or those that it lacks."""
+    cases: list[_Numbers] = []
+    if a.outputs > 1:
+        cases.append(np.full_like(m, a.between * b.inputs))
+    if b.outputs > 1:
+        cases.append(np.full_like(m, b.between * a.inputs))
+    if a.outputs > 1 and b.outputs > 1:
+        area = a.between * b.between * a.rate * b.rate * np.minimum(m, m[::-1])
+        cases.append(np.sqrt(area) - max(b.between * a.lacking, a.between * b.lacking))
+    return np.min(cases, axis=0) if cases else np.zeros_like(m)
+
+
+@lru_cache(maxsize=256)
+def _axis(window: Window, inputs: int, outputs: int) -> _Axis:
+    """Fact 1 for a window: the middle taps of an output belong to it."""
+    reads = _reads(window, inputs, outputs)
+    if outputs == 1:
+        return _Axis(int(reads.sum()), 1, float(reads.sum()), 0.0, 0)
+    if reads.all():  # nothing is dead before the last output is made
+        rate = -(-inputs // outputs)
+        return _Axis(inputs, outputs, rate, -rate, inputs)
+    rate, counted = _owned(window, inputs, outputs)
+    reads = reads[:, counted]
+    count = reads.shape[1]
+    if window.dilation > 1 or outputs > _LONG or not count:  # the readers of a row need not be neighbours
+        return _Axis(count, outputs, rate, 0.0, 0)
+    first, last = reads.argmax(axis=0), outputs - 1 - reads[::-1].argmax(axis=0)
+    runs = np.zeros((outputs + 1, outputs + 1), np.int64)  # [u, v]: inputs that only outputs [u, v) read
+    np.add.at(runs, (first, last + 1), 1)
+    runs = np.cumsum(np.cumsum(runs[::-1], axis=0)[::-1], axis=1)
+    at = np.arange(outputs + 1)
+    length = at[None, :] - at[:, None]
+    excess = (runs - rate * length)[(length > 0) & (length < outputs)]
+    steps = np.arange(1, outputs)[:, None]
+    across = ((first < steps) & (last >= steps)).sum(axis=1)  # inputs that outputs before and after a step read
+    return _Axis(count, outputs, rate, float(excess.max()), int(across.min()))
+
+
+def _reads(window: Window, inputs: int, outputs: int) -> NDArray[np.bool_]:
+    """[output, input]: whether the output reads the input."""
+    y = np.arange(outputs)
+    starts = y * window.stride // window.denominator - window.padding
+    taps = starts[:, None] + np.arange(window.extent) * window.dilation
+    reads = np.zeros((outputs, inputs), np.bool_)
+    inside = (taps >= 0) & (taps < inputs)
+    reads[np.nonzero(inside)[0], taps[inside]] = True
+    return reads
+
+
+def _owned(window: Window, inputs: int, outputs: int) -> tuple[float, NDArray[np.int64]]:
+    """How many inputs belong to one output, and the inputs that belong to one (or to `denominator` of them)."""
+    each = min(window.stride, window.extent) if window.denominator == window.dilation == 1 else 1
+    middle = (window.extent - each) // 2 * window.dilation - window.padding
+    owned = np.arange(outputs) * window.stride // window.denominator + middle
+    owned = (owned[:, None] + np.arange(each)).ravel()
+    found, times = np.unique(owned[(owned >= 0) & (owned < inputs)], return_counts=True)
+    if window.denominator > 1 and window.stride == 1:
+        return 1 / window.denominator, found[times == window.denominator]
+    return float(each), found

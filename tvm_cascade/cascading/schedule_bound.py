@@ -1,0 +1,281 @@
+"""A lower bound on the arena of every schedule that makes each pixel once, whatever its order, cuts, rings and addresses.
+
+It is that of a pebble game. A schedule makes the pixels of every tensor, one after the other; a pixel can be made when those
+that its windows cover exist, it takes its bytes until its last reader is made, and is never made again. An operator whose
+windows are not known makes its output at once. Kernels that sum up their input as it comes leave no pixels behind, and cost
+nothing here, as counters, scratch and alignment do not. The arena of a plan holds all live pixels at any time, so that no
+plan at 1.00x is smaller than the bound, by rows, by pixels or in stripes, and no better search can change that.
+
+A schedule passes through every count m = 0, 1, ... of pixels of each tensor. Let n[t] be the number of pixels of tensor t
+that are made at such a time. With the reader r of t, the last in the file's order, `boundaries` says for every set of
+pixels: n[t] >= needed(n[r]), and at least max(n[t] - completed(n[r]), between(n[r])) pixels of t are alive. These
+relations form a tree, from inputs to outputs, so that the least sum of live bytes with n[t] = m is found exactly, for
+all t and m together, by passing the least sums of subtrees up and down. The bound is the largest of them; every other
+relation only makes it larger. Before pixel m of t is made, the pixels that it reads are alive too.
+
+Where a tensor has several readers, r needs no less of it than through the others, which are needed by r themselves: a
+residual must be held until its branch has caught up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.boundaries import Boundary, Counts, boundary, read_whole
+from tvm_cascade.cascading.geometry import has_rows
+from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
+from tvm_cascade.search_monitor import cached, monitor
+
+_Bytes = NDArray[np.float64]  # by count of pixels; inf where a schedule never has that count
+
+_MOST_PIXELS = 1 << 22  # of all tensors together; larger networks are bounded by their operators, one at a time
+
+
+@cached(maxsize=64)
+def schedule_bound(graph: Graph, streamed: Iterable[int] = ()) -> int:
+    """Bytes that the arena of every schedule at 1.00x of `graph` needs; `streamed` inputs arrive row by row.
+
+    Raises `SearchStopped` where a limit strikes first.
+    """
+    return _Pebbles(graph, frozenset(streamed)).bound()
+
+
+@dataclass(slots=True)
+class _Edge:
+    """A tensor, and the reader that its live pixels are counted by."""
+
+    reader: int  # operator
+    counts: Boundary
+    needed: Counts  # pixels of the tensor, also through its other readers
+
+
+@dataclass(slots=True)
+class _Node:
+    """A tensor that owns memory, or a part of a join."""
+
+    pixels: int
+    pixel_bytes: float
+    resting: _Bytes  # by count: bytes that it holds by itself; inf where no schedule has that count
+    edge: _Edge | None = None
+    children: list[int] = field(default_factory=list)  # tensors whose reader makes this one
+    below: _Bytes = field(default_factory=lambda: np.zeros(0))  # least bytes of the tensors that lead to it, and of itself
+    above: _Bytes = field(default_factory=lambda: np.zeros(0))  # least bytes of all others, and of its live pixels
+
+
+class _Pebbles:
+    """The tree of one graph."""
+
+    def __init__(self, graph: Graph, streamed: frozenset[int]) -> None:
+        self.graph, self.streamed = graph, streamed
+        self.tables = AccessTables(graph, streamed)
+        self.maps = {t: self._map(t) for t in self._own()}
+        self.nodes = {t: self._node(graph.tensors[t]) for t in self._own() if graph.tensors[t].bytes}
+        self.order = sorted(self.nodes, key=self._made_by)
+        for t in self.order:
+            edge = self._edge(t)
+            if edge is not None:
+                self.nodes[t].edge = edge
+                self.nodes[self._writes(edge.reader)].children.append(t)
+
+    def bound(self) -> int:
+        """The largest, over all tensors and counts, of the least live bytes."""
+        for t in self.order:
+            monitor().check()
+            self._gather(t)
+        roots = [t for t in self.order if self.nodes[t].edge is None]
+        least = {t: float(self.nodes[t].below.min()) for t in roots}
+        most = 0.0
+        for t in reversed(self.order):
+            monitor().check()
+            node = self.nodes[t]
+            if node.edge is None:
+                node.above = np.full(node.pixels + 1, sum(least.values()) - least[t])
+            else:
+                node.above = self._seen_from(t, node.edge)
+            most = max(most, _largest(node.below + node.above), self._while_making(t))
+        return int(np.ceil(most - 1e-6))
+
+    def _own(self) -> list[int]:
+        """Tensors that own memory, and parts of joins; views have none."""
+        graph, parts = self.graph, self.tables.parts
+        views = {t for op in graph.ops if op.view and not op.part_offsets for t in op.outputs}
+        return [t for t, root in enumerate(self.tables.roots) if t not in views and (root.tensor == t or t in parts)]
+
+    def _made_by(self, tensor: int) -> int:
+        """The operator that makes it; graph inputs come first. Of a join that is the join, which follows its parts."""
+        maker = self.graph.producer[tensor]
+        return -1 if maker is None else maker
+
+    def _writes(self, op: int) -> int:
+        """The node that an operator makes."""
+        return self.graph.ops[op].outputs[0]
+
+    def _map(self, tensor: int) -> tuple[int, int]:
+        """The rows and columns that a node is counted in: as its readers see it where it is made at once."""
+        maker = self.graph.producer[tensor]
+        if maker is not None and self._by_pixels(self.graph.ops[maker]):
+            return _grid(self.graph.tensors[tensor])
+        size = self.graph.tensors[tensor].bytes
+        for op in self.graph.ops:
+            for t in op.inputs:
+                read = self.graph.tensors[t]
+                if not op.view and self.tables.roots[t].tensor == tensor and read.bytes == size and has_rows(self.graph, op.index):
+                    return _grid(read)
+        return _grid(self.graph.tensors[tensor])
+
+    def _node(self, tensor: Tensor) -> _Node:
+        rows, columns = self.maps[tensor.index]
+        pixels = rows * columns
+        resting = np.zeros(pixels + 1)
+        maker = self.graph.producer[tensor.index]
+        if maker is None and tensor.index not in self.streamed:
+            resting[:-1] = np.inf  # in memory from the start
+        elif maker is not None and not self._by_pixels(self.graph.ops[maker]):
+            resting[1:-1] = np.inf  # made at once
+        if tensor.index in self.tables.leaves and tensor.index not in self.tables.parts:
+            resting += np.arange(pixels + 1) * (tensor.bytes / pixels)
+        return _Node(pixels, tensor.bytes / pixels, resting)
+
+    def _by_pixels(self, op: Op) -> bool:
+        return bool(op.part_offsets) or has_rows(self.graph, op.index)
+
+    # -- the relations
+
+    def _edge(self, tensor: int) -> _Edge | None:
+        """The relation of a tensor to its last reader whose windows are known; None without one."""
+        readers, known = self._readers(tensor), dict[int, Boundary]()
+        for reader in readers:
+            counts = self._counts(tensor, reader)
+            if counts is not None and self._writes(reader) in self.nodes:
+                known[reader] = counts
+        if not known:
+            return None
+        last = max(known, key=lambda o: (known[o].pixels, o))
+        needed = known[last].needed
+        if known[last].pixels == self.nodes[tensor].pixels:
+            needed = self._needed_by_others(tensor, last, known, needed)
+        return _Edge(last, known[last], needed)
+
+    def _readers(self, tensor: int) -> list[int]:
+        """The operators that read a node, ascending; a part of a join is read by the join."""
+        if tensor in self.tables.parts:
+            return [op.index for op in self.graph.ops if op.part_offsets and tensor in op.inputs]
+        return [o for o in self.tables.readers[tensor] if not self.graph.ops[o].view]
+
+    def _counts(self, tensor: int, reader: int) -> Boundary | None:
+        """What a reader needs and completes of a node; None where that is not known."""
+        op, found = self.graph.ops[reader], None
+        if op.kernels.accumulator_bytes or (len(op.outputs) > 1 and self._by_pixels(op)):
+            return None
+        for i, t in enumerate(op.inputs):
+            if t == tensor or (self.tables.roots[t].tensor == tensor and tensor not in self.tables.parts):
+                found = self._of_input(tensor, op, i) if found is None else found  # of an input read twice, once
+                if found is None:
+                    return None
+        return found
+
+    def _of_input(self, tensor: int, op: Op, i: int) -> Boundary | None:
+        """`_counts` of one input, which is the node, a view of it or a part of it."""
+        read, node, out = self.graph.tensors[op.inputs[i]], self.graph.tensors[tensor], self.graph.tensors[op.outputs[0]]
+        if op.part_offsets:
+            apart = sum(self.graph.tensors[t].bytes for t in op.inputs) <= out.bytes  # parts that add up share bytes
+            same = apart and _grid(read) == _grid(out)
+            return boundary(IDENTITY, IDENTITY, _grid(read), _grid(out)) if same else None
+        rows = op.windows[i] if i < len(op.windows) else None
+        columns = op.columns[i] if i < len(op.columns) else None
+        pixels = self.nodes[out.index].pixels if out.index in self.nodes else 0
+        if rows is None or not self._by_pixels(op):
+            return read_whole(self.nodes[tensor].pixels, pixels) if read.bytes == node.bytes else None
+        if _grid(read) != self.maps[tensor] or _grid(out) != self.maps.get(out.index):
+            return None
+        columns = Window.whole(_grid(read)[1]) if columns is None else columns
+        return boundary(rows, columns, _grid(read), _grid(out))
+
+    def _needed_by_others(self, tensor: int, last: int, known: dict[int, Boundary], needed: Counts) -> Counts:
+        """Pixels that `last` needs of a tensor, also through operators between that read it."""
+        reach: dict[int, Counts] = {last: np.arange(self.nodes[self._writes(last)].pixels + 1)}
+        for o in range(last - 1, min(known) - 1, -1):
+            made = self._writes(o) if self.graph.ops[o].outputs else -1
+            for reader in self._readers(made) if made in self.nodes else ():
+                counts = self._counts(made, reader) if reader in reach else None
+                if counts is not None:
+                    through = counts.needed[reach[reader]]
+                    reach[o] = np.maximum(reach[o], through) if o in reach else through
+        for reader in known.keys() & reach.keys():
+            needed = np.maximum(needed, known[reader].needed[reach[reader]])
+        return needed
+
+    # -- the least sums
+
+    def _gather(self, tensor: int) -> None:
+        """`below` of a node, from its children."""
+        node = self.nodes[tensor]
+        node.below = node.resting + sum((self._least(t) for t in node.children), start=np.zeros(node.pixels + 1))
+
+    def _least(self, tensor: int, before: bool = False) -> _Bytes:
+        """The least bytes of a node's live pixels and of all that lead to it, by count of its reader's output.
+
+        With `before`, entry m - 1 is for the time before the reader makes its pixel m, which needs what it reads.
+        """
+        node = self.nodes[tensor]
+        assert node.edge is not None
+        counts, size = node.edge.counts, node.pixel_bytes
+        held = np.maximum(np.arange(node.pixels + 1) - (node.pixels - counts.pixels), 0) * size
+        if self._kept(tensor):
+            held = np.zeros(node.pixels + 1)
+        alone, together = _least_from(node.below), _least_from(node.below + held)
+        needed, completed, between = node.edge.needed, counts.completed, counts.between
+        if before:
+            needed, completed, between = needed[1:], completed[:-1], np.zeros(len(needed) - 1, np.int64)
+        if self._kept(tensor):
+            return alone[needed]
+        alive = np.maximum(between, np.minimum(needed, counts.pixels) - completed)
+        return np.maximum(together[needed] - size * completed, alone[needed] + size * alive)
+
+    def _kept(self, tensor: int) -> bool:
+        """Whether a node is an output of the graph: all its pixels stay, and `resting` counts them."""
+        return tensor in self.tables.leaves and tensor not in self.tables.parts
+
+    def _seen_from(self, tensor: int, edge: _Edge) -> _Bytes:
+        """`above` of a node with a reader, from that of what the reader makes."""
+        node, maker = self.nodes[tensor], self.nodes[self._writes(edge.reader)]
+        others = maker.above + maker.resting
+        others = others + sum((self._least(t) for t in maker.children if t != tensor), start=np.zeros(len(others)))
+        counts, size = edge.counts, node.pixel_bytes
+        allowed = np.searchsorted(edge.needed, np.arange(node.pixels + 1), side="right") - 1  # most that the reader has made
+        if self._kept(tensor):
+            return np.minimum.accumulate(others)[allowed]
+        alive = np.maximum(counts.between, np.minimum(edge.needed, counts.pixels) - counts.completed)
+        held = np.maximum(np.arange(node.pixels + 1) - (node.pixels - counts.pixels), 0) * size
+        together = np.minimum.accumulate(others - size * counts.completed)[allowed] + held
+        return np.maximum(together, np.minimum.accumulate(others + size * alive)[allowed])
+
+    def _while_making(self, tensor: int) -> float:
+        """The largest bytes just before a pixel of a node is made, when all that it reads is alive."""
+        node = self.nodes[tensor]
+        maker = self.graph.producer[tensor]
+        if maker is None or not node.children:
+            return 0.0
+        rest = node.above[:-1] + node.resting[:-1]
+        return _largest(rest + sum(self._least(t, before=True) for t in node.children))
+
+
+def _grid(tensor: Tensor) -> tuple[int, int]:
+    """Rows and columns of a tensor."""
+    return max(tensor.rows, 1), max(tensor.columns, 1)
+
+
+def _least_from(numbers: _Bytes) -> _Bytes:
+    """The least of each entry and all after it."""
+    return np.minimum.accumulate(numbers[::-1])[::-1]
+
+
+def _largest(numbers: _Bytes) -> float:
+    """The largest entry of those that a schedule can have."""
+    finite = numbers[np.isfinite(numbers)]
+    return float(finite.max()) if len(finite) else 0.0
