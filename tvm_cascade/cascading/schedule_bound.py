@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,6 @@ from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
 from tvm_cascade.search_monitor import cached, monitor
 
 _Bytes = NDArray[np.float64]  # by count of pixels; inf where a schedule never has that count
-
-_MOST_PIXELS = 1 << 22  # of all tensors together; larger networks are bounded by their operators, one at a time
 
 
 @cached(maxsize=64)
@@ -63,6 +62,7 @@ class _Node:
     resting: _Bytes  # by count: bytes that it holds by itself; inf where no schedule has that count
     edge: _Edge | None = None
     children: list[int] = field(default_factory=list)  # tensors whose reader makes this one
+    beside: dict[int, _Bytes] = field(default_factory=dict)  # by child: least bytes of the other children
     below: _Bytes = field(default_factory=lambda: np.zeros(0))  # least bytes of the tensors that lead to it, and of itself
     above: _Bytes = field(default_factory=lambda: np.zeros(0))  # least bytes of all others, and of its live pixels
 
@@ -73,6 +73,7 @@ class _Pebbles:
     def __init__(self, graph: Graph, streamed: frozenset[int]) -> None:
         self.graph, self.streamed = graph, streamed
         self.tables = AccessTables(graph, streamed)
+        self.joins = {t: op.index for op in graph.ops if op.part_offsets for t in op.inputs}
         self.maps = {t: self._map(t) for t in self._own()}
         self.nodes = {t: self._node(graph.tensors[t]) for t in self._own() if graph.tensors[t].bytes}
         self.order = sorted(self.nodes, key=self._made_by)
@@ -163,8 +164,8 @@ class _Pebbles:
 
     def _readers(self, tensor: int) -> list[int]:
         """The operators that read a node, ascending; a part of a join is read by the join."""
-        if tensor in self.tables.parts:
-            return [op.index for op in self.graph.ops if op.part_offsets and tensor in op.inputs]
+        if tensor in self.joins:
+            return [self.joins[tensor]]
         return [o for o in self.tables.readers[tensor] if not self.graph.ops[o].view]
 
     def _counts(self, tensor: int, reader: int) -> Boundary | None:
@@ -244,8 +245,9 @@ class _Pebbles:
     def _seen_from(self, tensor: int, edge: _Edge) -> _Bytes:
         """`above` of a node with a reader, from that of what the reader makes."""
         node, maker = self.nodes[tensor], self.nodes[self._writes(edge.reader)]
-        others = maker.above + maker.resting
-        others = others + sum((self._least(t) for t in maker.children if t != tensor), start=np.zeros(len(others)))
+        if tensor not in maker.beside:
+            maker.beside = self._beside(maker)
+        others = maker.above + maker.resting + maker.beside.pop(tensor)
         counts, size = edge.counts, node.pixel_bytes
         allowed = np.searchsorted(edge.needed, np.arange(node.pixels + 1), side="right") - 1  # most that the reader has made
         if self._kept(tensor):
@@ -254,6 +256,13 @@ class _Pebbles:
         held = np.maximum(np.arange(node.pixels + 1) - (node.pixels - counts.pixels), 0) * size
         together = np.minimum.accumulate(others - size * counts.completed)[allowed] + held
         return np.maximum(together, np.minimum.accumulate(others + size * alive)[allowed])
+
+    def _beside(self, maker: _Node) -> dict[int, _Bytes]:
+        """For each child of a node the least bytes of the others, by count of the node."""
+        own = [self._least(t) for t in maker.children]
+        none = np.zeros(maker.pixels + 1)
+        before, after = [none, *accumulate(own)], [none, *accumulate(reversed(own))][::-1]
+        return {t: before[k] + after[k + 1] for k, t in enumerate(maker.children)}
 
     def _while_making(self, tensor: int) -> float:
         """The largest bytes just before a pixel of a node is made, when all that it reads is alive."""
