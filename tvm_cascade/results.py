@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from tvm_cascade.cascading import Bounds, Plan
+from tvm_cascade.cascading import Bounds, Plan, bound_of
 from tvm_cascade.report.estimate import Estimate, frontier_table, total
 from tvm_cascade.report.frame import frame_text
 from tvm_cascade.report.layers import Layer, energy, layer_rows, layer_table, layers, milliseconds
@@ -105,8 +105,9 @@ class PlanResult:
             "peak_bytes": plan.peak,
             "macs": plan.macs,
             "baseline_macs": plan.baseline_macs,
-            "bound_bytes": plan.bound,
-            "gap_percent": None if does_twice(plan) else round(above(plan.peak, plan.bound), 2),
+            "bound_bytes": bound_of(plan),
+            "search_bound_bytes": plan.bound,
+            "gap_percent": None if does_twice(plan) else round(above(plan.peak, bound_of(plan)), 2),
             "limited": self.limited,
             "bounds": self._bounds(),
             "estimated": self.estimate.to_dict(),

@@ -44,7 +44,7 @@ def test_it_is_met() -> None:
     assert sum(schedule_bound(graph) == least_peak(graph) for graph in map(tiny_graph, range(30))) >= 12
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(24))
 def test_no_plan_is_smaller(seed: int) -> None:
     graph = random_graph(seed, largest=9)
     assert 0 < schedule_bound(graph) <= cascade(graph, PlanOptions(alignment=1)).peak
@@ -54,8 +54,8 @@ def test_joins_views_and_streams() -> None:
     b = Builder()
     x = b.input(16, 16, 4)
     graph = b.finish(b.dense(b.flatten(b.global_pool(b.conv(x, 8, 3, 2))), 2))
-    assert schedule_bound(graph, (x,)) < schedule_bound(graph) <= cascade(graph).peak
-    assert schedule_bound(graph, (x,)) <= cascade(graph, PlanOptions(stream_input=True)).peak
+    assert schedule_bound(graph, frozenset({x})) < schedule_bound(graph) <= cascade(graph).peak
+    assert schedule_bound(graph, frozenset({x})) <= cascade(graph, PlanOptions(stream_input=True)).peak
 
 
 def test_a_chain_of_convolutions_needs_its_rings() -> None:

@@ -17,6 +17,7 @@ from tvm_cascade.cascading.planner import (
     layerwise,
     plan_graph,
 )
+from tvm_cascade.cascading.schedule_bound import bound_of, schedule_bound
 from tvm_cascade.cascading.search_cache import forget_searches
 from tvm_cascade.cascading.validate import Replay, validate
 
@@ -29,6 +30,7 @@ __all__ = [
     "Segment",
     "Storage",
     "baseline_peak",
+    "bound_of",
     "bounds",
     "cascade",
     "forget_searches",
@@ -36,5 +38,6 @@ __all__ = [
     "layerwise",
     "offsets_of",
     "plan_graph",
+    "schedule_bound",
     "validate",
 ]

@@ -19,8 +19,8 @@ residual must be held until its branch has caught up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -29,19 +29,23 @@ from numpy.typing import NDArray
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.boundaries import Boundary, Counts, boundary, read_whole
 from tvm_cascade.cascading.geometry import has_rows
+from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
-from tvm_cascade.search_monitor import cached, monitor
 
 _Bytes = NDArray[np.float64]  # by count of pixels; inf where a schedule never has that count
 
 
-@cached(maxsize=64)
-def schedule_bound(graph: Graph, streamed: Iterable[int] = ()) -> int:
-    """Bytes that the arena of every schedule at 1.00x of `graph` needs; `streamed` inputs arrive row by row.
+def bound_of(plan: Plan) -> int:
+    """`schedule_bound` of what was planned; of a plan that does work twice the least bytes of the forms searched."""
+    if plan.macs > plan.baseline_macs:
+        return plan.bound
+    return schedule_bound(plan.graph, frozenset(t for segment in plan.segments for t in segment.streamed))
 
-    Raises `SearchStopped` where a limit strikes first.
-    """
-    return _Pebbles(graph, frozenset(streamed)).bound()
+
+@lru_cache(maxsize=64)
+def schedule_bound(graph: Graph, streamed: frozenset[int] = frozenset()) -> int:
+    """Bytes that the arena of every schedule at 1.00x of `graph` needs; `streamed` inputs arrive row by row."""
+    return _Pebbles(graph, streamed).bound()
 
 
 @dataclass(slots=True)
@@ -63,7 +67,9 @@ class _Node:
     edge: _Edge | None = None
     children: list[int] = field(default_factory=list)  # tensors whose reader makes this one
     beside: dict[int, _Bytes] = field(default_factory=dict)  # by child: least bytes of the other children
-    below: _Bytes = field(default_factory=lambda: np.zeros(0))  # least bytes of the tensors that lead to it, and of itself
+    below: _Bytes = field(
+        default_factory=lambda: np.zeros(0)
+    )  # least bytes of the tensors that lead to it, and of itself
     above: _Bytes = field(default_factory=lambda: np.zeros(0))  # least bytes of all others, and of its live pixels
 
 
@@ -73,7 +79,10 @@ class _Pebbles:
     def __init__(self, graph: Graph, streamed: frozenset[int]) -> None:
         self.graph, self.streamed = graph, streamed
         self.tables = AccessTables(graph, streamed)
-        self.joins = {t: op.index for op in graph.ops if op.part_offsets for t in op.inputs}
+        size = self.tables.tensor_bytes
+        joins = [op for op in graph.ops if op.part_offsets]  # parts that are added up share bytes
+        self.apart = {op.index for op in joins if sum(size[t] for t in op.inputs) <= size[op.outputs[0]]}
+        self.joins = {t: op.index for op in joins for t in op.inputs}
         self.maps = {t: self._map(t) for t in self._own()}
         self.nodes = {t: self._node(graph.tensors[t]) for t in self._own() if graph.tensors[t].bytes}
         self.order = sorted(self.nodes, key=self._made_by)
@@ -86,13 +95,11 @@ class _Pebbles:
     def bound(self) -> int:
         """The largest, over all tensors and counts, of the least live bytes."""
         for t in self.order:
-            monitor().check()
             self._gather(t)
         roots = [t for t in self.order if self.nodes[t].edge is None]
         least = {t: float(self.nodes[t].below.min()) for t in roots}
         most = 0.0
         for t in reversed(self.order):
-            monitor().check()
             node = self.nodes[t]
             if node.edge is None:
                 node.above = np.full(node.pixels + 1, sum(least.values()) - least[t])
@@ -125,7 +132,12 @@ class _Pebbles:
         for op in self.graph.ops:
             for t in op.inputs:
                 read = self.graph.tensors[t]
-                if not op.view and self.tables.roots[t].tensor == tensor and read.bytes == size and has_rows(self.graph, op.index):
+                if (
+                    not op.view
+                    and self.tables.roots[t].tensor == tensor
+                    and read.bytes == size
+                    and has_rows(self.graph, op.index)
+                ):
                     return _grid(read)
         return _grid(self.graph.tensors[tensor])
 
@@ -182,10 +194,13 @@ class _Pebbles:
 
     def _of_input(self, tensor: int, op: Op, i: int) -> Boundary | None:
         """`_counts` of one input, which is the node, a view of it or a part of it."""
-        read, node, out = self.graph.tensors[op.inputs[i]], self.graph.tensors[tensor], self.graph.tensors[op.outputs[0]]
+        read, node, out = (
+            self.graph.tensors[op.inputs[i]],
+            self.graph.tensors[tensor],
+            self.graph.tensors[op.outputs[0]],
+        )
         if op.part_offsets:
-            apart = sum(self.graph.tensors[t].bytes for t in op.inputs) <= out.bytes  # parts that add up share bytes
-            same = apart and _grid(read) == _grid(out)
+            same = op.index in self.apart and _grid(read) == _grid(out)
             return boundary(IDENTITY, IDENTITY, _grid(read), _grid(out)) if same else None
         rows = op.windows[i] if i < len(op.windows) else None
         columns = op.columns[i] if i < len(op.columns) else None
@@ -249,7 +264,9 @@ class _Pebbles:
             maker.beside = self._beside(maker)
         others = maker.above + maker.resting + maker.beside.pop(tensor)
         counts, size = edge.counts, node.pixel_bytes
-        allowed = np.searchsorted(edge.needed, np.arange(node.pixels + 1), side="right") - 1  # most that the reader has made
+        allowed = (
+            np.searchsorted(edge.needed, np.arange(node.pixels + 1), side="right") - 1
+        )  # most that the reader has made
         if self._kept(tensor):
             return np.minimum.accumulate(others)[allowed]
         alive = np.maximum(counts.between, np.minimum(edge.needed, counts.pixels) - counts.completed)

@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tvm_cascade.cascading import Bounds, Plan
+from tvm_cascade.cascading import Bounds, Plan, bound_of
 from tvm_cascade.checks import PAGES
 from tvm_cascade.errors import UsageError
 from tvm_cascade.messages import printable_lines
@@ -92,7 +92,8 @@ def _cards(report: ReportData) -> Iterator[Card]:
     else:
         least = smallest_of(plan, report.frontier)
         what = "the arena" if least == plan.peak else f"the smallest plan found ({least:,})"
-        yield Card("Lower bound", f"{plan.bound:,}", "bytes", f"{what} lies {above(least, plan.bound):.1f} % above")
+        told = f"{what} lies {above(least, plan.bound):.1f} % above; of any schedule {bound_of(plan):,}"
+        yield Card("Lower bound", f"{plan.bound:,}", "bytes", told)
     factor = plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
     yield Card("Multiply-accumulates", f"{plan.macs:,}", "", f"{factor:.2f} times the network's")
     own = total(report.operators)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tvm_cascade.cascading import Bounds, Plan, Storage
+from tvm_cascade.cascading import Bounds, Plan, Storage, bound_of
 from tvm_cascade.schema.plan import Block, KeptState, Memory
 from tvm_cascade.sizes import bytes_and_unit
 
@@ -158,12 +158,14 @@ def summary(plan: Plan, bounds: Bounds | None = None, frontier: Iterable[tuple[i
     least = smallest_of(plan, frontier)
     what = "the arena lies" if least == plan.peak else f"the smallest plan found, of {least} bytes, lies"
     twice, gap = does_twice(plan), f"{what} {above(least, plan.bound):.1f} % above"
+    every = bound_of(plan)
     lines = [
         f"arena           {bytes_and_unit(plan.peak)}, everything counted",
         f"layer by layer  {bytes_and_unit(plan.baseline_peak)}, {gain:.2f}x the arena",
         f"lower bound     none is proven where work is done twice; least of the forms searched {plan.bound} bytes ({gap})"
         if twice
-        else f"lower bound     {plan.bound} bytes ({gap})",
+        else f"lower bound     {plan.bound} bytes of the search space ({gap}), "
+        f"{every} of any schedule ({above(least, every):.1f} %)",
     ]
     if bounds is not None:
         by_name = {"rows": bounds.rows, "pixels": bounds.pixels}

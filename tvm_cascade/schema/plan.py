@@ -171,7 +171,11 @@ class Plan(_Sometimes):
     macs: Annotated[Count, "Multiply-accumulates that the plan executes"]
     baseline_macs: Annotated[Count, "Multiply-accumulates of the network"]
     bound_bytes: Annotated[
-        Bytes, "Proven lower bound of the arena; where work is done twice, the least of the forms searched"
+        Bytes,
+        "Proven: no schedule that makes every pixel once needs less; where work is done twice, `search_bound_bytes`",
+    ]
+    search_bound_bytes: Annotated[
+        Bytes, "Proven: no plan of the search space has a smaller arena; where work is done twice, the least searched"
     ]
     gap_percent: Annotated[Percent | None, "The arena above `bound_bytes`; null where work is done twice"]
     limited: Annotated[bool, "Whether a limit ended a search: more time may give a smaller arena"]

@@ -11,7 +11,7 @@ Pixel = tuple[int, int, int]  # tensor, row, column
 
 
 def least_peak(graph: Graph) -> int:
-    """Bytes. Every operator must have windows; the pixels of all tensors but inputs must be few, since their subsets are tried."""
+    """Bytes. All windows must be known, and the pixels that are made few: every subset of them is tried."""
     made: list[Pixel] = [p for op in graph.ops for p in _pixels(graph, op.outputs[0])]
     number = {p: 1 << k for k, p in enumerate(made)}
     reads = {p: _read(graph, op, p) for op in graph.ops for p in _pixels(graph, op.outputs[0])}
