@@ -3,19 +3,22 @@
 A network with states is a pure function: its last parameters are the states as a call finds them, its last results the
 states as it leaves them, pair by pair; the attribute `STATES_ATTR` of the function says how many. `with_states` ends each
 pair with an operator that copies the result into the bytes of the parameter (`Op.target`), as soon as all that read the
-state have run. So a state takes one block that lives from the first operator to the last (rfc/0016).
+state have run. So a state takes one block that lives from the first operator to the last (rfc/0016). Rows that move up in a
+state, and new ones behind them, are written by one pass over its bytes, and nowhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
-from tvm_cascade.graph import Tensor
+from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.passes.relax_ops import Call, Source, copy_func
 from tvm_cascade.passes.views import view_offsets
-from tvm_cascade.schedules.tir import PrimFunc, te
+from tvm_cascade.schedules.kernels.spec import Attributes, read_attributes, with_spec
+from tvm_cascade.schedules.tir import PrimFunc, te, tirx
 
 STATES_ATTR = "cascade_states"  # of a Relax function: how many of its last parameters and results are states
 ASSIGN = "assign_state"  # kind of the operator that writes a state
@@ -31,28 +34,63 @@ def with_states(source: Source, count: int) -> Source:
     """`source` whose last `count` results are written into the last `count` inputs, from where the next call reads them."""
     if not count:
         return source
-    made = _Assigned(source)
     inputs, values = source.inputs[-count:], source.outputs[-count:]
+    made = _Assigned(source, inputs)
     own = [made.apart(t, inputs) for t in source.outputs[:-count]]
+    made.given_out = {made.root(t)[0] for t in own}
     kept = [made.apart(t, inputs) for t in values]
     states = tuple(made.assign(value, state) for value, state in zip(kept, inputs, strict=True))
-    return Source(tuple(made.tensors), tuple(made.calls), source.inputs, (*own, *states))
+    return _without_unused(Source(tuple(made.tensors), tuple(made.calls), source.inputs, (*own, *states)))
+
+
+def _without_unused(source: Source) -> Source:
+    """The same without tensors that nobody writes, the others renumbered."""
+    written = {*source.inputs, *(t for c in source.calls for t in c.outputs)}
+    kept = [t for t in source.tensors if t.index in written]
+    number = {t.index: k for k, t in enumerate(kept)}
+
+    def renamed(tensors: Sequence[int]) -> tuple[int, ...]:
+        return tuple(number[t] for t in tensors)
+
+    calls = tuple(replace(c, inputs=renamed(c.inputs), outputs=renamed(c.outputs)) for c in source.calls)
+    tensors = tuple(replace(t, index=k) for k, t in enumerate(kept))
+    return Source(tensors, calls, renamed(source.inputs), renamed(source.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Elements of a tensor that go to a state one behind the other."""
+
+    tensor: int
+    start: int
+    count: int
 
 
 class _Assigned:
     """The calls of a source, to which copies and assignments are added."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, states: Sequence[int]) -> None:
         self.tensors, self.calls = list(source.tensors), list(source.calls)
-        self.viewed: dict[int, int] = {}  # the tensor in whose bytes a view lies
+        self.states = frozenset(states)
+        self.given_out: set[int] = set()  # tensors in whose bytes the network's own outputs lie
+        self.viewed: dict[
+            int, tuple[int, int]
+        ] = {}  # of a view: the tensor in whose bytes it lies, and its first element
         for call in source.calls:
-            if not (call.constants or call.must_copy) and view_offsets(call.func, len(call.inputs)) is not None:
-                self.viewed |= dict.fromkeys(call.outputs, call.inputs[0])
+            offsets = None if call.constants or call.must_copy else view_offsets(call.func, len(call.inputs))
+            for tensor, offset in zip(call.outputs, offsets or (), strict=False):
+                self.viewed[tensor] = call.inputs[0], offset
+
+    def root(self, tensor: int) -> tuple[int, int]:
+        """The tensor in whose bytes a tensor lies, and its first element there."""
+        start = 0
+        while tensor in self.viewed:
+            tensor, offset = self.viewed[tensor]
+            start += offset
+        return tensor, start
 
     def _root(self, tensor: int) -> int:
-        while tensor in self.viewed:
-            tensor = self.viewed[tensor]
-        return tensor
+        return self.root(tensor)[0]
 
     def apart(self, tensor: int, states: Sequence[int]) -> int:
         """`tensor`, or a copy of it where it lies in the bytes of a state, which are about to be overwritten."""
@@ -65,14 +103,64 @@ class _Assigned:
         return copied
 
     def assign(self, value: int, state: int) -> int:
-        """The tensor of `state` after a call that leaves `value` in it."""
+        """The tensor of `state` after a call that leaves `value` in it.
+
+        A value that a concatenation makes, of what the state held further down and of other tensors, is made in the state's
+        bytes, and whoever reads it reads it there.
+        """
         like = self.tensors[state]
         name = f"{like.name}_next"
         after = self._tensor(name, like)
-        call = Call(name, ASSIGN, _assignment(like), (value, state), (), (after,), must_copy=True, target=1)
+        runs = self._moved(value, state)
+        if runs is None:
+            runs = [_Run(value, 0, prod(like.shape))]
+        else:
+            self._forget(value, state, after)
+        given = tuple(dict.fromkeys(r.tensor for r in runs if r.tensor != state))
+        func = _assignment([self.tensors[t] for t in given], like, [((*given, state).index(r.tensor), r) for r in runs])
+        call = Call(name, ASSIGN, func, (*given, state), (), (after,), must_copy=True, target=len(given))
         readers = [k for k, c in enumerate(self.calls) if any(self._root(t) == state for t in c.inputs)]
-        self.calls.insert(max(self._after([value]), *(k + 1 for k in readers), 0), call)
+        self.calls.insert(max(self._after(given), *(k + 1 for k in readers), 0), call)
         return after
+
+    def _moved(self, value: int, state: int) -> list[_Run] | None:
+        """What `value` concatenates, where it is made of what the state held further down and of tensors apart from all
+        states, and nobody reads the state after the first that reads `value`; else None."""
+        makers = [k for k, c in enumerate(self.calls) if value in c.outputs]
+        if not makers or value in self.given_out or not _joins(self.calls[makers[0]], self.tensors):
+            return None
+        runs: list[_Run] = []
+        for part in self.calls[makers[0]].inputs:
+            root, start = self.root(part)
+            own = root == state
+            if (root in self.states and not own) or (own and start < sum(r.count for r in runs)):
+                return None
+            runs.append(_Run(*((state, start) if own else (part, 0)), prod(self.tensors[part].shape)))
+        feeding = self._feeding(makers[0], state)
+        others = [
+            k for k, c in enumerate(self.calls) if k not in feeding and any(self._root(t) == state for t in c.inputs)
+        ]
+        readers = [k for k, c in enumerate(self.calls) if any(self._root(t) == value for t in c.inputs)]
+        late = max(others, default=-1) > min(readers, default=len(self.calls))
+        return None if late or all(r.tensor != state for r in runs) else runs
+
+    def _feeding(self, maker: int, state: int) -> set[int]:
+        """The call that makes a state's value, and the views of the state that nobody else reads."""
+        found = {maker}
+        for k in reversed(range(maker)):
+            made = self.calls[k].outputs
+            readers = {i for i, c in enumerate(self.calls) if set(made) & set(c.inputs)}
+            if all(t in self.viewed and self._root(t) == state for t in made) and readers <= found:
+                found.add(k)
+        return found
+
+    def _forget(self, value: int, state: int, after: int) -> None:
+        """Take `value` out: what reads it reads `after`."""
+        maker = next(k for k, c in enumerate(self.calls) if value in c.outputs)
+        gone = self._feeding(maker, state)
+        calls = [c for k, c in enumerate(self.calls) if k not in gone]
+        self.calls = [replace(c, inputs=tuple(after if t == value else t for t in c.inputs)) for c in calls]
+        self.viewed = {t: (after if source == value else source, at) for t, (source, at) in self.viewed.items()}
 
     def _after(self, tensors: Sequence[int]) -> int:
         """The first place behind the calls that write `tensors`."""
@@ -83,8 +171,44 @@ class _Assigned:
         return len(self.tensors) - 1
 
 
-def _assignment(state: Tensor) -> PrimFunc:
-    """A PrimFunc of (value, state, output) that copies the value; the output lies in the bytes of the state."""
-    value, before = (te.placeholder(state.shape, state.dtype, name=name) for name in ("value", "state"))
-    copied = te.compute(state.shape, lambda *i: value(*i), "after")
-    return te.create_prim_func([value, before, copied], index_dtype_override="int32")
+def _joins(call: Call, tensors: Sequence[Tensor]) -> bool:
+    """Whether a call writes its inputs one behind the other and changes none."""
+    given = read_attributes(call.func)
+    if call.kind != "concat" or call.constants or set(given.table_of_input or (-1,)) != {-1} or given.axis is None:
+        return False
+    return prod(tensors[call.outputs[0]].shape[: given.axis]) == 1
+
+
+def _assignment(given: Sequence[Tensor], state: Tensor, runs: Sequence[tuple[int, _Run]]) -> PrimFunc:
+    """A PrimFunc of (given..., state, output) whose output, in the bytes of the state, is the runs one behind the other.
+
+    A run is the number of the tensor that it comes from, the state being the last, and where it lies there.
+    """
+    tensors = [te.placeholder(t.shape, t.dtype, name=f"value{k}") for k, t in enumerate((*given, state))]
+
+    def element(*index: Any) -> Any:
+        if len(runs) == 1:
+            return tensors[0](*index)
+        at: Any = tirx.const(0, "int32")
+        for i, extent in zip(index, state.shape, strict=True):
+            at = at * extent + i
+        made, end = None, prod(state.shape)
+        for number, run in reversed(runs):
+            first = end - run.count
+            value = _element(tensors[number], at - first + run.start)
+            made = value if made is None else tirx.if_then_else(at >= end, made, value)
+            end = first
+        return made
+
+    after = te.compute(state.shape, element, "after")
+    func = te.create_prim_func([*tensors, after], index_dtype_override="int32")
+    item = ITEM_BYTES[state.dtype]
+    told = [n for number, run in runs for n in (number, run.start * item, run.count * item)]
+    return with_spec(func, ASSIGN, len(tensors), Attributes(runs=tuple(told)))
+
+
+def _element(tensor: Any, at: Any) -> Any:
+    """Element `at` of a tensor, counted through all its axes."""
+    shape = [int(d) for d in tensor.shape]
+    strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
+    return tensor(*(tirx.floormod(tirx.floordiv(at, s), d) for s, d in zip(strides, shape, strict=True)))

@@ -109,10 +109,9 @@ class _Writer:
         own = self._own(tensor)
         parts = list(zip(own.computed, computed, strict=True))
         if own.state_rows:
-            size = own.kept[1] - own.kept[0]
-            state = states[tensor]
-            first = state if own.period == 1 else self._slice(tensor, state, (0, size))
-            parts.append((own.kept, first))
+            at = 0 if own.period > 1 else own.entering[0] - own.held[0]
+            place = (at, at + own.kept[1] - own.kept[0])
+            parts.append((own.kept, self._slice(tensor, states[tensor], place)))
         runs: list[tuple[Rows, list[Value]]] = []
         for rows, value in sorted(parts, key=lambda p: p[0]):
             if runs and runs[-1][0][1] == rows[0]:
@@ -181,8 +180,8 @@ class _Writer:
     def _state_after(self, tensor: int, state: Value) -> Value:
         """The state as the frame leaves it: without the rows of the frame a period ago, with those of this one."""
         own = self._own(tensor)
-        new = self._found(tensor, own.entering)
         if own.period == 1:
-            return new
+            return self._found(tensor, own.held)
+        new = self._found(tensor, own.entering)
         size = own.kept[1] - own.kept[0]
         return self._joined(tensor, [self._slice(tensor, state, (size, own.state_rows)), new])

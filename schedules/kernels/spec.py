@@ -65,6 +65,7 @@ class Attributes:
     axis: int | None = None
     axes: tuple[int, ...] | None = None
     begin: tuple[int, ...] | None = None
+    runs: tuple[int, ...] | None = None  # of a state's new value, one behind the other: input, its first byte, bytes
     pad_width: tuple[int, ...] | None = None  # before and after, axis by axis
     value: int | None = None  # stored value of padding
     mode: str | None = None

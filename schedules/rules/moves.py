@@ -1,4 +1,4 @@
-"""Row kernels of operators that only copy data: concatenations, padding and slices along columns or channels.
+"""Kernels of operators that only copy data: rows of concatenations, padding and slices along columns or channels, and states.
 
 A row of the output is a sequence of runs, each contiguous in one input or filled with one value. Where all runs are
 aligned to words, the kernel copies words (on MVE up to sixteen bytes at a time); elsewhere the generic kernel, which
@@ -163,6 +163,8 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 
     There are none where runs are not aligned to words.
     """
+    if spec.kind == "assign_state":
+        return _states(spec, target)
     move = read_move(spec)
     if move is None or _unit(move, False) < 4:
         return []
@@ -170,3 +172,37 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     forms = [("vectors", True)] if target.vectors else []
     forms.append(("words", False))
     return [Variant(name, lambda move=move, v=v: _Mover(move, rows, _unit(move, v)).build()) for name, v in forms]
+
+
+def _states(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
+    """Variants of the operator that writes a state (`passes.states`), from the first byte to the last."""
+    given = spec.attributes.runs or ()
+    runs = [Run(*given[k : k + 3]) for k in range(0, len(given), 3)]
+    unit = gcd(*(v for r in runs for v in (r.start, r.bytes)), 16)
+    if unit < 4 or spec.output.dtype not in _BYTES:
+        return []
+    forms = [("vectors", unit)] if target.vectors and unit > 4 else []
+    return [Variant(name, lambda u=u: _state_kernel(spec, runs, u)) for name, u in (*forms, ("words", 4))]
+
+
+def _state_kernel(spec: OperatorSpec, runs: list[Run], unit: int) -> RowKernel:
+    """A kernel that writes a state's new value by units of so many bytes. What it reads of the old value, which the last input
+    and the output both are, it reads before it writes there: no run comes from further up than it goes."""
+    k = KernelBuilder([t.dtype for t in spec.inputs], (), [spec.output.dtype])
+    item, each = ("int32", 4) if unit == 4 else ("int8", 1)
+    hop, state = unit // each, len(spec.inputs) - 1
+    out = k.view(k.outputs[0], item, "outs")
+    views = [out if i == state else k.view(x[0], item, "xs") for i, x in enumerate(k.inputs)]
+
+    def emit() -> None:
+        at = 0
+        for run in runs:
+            count = run.bytes // unit
+            step = best_step(count, _STEP)
+            for i in k.unrolled(count // step, step):
+                to, source = i * hop + at // each, i * hop + run.start // each
+                value = views[run.source][source] if unit == 4 else vector(views[run.source], source, unit)
+                put(k, out, to, value, unit) if unit > 4 else k.store(out, to, value)
+            at += run.bytes
+
+    return k.kernel(emit)

@@ -27,6 +27,7 @@ RULE_SETS: Mapping[str, RuleSet] = {
     "softmax": softmax.variants,
 }
 GENERIC = "generic"  # name of the variant that is the generic kernel
+_WHOLE = ("assign_state",)  # kinds whose kernels compute everything in one call, whatever rows are
 
 
 def variants_of(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
@@ -68,6 +69,6 @@ def select(computed: Computation, tensors: Sequence[Tensor], target: KernelTarge
     `tensors` are its inputs and outputs.
     """
     chosen = target.choice(shape_key(computed.spec)) if target.choices else None
-    served = computed.has_plain_rows(tensors) and chosen != GENERIC
+    served = (computed.spec.kind in _WHOLE or computed.has_plain_rows(tensors)) and chosen != GENERIC
     kernel = first_rule(computed.spec, target) if served else None
     return computed.kernel if kernel is None else replace(kernel, whole=computed.access.whole)

@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import relax as _relax
 
 from tvm_cascade.errors import GraphError, UsageError
+from tvm_cascade.passes.extract_graph import extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers
 from tvm_cascade.passes.sliding.incremental import Incremental, frame_module
 from tvm_cascade.testing.builder import Net
@@ -103,6 +104,14 @@ def test_frames_are_whole_windows(build: Callable[[Net], Any], dtype: str, hop: 
 
 def test_thousands_of_frames() -> None:
     compare(module(causal, "int8"), 1, 3000, "int8")
+
+
+def test_rows_move_up_in_their_states() -> None:
+    """One operator a state writes it in place, and whoever reads the rows reads them there: no tensor beside holds them."""
+    graph = extract_order_graph(lower_integers(frame_module(module(causal, "int8"), 1).mod))
+    kinds = [op.kind for op in graph.ops]
+    assert kinds.count("assign_state") == len(graph.states) == 3 and "concat" not in kinds
+    assert all(graph.consumers[after] for _, after in graph.states)
 
 
 def test_the_pass_leaves_its_module_and_says_how_many_states_there_are() -> None:

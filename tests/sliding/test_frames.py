@@ -76,13 +76,7 @@ def test_a_plan_that_keeps_the_wrong_rows_is_found() -> None:
 def test_valid_convolutions_compute_the_new_row_alone() -> None:
     plan = plan_frame(chain(64, Window(3), Window(3, dilation=2), IDENTITY, None), 1)
     assert [p and p.rows for p in plan.series] == [1, 1, 1, 1, 1]
-    assert [p and p.state_rows for p in plan.series] == [
-        2,
-        4,
-        0,
-        57,
-        0,
-    ]  # what windows reach back; all that the mean reads
+    assert [p and p.state_rows for p in plan.series] == [3, 5, 0, 58, 0]  # what windows read, and the mean
     assert plan.macs == plan.least_macs == 10 * (3 + 3 + 1 + 1) and plan.whole_macs == 10 * (3 * 62 + 3 * 58 + 58 + 1)
 
 

@@ -28,9 +28,17 @@ class SeriesPlan:
     shift: int = 0  # rows that they were further down there
 
     @property
+    def held(self) -> Rows:
+        """The rows of a frame that the state holds: those kept, and where they move every frame those computed next to them,
+        so that readers find all of them in the state."""
+        if self.period > 1 or not _some(self.kept):
+            return self.kept
+        return next(r for r in merged([self.kept, *self.computed]) if r[0] <= self.kept[0] < r[1])
+
+    @property
     def state_rows(self) -> int:
-        """Rows of the state: those kept for each frame of the period."""
-        return self.period * (self.kept[1] - self.kept[0])
+        """Rows of the state: those held of each frame of the period."""
+        return self.period * (self.held[1] - self.held[0])
 
     @property
     def entering(self) -> Rows:

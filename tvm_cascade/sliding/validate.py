@@ -67,7 +67,8 @@ def _frame(
         own = plan.series[tensor]
         if own is None:
             continue
-        have = dict(zip(range(*own.kept), state.get(tensor, []), strict=False))
+        first = 0 if own.period > 1 else own.entering[0] - own.held[0]  # where the frame before left the rows kept
+        have = dict(zip(range(*own.kept), state.get(tensor, [])[first:], strict=False))
         wanted = [r for part in own.computed for r in range(*part)]
         if step is None:
             have |= dict(zip(wanted, new, strict=True))
@@ -75,8 +76,9 @@ def _frame(
             have |= _rows_of(network, step, symbols, values, wanted)
         values[tensor] = have
         if own.state_rows:
-            kept = own.kept[1] - own.kept[0]
-            after[tensor] = [*state[tensor][kept:], *(have[r] for r in range(*own.entering))]
+            older = own.kept[1] - own.kept[0] if own.period > 1 else own.state_rows
+            left = own.entering if own.period > 1 else own.held
+            after[tensor] = [*state[tensor][older:], *(have[r] for r in range(*left))]
     return values, after
 
 
