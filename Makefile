@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench lint docs docs-links fuzz tools clean
+.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench keras lint docs docs-links fuzz tools clean
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -44,7 +44,13 @@ packages: $(STAMP)
 test-packages: packages tools
 	$(BIN)/python -m pytest tests/micro/test_packages.py
 
-bench: $(STAMP) tools
+# TensorFlow, whose converter writes Keras networks for `make bench`, in an environment of its own; none where it cannot be had
+KERAS := $(VENV)-tensorflow/bin/python
+keras: $(STAMP)
+	-test -e $(KERAS) || { $(PYTHON) -m venv $(VENV)-tensorflow && $(KERAS) -m pip install -q --disable-pip-version-check tensorflow-cpu; }
+	TVM_CASCADE_TENSORFLOW=$(KERAS) $(BIN)/python benchmarks/keras_networks.py
+
+bench: $(STAMP) tools keras
 	$(BIN)/python benchmarks/run_all.py
 
 # .pt2 files take part after `make torch`
@@ -79,4 +85,4 @@ tools:
 	@sh tools/debian.sh
 
 clean:
-	rm -rf $(VENV) build demo-out *.egg-info docs/tutorials docs/rfc docs/benchmarks docs/contributing.md docs/changelog.md
+	rm -rf $(VENV) $(VENV)-tensorflow build demo-out *.egg-info docs/tutorials docs/rfc docs/benchmarks docs/contributing.md docs/changelog.md

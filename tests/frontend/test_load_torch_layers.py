@@ -111,6 +111,12 @@ _GATHERS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[int, ...]]] 
     "an RNN": (lambda net, x: net.r(x, x[:1, :, :6]), {"r": torch.nn.RNN(8, 6)}, (5, 2, 8)),
     "an RNN of relu": (lambda net, x: net.r(x), {"r": torch.nn.RNN(8, 6, nonlinearity="relu")}, (5, 2, 8)),
     "last step of a GRU": (lambda net, x: net.r(x)[0][-1], {"r": torch.nn.GRU(8, 16)}, (5, 1, 8)),
+    "a layer of a transformer": (
+        lambda net, x: net.r(x),
+        {"r": torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval()},
+        (1, 5, 8),
+    ),
+    "attention with its weights": (lambda net, x: net.r(x, x, x), {"r": torch.nn.MultiheadAttention(8, 2)}, (5, 1, 8)),
 }
 
 
