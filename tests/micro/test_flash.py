@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tvm_cascade.cores import get_core
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
-from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.board import FlashTool, load_board
 from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.flash import choose_tool, flash_folder, flash_image
 from tvm_cascade.micro.image import Image
@@ -80,6 +81,9 @@ def test_first_installed_tool_that_knows_the_board(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", "")
     with pytest.raises(MissingToolError, match="pyocd or openocd or st-flash is not installed: pip install pyocd"):
         choose_tool(DISCOVERY)
+    others = replace(DISCOVERY, flash_tool=FlashTool(openocd=("board.cfg",), stflash=True))
+    with pytest.raises(MissingToolError, match="openocd or st-flash is not installed: apt-get install openocd"):
+        choose_tool(others)
     install(tmp_path, monkeypatch, "st-flash")
     assert choose_tool(DISCOVERY) == "st-flash"
     install(tmp_path, monkeypatch, "openocd")

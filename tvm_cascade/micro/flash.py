@@ -16,7 +16,11 @@ from tvm_cascade.micro.image import Image, read_image
 from tvm_cascade.micro.toolchain import build_image, find_tool, run_tool
 
 TOOLS = ("pyocd", "openocd", "st-flash")  # in order of preference
-_REMEDY = "pip install pyocd, or apt-get install openocd, or apt-get install stlink-tools (Debian, Ubuntu)"
+_REMEDIES = {
+    "pyocd": "pip install pyocd",
+    "openocd": "apt-get install openocd (Debian, Ubuntu)",
+    "st-flash": "apt-get install stlink-tools (Debian, Ubuntu)",
+}
 _TIMEOUT_S = 300.0
 _LISTS = {"pyocd": "pyocd list", "openocd": "lsusb -v", "st-flash": "st-info --probe"}  # list the debug probes
 _PROBE = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*\Z")
@@ -134,7 +138,7 @@ def choose_tool(board: Board, tool: str | None = None) -> str:
     for name in wanted:
         if shutil.which(name) is not None:
             return name
-    raise MissingToolError(" or ".join(wanted), _REMEDY)
+    raise MissingToolError(" or ".join(wanted), ", or ".join(_REMEDIES[name] for name in wanted))
 
 
 def _command(tool: str, board: Board, elf: Path, probe: str | None) -> tuple[str, ...]:
