@@ -159,8 +159,9 @@ def compile(
         Of the network in files and functions; None takes that of the model's file.
     hook : bool
         The network calls a function of the application after every step (declared in its header).
-    ram_weights : int or str
-        Limit in bytes on the weights that are copied into RAM beside the arena; those that are read most come first.
+    ram_weights, prefetch : int or str
+        Limits in bytes on weights that are copied into RAM, those that are read most first: by the first run, to stay; or
+        layer by layer into two buffers, each while the layer before computes.
     tune : bool
         Count the instructions of kernels without counts in the board's emulator, and add them to `database`.
     metaschedule, trials : path, optional, and int
@@ -185,7 +186,7 @@ def compile(
     started, folder = time.perf_counter(), checks.path("output", output)
     asked = request_of(target, options, COMPILE_OPTIONS)
     compilation.require_free(folder)
-    request, _machine = with_core(asked)
+    request = with_core(asked)[0]
     build = compilation.build_options(request)
     request = on_board(request, build.board)
     made, written = compilation.project(model, folder, request, build, progress)

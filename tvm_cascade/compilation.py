@@ -46,8 +46,6 @@ def build_options(request: Request) -> BuildOptions:
     target, board = get_core(request.target), request.emit.board  # a machine's name is resolved by then (`with_core`)
     if request.plan.memory and target.name == "host":
         raise UsageError("--memory names the RAMs of a board: compile for a --target, or without it")
-    if request.plan.memory and request.emit.ram_weights:
-        raise UsageError("--ram-weights copies weights beside one arena: not with --memory yet")
     altered = len(PassContext.current().config) > 0  # TVM's passes then make other code, which no key knows
     cache = Cache(cache_folder()) if request.emit.cache and not altered else NO_CACHE
     backend = request.emit.emit or target.backend
@@ -211,5 +209,6 @@ def describe_project(
         elf=written.elf,
         files=written.files,
         ram_weight_bytes=written.ram_weight_bytes,
+        weights_in=written.weights_in,
         stack_bytes=written.stack_bytes,
     )

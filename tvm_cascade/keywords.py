@@ -68,6 +68,7 @@ class CompileKeywords(PlanKeywords, total=False):
     name: str | None
     hook: bool
     ram_weights: int | str
+    prefetch: int | str
     tune: bool
     metaschedule: PathOrText | None
     trials: int

@@ -287,13 +287,21 @@ def has_interface(mod: IRModule) -> bool:
 
 
 def lower(
-    prepared: PreparedGraph, plan: Plan, counted: bool = False, fetch: str | None = None, hook: str | None = None
+    prepared: PreparedGraph,
+    plan: Plan,
+    counted: bool = False,
+    fetch: str | None = None,
+    hook: str | None = None,
+    segment_call: str | None = None,
 ) -> Lowered:
     """Lower a plan to TIR functions; with `counted` by generic kernels, which run everywhere, with their work counted.
 
-    `fetch` names the C function that delivers rows of streamed inputs, `hook` one that is called after every step.
+    `fetch` names the C function that delivers rows of streamed inputs, `hook` one that is called after every step,
+    `segment_call` one that is called where a segment begins.
     """
     if not counted:
         joined = with_joined_products if joins_products(prepared.core) else None
-        return lower_plan(plan, prepared.kernels_of(plan), transform=joined, fetch=fetch, hook=hook)
+        return lower_plan(
+            plan, prepared.kernels_of(plan), transform=joined, fetch=fetch, hook=hook, segment_call=segment_call
+        )
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)

@@ -142,6 +142,9 @@ class EmitRequest(Asked):
     name: Annotated[str | None, checks.optional(checks.text)] = None  # of the network; None: that of the model's file
     hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
     ram_weights: Annotated[int | str, checks.size] = 0  # bytes of weights at most that are copied into RAM
+    prefetch: Annotated[int | str, checks.size] = (
+        0  # bytes at most of two buffers that weights are copied into by layers
+    )
     report: Annotated[Path | None, checks.optional(checks.page)] = None  # an .html file or a folder
     cache: Annotated[bool, checks.flag] = (
         True  # take what was compiled before from the user's cache folder, and keep it there

@@ -130,7 +130,7 @@ class PlanResult:
         if plan.graph.states:
             found["states"] = state_rows(plan)
         if plan.placed:
-            found["memories"] = memory_rows(plan)
+            found["memories"] = memory_rows(plan, self._weights())
         if self.frame is not None:
             found["frame"] = self.frame
         if self.flash is not None:
@@ -143,6 +143,10 @@ class PlanResult:
         """Lines on a frame of a window that slides; none for other networks."""
         instructions = self.estimated_instructions if self.operators else None
         return [] if self.frame is None else frame_text(self.frame, self.plan.macs, instructions)
+
+    def _weights(self) -> Mapping[str, int]:
+        """Bytes of weights that are copied into memories, by name."""
+        return {}
 
     def _points(self) -> list[schema.Point]:
         """The frontier as JSON objects."""
@@ -168,7 +172,7 @@ class PlanResult:
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
         if self.plan.placed:
-            parts += ["", memory_table(self.plan)]
+            parts += ["", memory_table(self.plan, self._weights())]
         parts += ["", step_table(self.plan), "", memory_map(self.plan)]
         if self.concats:
             parts += ["", self.concats]
@@ -211,7 +215,11 @@ class CompileResult(PlanResult):
     elf: str | None = None  # relative to `folder`
     files: tuple[str, ...] = ()
     ram_weight_bytes: int = 0  # of `ram_bytes`: weights that are copied there
+    weights_in: Mapping[str, int] = field(default_factory=dict)  # those of them in a memory that was named, by its name
     stack_bytes: int | None = None  # reserve of the image under a cap on all RAM; None without one
+
+    def _weights(self) -> Mapping[str, int]:
+        return self.weights_in
 
     def to_dict(self) -> schema.Compilation:
         """The JSON object of `tvm-cascade compile --json`."""

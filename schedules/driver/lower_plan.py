@@ -46,6 +46,7 @@ class Lowered:
     spare_bytes: int = 0
     hooked: bool = False  # whether a function is called after every step
     table_bytes: int = 0  # of the driver's tables (traces, stripes) at the start of `flash`; constants follow
+    segment_call: str | None = None  # a C function that is called with the number of a segment where it begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,9 @@ class Driver:
         counted: bool,
         fetch: str | None,
         hook: str | None,
+        segment_call: str | None = None,
     ) -> None:
-        self.plan, self.kernels, self.fetch = plan, kernels, fetch
+        self.plan, self.kernels, self.fetch, self.segment_call = plan, kernels, fetch, segment_call
         self.streamed = streamed_inputs(plan)
         self.hook = hook
         self.can_fail = bool(self.streamed) or hook is not None
@@ -124,11 +126,14 @@ class Driver:
     def segment(self, index: int) -> list[Stmt]:
         """The statements that run segment `index`, in a loop over its stripes where it has some."""
         table = self.bounds[index]
+        begun: list[Stmt] = []
+        if self.segment_call is not None and self.actors[index]:
+            begun = [tirx.Evaluate(tirx.call_extern("int32", self.segment_call, i32(index)))]
         if table is None:
-            return self._once(index)
+            return [*begun, *self._once(index)]
         stripe = self.stripe(index, table)
         count = len(self.plan.segments[index].stripes)
-        return [tir.for_range(stripe, count, tirx.SeqStmt(self._once(index)))]
+        return [*begun, tir.for_range(stripe, count, tirx.SeqStmt(self._once(index)))]
 
     def stripe(self, index: int, table: int) -> Var:
         """A variable for the number of the current stripe of segment `index`, whose columns are in `table`."""
@@ -266,6 +271,7 @@ def lower_plan(
     counted: bool = False,
     fetch: str | None = None,
     hook: str | None = None,
+    segment_call: str | None = None,
 ) -> Lowered:
     """Lower a plan and the kernels of its operators (None for views) to a module with a driver function `name`.
 
@@ -273,7 +279,8 @@ def lower_plan(
     multiply-accumulates; with `counted` the kernels and the driver take a last parameter `int64* macs`. Rows of streamed
     inputs come from the C function `fetch(context, input, row, destination)`; with None they are copied from whole
     inputs stored one behind the other at `context`. With `hook`, the C function `hook(context, done)` is called after
-    every step with the number of steps done; the run ends where it returns anything but 0.
+    every step with the number of steps done; the run ends where it returns anything but 0. `segment_call` is a C function
+    that is called with the number of every segment where it begins.
     """
     functions: dict[str, PrimFunc] = {}
     by_hash: dict[int, list[str]] = {}
@@ -285,7 +292,7 @@ def lower_plan(
             func = func if transform is None else transform(func)
             func = func.without_attr("tirx.noalias") if aliased else func
             names[-1].append(_share(func.without_attr("global_symbol"), stem, functions, by_hash))
-    driver = Driver(plan, kernels, names, counted, fetch, hook)
+    driver = Driver(plan, kernels, names, counted, fetch, hook, segment_call)
     invoke = driver.build()
     if driver.streamed and fetch is None:
         functions[HOST_FETCH] = host_fetch(plan)
@@ -302,6 +309,7 @@ def lower_plan(
         driver.spare_bytes,
         hook is not None,
         driver.table_bytes,
+        segment_call,
     )
 
 

@@ -52,7 +52,6 @@ def test_what_is_asked_for_stands_before_the_file() -> None:
     assert made.time == TimeRequest(clock=10) and resolved(Request("stm32f746ng")).time.flash_wait == 7 / 32
     for one_arena in (PlanRequest(sram=9999), PlanRequest(ram=9999)):
         assert not resolved(Request("stm32f746ng", plan=one_arena)).plan.memory
-    assert not resolved(Request("stm32f746ng", emit=EmitRequest(ram_weights=100))).plan.memory
     low, high = (resolved(Request("nrf52840", time=TimeRequest(clock=hz))).time.watts for hz in (64_000_000, 1))
     assert (low, high) == (pytest.approx(0.0099), None)  # what it draws at another clock, nobody says
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tvm_cascade.micro.hot_weights import HotWeight
+from tvm_cascade.micro.hot_weights import Copies
 from tvm_cascade.micro.network import Interface, NetworkMemory
 from tvm_cascade.tensor_spec import TensorSpec
 
@@ -15,7 +15,7 @@ class CInterface:
 
     interface: Interface
     steps: int | None = None  # of the plan, where the application's hook is called after each; None without a hook
-    hot: tuple[HotWeight, ...] = ()  # weights that are copied to RAM and read there
+    copies: Copies = field(default_factory=Copies)  # weights that are copied to RAM and read there
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import tvm
@@ -20,6 +21,7 @@ from tvm_cascade.micro import hot_weights
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.entry import emit_entry
 from tvm_cascade.micro.header import emit_header
+from tvm_cascade.micro.hot_weights import NO_COPIES, Copies, WeightBudget
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork, Interface, NetworkMemory
 from tvm_cascade.micro.placement import place_io, placed_states
@@ -193,9 +195,10 @@ def _functions(
     return driver, {f"{name}_kernels.o": emit_object(lowered, target, symbol, cache)}
 
 
-def _memories(plan: Plan) -> tuple[NetworkMemory, ...]:
-    """The memories that a plan was placed in, as the emitted network has them."""
-    return tuple(NetworkMemory(use.ram.name, use.start, use.bytes, use.ram.address) for use in plan.placed)
+def _memories(plan: Plan, copies: Copies) -> tuple[NetworkMemory, ...]:
+    """The memories that a plan was placed in, as the emitted network has them, with copies of weights beside its blocks."""
+    made = [NetworkMemory(use.ram.name, use.start, use.bytes, use.ram.address) for use in plan.placed]
+    return tuple(replace(m, weights=copies.bytes) if m.name == copies.memory else m for m in made)
 
 
 def _texts(c: CInterface, functions: str, helpers: str, lowered: Lowered) -> dict[str, bytes]:
@@ -217,7 +220,7 @@ def emit_network(
     target: Mapping[str, object] | None = None,
     align: int = 8,
     prelude: str = "",
-    ram_weights: int = 0,
+    weights: WeightBudget = NO_COPIES,
     cache: Cache = NO_CACHE,
 ) -> EmittedNetwork:
     """Emit the files of one network: header, source, weights, and for a `target` the object with its kernels.
@@ -234,8 +237,8 @@ def emit_network(
         Alignment of the arena in bytes.
     prelude : str
         C helper functions for kernels; those that no kernel calls are left out.
-    ram_weights : int
-        Budget in bytes for constants that are copied to RAM and read there (`micro.hot_weights`).
+    weights : WeightBudget
+        Bytes for constants that are copied to RAM and read there (`micro.hot_weights`).
     cache : Cache
         Keeps the kernels' code, each by itself; kernels of an object, which LLVM compiles together, as one.
     """
@@ -243,15 +246,15 @@ def emit_network(
     functions, files = _functions(lowered, name, target, cache)
     objects = tuple(files)
     helpers = needed(prelude, functions)
-    hot = hot_weights.choose(lowered, functions, ram_weights) if ram_weights else ()
-    functions = hot_weights.redirect(functions, name, hot)
+    copies = hot_weights.choose(lowered, functions, weights)
+    functions = hot_weights.redirect(lowered, functions, name, copies)
     plan = lowered.plan
     placed = place_io(plan, io, lowered.hooked)
-    requests, memories, states = request_order(plan), _memories(plan), placed_states(placed)
+    requests, memories, states = request_order(plan), _memories(plan, copies), placed_states(placed)
     inputs, outputs = placed.own_inputs, placed.own_outputs
     interface = Interface(name, inputs, outputs, plan.peak, align, requests, memories=memories, states=states)
     steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
-    files |= _texts(CInterface(interface, steps, hot), functions, helpers, lowered)
+    files |= _texts(CInterface(interface, steps, copies), functions, helpers, lowered)
     return EmittedNetwork(
         name=name,
         files=files,
@@ -262,7 +265,7 @@ def emit_network(
         arena_bytes=plan.peak,
         arena_align=align,
         requests=requests,
-        ram_weight_bytes=hot_weights.total_bytes(hot),
+        ram_weight_bytes=copies.bytes,
         cut=io.cut,
         memories=memories,
         states=states,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from tvm_cascade.micro.c_interface import CInterface
-from tvm_cascade.micro.hot_weights import definition
+from tvm_cascade.micro.hot_weights import before_run, definition
 from tvm_cascade.micro.network import C_TYPES, NetworkMemory
 from tvm_cascade.micro.states import definitions, marks, taken
 from tvm_cascade.micro.template import fill_template, template
@@ -30,7 +30,7 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
     """
     name, upper, can_fail = c.name, c.upper, c.calls_back
     refusal = [f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"]
-    load = [f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if c.hot else []
+    load = before_run(name, c.copies)
     first = (
         [f"    if ({name}_has_state == 0u) {{", f"        {name}_set_states();", "    }"] if c.interface.states else []
     )
@@ -43,7 +43,7 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
             *(["#include <math.h>"] if _MATHS.search(functions) else []),
             *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
         ],
-        "hot_weights": definition(name, c.hot),
+        "hot_weights": definition(name, c.copies),
         "fetch": _fetch(c),
         "hook": _hook(name) if c.hook else [],
         "refuse_if_any_runs": _only_shared(refusal, can_fail),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.cost import Cost
 from tvm_cascade.micro.entry import hook_symbol
 from tvm_cascade.micro.host import HostProgram, host_program
+from tvm_cascade.micro.hot_weights import WeightBudget, segment_symbol
 from tvm_cascade.micro.image import HOST_FOLDER, METADATA, Image, write_metadata
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
@@ -42,6 +43,7 @@ class Written:
     files: tuple[str, ...]
     network: tuple[str, ...] = ()  # the network's own among `files`
     ram_weight_bytes: int = 0  # of `ram_bytes`, weights that are copied to RAM
+    weights_in: Mapping[str, int] = field(default_factory=dict)  # those in a memory of the board, by its name
     stack_bytes: int | None = None  # reserve under a cap on all RAM; None without one
 
 
@@ -57,13 +59,19 @@ def emit(planned: Planned, name: str, build: BuildOptions, asked: EmitRequest) -
     """Emit a network called `name` from its plan."""
     prepared, plan, name = planned.prepared, planned.plan, network_identifier(name)
     network = emit_network(
-        lower(prepared, plan, fetch=f"{name}_fetch", hook=hook_symbol(name) if asked.hook else None),
+        lower(
+            prepared,
+            plan,
+            fetch=f"{name}_fetch",
+            hook=hook_symbol(name) if asked.hook else None,
+            segment_call=segment_symbol(name) if asked.prefetch else None,
+        ),
         name,
         prepared.io,
         target=build.target.llvm if build.backend == "obj" and build.board is not None else None,
         align=max(build.target.align, 8),
         prelude=prepared.prelude,
-        ram_weights=int(asked.ram_weights),
+        weights=WeightBudget(int(asked.ram_weights), int(asked.prefetch)),
         cache=build.cache,
     )
     placed = place_io(plan, prepared.io)
@@ -100,7 +108,13 @@ def write(
     )
     files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     stack = None if built is None else built.stack_bytes
-    return Written(ram, flash, elf, tuple(files), tuple(network.files), network.ram_weight_bytes, stack)
+    return Written(
+        ram, flash, elf, tuple(files), tuple(network.files), network.ram_weight_bytes, _weights_in(network), stack
+    )
+
+
+def _weights_in(network: EmittedNetwork) -> dict[str, int]:
+    return {m.name: m.all_bytes - m.bytes for m in network.memories if m.weights}
 
 
 def _build(

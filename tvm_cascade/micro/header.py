@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tvm_cascade
 from tvm_cascade.micro.c_interface import CInterface
-from tvm_cascade.micro.hot_weights import declaration, total_bytes
+from tvm_cascade.micro.hot_weights import declaration
 from tvm_cascade.micro.names import c_comment
 from tvm_cascade.micro.network import C_TYPES
 from tvm_cascade.micro.states import declarations
@@ -39,7 +39,7 @@ def emit_header(c: CInterface, note: str) -> str:
         "structs": "\n".join([*_struct(c, "inputs"), *_struct(c, "outputs")]),
         "when_busy": "\n".join(inside if c.calls_back else shared),
         "states": "".join(f"{line}\n" for line in declarations(c)),
-        "weights": "".join(f"{line}\n" for line in declaration(name, c.hot)),
+        "weights": "".join(f"{line}\n" for line in declaration(name, c.copies)),
     }
     return fill_template(template("network.h.in"), values)
 
@@ -131,7 +131,7 @@ def _struct(c: CInterface, which: str) -> list[str]:
 
 def _memory(c: CInterface) -> str:
     """The RAM that the network needs, as a phrase for the comment at the head of the header."""
-    rest = [f"{total_bytes(c.hot)} bytes of weights"] if c.hot else []
+    rest = [f"{c.copies.bytes} bytes of weights"] if c.copies else []
     rest += ["a byte that tells whether it runs"] if c.calls_back else []
     rest += ["a byte that tells whether it has states"] if c.interface.states else []
     return " and ".join([f"the arena of {c.interface.arena_bytes} bytes", *rest])

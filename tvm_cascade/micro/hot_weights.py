@@ -1,22 +1,40 @@
-"""Weights that are copied to RAM and read there, for cores with slow flash.
+"""Weights that are copied to RAM and read there, for cores with slow flash: once, or layer by layer while others compute.
 
 The kernels' constants lie in the flash image, and the driver passes kernels pointers into it. Selected constants are copied
-once into an array `<name>_hot` (in a section of the user's choice), and the driver's pointers to them are redirected there.
-Selected, within a budget of bytes, are the constants that are read most often per byte: multiply-accumulates of their
-operator divided by their size; ties go to the lower offset.
+into arrays, and the driver's pointers to them are redirected there. Selected, within a budget of bytes, are the constants
+that are read most often per byte: multiply-accumulates of their operator divided by their size; ties go to the lower offset.
+
+- *hot*: `<name>_hot` keeps what the first run copies there.
+- *prefetched*: `<name>_prefetched` is a double buffer. While a segment of the plan runs whose weights lie in one half, those of
+  the next segment that has any are copied into the other, by `port_copy_start` and `port_copy_wait`: weak functions that call
+  memcpy, which a program replaces by those of its DMA controller. What is read once is not copied.
+
+Both lie in a section of the user's choice: by default in bss or, where the network was placed in several memories, in the
+first one that has room.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tvm_cascade.schedules.driver.lower_plan import FlashItem, Lowered
 
 POINTER = re.compile(r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)")  # C pointer into the flash image
 ITEM_BYTES = {"int8_t": 1, "uint8_t": 1, "int16_t": 2, "uint16_t": 2, "int64_t": 8, "uint64_t": 8, "double": 8}
 _ALIGN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBudget:
+    """Bytes of RAM at most for copies of weights."""
+
+    hot: int = 0
+    prefetched: int = 0  # of both halves of the double buffer
+
+
+NO_COPIES = WeightBudget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,74 +45,238 @@ class HotWeight:
     offset: int
 
 
-def choose(lowered: Lowered, text: str, budget: int) -> tuple[HotWeight, ...]:
-    """Select constants of at most `budget` bytes in total among those that the driver's C `text` points to."""
-    used = {item for match in POINTER.finditer(text) if (item := _item(lowered.flash_items, match)) is not None}
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The constants of a network that are copied to RAM."""
+
+    hot: tuple[HotWeight, ...] = ()
+    prefetched: Mapping[int, tuple[HotWeight, ...]] = field(default_factory=dict)  # by segment of the plan
+    half: int = 0  # bytes of a half of the double buffer
+    segments: int = 0  # of the plan
+    memory: str = ""  # that both arrays lie in; "" for bss
+
+    @property
+    def hot_bytes(self) -> int:
+        """Bytes of the array of hot weights."""
+        return _aligned(self.hot[-1].offset + self.hot[-1].item.size) if self.hot else 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of both arrays."""
+        return self.hot_bytes + 2 * self.half
+
+    def __bool__(self) -> bool:
+        return bool(self.hot or self.prefetched)
+
+
+def choose(lowered: Lowered, text: str, budget: WeightBudget) -> Copies:
+    """Select constants among those that the driver's C `text` points to, hot ones first."""
+    memory, room = _room(lowered, budget)
     macs = {op.name: op.macs for op in lowered.plan.graph.ops}
-    order = sorted(used, key=lambda item: (-_reads(item, macs), item.offset))
+    hot = _fill(_pointed(lowered, text), macs, min(budget.hot, room), 0.0)
+    there = {weight.item for weight in hot}
+    used = _aligned(hot[-1].offset + hot[-1].item.size) if hot else 0
+    half = min(budget.prefetched, max(room - used, 0)) // 2 // _ALIGN * _ALIGN
+    ahead: dict[int, tuple[HotWeight, ...]] = {}
+    for segment, part in _parts(lowered, text):
+        own = [item for item in _pointed(lowered, part) if item not in there]
+        if filled := _fill(own, macs, half, 1.0) if half else ():
+            ahead[segment] = filled
+    largest = max((_aligned(w[-1].offset + w[-1].item.size) for w in ahead.values()), default=0)
+    return Copies(hot, ahead, largest, len(lowered.plan.segments), memory if hot or ahead else "")
+
+
+def _room(lowered: Lowered, budget: WeightBudget) -> tuple[str, int]:
+    """The memory that copies lie in, and the bytes that it has for them: the first that has all, or the most of them."""
+    wanted, uses = budget.hot + budget.prefetched, lowered.plan.placed
+    if not uses:
+        return "", wanted
+    left = [(use.ram.name, max((use.ram.capacity or 0) - _aligned(use.bytes), 0)) for use in uses]
+    return next((one for one in left if one[1] >= wanted), max(left, key=lambda one: one[1]))
+
+
+def _fill(items: Sequence[FlashItem], macs: Mapping[str, int], budget: int, least: float) -> tuple[HotWeight, ...]:
+    """As many of `items` as `budget` bytes hold, those first that are read most, each more than `least` times a byte."""
     chosen: list[HotWeight] = []
     place = 0
-    for item in order:
-        if _reads(item, macs) > 0 and place + item.size <= budget:
+    for item in sorted(items, key=lambda item: (-_reads(item, macs), item.offset)):
+        if _reads(item, macs) > least and place + item.size <= budget:
             chosen.append(HotWeight(item, place))
-            place += -(-item.size // _ALIGN) * _ALIGN
+            place += _aligned(item.size)
     return tuple(chosen)
 
 
-def total_bytes(chosen: Sequence[HotWeight]) -> int:
-    """Bytes of the array that holds the chosen constants."""
-    return -(-(chosen[-1].offset + chosen[-1].item.size) // _ALIGN) * _ALIGN if chosen else 0
+def _pointed(lowered: Lowered, text: str) -> list[FlashItem]:
+    """The constants that C text points to."""
+    return list({item for m in POINTER.finditer(text) if (item := _item(lowered.flash_items, m)) is not None})
 
 
-def redirect(text: str, name: str, chosen: Sequence[HotWeight]) -> str:
-    """The driver's C text with its pointers to the `chosen` constants replaced by pointers into `<name>_hot`."""
+def _parts(lowered: Lowered, text: str) -> list[tuple[int, str]]:
+    """The driver's text cut where its segments begin (`Lowered.segment_call`), by segment."""
+    if lowered.segment_call is None:
+        return []
+    begins = list(re.finditer(rf"\b{lowered.segment_call}\((\d+)\)", text))
+    ends = [m.start() for m in begins[1:]] + [len(text)]
+    return [(int(m[1]), text[m.end() : end]) for m, end in zip(begins, ends, strict=True)]
 
+
+def redirect(lowered: Lowered, text: str, name: str, copies: Copies) -> str:
+    """The driver's C text with its pointers to copied constants replaced by pointers into their arrays."""
+    order = list(copies.prefetched)
+    for segment, part in _parts(lowered, text):
+        if segment in copies.prefetched:
+            shift = copies.half * (order.index(segment) % 2)
+            text = text.replace(part, _redirected(part, f"{name}_prefetched", copies.prefetched[segment], shift), 1)
+    text = _redirected(text, f"{name}_hot", copies.hot, 0)
+    return mark_unused_flash(text, name) if copies else text
+
+
+def mark_unused_flash(text: str, name: str) -> str:
+    """C text whose driver says `(void)flash;` where it no longer reads the network's own weights."""
+
+    def marked(driver: re.Match[str]) -> str:
+        head, body = driver[0].split("\n", 1)
+        return driver[0] if re.search(r"\bflash\b", body) else f"{head}\n  (void)flash;\n{body}"
+
+    return re.sub(rf"^(?:static )?int32_t {name}_invoke\([^)]*\) \{{\n.*?^\}}", marked, text, flags=re.M | re.S)
+
+
+def _redirected(text: str, array: str, chosen: Sequence[HotWeight], shift: int) -> str:
     def pointer(match: re.Match[str]) -> str:
         at = place_of_pointer(match)
         for weight in chosen:
             if weight.item.offset <= at < weight.item.offset + weight.item.size:
-                kind, place = match[1] or "int8_t", weight.offset + at - weight.item.offset
-                return f"(({kind}*)(void*)&(((uint8_t*){name}_hot)[{place}]))"
+                kind, place = match[1] or "int8_t", shift + weight.offset + at - weight.item.offset
+                return f"(({kind}*)(void*)&(((uint8_t*){array})[{place}]))"
         return match[0]
 
     return POINTER.sub(pointer, text)
 
 
-def definition(name: str, chosen: Sequence[HotWeight]) -> list[str]:
-    """C of the array and the function that fills it; nothing where nothing is chosen."""
-    if not chosen:
+def definition(name: str, copies: Copies) -> list[str]:
+    """C of the arrays and of the functions that fill them; nothing where nothing is chosen."""
+    if not copies:
         return []
+    upper, section = name.upper(), f".{copies.memory}" if copies.memory else f".bss.{name}_hot"
+    lines = [f"#ifndef {upper}_WEIGHTS_SECTION", f'#define {upper}_WEIGHTS_SECTION "{section}"', "#endif"]
+    return lines + _hot_definition(name, copies) + _prefetched_definition(name, copies)
+
+
+def _array(name: str, what: str, size: int) -> str:
     upper = name.upper()
-    copies = [
-        f"    memcpy(&((uint8_t*){name}_hot)[{w.offset}], &((const uint8_t*){name}_flash)[{w.item.offset}], {w.item.size}u);"
-        for w in chosen
-    ]
+    place = f"static {upper}_ALIGNED({_ALIGN}) {upper}_SECTION({upper}_WEIGHTS_SECTION)"
+    return f"{place} uint32_t {name}_{what}[{size // 4}];"
+
+
+def _source(name: str, item: FlashItem) -> str:
+    return f"&((const uint8_t*){name}_flash)[{item.offset}]"
+
+
+def _hot_definition(name: str, copies: Copies) -> list[str]:
+    if not copies.hot:
+        return []
     return [
-        f"#ifndef {upper}_WEIGHTS_SECTION",
-        f'#define {upper}_WEIGHTS_SECTION ".bss.{name}_hot"',
-        "#endif",
-        f"static {upper}_ALIGNED({_ALIGN}) {upper}_SECTION({upper}_WEIGHTS_SECTION) "
-        f"uint32_t {name}_hot[{total_bytes(chosen) // 4}];",
+        _array(name, "hot", copies.hot_bytes),
         f"static int32_t {name}_hot_ready;",
         "",
         f"void {name}_load_weights(void) {{",
-        *copies,
+        *(
+            f"    memcpy(&((uint8_t*){name}_hot)[{w.offset}], {_source(name, w.item)}, {w.item.size}u);"
+            for w in copies.hot
+        ),
         f"    {name}_hot_ready = 1;",
         "}",
         "",
     ]
 
 
-def declaration(name: str, chosen: Sequence[HotWeight]) -> list[str]:
-    """Lines of the header that declare the function that fills the array."""
-    if not chosen:
+def _prefetched_definition(name: str, copies: Copies) -> list[str]:
+    """The double buffer, the copies of every segment, and the function that the driver calls where a segment begins.
+
+    Copies start one segment with copied weights ahead: those of the first before the run, those of each next one when the one
+    before it begins, for the half that it takes is free then.
+    """
+    if not copies.prefetched:
         return []
+    order = list(copies.prefetched)
+    rows, first = list[str](), [0] * (copies.segments + 2)
+    for k, segment in enumerate(order):
+        begins = 0 if k == 0 else order[k - 1] + 1
+        for w in copies.prefetched[segment]:
+            rows.append(f"    {{{_source(name, w.item)}, {copies.half * (k % 2) + w.offset}u, {w.item.size}u}},")
+        first[begins + 1] = len(copies.prefetched[segment])
+    for k in range(1, len(first)):
+        first[k] += first[k - 1]
+    reads = ", ".join(str(int(k in copies.prefetched)) for k in range(copies.segments))
     return [
-        f"/* {total_bytes(chosen)} bytes of weights are read from RAM, in the section {name.upper()}_WEIGHTS_SECTION of",
-        " * your build's choice. The first run copies them there; call this where RAM lost its contents since. */",
-        f"void {name}_load_weights(void);",
+        _array(name, "prefetched", 2 * copies.half),
+        f"static const struct {{ const uint8_t *from; uint32_t to; uint32_t bytes; }} {name}_copies[] = {{",
+        *rows,
+        "};",
+        "/* copies that start before the run, and where every segment begins; which segments read what was copied */",
+        f"static const uint16_t {name}_first_copy[] = {{{', '.join(map(str, first))}}};",
+        f"static const uint8_t {name}_reads_copies[] = {{{reads}}};",
+        "",
+        "#if defined(__GNUC__)",
+        "__attribute__((weak)) void port_copy_start(void *to, const void *from, uint32_t bytes) {",
+        "    memcpy(to, from, bytes);",
+        "}",
+        "",
+        "__attribute__((weak)) void port_copy_wait(void) {",
+        "}",
+        "#endif",
+        "",
+        f"static void {name}_start_copies(int32_t row) {{",
+        "    uint32_t k;",
+        f"    for (k = {name}_first_copy[row]; k < {name}_first_copy[row + 1]; ++k) {{",
+        f"        port_copy_start(&((uint8_t*){name}_prefetched)[{name}_copies[k].to], {name}_copies[k].from, "
+        f"{name}_copies[k].bytes);",
+        "    }",
+        "}",
+        "",
+        f"static int32_t {segment_symbol(name)}(int32_t segment) {{",
+        f"    if ({name}_reads_copies[segment] != 0u) {{",
+        "        port_copy_wait();",
+        "    }",
+        f"    {name}_start_copies(segment + 1);",
+        "    return 0;",
+        "}",
         "",
     ]
+
+
+def before_run(name: str, copies: Copies) -> list[str]:
+    """C statements at the begin of a run; a run that was ended early may have left copies behind."""
+    lines = [f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if copies.hot else []
+    return lines + (["    port_copy_wait();", f"    {name}_start_copies(0);"] if copies.prefetched else [])
+
+
+def segment_symbol(name: str) -> str:
+    """Name of the C function that the driver calls where a segment begins."""
+    return f"{name}_begin_segment"
+
+
+def declaration(name: str, copies: Copies) -> list[str]:
+    """Lines of the header that declare the functions that fill the arrays."""
+    lines: list[str] = []
+    where = f"in the section {name.upper()}_WEIGHTS_SECTION of"
+    if copies.hot:
+        lines += [
+            f"/* {copies.hot_bytes} bytes of weights are read from RAM, {where}",
+            " * your build's choice. The first run copies them there; call this where RAM lost its contents since. */",
+            f"void {name}_load_weights(void);",
+            "",
+        ]
+    if copies.prefetched:
+        lines += [
+            f"/* Weights are copied to RAM layer by layer, into two times {copies.half} bytes {where}",
+            " * your build's choice, by these functions. Write your own for a DMA controller: the first may return at once,",
+            " * the second returns when all copies that were started have ended. */",
+            "void port_copy_start(void *to, const void *from, uint32_t bytes);",
+            "void port_copy_wait(void);",
+            "",
+        ]
+    return lines
 
 
 def _item(items: Sequence[FlashItem], match: re.Match[str]) -> FlashItem | None:
@@ -105,6 +287,10 @@ def _item(items: Sequence[FlashItem], match: re.Match[str]) -> FlashItem | None:
 def place_of_pointer(match: re.Match[str]) -> int:
     """Offset in bytes, in the flash image, of the element that a match of `POINTER` points to."""
     return int(match[2]) * (ITEM_BYTES.get(match[1], 4) if match[1] else 1)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
 
 
 def _reads(item: FlashItem, macs: Mapping[str, int]) -> float:

@@ -65,7 +65,7 @@ class Image:
     @property
     def memory_names(self) -> tuple[str, ...]:
         """Names of memories of the board that have a section of their own."""
-        return tuple(one.name for one in self.arrays if one.name and one.bytes)
+        return tuple(one.name for one in self.arrays if one.name and one.all_bytes)
 
     @property
     def arena_align(self) -> int:

@@ -58,7 +58,7 @@ def with_core(request: Request) -> tuple[Request, Board | None]:
         )
     named = request.target if request.target.endswith(".json") else machine.name
     emit, plan = replace(request.emit, board=named), request.plan
-    one_arena = plan.sram is not None or plan.ram is not None or bool(request.emit.ram_weights)
+    one_arena = plan.sram is not None or plan.ram is not None
     if len(machine.memories) > 1 and not plan.memory and not one_arena:
         plan = replace(plan, memory=tuple(Ram(name) for name in machine.memories))
     return replace(request, target=core_of(machine).name, emit=emit, plan=plan), machine

@@ -44,6 +44,12 @@ class NetworkMemory:
     start: int  # of its bytes in the offsets of tensors (`TensorSpec.offset`)
     bytes: int
     address: int | None = None  # of the board's memory
+    weights: int = 0  # bytes of weights that are copied there, in arrays of their own behind this one
+
+    @property
+    def all_bytes(self) -> int:
+        """Bytes of the section: its array, and copies of weights, which begin at multiples of 8."""
+        return -(-self.bytes // 8) * 8 + self.weights if self.weights else self.bytes
 
     @property
     def label(self) -> str:

@@ -48,7 +48,7 @@ class Package:
     @property
     def memories(self) -> tuple[tuple[Network, NetworkMemory], ...]:
         """The memories of the board that arrays of the networks lie in; none where all lies in an arena."""
-        return tuple((n, m) for n in self.networks for m in n.interface.memories if m.bytes)
+        return tuple((n, m) for n in self.networks for m in n.interface.memories if m.all_bytes)
 
     @property
     def has_objects(self) -> bool:
@@ -119,6 +119,11 @@ def section_macro(network: Network, memory: NetworkMemory) -> str:
     return f"{network.name}_{memory.label}_SECTION".upper()
 
 
+def weights_macro(network: Network) -> str:
+    """The macro that says which section copies of weights lie in."""
+    return f"{network.name}_WEIGHTS_SECTION".upper()
+
+
 def memory_table(package: Package) -> str:
     """Lines of a README that say where the arrays belong; empty where there is one arena."""
     if not package.memories:
@@ -126,8 +131,11 @@ def memory_table(package: Package) -> str:
     rows = ["| array | bytes | memory | section: a macro of yours |", "| --- | --- | --- | --- |"]
     for network, memory in package.memories:
         at = "" if memory.address is None else f" at 0x{memory.address:08x}"
-        array = f"`{network.name}_{memory.label}`"
-        rows.append(f"| {array} | {memory.bytes} | {memory.name}{at} | `{section_macro(network, memory)}` |")
+        if memory.bytes:
+            array = f"`{network.name}_{memory.label}`"
+            rows.append(f"| {array} | {memory.bytes} | {memory.name}{at} | `{section_macro(network, memory)}` |")
+        if memory.weights:
+            rows.append(f"| copies of weights | {memory.weights} | {memory.name}{at} | `{weights_macro(network)}` |")
     return "\nIts arrays belong in several memories:\n\n" + "\n".join(rows) + "\n"
 
 

@@ -193,7 +193,11 @@ def _over_port(
 
 
 def _by_name(image: Image, high_water: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Bytes touched of each memory that was named; none where all lies in an arena, or a port tells them together."""
+    """Bytes touched of each memory that was named, with what weights are copied to.
+
+    None where all lies in an arena, or a port tells them together.
+    """
     if len(high_water) != len(image.arrays):
         return ()
-    return tuple((m.name, touched) for m, touched in zip(image.arrays, high_water, strict=True) if m.name)
+    rows = zip(image.arrays, high_water, strict=True)
+    return tuple((m.name, touched + m.all_bytes - m.bytes) for m, touched in rows if m.name)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm_cascade.micro.header import attributes
-from tvm_cascade.micro.hot_weights import ITEM_BYTES, POINTER, place_of_pointer
+from tvm_cascade.micro.hot_weights import ITEM_BYTES, POINTER, mark_unused_flash, place_of_pointer
 from tvm_cascade.micro.weights import Weights, emit_weights, laid_out, read_weights, words
 from tvm_cascade.schedules.driver.lower_plan import FlashItem
 
@@ -109,13 +109,7 @@ def _moved(text: str, name: str, weights: Weights, there: Mapping[int, int], awa
     text = POINTER.sub(pointer, text)
     text = re.sub(rf"&\(\(const uint8_t\*\){name}_flash\)\[(\d+)\]", copied, text)
     text = text.replace(f'#include "{name}.h"\n', f'#include "{name}.h"\n#include "{HEADER}"\n', 1)
-    return re.sub(rf"^static int32_t {name}_invoke\([^)]*\) \{{\n.*?^\}}", _mark_unused, text, flags=re.M | re.S)
-
-
-def _mark_unused(driver: re.Match[str]) -> str:
-    """The driver with `(void)flash;` where it no longer reads the network's own weights."""
-    head, body = driver[0].split("\n", 1)
-    return driver[0] if re.search(r"\bflash\b", body) else f"{head}\n  (void)flash;\n{body}"
+    return mark_unused_flash(text, name)
 
 
 def _header(size: int) -> str:

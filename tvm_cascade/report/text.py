@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tvm_cascade.cascading import Bounds, Plan, Storage, bound_of
 from tvm_cascade.schema.plan import Block, KeptState, Memory
@@ -80,20 +80,22 @@ def state_rows(plan: Plan) -> list[KeptState]:
     return rows
 
 
-def memory_rows(plan: Plan) -> list[Memory]:
-    """One record for every memory that the plan was placed in."""
+def memory_rows(plan: Plan, weights: Mapping[str, int]) -> list[Memory]:
+    """One record for every memory that the plan was placed in; `weights` are bytes copied there beside the plan."""
     rows: list[Memory] = []
     for use in plan.placed:
-        row: Memory = {"name": use.ram.name, "capacity_bytes": use.ram.capacity or 0, "peak_bytes": use.bytes}
+        taken = use.bytes + weights.get(use.ram.name, 0)
+        row: Memory = {"name": use.ram.name, "capacity_bytes": use.ram.capacity or 0, "peak_bytes": taken}
         rows.append(row if use.ram.address is None else {**row, "address": use.ram.address})
     return rows
 
 
-def memory_table(plan: Plan) -> str:
-    """The memories of a plan as text, a line each."""
+def memory_table(plan: Plan, weights: Mapping[str, int]) -> str:
+    """The memories of a plan as text, a line each; `weights` as in `memory_rows`."""
     lines = [f"{'bytes':>9} {'of':>9} {'cycles/byte':>11}  memory"]
     for use in plan.placed:
-        lines.append(f"{use.bytes:>9} {use.ram.capacity or 0:>9} {use.ram.cycles_per_byte:>11g}  {use.ram.name}")
+        ram, taken = use.ram, use.bytes + weights.get(use.ram.name, 0)
+        lines.append(f"{taken:>9} {ram.capacity or 0:>9} {ram.cycles_per_byte:>11g}  {ram.name}")
     return "\n".join(lines)
 
 

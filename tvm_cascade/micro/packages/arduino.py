@@ -7,7 +7,15 @@ from pathlib import Path
 
 from tvm_cascade.cores.families import ARM
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.package import Package, PackageKind, kernel_guard, section_macro, write_archive, write_sources
+from tvm_cascade.micro.package import (
+    Package,
+    PackageKind,
+    kernel_guard,
+    section_macro,
+    weights_macro,
+    write_archive,
+    write_sources,
+)
 
 # Sections that the linker scripts of boards have beside their RAM, by the name of the memory: condition, section
 _TEENSY, _ESP32 = "defined(__IMXRT1062__)", "defined(ARDUINO_ARCH_ESP32)"
@@ -59,8 +67,9 @@ class _Arduino(PackageKind):
 def _sections(package: Package) -> str:
     """C that says which section every memory's array lies in: one that the board's core has for it, or else its RAM."""
     lines: list[str] = []
-    for network, memory in package.memories:
-        macro = section_macro(network, memory)
+    macros = [(n, m, section_macro(n, m)) for n, m in package.memories if m.bytes]
+    macros += [(n, m, weights_macro(n)) for n, m in package.memories if m.weights]
+    for network, memory, macro in macros:
         lines.append(f"#ifndef {macro}")
         known = _SECTIONS.get(memory.name, ())
         for k, (condition, section) in enumerate(known):
