@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tvm_cascade
 from tvm_cascade.errors import LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.passes.float_remains import float_remains
@@ -219,3 +220,37 @@ def test_nearest_pixels_of_symbolic_sizes(tmp_path: Path) -> None:
     run = Compiled(_LOWER(load(tmp_path / "n.pt2", {"input": (1, 2, 5, 3)})))
     x = np.random.default_rng(0).standard_normal((1, 2, 5, 3)).astype("float32")
     np.testing.assert_array_equal(run(x)[0], plain(torch.tensor(x)).numpy())
+
+
+def ring(torch: Any) -> Any:
+    """A module that keeps the last three rows in a buffer, which it writes, and counts its calls in another."""
+
+    class Ring(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("ring", torch.full((1, 3, 4), 0.5))
+            self.register_buffer("count", torch.zeros(1))
+            self.register_buffer("fixed", torch.ones(4))
+            self.last = torch.nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            rows = torch.cat([self.ring, x * self.fixed], 1)
+            self.ring.copy_(rows[:, 1:])
+            self.count.add_(1)
+            return self.last(rows.mean(1)) * self.count
+
+    torch.manual_seed(0)
+    return torch.export.export(Ring().eval(), (torch.zeros(1, 1, 4),))
+
+
+def test_buffers_that_are_written_are_states(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.export.save(ring(torch), tmp_path / "ring.pt2")
+    states = io_spec(load(tmp_path / "ring.pt2")).states
+    assert {s.name: len(s.initial) for s in states} == {"ring": 48, "count": 0}
+    np.savez(tmp_path / "f.npz", x=np.random.default_rng(0).standard_normal((9, 1, 4)).astype("float32"))
+    tvm_cascade.compile(tmp_path / "ring.pt2", target="host", output=tmp_path / "p")
+    done = tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz", check=tmp_path / "ring.pt2")
+    assert done.ok and done.match and done.frames == 9
+    with pytest.raises(UsageError, match="writes its buffers is read whole"):
+        load(tmp_path / "ring.pt2", until="mean")

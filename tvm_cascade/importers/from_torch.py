@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tvm_cascade.importers.torch_cut import until_before
 from tvm_cascade.importers.torch_package import quietly, torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
 from tvm_cascade.importers.torch_recurrent import recurrent_converters, undecomposed
+from tvm_cascade.importers.torch_states import Mutated, with_buffer_ends, with_buffer_states
 from tvm_cascade.importers.values import blocks_closed, is_quantized, relax
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
@@ -62,10 +63,11 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
             given, exported = exported, exported.run_decompositions(_decompositions(torch, exported))
             converters = {**CONVERTERS, **recurrent_converters(exported)}
             _check_operators(path, given, exported, converters)
+            exported, mutated = with_buffer_ends(exported)
             importer = ExportedProgramImporter()
             with blocks_closed([importer.block_builder]):
                 mod = importer.from_exported_program(exported, False, True, False, converters)
-        return _finished(path, given, mod, input_shapes)
+        return with_buffer_states(_finished(path, given, mod, input_shapes, mutated), mutated)
     except CascadeError:
         raise
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
@@ -98,7 +100,9 @@ def _check_operators(path: Path, given: Any, exported: Any, converters: Mapping[
         raise UnsupportedOperatorError(path, list(names), sorted(known), remedy=remedy)
 
 
-def _finished(path: Path, exported: Any, mod: Any, wanted: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+def _finished(
+    path: Path, exported: Any, mod: Any, wanted: Mapping[str, tuple[int, ...]], mutated: Sequence[Mutated] = ()
+) -> tvm.IRModule:
     """`mod` with static shapes, in the form that integer lowering takes, and with its interface attached."""
     mod = relax.transform.BindSymbolicVars(_sizes(path, mod["main"].params, wanted))(mod)
     mod = relax.transform.CanonicalizeBindings()(mod)
@@ -110,7 +114,7 @@ def _finished(path: Path, exported: Any, mod: Any, wanted: Mapping[str, tuple[in
     else:
         mod = relax.transform.FoldBatchnormToConv2D()(mod)
     inputs = [str(p.name) for p in mod["main"].params]
-    outputs = [str(name) for name in exported.graph_signature.user_outputs]
+    outputs = [*(m.returned for m in mutated), *(str(name) for name in exported.graph_signature.user_outputs)]
     return with_real_operators(with_interface(path, mod, inputs, outputs))
 
 

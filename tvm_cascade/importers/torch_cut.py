@@ -14,6 +14,16 @@ from tvm_cascade.messages import printable
 from tvm_cascade.tensor_spec import Cut
 
 
+def _writes_buffers(program: Any) -> bool:
+    """Whether a program writes its buffers, which its signature says once operators in place are replaced."""
+    if program.graph_signature.buffers_to_mutate:
+        return True
+    names = (str(n.target).split(".") for n in program.graph.nodes if n.op == "call_function")
+    if not any(len(parts) > 1 and parts[-2].endswith("_") for parts in names):
+        return False
+    return bool(program.run_decompositions({}).graph_signature.buffers_to_mutate)
+
+
 def cut_torch(data: bytes, cut: Cut) -> bytes:
     """The archive `data` with the part of its program that a cut leaves.
 
@@ -21,6 +31,8 @@ def cut_torch(data: bytes, cut: Cut) -> bytes:
     """
     torch, program = torch_package(), open_program(data)
     with quietly():
+        if _writes_buffers(program):
+            raise UsageError("a network that writes its buffers is read whole: --until and --from do not go with them")
         kept = cut_out(graph_of(program), cut)
         made = io.BytesIO()
         torch.export.save(_with(torch, program, kept), made)

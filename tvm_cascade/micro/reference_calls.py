@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from tvm_cascade.micro.network import PlacedState
-from tvm_cascade.micro.reference import Expected, LiteRtReference, Scales, reference_outputs
+from tvm_cascade.micro.reference import Expected, LiteRtReference, Scales, exported_program, reference_outputs
+from tvm_cascade.micro.sensitivity import run_exported
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -24,6 +25,10 @@ def reference_calls(
     if path.suffix == ".tflite" and len(calls) > 1:
         reference = LiteRtReference(path, calls[0], scales)
         return [Expected(reference.run(call), reference.note) for call in calls]
+    if path.suffix == ".pt2" and len(calls) > 1:
+        exported = exported_program(path)
+        module = exported.module()  # which keeps its buffers
+        return [Expected(run_exported(exported, call, lambda _fresh: module)) for call in calls]
     kept = {state.spec.name: state.array for state in states if state.returned}
     returned = {state.returned: state.spec.name for state in states if state.returned}
     made: list[Expected] = []
