@@ -15,12 +15,17 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import GraphError, ValidationError
 from tvm_cascade.graph import Graph, Op, Tensor
 from tvm_cascade.importers.interface import attach, io_spec
+from tvm_cascade.machine import Ram
 from tvm_cascade.ordering import order
-from tvm_cascade.passes import extract_graph
+from tvm_cascade.passes import Cascade, extract_graph
+from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.states import ASSIGN
 from tvm_cascade.pipeline import Prepared, prepare
+from tvm_cascade.report.text import state_rows
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.tensor_spec import IoSpec, State, TensorSpec
 from tvm_cascade.testing.host_check import run_calls
+from tvm_cascade.testing.quick_build import quick_run
 
 relax: Any = _relax
 op: Any = _relax.op
@@ -207,3 +212,27 @@ def test_a_state_takes_one_block() -> None:
     plan = plan_graph(ready.graph)
     state, row = 63 * 64 * 8, 64 * 8
     assert plan.peak <= state + state + 3 * row  # the state, and the rows behind it while they are joined
+
+
+def _pass(made: Any) -> Any:
+    return made  # a class that TVM's decorator makes a pass
+
+
+def test_a_region_of_a_network_with_states_gets_and_gives_them() -> None:
+    """The virtual machine runs the pure function that the module is: states are inputs and outputs there."""
+    mod, cascade = network((1, 1, 2, 2), [(1, 3, 2, 2)], window), _pass(Cascade())
+    x, kept = np.ones((1, 1, 2, 2), "int8"), np.arange(12, dtype="int8").reshape(1, 3, 2, 2)
+    most, twice, after = quick_run(cascade(mod), x, kept)
+    whole = np.concatenate([kept, x], axis=1)
+    for ours, theirs in ((most, whole.max(axis=1)), (twice, x + x), (after, whole[:, 1:])):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_states_lie_in_one_of_several_memories() -> None:
+    mod = network((1, 1, 2, 2), [(1, 3, 2, 2)], window)
+    asked = PlanRequest(memory=(Ram("fast", 16, 1.0), Ram("slow", 4096, 4.0)))
+    plan = plan_network(mod, asked).plan
+    validate(plan)
+    (row,) = state_rows(plan)
+    assert (row["name"], row["bytes"]) == ("s0", 12) and row.get("memory") in ("fast", "slow")
+    assert sum(use.bytes for use in plan.memories) == plan.peak
