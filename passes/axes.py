@@ -10,7 +10,8 @@ rank 2 and below have no rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 from tvm_cascade.passes.intervals import Strided
 from tvm_cascade.passes.windows import AccessPattern
@@ -30,7 +31,7 @@ class Use:
 
 @dataclass(frozen=True)
 class _Link:
-    """How slices along the axes of one output depend on the axes of one input.
+    """How slices along the axes of one output depend on the axes of one input; both are tensors, or positions in a pattern.
 
     `local[b][a]`: one slice along output axis b reads only a part of input axis a. `slides[b][a]`: in addition, that part
     moves from one slice to the next, and spans several elements or moves by more than one: a sliding window.
@@ -46,6 +47,9 @@ class _Link:
 
     def backward(self, axis: int) -> int | None:
         return next((a for a, here in enumerate(self.local[axis]) if here), None)
+
+
+_known = WeakKeyDictionary[AccessPattern, list[_Link]]()  # patterns that candidates of a network share
 
 
 def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[int | None, ...]:
@@ -85,8 +89,17 @@ def _spread(link: _Link, shapes: Sequence[tuple[int, ...]], found: dict[int, int
 
 
 def _links(use: Use) -> list[_Link]:
-    pattern, made = use.pattern, []
-    for output, target in zip(use.outputs, pattern.outputs, strict=True):
+    """The links of an operator's tensors."""
+    links = _known.get(use.pattern)
+    if links is None:
+        links = _known[use.pattern] = _links_of(use.pattern)
+    return [replace(link, input=use.inputs[link.input], output=use.outputs[link.output]) for link in links]
+
+
+def _links_of(pattern: AccessPattern) -> list[_Link]:
+    """The links of a pattern's inputs and outputs, by position."""
+    made: list[_Link] = []
+    for output, target in enumerate(pattern.outputs):
         shape = shape_of(target)
         if len(shape) < 3:
             continue
@@ -95,7 +108,7 @@ def _links(use: Use) -> list[_Link]:
             for b, extent in enumerate(shape)
         ]
         everything = pattern.demand({}, [target])
-        for tensor, source in zip(use.inputs, pattern.inputs, strict=True):
+        for tensor, source in enumerate(pattern.inputs):
             if source not in everything:
                 continue
             full = [p.hi - p.lo + 1 for p in everything[source]]

@@ -48,6 +48,38 @@ class Extracted:
     operators: tuple[Computation | None, ...]  # by operator index; None for views
 
 
+class Analyses:
+    """What is known of the functions of calls. Candidates of a network share most of their functions, and this."""
+
+    def __init__(self) -> None:
+        self._patterns: dict[int, tuple[PrimFunc, AccessPattern]] = {}
+        self._computations: dict[object, tuple[PrimFunc, Computation]] = {}
+        self._alike = defaultdict[Any, ByStructure[Computation]](ByStructure)
+
+    def pattern(self, call: Call) -> AccessPattern:
+        """The access pattern of a call's function."""
+        known = self._patterns.get(hash(call.func))
+        if known is not None and known[0].same_as(call.func) and len(known[1].inputs) == len(call.inputs):
+            return known[1]
+        made = _pattern(call)
+        if not made.uses_tables:
+            self._patterns[hash(call.func)] = call.func, made
+        return made
+
+    def computation(self, call: Call, pattern: AccessPattern, tensors: Sequence[Tensor]) -> Computation:
+        """The analysis of a call by its function and the axes of its tensors, unless constants are indices."""
+        inputs, outputs = [tensors[t] for t in call.inputs], [tensors[t] for t in call.outputs]
+        if pattern.uses_tables:
+            return _analyse(call, pattern, inputs, outputs)
+        axes = tuple((t.row_axis, t.col_axis) for t in (*inputs, *outputs))
+        known = self._computations.get((hash(call.func), axes))
+        if known is None or not known[0].same_as(call.func):
+            plain = call.func.without_attr("global_symbol") if call.func.attrs else call.func
+            made = self._alike[axes].get(plain, lambda: replace(_analyse(call, pattern, inputs, outputs), constants=()))
+            known = self._computations[hash(call.func), axes] = call.func, made
+        return replace(known[1], constants=call.constants)
+
+
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
     """The graph of `function`, which may hold Relax operators and calls of PrimFuncs; `mod` is not modified.
 
@@ -74,9 +106,13 @@ def extract_order_graph(mod: Any, function: str = "main") -> Graph:
     return Graph(source.tensors, ops, source.inputs, source.outputs, function)
 
 
-def analyse(source: Source, function: str = "main") -> Extracted:
-    """The graph of a function's calls, in which operator k is `source.calls[k]`; kernels and their bytes are not known yet."""
-    patterns = [_pattern(c) for c in source.calls]
+def analyse(source: Source, function: str = "main", known: Analyses | None = None) -> Extracted:
+    """The graph of a function's calls, in which operator k is `source.calls[k]`; kernels and their bytes are not known yet.
+
+    `known` has what other graphs shared with this one, and gets what is new.
+    """
+    known = known or Analyses()
+    patterns = [known.pattern(c) for c in source.calls]
     views = [_offsets_of_view(c) for c in source.calls]
     uses = [Use(c.inputs, c.outputs, p) for c, p, v in zip(source.calls, patterns, views, strict=True) if v is None]
     axes = row_axes([t.shape for t in source.tensors], uses)
@@ -84,11 +120,10 @@ def analyse(source: Source, function: str = "main") -> Extracted:
         replace(t, row_axis=axis, col_axis=_column_axis(t.shape, axis))
         for t, axis in zip(source.tensors, axes, strict=True)
     )
-    known = defaultdict[Any, ByStructure[Computation]](ByStructure)
     ops: list[Op] = []
     made: list[Computation | None] = []
     for call, pattern, view in zip(source.calls, patterns, views, strict=True):
-        made.append(_computation(known, call, pattern, tensors) if view is None else None)
+        made.append(known.computation(call, pattern, tensors) if view is None else None)
         ops.append(_op(len(ops), call, made[-1]) if view is None else _view(len(ops), call, view, tensors))
     return Extracted(Graph(tensors, tuple(ops), source.inputs, source.outputs, function), tuple(made))
 
@@ -120,21 +155,6 @@ def _pattern(call: Call) -> AccessPattern:
 
 def _column_axis(shape: tuple[int, ...], row_axis: int | None) -> int | None:
     return row_axis + 1 if row_axis is not None and len(shape) >= 4 and row_axis + 1 < len(shape) else None
-
-
-def _computation(
-    known: Mapping[Any, ByStructure[Computation]], call: Call, pattern: AccessPattern, tensors: Sequence[Tensor]
-) -> Computation:
-    """The analysis of a call, cached in `known` by PrimFunc and axes unless indices depend on the values of constants."""
-    inputs, outputs = [tensors[t] for t in call.inputs], [tensors[t] for t in call.outputs]
-    plain = call.func.without_attr("global_symbol") if call.func.attrs else call.func
-
-    def make() -> Computation:
-        return _analyse(call, pattern, inputs, outputs)
-
-    axes = tuple((t.row_axis, t.col_axis) for t in (*inputs, *outputs))
-    made = make() if pattern.uses_tables else known[axes].get(plain, make)
-    return replace(made, constants=call.constants)
 
 
 def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Computation:

@@ -12,7 +12,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.cores.work import Work
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.choose_variants import choose_variants, tensors_of
-from tvm_cascade.passes.extract_graph import Extracted, analyse, with_kernels
+from tvm_cascade.passes.extract_graph import Analyses, Extracted, analyse, with_kernels
 from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
 from tvm_cascade.passes.relax_ops import read_function
 from tvm_cascade.passes.states import state_count, with_states
@@ -79,14 +79,16 @@ def prepare_graph(
     database: Database | None = None,
     counter: Counter | None = None,
     fused_floats: bool = True,
+    known: Analyses | None = None,
 ) -> PreparedGraph:
     """Extract the graph of `mod`, to which `LowerQuantized` has been applied, and select every operator's kernel.
 
     Kernels are selected by the instruction counts in `database`; None takes those shipped with the package. With a
     `counter`, shapes that the database lacks are counted and added to it. With `fused_floats`, float layers are fused first.
+    `known` has the analyses of other candidates of the network, and gets the new ones.
     """
     source = read_function(fuse_float_layers(mod) if fused_floats else mod, "main")
-    extracted = analyse(with_states(source, state_count(mod)))
+    extracted = analyse(with_states(source, state_count(mod)), known=known)
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
     graph = extracted.graph
     operators = zip(graph.ops, extracted.operators, strict=True)

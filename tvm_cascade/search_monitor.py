@@ -88,10 +88,16 @@ class SearchMonitor:
 
     def over(self) -> bool:
         """Whether searches have to end now; `limited` is set then, so a search asks only where ending costs it something."""
-        struck = self._interrupted or (self._deadline < inf and self._now() >= self._deadline)
-        struck = struck or (self._outer is not None and self._outer.over())
-        self.limited |= struck
-        return struck
+        at: SearchMonitor | None = self
+        while at is not None and not (at._interrupted or (at._deadline < inf and at._now() >= at._deadline)):
+            at = at._outer
+        if at is None:
+            return False
+        ended: SearchMonitor | None = self
+        while ended is not None:  # up to the one that says so
+            ended.limited = True
+            ended = None if ended is at else ended._outer
+        return True
 
     def left(self) -> float:
         """Seconds until `over`, at least 0; infinite without a limit."""

@@ -19,6 +19,7 @@ from tvm_cascade.cascading import Plan, PlanOptions, forget_searches
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
+from tvm_cascade.passes.extract_graph import Analyses
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.rewriting import Rewritten
 from tvm_cascade.schedules.tuning.counting import Counter
@@ -50,10 +51,11 @@ class KernelSource:
         None  # replaces selected kernels, such as by `tune_kernels`
     )
     fused_floats: bool = True  # whether float layers are fused (`passes.fuse_float_layers`)
+    analyses: Analyses = field(default_factory=Analyses, compare=False, repr=False)  # of all candidates so far
 
     def prepare(self, lowered: IRModule) -> PreparedGraph:
         """The graph and the kernels of a module to which `LowerQuantized` has been applied."""
-        made = prepare_graph(lowered, self.core, self.database, self.counter, self.fused_floats)
+        made = prepare_graph(lowered, self.core, self.database, self.counter, self.fused_floats, self.analyses)
         return made if self.tuned is None else self.tuned(made)
 
     @property

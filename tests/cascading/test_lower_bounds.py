@@ -51,7 +51,8 @@ def test_lazy_searches_find_the_best_cuts(seed: int) -> None:
     def weight(i: int, j: int) -> tuple[int, int] | None:
         return None if cost[i, j] > 5 else (int(cost[i, j]) % 3, int(cost[i, j]))
 
-    least = [[(j, int(floor[i, j])) for j in range(i + 1, n + 1) if floor[i, j] <= 5] for i in range(n)]
+    ends = [np.array([j for j in range(i + 1, n + 1) if floor[i, j] <= 5], np.int64) for i in range(n)]
+    least = [(after, floor[i, after]) for i, after in enumerate(ends)]
     within = [cuts for cuts in every if peak[cuts] <= 5]
     for price in (0, 1, 7):
         total = {
@@ -85,7 +86,8 @@ def test_lazy_searches_compute_few_costs() -> None:
         asked.append((i, j))
         return 0, j - i
 
-    least = [[(j, j - i) for j in range(i + 1, min(i + longest, n) + 1)] for i in range(n)]
+    ends = [np.arange(i + 1, min(i + longest, n) + 1) for i in range(n)]
+    least = [(after, after - i) for i, after in enumerate(ends)]
     for price in (1, 3):
         asked.clear()
         cuts = cuts_within(n, weight, least, price)

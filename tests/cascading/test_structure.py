@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
+from weakref import ref
 
 import pytest
 
-from tvm_cascade.cascading import PlanOptions, plan_graph, planner
+from tvm_cascade.cascading import PlanOptions, forget_searches, plan_graph, planner
+from tvm_cascade.cascading.search_cache import searches
 from tvm_cascade.cascading.structure import structure
 from tvm_cascade.cascading.validate import validate
 from tvm_cascade.errors import InfeasibleError
@@ -50,3 +53,18 @@ def test_what_arenas_depend_on_is_kept() -> None:
         other = replace(graph, ops=(*graph.ops[:-1], changed))
         assert structure(other) != structure(graph)
     assert structure(structure(graph)) == structure(graph) == structure(renamed(graph))
+
+
+def test_forgotten_searches_are_freed_at_once() -> None:
+    graph = random_graph(1)
+    plan = plan_graph(graph)
+    found = searches(graph, PlanOptions())
+    held = [ref(o) for o in (*found, *(s.costs for s in found), found[0].costs.rings, found[0].costs.tables)]
+    del found
+    gc.disable()
+    try:
+        forget_searches()
+        assert [r() for r in held] == [None] * len(held)
+    finally:
+        gc.enable()
+    assert searches(graph, PlanOptions())[0].bound == plan.bound

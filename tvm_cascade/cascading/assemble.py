@@ -116,13 +116,14 @@ def _segment(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) ->
 def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
     """The storage of every tensor, by index: whole or a ring, its bytes and its lifetime in segments."""
     tables = costs.tables
-    held = {t: (units, segment) for segment in layout.segments for t, units in costs.held(*segment).items()}
-    segment_at = {p: s for s, (i, j, _) in enumerate(layout.segments) for p in range(i, j)}
+    segments = layout.segments
+    held = {t: (units, segment) for segment in segments for t, units in costs.held(*segment).items()}
+    segment_at = {p: s for s, (i, j, _) in enumerate(segments) for p in range(i, j)}
     owners: dict[int, Storage] = {}
     for t, root in enumerate(tables.roots):
         if root.tensor == t:
             lower = segment_at.get(costs.born[t], 0)
-            upper = segment_at.get(costs.last[t], len(layout.segments) - 1) + 1
+            upper = segment_at.get(costs.last[t], len(segments) - 1) + 1
             units, segment = held.get(t, (tables.units(t, ROW), (0, 0, BY_ROWS)))
             stripes = costs.stripes(*segment)
             if stripes is not None and t in stripes.widths:

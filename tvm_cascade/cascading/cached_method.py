@@ -5,12 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, cached_property, partial
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from weakref import WeakSet
 
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_caching = WeakSet[Any]()  # the objects that keep results
+
 
 def cached_method(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Cache the results of a method by its arguments; they are freed with the object, by a search for cycles."""
-    return cast(Any, cached_property(lambda self: cache(partial(method, self))))
+    """Cache the results of a method by its arguments.
+
+    An object that keeps results refers to itself: they are freed by `drop_results`, or with it by a search for cycles.
+    """
+
+    def made(self: Any) -> Callable[..., Any]:
+        _caching.add(self)
+        return cache(partial(method, self))
+
+    made.__dict__["cached_method"] = True
+    return cast(Any, cached_property(made))
+
+
+def drop_results() -> None:
+    """Free the results that all cached methods keep; objects that are still used work them out again."""
+    for owner in list(_caching):
+        for name in list(vars(owner)):
+            if _is_cached_method(type(owner), name):
+                vars(owner).pop(name, None)
+    _caching.clear()
+
+
+@cache
+def _is_cached_method(kind: type, name: str) -> bool:
+    return bool(getattr(getattr(getattr(kind, name, None), "func", None), "__dict__", {}).get("cached_method"))

@@ -118,7 +118,8 @@ class ChannelSearch:
             return None if form is None else (form[0], int(form[1]))
 
         n = self.plain.size
-        cuts = cuts_within(n, weight, [[(j, 0) for j in range(i + 1, n + 1) if useful[i, j]] for i in range(n)], 0)
+        ends = [i + 1 + np.flatnonzero(useful[i, i + 1 :]) for i in range(n)]
+        cuts = cuts_within(n, weight, [(after, np.zeros(len(after), np.int64)) for after in ends], 0)
         chosen: dict[Block, int] = {}
         for i, j in pairwise(cuts or ()):
             form = best(i, j)

@@ -10,7 +10,7 @@ compute a segment's cost only when its cheap lower bound, with that of the best 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tvm_cascade.search_monitor import monitor
 
 _OUT_OF_REACH = 1 << 60  # bytes
+_NEVER = (1 << 63) - 1
 
 T = TypeVar("T")
 Cost = Callable[[int, int, int], int]
@@ -36,8 +37,18 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
     done = [False] * (n + 1)
     # bytes with the least for what follows, start, end, whether the cost is in them
     heap: list[tuple[int, int, int, bool]] = [(int(rest[0]), 0, 0, True)]
+    ends: dict[int, Iterator[tuple[int, int]]] = {}  # by start: the ends still to come with these bytes, fewest first
+
+    def follow(start: int) -> None:
+        """Put the next end of segments from `start` into the queue."""
+        found = next(((least, end) for least, end in ends[start] if not done[end]), None)
+        if found is not None:
+            heappush(heap, (found[0], -start, found[1], False))
+
     while heap:
         peak, start, end, known = heappop(heap)
+        if not known:
+            follow(-start)
         if done[end]:
             continue
         if not known:
@@ -47,12 +58,18 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
         if end == n:
             return peak
         done[end] = True
-        needs = np.maximum(lower_bound[end, end + 1 :], rest[end + 1 :])
-        for k in [0, *np.flatnonzero(needs[1:] < _OUT_OF_REACH) + 1]:
-            j = end + 1 + int(k)
-            if not done[j]:
-                heappush(heap, (max(int(needs[k]), peak), -end, j, False))
+        needs = np.maximum(np.maximum(lower_bound[end, end + 1 :], rest[end + 1 :]), peak)
+        needs[1:][needs[1:] >= _OUT_OF_REACH] = _NEVER
+        ends[end] = _ascending(needs, np.arange(end + 1, n + 1))
+        follow(end)
     raise ValueError("positions without an end")
+
+
+def _ascending(needs: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """What each of `ends`, which ascend, needs, with the end, in ascending order; those that need `_NEVER` are left out."""
+    by_need = np.argsort(needs, kind="stable")
+    by_need = by_need[: np.searchsorted(needs[by_need], _NEVER)]
+    return zip(needs[by_need].tolist(), ends[by_need].tolist(), strict=True)
 
 
 def _peaks_after(lower_bound: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -65,7 +82,7 @@ def _peaks_after(lower_bound: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def cuts_within(
-    n: int, weight: Weight, least: Sequence[Sequence[tuple[int, int]]], price: int
+    n: int, weight: Weight, least: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], price: int
 ) -> tuple[int, ...] | None:
     """Cut positions `(0, ..., n)` of least total weight; None where no cuts fit.
 
@@ -75,36 +92,48 @@ def cuts_within(
         `weight(i, j)` is added to the total for segment [i, j); totals are compared by their first component, then by
         their second. None where the segment exceeds the cap. Ties go to the longest last segment.
     least : Sequence
-        `least[i]` are all ends j of segments [i, j) that may stay within the cap, each with a lower bound of the second
-        component of `weight`; none of the first is negative.
+        `least[i]` are all ends j of segments [i, j) that may stay within the cap, ascending, and for each a lower bound of
+        the second component of `weight`; none of the first is negative.
     price : int
         Is added to the second component for every segment.
 
     Raises `SearchStopped` where a limit strikes first.
     """
     limit = monitor()
-    rest = [0] * (n + 1)  # least total of the second component from there on
+    rest = np.zeros(n + 1, np.int64)  # least total of the second component from there on
     for i in range(n - 1, -1, -1):
-        rest[i] = min((more + rest[j] for j, more in least[i]), default=_OUT_OF_REACH) + price
+        rest[i] = (least[i][1] + rest[least[i][0]]).min(initial=_OUT_OF_REACH) + price
+    after = rest.tolist()
     came: list[int | None] = [None] * (n + 1)
-    heap: list[tuple[int, int, int, int, int, int, bool]] = [(0, rest[0], 0, 0, 0, 0, True)]
+    heap: list[tuple[int, int, int, int, int, int, bool]] = [(0, after[0], 0, 0, 0, 0, True)]
+    ends: dict[
+        int, Iterator[tuple[int, int]]
+    ] = {}  # by start: the ends still to come with the least total from there on
+
+    def follow(start: int, first: int, second: int) -> None:
+        """Put the next end of segments from `start`, which is reached by these totals, into the queue."""
+        found = next(((more, end) for more, end in ends[start] if came[end] is None), None)
+        if found is not None:
+            heappush(heap, (first, second + found[0] + price, start, found[1], first, second, False))
+
     while heap:
-        first, second, i, j, before, after, known = heappop(heap)
+        first, second, i, j, to_first, to_second, known = heappop(heap)
+        if not known:
+            follow(i, to_first, to_second)
         if came[j] is not None or second >= _OUT_OF_REACH:
             continue
         if not known:
             limit.check()
             more = weight(i, j)
             if more is not None:
-                heappush(heap, (before + more[0], after + more[1] + price + rest[j], i, j, before, after, True))
+                total = to_first + more[0], to_second + more[1] + price + after[j]
+                heappush(heap, (*total, i, j, to_first, to_second, True))
             continue
         came[j] = i
         if j == n:
             break
-        here = second - rest[j]
-        for k, calls in least[j]:
-            if came[k] is None:
-                heappush(heap, (first, here + calls + price + rest[k], j, k, first, here, False))
+        ends[j] = _ascending(least[j][1] + rest[least[j][0]], least[j][0])
+        follow(j, first, second - after[j])
     if came[n] is None:
         return None
     cuts = [n]

@@ -289,13 +289,14 @@ class Search:
         return self._short(self.lower_bounds.without_recompute if self.options.stripes else self.lower_bounds.tiles)
 
     @cached_method
-    def _within(self, limit: int) -> list[list[tuple[int, int]]]:
+    def _within(self, limit: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """By position i the ends j of segments [i, j) that cuts within `limit` bytes may contain, judged by lower bounds.
 
-        Each comes with a lower bound of its kernel calls.
+        They come with lower bounds of their kernel calls.
         """
         useful, calls = within_reach(self.least_bytes, limit + 1), self.lower_bounds.calls
-        return [[(j, int(calls[i, j])) for j in np.flatnonzero(row).tolist() if j > i] for i, row in enumerate(useful)]
+        ends = [i + 1 + np.flatnonzero(row[i + 1 :]) for i, row in enumerate(useful)]
+        return [(after, calls[i, after]) for i, after in enumerate(ends)]
 
     def _sort_key(self, layout: Layout) -> tuple[object, ...]:
         """Extra multiply-accumulates of a layout, kernel calls inside its cascades, and tie breakers."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from tvm_cascade.graph import Graph, Op
@@ -29,7 +29,7 @@ class LeftOut:
     remedy: str  # how to change the operator so that it can
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Partition:
     """The regions of a graph, ordered by their first operator, each a tuple of ascending operators, views included."""
 
@@ -37,7 +37,7 @@ class Partition:
     left_out: tuple[LeftOut, ...]
     region_of: tuple[int | None, ...]  # by operator; None also for views between operators that are left out
 
-    @property
+    @cached_property
     def whole(self) -> bool:
         """Whether all operators lie in one region."""
         return len(self.regions) <= 1 and None not in self.region_of

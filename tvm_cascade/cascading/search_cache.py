@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 from functools import cache, lru_cache
 
 from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.cached_method import drop_results
 from tvm_cascade.cascading.geometry import streamable
 from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.options import PlanOptions, Settings
@@ -75,4 +75,4 @@ def forget_searches() -> None:
     """Free what the planner keeps for further plans of the same graphs: 200 MB a graph of a thousand operators."""
     _kept_searches.cache_clear()
     _costs.cache_clear()
-    gc.collect()  # they refer to themselves (`cached_method`)
+    drop_results()

@@ -71,7 +71,7 @@ class SegmentCosts:
         """The costs of the same order where rings do not follow dying inputs; tables that do not depend on it are shared."""
         other = copy(self)
         other.settings = replace(self.settings, rings_follow=False)
-        for name in ("pairs", "shared"):  # caches of results that depend on it
+        for name in ("pairs", "shared", "little_scratch"):  # caches of results that depend on it
             vars(other).pop(name, None)
         return other
 
@@ -115,6 +115,7 @@ class SegmentCosts:
             o: min((self.place[c] for t in tables.written(o) for c in tables.readers[t]), default=end) for o in makers
         }
 
+    @cached_method
     def held(self, i: int, j: int, interleaving: Interleaving) -> dict[int, int]:
         """Units stored of every root produced in [i, j): all where it is needed later, else those of its ring.
 
@@ -172,6 +173,7 @@ class SegmentCosts:
         by_columns = 0 if stripes is None else stripes.scratch
         return max(by_columns, self._largest_scratch(i, j, interleaving))
 
+    @cached_method
     def little_scratch(self, i: int, j: int, interleaving: Interleaving) -> bool:
         """Whether pixel steps need no more scratch than rows do, `SCRATCH_BYTES`, or 1 / `SCRATCH_SHARE` of the live bytes."""
         if interleaving == BY_ROWS:
@@ -282,6 +284,7 @@ class SegmentCosts:
         """Bytes live while [i, j) runs, every block rounded up to the alignment."""
         return self.apart(i, j, interleaving) - self.shared(i, j, interleaving)
 
+    @cached_method
     def apart(self, i: int, j: int, interleaving: Interleaving) -> int:
         """`cost` if no blocks shared memory."""
         unit = self.settings.alignment
