@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import tvm
 from tvm import relax
@@ -27,12 +28,22 @@ from tvm_cascade.substitution.split import optimize
 
 @dataclass(frozen=True)
 class Substituted:
-    """A rewritten module and, by function name, the outcome of the search."""
+    """A module and, by function name, the outcome of the search."""
 
-    mod: tvm.IRModule
+    source: tvm.IRModule  # before the search
     results: Mapping[str, SearchResult] = field(default_factory=dict)
     read: Mapping[str, Read] = field(default_factory=dict)  # the graphs before the search
     skipped: Mapping[str, str] = field(default_factory=dict)  # reasons why functions were not searched
+
+    @cached_property
+    def mod(self) -> tvm.IRModule:
+        """The rewritten module, which is written when it is first asked for."""
+        rewritten = self.source.clone()
+        for gv, func in list(self.source.functions_items()):
+            found = self.results.get(gv.name_hint)
+            if found is not None and found.steps:
+                rewritten.update_func(gv, write_function(found.dag, self.read[gv.name_hint], func.attrs))
+        return rewritten
 
 
 def substitute(
@@ -46,7 +57,6 @@ def substitute(
 
     Only functions whose name satisfies the predicate `functions` are searched.
     """
-    rewritten = mod.clone()
     results: dict[str, SearchResult] = {}
     reads: dict[str, Read] = {}
     skipped: dict[str, str] = {}
@@ -62,9 +72,7 @@ def substitute(
         own: Callable[..., SearchResult] | None = getattr(cost, "search", None)
         result = optimize(read.dag, cost, rules, options) if own is None else own(read.dag, rules, options)
         results[name], reads[name] = result, read
-        if result.steps:
-            rewritten.update_func(gv, write_function(result.dag, read, func.attrs))
-    return Substituted(rewritten, results, reads, skipped)
+    return Substituted(mod, results, reads, skipped)
 
 
 @dataclass(frozen=True)

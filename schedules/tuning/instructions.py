@@ -38,13 +38,20 @@ class Library:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._known: dict[int, tuple[PrimFunc, Function]] = {}  # by the function itself
         self._read: dict[int, list[tuple[PrimFunc, Function]]] = {}  # by structural hash
 
     def read(self, func: PrimFunc) -> Function:
         """A function, or one of the same structure that was read before."""
+        found = self._known.get(hash(func))
+        if found is None or not found[0].same_as(func):
+            found = self._known[hash(func)] = func, self._structure(func)
+        return found[1]
+
+    def _structure(self, func: PrimFunc) -> Function:
         alike = self._read.setdefault(tvm_ffi.structural_hash(func), [])
         for known, function in alike:
-            if known.same_as(func) or tvm_ffi.structural_equal(known, func):
+            if tvm_ffi.structural_equal(known, func):
                 return function
         alike.append((func, Function(Counter(self._core), func)))
         return alike[-1][1]
