@@ -169,9 +169,8 @@ class SegmentCosts:
         in_place = self.in_place(i, j)
         if in_place is not None:
             return self.tables.graph.ops[in_place].kernels.in_place_workspace_bytes
-        stripes = self.stripes(i, j, interleaving)
-        by_columns = 0 if stripes is None else stripes.scratch
-        return max(by_columns, self._largest_scratch(i, j, interleaving))
+        stripes, largest = self.stripes(i, j, interleaving), self._largest_scratch(i, j, interleaving)
+        return largest if stripes is None else max(stripes.scratch, largest)
 
     @cached_method
     def little_scratch(self, i: int, j: int, interleaving: Interleaving) -> bool:
