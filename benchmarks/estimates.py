@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import median
@@ -49,7 +49,9 @@ def tasks_of(mod: IRModule, target: KernelTarget, most: int = MOST) -> Iterator[
     made = prepare(mod, target)
     for op in made.graph.ops:
         computed = made.extracted.operators[op.index]
-        if computed is None or not computed.has_plain_rows(tensors_of(made.graph, op)):
+        if computed is None:
+            continue
+        if computed.access.opaque is None and not computed.has_plain_rows(tensors_of(made.graph, op)):
             continue
         listed = list(candidates_of(made.extracted, op.index, target))
         for candidate in {id(c): c for c in (*listed[:most], *listed[-1:])}.values():
@@ -57,11 +59,15 @@ def tasks_of(mod: IRModule, target: KernelTarget, most: int = MOST) -> Iterator[
             yield Family.of(op.kind, dtype, candidate.variant), candidate.task
 
 
-def counted_rates(target: KernelTarget, board: str, known: dict[str, int]) -> dict[str, float]:
-    """The rates of every family on a core; `known` are counts by kernel, which get those that they lack."""
+def counted_rates(
+    target: KernelTarget, board: str, known: dict[str, int], only: Sequence[str] = ()
+) -> dict[str, float]:
+    """The rates of every family on a core, or of the families of some networks; `known` are counts by kernel, which get
+    those that they lack."""
     found: dict[str, tuple[Family, Task]] = {}
     for turn in range(CHECKED):
-        for name, mod in (*layers(turn), *operators(turn)):
+        networks = (*layers(turn), *operators(turn)) if not only else tuple(n for n in layers(turn) if n[0] in only)
+        for name, mod in networks:
             try:
                 for k, (family, task) in enumerate(tasks_of(mod, target)):
                     found[f"{device(target)} | {turn} {name} {k} | {family.keys[0]}"] = family, task
@@ -94,6 +100,7 @@ def main() -> None:
     parser.add_argument("--rates", action="store_true")
     parser.add_argument("--cores", nargs="*", default=[core for core, *_ in COUNTED])
     parser.add_argument("--backends", nargs="*", default=["c", "obj"])
+    parser.add_argument("--networks", nargs="*", default=[], help="only of these layers; other rates stay")
     parser.add_argument("--counts", type=Path, help="file of counts, which are not counted again")
     options = parser.parse_args()
     if options.rates:
@@ -102,7 +109,8 @@ def main() -> None:
         for core, backend, board in COUNTED:
             if core in options.cores and backend in options.backends:
                 target = kernel_target(core, backend)
-                known[device(target)] = counted_rates(target, board, kept)
+                old = known.get(device(target), {}) if options.networks else {}
+                known[device(target)] = {**old, **counted_rates(target, board, kept, options.networks)}
                 Rates(known).save(rates.SHIPPED)
                 if counts is not None:
                     counts.write_text(json.dumps(kept))

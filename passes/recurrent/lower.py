@@ -64,9 +64,10 @@ def lower_recurrence(
     loops = Loops(layer, extents, of_parameters, _outputs(wanted), operands.rounding)
     order = loops.order
     activations = sum(data_or_value(parameters[name]) is parameters[name] for name in order)
-    func = with_spec(loops.function(), layer.kind, activations, Attributes(units=units))
+    kind = layer.kind if operands.rounding is None else f"hybrid_{layer.kind}"
+    func = with_spec(loops.function(), kind, activations, Attributes(units=units))
     types = [relax.TensorType(list(loops.shape(name)), "float32") for name in loops.outputs]
-    called = relax.call_tir(builder.add_func(func, layer.kind), [parameters[name] for name in order], types)
+    called = relax.call_tir(builder.add_func(func, kind), [parameters[name] for name in order], types)
     made = builder.emit(called)
     fields = [made] if len(types) == 1 else [builder.emit(relax.TupleGetItem(made, k)) for k in range(len(types))]
     found = dict(zip(loops.outputs, fields, strict=True))

@@ -58,6 +58,8 @@ def layers(turn: int) -> Iterator[tuple[str, IRModule]]:
             net = Net(dtype, seed=turn)
             yield f"{name} {dtype}", net.finish(build(net, net.input(SHAPES[turn])))
     yield "lstm", of_writer(lambda w: lstm(w, steps=4 + turn, depth=8 - turn, units=24 + 12 * turn))
+    for name, write in _OTHERS.items():
+        yield name, of_writer(lambda w, write=write: write(w, turn))
 
 
 def operators(turn: int) -> Iterator[tuple[str, IRModule]]:
@@ -146,6 +148,63 @@ def of_writer(write: Callable[[ModelWriter], None]) -> IRModule:
         path = Path(folder) / "m.tflite"
         path.write_bytes(writer.finish())
         return load(path)
+
+
+def float_lstm(writer: ModelWriter, turn: int, dtype: str = "float32") -> None:
+    """A float LSTM, of int8 weights where `dtype` says so."""
+    rng, units, depth = np.random.default_rng(turn), 10 + 6 * turn, 8 - turn
+    inputs = [writer.activation((1, 4 + turn, depth), "float32"), *([-1] * 23)]
+    for k in range(4):
+        for at, columns in ((1, depth), (5, units)):
+            inputs[at + k] = writer.constant(rng.integers(-9, 10, (units, columns)).astype(dtype), 0.01)
+        inputs[12 + k] = writer.constant(rng.standard_normal(units).astype("float32"))
+    inputs[18:20] = [writer.tensor((1, units), "float32", variable=True) for _ in range(2)]
+    options: dict[str, Any] = {"fusedActivationFunction": 4, "timeMajor": False, "cellClip": 0.0, "projClip": 0.0}
+    out, table = writer.tensor((1, 4 + turn, units), "float32"), "UnidirectionalSequenceLSTMOptions"
+    writer.operator("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [out], table, **options)
+
+
+def hybrid_dense(writer: ModelWriter, turn: int) -> None:
+    """A product of floats by int8 weights."""
+    depth, units = 60 + 44 * turn, 30 - 5 * turn
+    weights = writer.constant(np.random.default_rng(turn).integers(-9, 10, (units, depth)).astype("int8"), 0.01)
+    x, out = writer.activation((1, depth), "float32"), writer.tensor((1, units), "float32")
+    how: dict[str, Any] = {"asymmetricQuantizeInputs": bool(turn % 2)}
+    writer.operator("FULLY_CONNECTED", [x, weights, -1], [out], "FullyConnectedOptions", **how)
+
+
+def hybrid_conv(writer: ModelWriter, turn: int) -> None:
+    """A convolution of floats by int8 weights."""
+    (n, rows, columns, depth), channels = SHAPES[turn], 20 - 3 * turn
+    data = np.random.default_rng(turn).integers(-9, 10, (channels, 3, 3, depth)).astype("int8")
+    weights = writer.tensor(data.shape, "int8", np.full(channels, 0.01), data=data)
+    bias = writer.constant(np.zeros(channels, "float32"))
+    x, out = writer.activation(SHAPES[turn], "float32"), writer.tensor((n, rows, columns, channels), "float32")
+    window: dict[str, Any] = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    writer.operator("CONV_2D", [x, weights, bias], [out], "Conv2DOptions", **window)
+
+
+def hybrid_depthwise(writer: ModelWriter, turn: int) -> None:
+    """A depthwise convolution of floats by int8 weights."""
+    depth = SHAPES[turn][-1]
+    data = np.random.default_rng(turn).integers(-9, 10, (1, 3, 3, depth)).astype("int8")
+    weights = writer.tensor(data.shape, "int8", np.full(depth, 0.01), axis=3, data=data)
+    bias = writer.constant(np.zeros(depth, "float32"))
+    x, out = writer.activation(SHAPES[turn], "float32"), writer.tensor(SHAPES[turn], "float32")
+    window: dict[str, Any] = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    table = "DepthwiseConv2DOptions"
+    writer.operator("DEPTHWISE_CONV_2D", [x, weights, bias], [out], table, depthMultiplier=1, **window)
+
+
+_OTHERS: Mapping[str, Callable[[ModelWriter, int], None]] = MappingProxyType(
+    {
+        "lstm float32": float_lstm,
+        "lstm hybrid": lambda w, turn: float_lstm(w, turn, "int8"),
+        "dense hybrid": hybrid_dense,
+        "conv hybrid": hybrid_conv,
+        "depthwise hybrid": hybrid_depthwise,
+    }
+)
 
 
 def lstm(writer: ModelWriter, steps: int, depth: int, units: int) -> None:
