@@ -101,6 +101,8 @@ class _Writer:
     def _emit_whole(self, step: ReadStep) -> None:
         """An operator that reads all rows of what it reads."""
         whole = {v: self._rows(self._number(v), None) for v in step.inputs}
+        if not isinstance(step.binding.value, relax.Call):  # another name of outputs
+            whole = {v: self._apart(self._number(v), value) for v, value in whole.items()}
         value = substitute(step.binding.value, {**self.renamed, **whole})
         self.renamed[step.binding.var] = self._emit(value, step.binding.var.name)
 
@@ -109,7 +111,7 @@ class _Writer:
         own = self._own(tensor)
         parts = list(zip(own.computed, computed, strict=True))
         if own.state_rows:
-            at = 0 if own.period > 1 else own.entering[0] - own.held[0]
+            at = own.entering[0] - own.held[0] if own.moves else 0
             place = (at, at + own.kept[1] - own.kept[0])
             parts.append((own.kept, self._slice(tensor, states[tensor], place)))
         runs: list[tuple[Rows, list[Value]]] = []
@@ -174,13 +176,20 @@ class _Writer:
 
     def _results(self) -> dict[Value, Value]:
         """The values of the variables that the function returns."""
-        whole = {self.read.variables[t]: self._rows(t, None) for t in self.plan.network.outputs}
+        whole = {self.read.variables[t]: self._apart(t, self._rows(t, None)) for t in self.plan.network.outputs}
         return {**self.renamed, **whole}
+
+    def _apart(self, tensor: int, value: Value) -> Value:
+        """A copy of rows that move up in a state, which a caller may read while the next frame runs; others as they are."""
+        own, height = self.plan.series[tensor], self.plan.network.series[tensor].rows
+        if own is None or not own.moves or height is None or height < 2:
+            return value
+        return self._joined(tensor, [self._slice(tensor, value, part) for part in ((0, 1), (1, height))])
 
     def _state_after(self, tensor: int, state: Value) -> Value:
         """The state as the frame leaves it: without the rows of the frame a period ago, with those of this one."""
         own = self._own(tensor)
-        if own.period == 1:
+        if own.moves:
             return self._found(tensor, own.held)
         new = self._found(tensor, own.entering)
         size = own.kept[1] - own.kept[0]

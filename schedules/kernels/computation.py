@@ -57,7 +57,9 @@ class Computation:
         but W elements long.
         """
         access = self.access
-        if access.whole:
-            return access.opaque is None
+        if access.whole:  # it is told that a tensor has `rows` rows, and takes axis 1 for them
+            return access.opaque is None and all(
+                len(t.shape) < 4 or t.row_axis == 1 or t.rows >= t.shape[1] for t in tensors
+            )
         axes = (*access.input_axes, *access.output_axes)
         return all(a is None or (a == 1 and t.shape[0] == 1) for t, a in zip(tensors, axes, strict=True))

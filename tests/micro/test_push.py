@@ -81,3 +81,18 @@ def test_rows_that_are_pushed(tmp_path: Path) -> None:
     assert len(set(wanted)) > 10 and ran[:FRAMES] == wanted
     full = ROWS // HOP - 1  # frames after which the window is full again
     assert ran[FRAMES + full :] == wanted[8 + full :]
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_kernels_of_one_row_read_all_rows_of_a_state(
+    width: int, tmp_path: Path, quick_host: None, emulator: None
+) -> None:
+    """Every row is an output: of a map of one pixel a row, in the emulator, with kernels of the core."""
+    net = Net("int8")
+    x = net.conv(net.input((1, ROWS, width, 16)), 16, (3, 1), padding="valid", activation="relu")
+    mod = net.finish(net.conv(x, 8, 1))
+    tvm_cascade.compile(mod, target="cortex-m4", output=tmp_path / "p", hop=1, name="slide")
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "f.npz", input0=rng.integers(-128, 128, (ROWS + 4, 1, width, 16), "int8"))
+    done = tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz")
+    assert done.equals_host and done.frames == ROWS + 4

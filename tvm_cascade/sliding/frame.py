@@ -28,10 +28,15 @@ class SeriesPlan:
     shift: int = 0  # rows that they were further down there
 
     @property
+    def moves(self) -> bool:
+        """Whether the rows that readers find move up in the state itself."""
+        return self.period == 1 and self.kept[0] < self.kept[1]
+
+    @property
     def held(self) -> Rows:
         """The rows of a frame that the state holds: those kept, and where they move every frame those computed next to them,
         so that readers find all of them in the state."""
-        if self.period > 1 or not _some(self.kept):
+        if not self.moves:
             return self.kept
         return next(r for r in merged([self.kept, *self.computed]) if r[0] <= self.kept[0] < r[1])
 

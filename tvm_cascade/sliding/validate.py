@@ -67,7 +67,7 @@ def _frame(
         own = plan.series[tensor]
         if own is None:
             continue
-        first = 0 if own.period > 1 else own.entering[0] - own.held[0]  # where the frame before left the rows kept
+        first = own.entering[0] - own.held[0] if own.moves else 0  # where the frame before left the rows kept
         have = dict(zip(range(*own.kept), state.get(tensor, [])[first:], strict=False))
         wanted = [r for part in own.computed for r in range(*part)]
         if step is None:
@@ -76,8 +76,8 @@ def _frame(
             have |= _rows_of(network, step, symbols, values, wanted)
         values[tensor] = have
         if own.state_rows:
-            older = own.kept[1] - own.kept[0] if own.period > 1 else own.state_rows
-            left = own.entering if own.period > 1 else own.held
+            older = own.held[1] - own.held[0]
+            left = own.held if own.moves else own.entering
             after[tensor] = [*state[tensor][older:], *(have[r] for r in range(*left))]
     return values, after
 
