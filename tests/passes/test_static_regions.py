@@ -150,6 +150,13 @@ def long_arithmetic() -> Case:
     def write(bb: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
         return relax.op.multiply(bb.emit(relax.op.add(x, relax.const(1 << 40, "int64"))), x)
 
+    return of_block(write, var("x", (4, 3), "int64")), {"main": [RNG.integers(-9, 9, (4, 3))]}, 1
+
+
+def long_sum() -> Case:
+    def write(bb: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        return relax.op.sum(x, axis=1)
+
     return of_block(write, var("x", (4, 3), "int64")), {"main": [RNG.integers(-9, 9, (4, 3))]}, 0
 
 
@@ -344,6 +351,7 @@ CASES = [
     zeros_concatenated,
     long_indices,
     long_arithmetic,
+    long_sum,
     split_with_one_part_sorted,
     without_main,
     parameters_that_are_results,
@@ -398,7 +406,7 @@ def test_a_second_run_changes_nothing() -> None:
 
 def test_the_log_says_what_is_left_to_tvm_and_why(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tvm_cascade"):
-        for case in (sort, symbolic_batch, branch, external_call, long_arithmetic):
+        for case in (sort, symbolic_batch, branch, external_call, long_sum):
             passes.Cascade()(case()[0])
     text = "\n".join(r.getMessage() for r in caplog.records if r.name == "tvm_cascade")
     assert "main: cascaded: 4 bindings, lv to lv3: " in text
