@@ -171,6 +171,16 @@ def test_kernels_of_other_shapes_than_rates_come_from(core: str, board: str, emu
 
 
 @pytest.mark.emulator
+def test_loops_around_gathers_end(emulator: None) -> None:
+    """LLVM gathers weights of this convolution in an order of its own, and forgot where the loop around that ends."""
+    net = Net("float32", seed=0)
+    made = prepare(net.finish(net.conv(net.input((1, 14, 12, 16)), 16, 1)), kernel_target("cortex-m55", "obj"))
+    tasks = [c.task for c in candidates_of(made.extracted, 0, kernel_target("cortex-m55", "obj"))][:5]
+    counts = counter_of(get_core("cortex-m55"), find_board(Path(), "mps3-an547"), "obj")(tasks)
+    assert len(counts) > 2 and all(0 < c.instructions < 8 * made.graph.macs for c in counts)
+
+
+@pytest.mark.emulator
 @pytest.mark.usefixtures("quick_host")
 @pytest.mark.parametrize(
     ("core", "case"),

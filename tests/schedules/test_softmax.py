@@ -122,7 +122,7 @@ def several(folder: Path) -> Path:
     [
         ("cortex-m3", "c", "classes", 17_400),
         ("cortex-m4", "obj", "classes", 16_200),
-        ("cortex-m55", "obj", "vectors", 4_900),
+        ("cortex-m55", "obj", "vectors", 5_000),
     ],
 )
 def test_firmware_equals_litert(
