@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.cli.guard import ended_early
 from tvm_cascade.cli.progress_bar import values
 from tvm_cascade.search_monitor import Progress
 
@@ -101,12 +102,20 @@ main(["plan", {model!r}, "--json"])
 """
 
 
+def test_the_gap_of_an_early_end_is_that_of_the_search() -> None:
+    """What more time may gain, not what a better planner may."""
+    told = ended_early({"limited": True, "peak_bytes": 120, "bound_bytes": 50, "search_bound_bytes": 100})
+    assert told.endswith("at most 20.0 % above the lower bound")
+    assert "above" not in ended_early({"limited": True, "cost_ms": 2.0})
+
+
 def test_the_first_interrupt_of_plan_gives_the_best_so_far() -> None:
     done = python(INTERRUPTED.format(times=1, model=MODEL))
     assert done.returncode == 0, done.stderr
     early = json.loads(done.stdout)
     flat = json.loads(call("plan", MODEL, "--layerwise", "--json").stdout)
     assert early["limited"] is True and 0 < early["bound_bytes"] <= early["peak_bytes"] <= flat["peak_bytes"]
+    assert early["search_bound_bytes"] <= early["peak_bytes"]
     assert "interrupted; ending with the best so far" in done.stderr and "Traceback" not in done.stderr
 
 

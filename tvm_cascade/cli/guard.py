@@ -29,16 +29,16 @@ def say(text: str) -> None:
 def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
     """A result on standard output: one JSON object, or `text` with a last line where a limit ended the search."""
     with lifted():
-        plain = printable_lines(text + _ended_early(data))
+        plain = printable_lines(text + ended_early(data))
         click.echo(json.dumps(data, indent=2) if as_json else coloured(plain, sys.stdout))
 
 
-def _ended_early(data: Mapping[str, object]) -> str:
-    """The line for a result that is `limited`, with its gap to the bound where both are known."""
+def ended_early(data: Mapping[str, object]) -> str:
+    """The line for a result that is `limited`, with its gap to the bound of the search where both are known."""
     if not data.get("limited"):
         return ""
-    pairs = (("peak_bytes", "bound_bytes"), ("cost_ms", "bound_ms"))
-    best, bound = next(((data[a], data.get(b)) for a, b in pairs if a in data), (None, None))
+    pairs = (("peak_bytes", "search_bound_bytes"), ("peak_bytes", "bound_bytes"), ("cost_ms", "bound_ms"))
+    best, bound = next(((data[a], data[b]) for a, b in pairs if a in data and b in data), (None, None))
     gap = ""
     if isinstance(best, (int, float)) and isinstance(bound, (int, float)) and bound > 0:
         gap = f", at most {100 * (best / bound - 1):.1f} % above the lower bound"
