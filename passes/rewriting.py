@@ -17,6 +17,7 @@ from tvm import relax
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.passes.lower_quantized import holds_quantized
 from tvm_cascade.passes.substitute_graph import Substituted, substitute
+from tvm_cascade.schema.filled import filled
 from tvm_cascade.schema.plan import Rewritten as RewrittenJson
 from tvm_cascade.substitution.costs import TVM, Cost, Latency
 from tvm_cascade.substitution.metaflow import SearchOptions
@@ -41,13 +42,7 @@ class Rewritten:
 
     def to_dict(self) -> RewrittenJson:
         """The JSON object `rewritten` of a plan."""
-        return {
-            "steps": list(self.steps),
-            "before": self.before,
-            "after": self.after,
-            "unit": self.unit,
-            "reason": self.reason,
-        }
+        return filled(RewrittenJson, self)
 
 
 def unchanged(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritten:

@@ -70,25 +70,22 @@ class choice:
 
 def size(option: str, value: Any) -> int:
     """Bytes: a whole number, or a text such as "64KiB"."""
-    if isinstance(value, str):
-        try:
-            return parse_size(value)
-        except UsageError as error:
-            raise UsageError(f"--{option.replace('_', '-')}: {error}") from None
-    if not _is_whole(value) or value < 0:
-        raise refusal(option, value, "give a positive size in bytes (65536) or with a unit (64KiB)")
-    return int(value)
+    return _in_units(option, value, parse_size, 0, "size in bytes (65536) or with a unit (64KiB)")
 
 
 def frequency(option: str, value: Any) -> int:
     """Hertz: a positive whole number, or a text such as "168MHz"."""
+    return _in_units(option, value, parse_frequency, 1, "frequency in hertz (168000000) or with a unit (168MHz)")
+
+
+def _in_units(option: str, value: Any, parse: Callable[[str], int], least: int, what: str) -> int:
     if isinstance(value, str):
         try:
-            return parse_frequency(value)
+            return parse(value)
         except UsageError as error:
             raise UsageError(f"--{option.replace('_', '-')}: {error}") from None
-    if not _is_whole(value) or value < 1:
-        raise refusal(option, value, "give a positive frequency in hertz (168000000) or with a unit (168MHz)")
+    if not _is_whole(value) or value < least:
+        raise refusal(option, value, f"give a positive {what}")
     return int(value)
 
 

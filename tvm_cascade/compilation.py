@@ -17,7 +17,6 @@ from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.micro import firmware
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.cost import Cost
 from tvm_cascade.micro.count import counter_of, require_counter
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.micro.total_ram import RamExceededError
@@ -27,6 +26,7 @@ from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.passes.plan_network import plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.publish import publish
+from tvm_cascade.report.cost import Cost
 from tvm_cascade.request import LEAST_BESIDE, KernelRequest, Request
 from tvm_cascade.results import CompileResult, PlanResult
 from tvm_cascade.schedules.tuning.metaschedule import Search

@@ -8,9 +8,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tvm_cascade.cascading import Bounds, Plan, bound_of
+from tvm_cascade.report.cost import Cost
 from tvm_cascade.report.estimate import Estimate, frontier_table, total
 from tvm_cascade.report.frame import frame_text
-from tvm_cascade.report.layers import Layer, energy, layer_rows, layer_table, layers, milliseconds
+from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import (
     above,
@@ -84,12 +85,12 @@ class PlanResult:
     @property
     def milliseconds(self) -> float | None:
         """Estimated time of one inference at the clock that was given; None without one."""
-        return None if self.clock is None else milliseconds(self.cycles, self.clock)
+        return Cost(self.cycles, self.clock, self.watts).milliseconds
 
     @property
     def millijoules(self) -> float | None:
         """Estimated energy of one inference; None without a clock and what the core draws at it."""
-        return None if self.clock is None else energy(self.cycles, self.clock, self.watts)
+        return Cost(self.cycles, self.clock, self.watts).millijoules
 
     @property
     def layers(self) -> tuple[Layer, ...]:

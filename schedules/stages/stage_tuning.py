@@ -23,7 +23,15 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.schedules.stages.cpu_float import Tiling, convolution_shape, default_pixels, tile_convolution
 from tvm_cascade.schedules.stages.stage_records import KernelRecords, Record, apply_trace, digest, plain_trace
 from tvm_cascade.schedules.tir import s_tir
-from tvm_cascade.schedules.tuning.metaschedule import FAILED, Progress, Search, ms, require_json, without_intrinsics
+from tvm_cascade.schedules.tuning.metaschedule import (
+    FAILED,
+    Progress,
+    Search,
+    measured_by,
+    ms,
+    require_json,
+    without_intrinsics,
+)
 
 MARGIN = 0.02  # share of the default's time by which a candidate must be faster
 FINALISTS = 3  # candidates that are measured again with the default
@@ -141,7 +149,6 @@ def _tuned(func: Any, machine: Machine, search: Search, model: Any) -> Record:
 def _search(func: PrimFunc, machine: Machine, search: Search, model: Any) -> tuple[list[Any], int]:
     """Traces of the fastest candidates, the fastest first, and how many were measured."""
     database = ms.database.MemoryDatabase()
-    builder, runner = machine.pair()
     cpu = machine.records_as == "llvm"
     strategy = ms.search_strategy.EvolutionarySearch(
         population_size=32, init_min_unmeasured=8, genetic_num_iters=1, genetic_max_fail_count=4
@@ -162,11 +169,7 @@ def _search(func: PrimFunc, machine: Machine, search: Search, model: Any) -> tup
             task_weights=[1.0],
             work_dir=scratch,
             max_trials_global=search.trials,
-            num_trials_per_iter=min(search.batch, search.trials),
-            builder=builder,
-            runner=runner,
-            database=database,
-            measure_callbacks=[ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel()],
+            **measured_by(machine.pair(), search, database),
             cost_model=model,
         )
     measured = [r for r in database.get_all_tuning_records() if r.run_secs and float(r.run_secs[0]) < FAILED]

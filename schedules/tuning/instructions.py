@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from tvm_cascade.cores import Core
 from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, int_value, ir, shape_of, tirx, tvm_ffi
@@ -31,29 +31,30 @@ _CALL = 4  # of a function, besides its arguments
 _EACH = 48  # most iterations of a loop that are looked at one by one
 
 Part: TypeAlias = "float | Callable[[Env], float]"  # instructions: a number, or a function of what is known
+Read = TypeVar("Read", bound="Function")
 
 
-class Library:
-    """Functions of kernels for a core. Each is read once, whatever operators and plans call it."""
+class Library(Generic[Read]):
+    """Functions of kernels for a core, as `reads` reads them. Each is read once, whatever operators and plans call it."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._known: dict[int, tuple[PrimFunc, Function]] = {}  # by the function itself
-        self._read: dict[int, list[tuple[PrimFunc, Function]]] = {}  # by structural hash
+    def __init__(self, core: Core, reads: Callable[[Counter, PrimFunc], Read]) -> None:
+        self._core, self._reads = core, reads
+        self._known: dict[int, tuple[PrimFunc, Read]] = {}  # by the function itself
+        self._read: dict[int, list[tuple[PrimFunc, Read]]] = {}  # by structural hash
 
-    def read(self, func: PrimFunc) -> Function:
+    def read(self, func: PrimFunc) -> Read:
         """A function, or one of the same structure that was read before."""
         found = self._known.get(hash(func))
         if found is None or not found[0].same_as(func):
             found = self._known[hash(func)] = func, self._structure(func)
         return found[1]
 
-    def _structure(self, func: PrimFunc) -> Function:
+    def _structure(self, func: PrimFunc) -> Read:
         alike = self._read.setdefault(tvm_ffi.structural_hash(func), [])
         for known, function in alike:
             if tvm_ffi.structural_equal(known, func):
                 return function
-        alike.append((func, Function(Counter(self._core), func)))
+        alike.append((func, self._reads(Counter(self._core), func)))
         return alike[-1][1]
 
 
@@ -80,13 +81,16 @@ class Function:
 
     def __init__(self, counter: Counter, func: PrimFunc) -> None:
         self.params = [hash(p) for p in func.params]
-        reader = Reader(counter, func.body)
+        reader, self.entry = self._reader(counter, func)
         self.part = reader.statement(func.body)
-        self.entry = 8.0 + len(self.params)
         self.deciding = [k for k, p in enumerate(self.params) if p in reader.deciding]
-        self._known: dict[tuple[int | None, ...], float] = {}
+        self._known: dict[tuple[int | None, ...], Any] = {}
 
-    def count(self, values: Sequence[int | None]) -> float:
+    def _reader(self, counter: Counter, func: PrimFunc) -> tuple[Reader, float]:
+        """What reads the body, and the instructions before it."""
+        return Reader(counter, func.body), 8.0 + len(self.params)
+
+    def count(self, values: Sequence[int | None]) -> Any:
         """Instructions of a call; `values` are the arguments, None for pointers and what is not known."""
         key = tuple(values[k] for k in self.deciding)
         if key not in self._known:

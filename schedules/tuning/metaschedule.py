@@ -176,8 +176,19 @@ def _database(folder: Path) -> Any:
         raise UsageError(f"{folder}: its records cannot be read ({reason[-1][:200]}); give another folder") from None
 
 
+def measured_by(pair: tuple[Any, Any], search: Search, database: Any) -> dict[str, Any]:
+    """Keywords of MetaSchedule's searches: batches of candidates that a builder and a runner measure for `database`."""
+    builder, runner = pair
+    return {
+        "num_trials_per_iter": min(search.batch, search.trials),
+        "builder": builder,
+        "runner": runner,
+        "database": database,
+        "measure_callbacks": [ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel()],
+    }
+
+
 def _measure(forms: Sequence[PrimFunc], folder: Path, database: Any, search: Search) -> None:
-    builder, runner = local_pair(search.repeat_ms)
     with without_intrinsics(), contextlib.redirect_stdout(sys.stderr):  # MetaSchedule prints tables
         ms.tir_integration.tune_tir(
             mod=tvm.IRModule({f"kernel{k}": f for k, f in enumerate(forms)}),
@@ -185,11 +196,7 @@ def _measure(forms: Sequence[PrimFunc], folder: Path, database: Any, search: Sea
             work_dir=str(folder),
             max_trials_global=search.trials * len(forms),
             max_trials_per_task=search.trials,
-            num_trials_per_iter=min(search.batch, search.trials),
-            builder=builder,
-            runner=runner,
-            database=database,
-            measure_callbacks=[ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel()],
+            **measured_by(local_pair(search.repeat_ms), search, database),
             cost_model=ms.cost_model.XGBModel(num_warmup_samples=4 * search.batch, num_tuning_cores=1),
             task_scheduler="round-robin",
             space=ms.space_generator.ScheduleFn(

@@ -38,7 +38,7 @@ class PlanCounter:
     def __init__(self, target: KernelTarget, rates: Rates | None = None) -> None:
         self.target, self.rates = target, rates or shipped()
         self._otherwise = (target.core.steps or CORTEX_M4).cycle
-        self._library = Library(target.core)
+        self._library = Library(target.core, Function)
         self._kept: list[BuiltKernel | None] = []  # for what is used is not written anew
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> list[Work]:

@@ -24,8 +24,8 @@ from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.machine import Ram
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel
-from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, ir, tirx, tvm_ffi
-from tvm_cascade.schedules.tuning.instructions import Counter, Part, Reader, taken
+from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, ir, tirx
+from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, Part, Reader, taken
 from tvm_cascade.schedules.tuning.known_values import Env
 from tvm_cascade.schedules.tuning.plan_cost import driver_of, each_step
 
@@ -39,7 +39,7 @@ class TrafficCounter:
 
     def __init__(self, target: KernelTarget) -> None:
         self.target = target
-        self._read: dict[int, list[tuple[PrimFunc, _Function]]] = {}  # by structural hash
+        self._library = Library(target.core, _Function)
         self._kept: list[BuiltKernel | None] = []  # what is used is not written anew
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> np.ndarray:
@@ -61,7 +61,7 @@ class TrafficCounter:
         """Bytes `[operator, read or written, column]` through the driver's pointers that have a column."""
         self._kept += kernels
         driver, named = driver_of(plan, kernels)
-        functions = {name: self._function(func) for name, func in named.items()}
+        functions = {name: self._library.read(func) for name, func in named.items()}
         total = np.zeros((len(plan.graph.ops), 2, len(columns)))
         counter = Counter(self.target.core)
 
@@ -75,38 +75,18 @@ class TrafficCounter:
             total[operator] += weight * taken(part, env)
         return total
 
-    def _function(self, func: PrimFunc) -> _Function:
-        alike = self._read.setdefault(tvm_ffi.structural_hash(func), [])
-        for known, function in alike:
-            if known.same_as(func) or tvm_ffi.structural_equal(known, func):
-                return function
-        alike.append((func, _Function(Counter(self.target.core), func)))
-        return alike[-1][1]
 
-
-class _Function:
+class _Function(Function):
     """A kernel, read once: bytes moved through each of its parameters, for any arguments."""
 
-    def __init__(self, counter: Counter, func: PrimFunc) -> None:
-        self.params = [hash(p) for p in func.params]
+    def _reader(self, counter: Counter, func: PrimFunc) -> tuple[Reader, float]:
         position = {p: k for k, p in enumerate(self.params)}
         views = {
             hash(d.buffer): (position[hash(d.data)], str(d.buffer.dtype))
             for d in tir.collect(func.body, tirx.DeclBuffer)
             if hash(d.data) in position
         }
-        reader = _TrafficReader(counter, func.body, views, len(self.params))
-        self.part = reader.statement(func.body)
-        self.deciding = [k for k, p in enumerate(self.params) if p in reader.deciding]
-        self._known: dict[tuple[int | None, ...], Moved] = {}
-
-    def count(self, values: Sequence[int | None]) -> Moved:
-        """Bytes moved by a call; `values` are the arguments, None for pointers and what is not known."""
-        key = tuple(values[k] for k in self.deciding)
-        if key not in self._known:
-            env: Env = {self.params[k]: v for k, v in zip(self.deciding, key, strict=True)}
-            self._known[key] = taken(self.part, env)
-        return self._known[key]
+        return _TrafficReader(counter, func.body, views, len(self.params)), 0.0
 
 
 class _TrafficReader(Reader):

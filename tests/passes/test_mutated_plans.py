@@ -15,13 +15,12 @@ from tvm_cascade import pipeline
 from tvm_cascade.cascading import plan_graph, validate
 from tvm_cascade.cores import KernelTarget, get_core
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.builder import Value
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.mutations import mutant
 from tvm_cascade.testing.plan_options import rows_alone
-from tvm_cascade.testing.quick_build import virtual_machine
 from tvm_cascade.testing.random_dags import Planned, ways
+from tvm_cascade.testing.transposed_branches import random_run, transposed_branches
 
 WAYS = ("min", "rows", "streamed, 2x work", "3x work", "layerwise", "joined, rows", "joined, streamed", "several rows")
 MUTANTS, RUN = 40, 3  # of each plan
@@ -29,12 +28,7 @@ MUTANTS, RUN = 40, 3  # of each plan
 
 def network() -> tvm.IRModule:
     """A transpose, branches joined along the channels, two halves of the rows, a mean."""
-    net = Net("int8", seed=4)
-    planes = net.input((1, 3, 11, 8), "x")
-    turned = relax.op.permute_dims(planes.expr, [0, 2, 3, 1])
-    x = Value(net._emit(turned), (1, 11, 8, 3), planes.scale, planes.zero_point)
-    y = net.concat([net.conv(x, 4, 3), net.relu(net.conv(x, 4, 1))])
-    y = net.depthwise(net.conv(y, 8, 3), 3, 2)
+    net, y = transposed_branches()
     halves = net._emit(relax.op.split(y.expr, [2], axis=1))
     upper, lower = (
         Value(net._emit(relax.TupleGetItem(halves, k)), (1, rows, 4, 8), y.scale, y.zero_point)
@@ -59,9 +53,7 @@ def planned() -> dict[str, Planned]:
 
 @pytest.fixture(scope="module")
 def expected() -> tuple[np.ndarray, list[np.ndarray]]:
-    x = np.random.default_rng(0).integers(-128, 128, (1, 3, 11, 8)).astype("int8")
-    machine = virtual_machine(LowerQuantized()(network()))
-    return x, [r.numpy() for r in machine["main"](tvm.runtime.tensor(x))]
+    return random_run(network())
 
 
 @pytest.mark.parametrize("way", WAYS)

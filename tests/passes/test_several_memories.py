@@ -8,7 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, validate
@@ -17,11 +16,9 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.machine import Ram
 from tvm_cascade.memory import Problem, allocate
-from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
-from tvm_cascade.testing.quick_build import virtual_machine
 from tvm_cascade.testing.random_dags import Planned, ways
+from tvm_cascade.testing.transposed_branches import random_run, transposed_branches
 
 WAYS = ("min", "rows", "streamed, 2x work", "3x work", "layerwise", "joined, rows")
 RAMS = tuple(Ram(name) for name in ("fast", "middle", "slow"))
@@ -29,12 +26,7 @@ RAMS = tuple(Ram(name) for name in ("fast", "middle", "slow"))
 
 def network() -> tvm.IRModule:
     """A transpose, branches joined along the channels, a mean."""
-    net = Net("int8", seed=4)
-    planes = net.input((1, 3, 11, 8), "x")
-    turned = relax.op.permute_dims(planes.expr, [0, 2, 3, 1])
-    x = Value(net._emit(turned), (1, 11, 8, 3), planes.scale, planes.zero_point)
-    y = net.concat([net.conv(x, 4, 3), net.relu(net.conv(x, 4, 1))])
-    y = net.depthwise(net.conv(y, 8, 3), 3, 2)
+    net, y = transposed_branches()
     return net.finish([net.conv(y, 4, 1), net.global_pool(net.conv(y, 8, 3))])
 
 
@@ -63,9 +55,7 @@ def planned() -> dict[str, Planned]:
 
 @pytest.fixture(scope="module")
 def expected() -> tuple[np.ndarray, list[np.ndarray]]:
-    x = np.random.default_rng(0).integers(-128, 128, (1, 3, 11, 8)).astype("int8")
-    machine = virtual_machine(LowerQuantized()(network()))
-    return x, [r.numpy() for r in machine["main"](tvm.runtime.tensor(x))]
+    return random_run(network())
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -138,6 +138,18 @@ def test_pads_and_slices(tmp_path: Path) -> None:
     assert moves.read_move(operator("pad", [(1, 4, 5, 8)], (1, 4, 5, 9), "int8", pad_width=[0] * 7 + [1])) is None
 
 
+def check_dense(spec: OperatorSpec, core: KernelTarget, x: np.ndarray, folder: Path) -> np.ndarray:
+    """Compares the kernel of a dense layer (zero points 5 and -3) with sums that are rounded once, which are returned."""
+    kernel = first_rule(spec, core)
+    assert kernel is not None
+    weights, bias, m, s = spec.constants
+    acc = (x.astype(np.int64) - 5) @ weights.astype(np.int64).T + bias
+    want = np.stack([round_once(acc[:, c], int(m[c]), int(s[c])) for c in range(len(m))], 1)
+    have = run_rows(kernel, folder, [x], np.zeros(want.shape, np.int8), lambda y: y)
+    np.testing.assert_array_equal(have, np.clip(want - 3, -128, 127))
+    return want
+
+
 @pytest.mark.parametrize("shift", [-3, -9])
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "dsp"])
 def test_dense_layers_round_once(core: KernelTarget, shift: int, tmp_path: Path) -> None:
@@ -149,12 +161,7 @@ def test_dense_layers_round_once(core: KernelTarget, shift: int, tmp_path: Path)
     attrs = {"input_zero_point": 5, "output_zero_point": -3, "clamp": [-128, 127], "kernel_layout": "OI"}
     constants = (weights, bias, m, s)
     spec = operator("dense", [(1, 20)], (1, 6), "int8", constants, rounding=ROUNDING, **attrs)
-    kernel = first_rule(spec, core)
-    assert kernel is not None
-    acc = (x.astype(np.int64) - 5) @ weights.astype(np.int64).T + bias
-    want = [round_once(acc[:, c], int(m[c]), int(s[c])) for c in range(6)]
-    have = run_rows(kernel, tmp_path, [x], np.zeros((1, 6), np.int8), lambda y: y)
-    np.testing.assert_array_equal(have, np.clip(np.stack(want, 1) - 3, -128, 127))
+    check_dense(spec, core, x, tmp_path)
     assert read_dense(replace(spec, attributes=replace(spec.attributes, rounding="twice"))) is None
 
 
@@ -168,12 +175,7 @@ def test_dense_layers_of_wide_multipliers(core: KernelTarget, tmp_path: Path) ->
     x = rng.integers(-128, 128, (1, 20)).astype(np.int8)
     attrs = {"input_zero_point": 5, "output_zero_point": -3, "clamp": [-128, 127], "kernel_layout": "OI"}
     spec = operator("dense", [(1, 20)], (1, 6), "int8", (weights, bias, m, s), rounding=ROUNDING, **attrs)
-    kernel = first_rule(spec, core)
-    assert kernel is not None
-    acc = (x.astype(np.int64) - 5) @ weights.astype(np.int64).T + bias
-    want = [round_once(acc[:, c], int(m[c]), int(s[c])) for c in range(6)]
-    have = run_rows(kernel, tmp_path, [x], np.zeros((1, 6), np.int8), lambda y: y)
-    np.testing.assert_array_equal(have, np.clip(np.stack(want, 1) - 3, -128, 127))
+    want = check_dense(spec, core, x, tmp_path)
     assert len(np.unique(want)) > 4
     nearly_one = replace(spec, constants=(weights, bias, m, np.full(6, -20, np.int32)))
     assert read_dense(nearly_one) is None

@@ -6,13 +6,10 @@ are what every integer kernel adds; that moves an accumulator by half a unit at 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tvm
 
 from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of, relax, shape_of
-from tvm_cascade.passes.relax_functions import substitute
 
 _PRODUCTS = ("matmul", *(f"nn.conv{r}d{t}" for r in (1, 2) for t in ("", "_transpose")))
 _LARGEST = np.iinfo("int32").max
@@ -24,16 +21,9 @@ def store_biases(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 class _Storing(Rewriting):
-    def __init__(self, mod: Any) -> None:
-        super().__init__(mod)
-        self.renamed: dict[Value, Value] = {}
-
     def _bind(self, var: Value, value: Value) -> None:
         folded = _folded_cast(value)
         self.renamed[var] = self.bb.emit(self._stored(value), name_hint=var.name) if folded is None else folded
-
-    def _returned(self, value: Value) -> Value:
-        return substitute(value, self.renamed)
 
     def _stored(self, value: Value) -> Value:
         """An addition of a float constant to a quantized product, rewritten; anything else as it is."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import tvm
 
 from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of, relax, shape_of
-from tvm_cascade.passes.relax_functions import substitute
 
 _Array = np.ndarray
 _ARITHMETIC: Mapping[str, Callable[..., _Array]] = MappingProxyType(
@@ -34,15 +32,8 @@ def wrap_indices(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 class _Wrapping(Rewriting):
-    def __init__(self, mod: Any) -> None:
-        super().__init__(mod)
-        self.renamed: dict[Value, Value] = {}
-
     def _bind(self, var: Value, value: Value) -> None:
         self.renamed[var] = self.bb.emit(self._returned(self._wrapped(value)), name_hint=var.name)
-
-    def _returned(self, value: Value) -> Value:
-        return substitute(value, self.renamed)
 
     def _wrapped(self, value: Value) -> Value:
         kind = name_of(value)

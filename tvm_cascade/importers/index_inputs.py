@@ -100,7 +100,7 @@ class _Narrowing(Rewriting):
         super().__init__(mod)
         made = {p: relax.Var(p.name, relax.TensorType(list(shape_of(p)), "int32")) for p in inputs}
         self.params = [made.get(p, p) for p in self.main.params]
-        self.renamed: dict[Value, Value] = dict(made)
+        self.renamed.update(made)
 
     def narrowed(self) -> tvm.IRModule:
         """The module with the new inputs."""

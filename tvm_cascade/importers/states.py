@@ -85,7 +85,6 @@ class _Moved(Rewriting):
     def __init__(self, mod: Any, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         super().__init__(mod)
         self.inputs, self.outputs = inputs, outputs
-        self.renamed: dict[Value, Value] = {}
 
     def run_moved(self) -> tvm.IRModule:
         """The module with the new `main`."""

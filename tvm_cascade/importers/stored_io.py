@@ -45,7 +45,6 @@ class _Storing(Rewriting):
         self.params = [_parameter(p, s) for p, s in zip(old, self.inputs, strict=True)]
         pairs = zip(old, self.params, self.inputs, strict=True)
         self.stored = {p: new for p, new, s in pairs if s is not None}
-        self.renamed: dict[Value, Value] = {}
         result = self._define(self.main.body.body)
         self.several = result if isinstance(result, relax.Tuple) else None
         self.fields = [self.main.body.body] if self.several is None else list(self.several.fields)

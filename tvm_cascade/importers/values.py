@@ -10,6 +10,7 @@ import tvm
 
 from tvm_cascade.passes.integer.expressions import constant_of
 from tvm_cascade.passes.integer.untyped import Value, relax
+from tvm_cascade.passes.relax_functions import substitute
 
 
 def name_of(value: Value) -> str:
@@ -49,8 +50,8 @@ def elementwise(call: Value, source: Value, rest: Sequence[Value], axes: Mapping
 
 
 class Rewriting:
-    """One walk over the bindings of `main` that emits a new `main`. Subclasses define the treatment of a binding (`_bind`)
-    and of the returned value (`_returned`)."""
+    """One walk over the bindings of `main` that emits a new `main`. Subclasses define the treatment of a binding (`_bind`),
+    most by what a variable is from then on (`renamed`), and some that of the returned value (`_returned`)."""
 
     def __init__(self, mod: Any) -> None:
         self.main: Any = mod["main"]
@@ -58,6 +59,7 @@ class Rewriting:
             tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"})
         )
         self.definitions: dict[Value, Value] = {b.var: b.value for b in bindings_of(self.main)}
+        self.renamed: dict[Value, Value] = {}  # variables of the old function -> values of the new one
 
     def run(self, params: Sequence[Value] = ()) -> tvm.IRModule:
         """The module with the new `main`, without dead code. It has the attributes of the old one, and its parameters
@@ -85,7 +87,7 @@ class Rewriting:
         raise NotImplementedError
 
     def _returned(self, value: Value) -> Value:
-        raise NotImplementedError
+        return substitute(value, self.renamed)
 
 
 def scales_of(dequantize: Value) -> int:

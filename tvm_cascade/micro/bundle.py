@@ -16,6 +16,7 @@ from tvm_cascade.micro.image_text import SHARED_ARENA
 from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.publish import publish, require_empty
+from tvm_cascade.schema.filled import filled
 from tvm_cascade.schema.projects import Bundle
 from tvm_cascade.sizes import bytes_and_unit
 
@@ -39,17 +40,7 @@ class BundleResult:
 
     def to_dict(self) -> Bundle:
         """The JSON object of `tvm-cascade bundle --json`."""
-        return {
-            "networks": list(self.networks),
-            "board": self.board,
-            "arena_bytes": self.arena_bytes,
-            "separate_bytes": self.separate_bytes,
-            "ram_bytes": self.ram_bytes,
-            "flash_bytes": self.flash_bytes,
-            "elf": self.elf,
-            "shared_weight_bytes": self.shared_weight_bytes,
-            "saved_flash_bytes": self.saved_flash_bytes,
-        }
+        return filled(Bundle, self)
 
     def to_text(self) -> str:
         """A summary for the terminal: networks, memory sizes, and the path of the image."""

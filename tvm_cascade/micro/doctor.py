@@ -18,6 +18,7 @@ from tvm_cascade.cores import CORES
 from tvm_cascade.cores.families import ARM, RISCV
 from tvm_cascade.cuda_toolkit import RUNTIME, driver_version, find_nvcc, loads_runtime, packaged_runtime
 from tvm_cascade.errors import UnsupportedOperatorError
+from tvm_cascade.schema.filled import filled
 from tvm_cascade.schema.projects import Diagnosis, Installed, LeftFloat
 
 if TYPE_CHECKING:
@@ -73,14 +74,7 @@ class Check:
 
     def to_dict(self) -> Installed:
         """The check as a JSON object."""
-        return {
-            "name": self.name,
-            "found": self.found,
-            "version": self.version,
-            "needed_for": self.needed_for,
-            "required": self.required,
-            "remedy": self.remedy,
-        }
+        return filled(Installed, self)
 
     def __str__(self) -> str:
         if self.found:
@@ -107,16 +101,12 @@ class Doctor:
 
     def to_dict(self) -> Diagnosis:
         """The JSON object of `tvm-cascade doctor --json`."""
-        return {
-            "ok": self.ok,
-            "checks": [check.to_dict() for check in self.checks],
-            "model": self.model,
-            "unread": self.unread,
-            "unsupported_operators": None if self.unread else list(self.unsupported),
-            "remedy": self.remedy,
-            "left_float": None if self.unread else [_told(one) for one in self.left_float],
-            "float_network": self.float_bytes > 0,
+        read = {
+            "unsupported_operators": None if self.unread else self.unsupported,
+            "left_float": None if self.unread else [filled(LeftFloat, one) for one in self.left_float],
         }
+        checks = [check.to_dict() for check in self.checks]
+        return filled(Diagnosis, self, checks=checks, float_network=self.float_bytes > 0, **read)
 
     def to_text(self) -> str:
         """The results as text, one line for each finding."""
@@ -174,16 +164,6 @@ def diagnose(model: str | Path | None = None) -> Doctor:
         largest = max((one.bytes for one in remains), default=0)
         return Doctor(checks, missing, (), str(model), largest, remedy=remedy)
     return Doctor(checks, missing, remains, str(model), remedy=remedy)
-
-
-def _told(one: FloatRemain) -> LeftFloat:
-    return {
-        "operator": one.operator,
-        "reason": one.reason,
-        "bytes": one.bytes,
-        "macs": one.macs,
-        "flash_bytes": one.flash_bytes,
-    }
 
 
 def _left_float(one: FloatRemain) -> str:

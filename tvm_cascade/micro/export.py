@@ -11,7 +11,7 @@ from pathlib import Path
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.image import read_image
 from tvm_cascade.micro.names import c_identifier
-from tvm_cascade.micro.package import Package, common_values, refuse_memories, write_file
+from tvm_cascade.micro.package import Package, common_values, write_file
 from tvm_cascade.micro.packages import KINDS, package_kind
 from tvm_cascade.micro.template import fill_template, template_folder
 from tvm_cascade.publish import publish, require_empty
@@ -39,7 +39,6 @@ def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
     # named after its network, or after its folder where there are several
     package = Package(c_identifier(folder.resolve().name, image.name) if image.several else image.name, image)
     writer = package_kind(kind)
-    refuse_memories(package, writer)
     writer.refuse(package, out)
     with publish(out, require_empty) as staging:
         values = common_values(package) | writer.write(package, staging)

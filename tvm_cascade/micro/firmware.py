@@ -14,7 +14,6 @@ from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
-from tvm_cascade.micro.cost import Cost
 from tvm_cascade.micro.entry import hook_symbol
 from tvm_cascade.micro.host import HostProgram, host_program
 from tvm_cascade.micro.hot_weights import WeightBudget, segment_symbol
@@ -27,6 +26,7 @@ from tvm_cascade.micro.total_ram import within_ram
 from tvm_cascade.micro.user_files import file_digests, keep_users_files, users_files
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.pipeline import Planned, lower
+from tvm_cascade.report.cost import Cost
 from tvm_cascade.report.text import block_rows, peak_segment
 from tvm_cascade.request import EmitRequest
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from tvm_cascade.cores import Core, get_core
 from tvm_cascade.errors import LoadError, UsageError
-from tvm_cascade.micro.cost import Cost, read_cost
 from tvm_cascade.micro.network import EmittedNetwork, Interface, Network, NetworkMemory, split_outputs
+from tvm_cascade.report.cost import Cost, read_cost
 from tvm_cascade.tensor_spec import TensorSpec
 
 METADATA = "metadata.json"

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade.cores import Core
+from tvm_cascade.cores.families import Family
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.image_text import arena_source
 from tvm_cascade.micro.main_text import user_callback
 from tvm_cascade.micro.network import Network, NetworkMemory
 from tvm_cascade.micro.shared_weights import HEADER, SOURCE
+from tvm_cascade.micro.template import fill_template, template
 from tvm_cascade.micro.toolchain import find_tool, run_tool
 from tvm_cascade.tensor_spec import TensorSpec
 
@@ -93,9 +95,22 @@ class PackageKind:
     templates: str  # folder in `templates/`
     title: str  # in a sentence: "a Zephyr module"
     memories = False  # whether it places the arrays of a network that lies in several memories
+    compiled: tuple[Family, ...] = ()  # cores whose compiled kernels (`--emit obj`) it can hold
 
     def refuse(self, package: Package, out: Path) -> None:
         """Raise `UsageError` where the package cannot be of this kind, or not in the folder `out`."""
+        if package.has_objects and package.target.family not in self.compiled:
+            families = " and ".join(family.name.title() for family in self.compiled)
+            held = f"compiled kernels of {families} cores alone" if families else "C for any core"
+            raise UsageError(
+                f"{self.title} holds {held}, and the kernels of {package.name} are compiled for "
+                f"{package.target.name}: compile with --emit c"
+            )
+        if package.memories and not self.memories:
+            raise UsageError(
+                f"{package.name} lies in memories of its board, and {self.title} has one arena: compile without --memory "
+                "(for a microcontroller: --target with its core)"
+            )
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
         """Write the networks' files below `folder`; returns values of the templates that only this kind has."""
@@ -103,15 +118,6 @@ class PackageKind:
 
     def finish(self, package: Package, folder: Path) -> None:
         """What is made of the whole folder, behind the templates."""
-
-
-def refuse_memories(package: Package, kind: PackageKind) -> None:
-    """Raise `UsageError` for a network in several memories where the kind places one arena."""
-    if package.memories and not kind.memories:
-        raise UsageError(
-            f"{package.name} lies in memories of its board, and {kind.title} has one arena: compile without --memory "
-            "(for a microcontroller: --target with its core)"
-        )
 
 
 def section_macro(network: Network, memory: NetworkMemory) -> str:
@@ -137,15 +143,6 @@ def memory_table(package: Package) -> str:
         if memory.weights:
             rows.append(f"| copies of weights | {memory.weights} | {memory.name}{at} | `{weights_macro(network)}` |")
     return "\nIts arrays belong in several memories:\n\n" + "\n".join(rows) + "\n"
-
-
-def refuse_objects(package: Package, kind: PackageKind) -> None:
-    """Raise `UsageError` where kernels are compiled: for kinds whose boards have cores of several kinds."""
-    if package.has_objects:
-        raise UsageError(
-            f"{kind.title} holds C for any core, and the kernels of {package.name} are compiled for "
-            f"{package.target.name}: compile with --emit c"
-        )
 
 
 def write_sources(package: Package, sources: Path, headers: Path, before: str = "") -> None:
@@ -177,7 +174,7 @@ def common_values(package: Package) -> dict[str, str]:
     """Values of the templates of every kind."""
     names = [network.name for network in package.networks]
     several = len(names) > 1
-    return {
+    values = {
         "name": package.name,
         "NAME": package.name.upper(),
         "version": VERSION,
@@ -191,10 +188,12 @@ def common_values(package: Package) -> dict[str, str]:
         "include_words": ", ".join(f"`{name}.h`" for name in names),
         "calls": "\n".join(_call(network) for network in package.networks),
         "print_all": "\n".join(f'    printk("{name}: status %d\\n", (int)call_{name}());' for name in names),
+        "call_all": "\n".join(f"    if (status == 0) status = call_{name}();" for name in names),
         "report_all": "\n".join(
             f'    Serial.print("{name}: status ");\n    Serial.println((long)call_{name}());' for name in names
         ),
     }
+    return values | {"sketch": fill_template(template("sketch.cpp.in"), values)}
 
 
 def _call(network: Network) -> str:

@@ -19,7 +19,6 @@ from tvm_cascade.micro.arrays import read_frames, read_inputs, save_arrays
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.compare_outputs import compare_with_reference, reference_tolerance, same_outputs
-from tvm_cascade.micro.cost import total
 from tvm_cascade.micro.desk import resolve_port
 from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.image import METADATA, Image, host_records, read_image
@@ -28,6 +27,7 @@ from tvm_cascade.micro.reference_calls import largest, reference_calls
 from tvm_cascade.micro.run_report import RunReport
 from tvm_cascade.micro.serial_run import SerialOptions, run_serial
 from tvm_cascade.micro.toolchain import build_image, require_uart
+from tvm_cascade.report.cost import total
 from tvm_cascade.request import RunRequest
 
 _EMULATOR_S = 600.0  # default timeout of an emulation

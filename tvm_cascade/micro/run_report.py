@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.micro.compare_outputs import FLOAT_TOLERANCE
-from tvm_cascade.micro.cost import Cost
+from tvm_cascade.report.cost import Cost
+from tvm_cascade.schema.filled import filled
 from tvm_cascade.schema.projects import Run
 
 
@@ -43,23 +44,13 @@ class RunReport:
 
     def to_dict(self) -> Run:
         """The JSON object of `tvm-cascade run --json`."""
-        found: Run = {
-            "board": self.board,
-            "arena_bytes": self.arena_bytes,
-            "arena_high_water_bytes": self.arena_high_water_bytes,
-            "stack_bytes": self.stack_bytes,
-            "executed_macs": self.executed_macs,
-            "planned_macs": self.planned_macs,
-            "instructions": self.instructions,
-            "cycles": None if self.cost is None else self.cost.cycles,
-            "milliseconds": None if self.cost is None else self.cost.milliseconds,
-            "millijoules": None if self.cost is None else self.cost.millijoules,
-            "equals_host": self.equals_host,
-            "match": self.match,
-            "max_abs_diff": self.max_abs_diff,
-            "tolerance": self.tolerance,
-            "reference_note": self.reference_note,
+        cost = self.cost
+        work = {
+            "cycles": None if cost is None else cost.cycles,
+            "milliseconds": None if cost is None else cost.milliseconds,
+            "millijoules": None if cost is None else cost.millijoules,
         }
+        found = filled(Run, self, **work)
         if self.frames is not None:
             found["frames"], found["frame_macs"] = self.frames, self.frame_macs
         if self.memories:

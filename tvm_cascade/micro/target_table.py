@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm_cascade.cores import CORES, Core
 from tvm_cascade.micro.board import Board, FlashTool, list_boards, load_board
 from tvm_cascade.micro.machines import core_of
+from tvm_cascade.schema.filled import filled
 from tvm_cascade.schema.targets import MemoryOfTarget, Target
 
 
@@ -58,16 +59,7 @@ def _machine(board: Board) -> Target:
         "clock_hz": board.clock,
         "flash_bytes": board.flash.bytes,
         "ram_bytes": board.ram.bytes,
-        "memories": [
-            {
-                "name": name,
-                "bytes": one.bytes,
-                "cycles_per_byte": one.cycles_per_byte,
-                "cacheable": one.cacheable,
-                "dma": one.dma,
-            }
-            for name, one in board.memories.items()
-        ],
+        "memories": [filled(MemoryOfTarget, one, name=name) for name, one in board.memories.items()],
         "emulated": board.qemu_machine is not None,
         "flashed_by": list(programmers(board)),
         "sources": dict(board.sources),

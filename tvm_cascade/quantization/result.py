@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+
+from tvm_cascade.schema.datasets import Quantization
+from tvm_cascade.schema.filled import filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +25,9 @@ class QuantizeResult:
     bytes_after: int
     seconds: float  # wall time
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Quantization:
         """The JSON object of `tvm-cascade quantize --json`."""
-        found: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return found | {"left_float": dict(self.left_float)}
+        return filled(Quantization, self)
 
     def to_text(self) -> str:
         """The result for reading, and the commands that come next."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.report.scale import Axis
+from tvm_cascade.report.scale import Axis, Outline
 from tvm_cascade.report.text import block_rows
 from tvm_cascade.report.timeline import Band, timeline
 from tvm_cascade.schema.plan import Block
@@ -26,15 +26,6 @@ _LABELS, _LEAST = 14, (0.05, 0.05)  # blocks with their name on them at most, an
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A block of the arena: its outline, and all that is known of it."""
-
-    kind: str
-    path: str
-    tip: str
-
-
-@dataclass(frozen=True, slots=True)
 class Label:
     """A name on a block, in per cent of the drawing from its left and upper edge."""
 
@@ -48,7 +39,7 @@ class Label:
 class ArenaChart:
     """All shapes of the drawing, in its units: steps from the left, thousandths of the arena from above."""
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Outline, ...]  # of blocks of the arena
     labels: tuple[Label, ...]
     kinds: tuple[tuple[str, str], ...]  # those that occur, each with its words
     cuts: tuple[int, ...]  # steps at which segments with steps start, and the end
@@ -63,7 +54,7 @@ def arena_chart(plan: Plan) -> ArenaChart:
     drawn, blocks = timeline(plan), block_rows(plan)
     times, high = Axis(0, max(drawn.cuts[-1], 1)), Axis(0, max(plan.allocation.peak, 1))
     shapes = tuple(
-        Shape(band.kind, _outline(band.times, band.low, band.high, high), _tip(band, blocks[band.block]))
+        Outline(band.kind, _outline(band.times, band.low, band.high, high), _tip(band, blocks[band.block]))
         for band in drawn.bands
     )
     used = _outline(drawn.times, (0,) * len(drawn.times), drawn.used, high)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.validate import executed_macs
+from tvm_cascade.report.cost import milliseconds
 from tvm_cascade.report.estimate import Estimate
 from tvm_cascade.report.steps import operator_rows
 from tvm_cascade.schema import plan as schema
@@ -62,16 +63,6 @@ def layers(plan: Plan, operators: Sequence[Estimate]) -> list[Layer]:
 def layer_rows(found: Sequence[Layer]) -> list[schema.Layer]:
     """The records of layers as JSON objects, sources of streamed inputs left out."""
     return [{"name": x.name, "cycles": x.cycles, "macs": x.macs} for x in found if x.kind != SOURCE]
-
-
-def milliseconds(cycles: float, clock: int) -> float:
-    """The time of `cycles` at a clock of `clock` Hz, to a microsecond."""
-    return round(1000 * cycles / clock, 3)
-
-
-def energy(cycles: float, clock: int, watts: float | None) -> float | None:
-    """Millijoules of `cycles` at a clock of `clock` Hz, to a nanojoule; None where nobody knows the power."""
-    return None if watts is None else round(1000 * watts * cycles / clock, 6)
 
 
 def layer_table(found: Sequence[Layer], clock: int | None = None) -> str:

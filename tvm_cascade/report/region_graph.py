@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.regions import partition
+from tvm_cascade.report.scale import Outline
 from tvm_cascade.report.steps import step_rows
 from tvm_cascade.report.template import render
 
@@ -49,15 +50,6 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Arc:
-    """A tensor, from the operator that makes it to one that reads it."""
-
-    path: str
-    ring: bool
-    tip: str
-
-
-@dataclass(frozen=True, slots=True)
 class RegionGraph:
     """The drawing, in pixels."""
 
@@ -69,7 +61,7 @@ class RegionGraph:
     lines: tuple[Line, ...]
     cuts: tuple[Cut, ...]
     bars: tuple[Bar, ...]
-    arcs: tuple[Arc, ...]
+    arcs: tuple[Outline, ...]  # tensors, from the operator that makes one to one that reads it
 
 
 def region_svg(plan: Plan) -> str:
@@ -140,12 +132,12 @@ def _bars(plan: Plan, at: dict[int, Line]) -> list[Bar]:
     return found
 
 
-def _arcs(plan: Plan, at: dict[int, Line]) -> tuple[list[Arc], int]:
+def _arcs(plan: Plan, at: dict[int, Line]) -> tuple[list[Outline], int]:
     """A curve from the producer to every reader of each tensor, and their extent to the right."""
     graph = plan.graph
     roots = [s.tensor if s.root is None else s.root for s in plan.storages]
     makers = {roots[t]: o.index for o in graph.ops if not o.view for t in o.outputs}
-    found: list[Arc] = []
+    found: list[Outline] = []
     reach = 0
     x = _LEFT + _TEXT + 4
     for op in graph.ops:
@@ -154,9 +146,9 @@ def _arcs(plan: Plan, at: dict[int, Line]) -> tuple[list[Arc], int]:
             if maker is None or maker not in at or op.index not in at:
                 continue
             start, end = at[maker].y, at[op.index].y
-            ring = plan.storages[t].is_ring(graph.tensors[t].rows)
+            kind = "ring" if plan.storages[t].is_ring(graph.tensors[t].rows) else "whole"
             bend = min(8 + abs(end - start) // 3, 160)
             reach = max(reach, bend)
             tip = f"{graph.tensors[t].name}: {plan.storages[t].size:,} of {graph.tensors[t].bytes:,} bytes"
-            found.append(Arc(f"M{x} {start}C{x + bend} {start} {x + bend} {end} {x} {end}", ring, tip))
+            found.append(Outline(kind, f"M{x} {start}C{x + bend} {start} {x + bend} {end} {x} {end}", tip))
     return found, reach

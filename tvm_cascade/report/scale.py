@@ -1,9 +1,18 @@
-"""Axes of a drawing: round marks, and values as per cent of an axis."""
+"""What drawings are made of: outlines, and axes with round marks and values as per cent of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor, log10
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A path of SVG, what it is of, and all that is known of that."""
+
+    kind: str
+    path: str
+    tip: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tvm_cascade.cascading import Bounds, Plan, Storage, bound_of
-from tvm_cascade.schema.plan import Block, KeptState, Memory
+from tvm_cascade.schema.plan import Block, Memory, Placed
 from tvm_cascade.sizes import bytes_and_unit
 
 
@@ -65,13 +65,13 @@ def block_rows(plan: Plan) -> list[Block]:
     return rows
 
 
-def state_rows(plan: Plan) -> list[KeptState]:
+def state_rows(plan: Plan) -> list[Placed]:
     """One record for every state: what the network keeps from one call to the next."""
     made = dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
-    rows: list[KeptState] = []
+    rows: list[Placed] = []
     for before, _ in plan.graph.states:
         tensor, use = plan.graph.tensors[before], plan.memory_at(made[f"tensor {before}"])
-        row: KeptState = {
+        row: Placed = {
             "name": tensor.name,
             "offset": made[f"tensor {before}"] - use.start,
             "bytes": tensor.bytes,

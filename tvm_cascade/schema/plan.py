@@ -95,28 +95,21 @@ class _SometimesOfBlock(TypedDict, total=False):
     memory: Annotated[str, "The memory that it lies in, where memories were named"]
 
 
-class Block(_SometimesOfBlock):
-    """A block of the arena, or of a memory."""
-
-    name: Annotated[str, "What lies there"]
-    kind: Annotated[str, "'tensor', 'kept' (columns of stripes), 'accumulator', 'state' (row counters) or 'scratch'"]
-    offset: Annotated[Bytes, "From the start of the arena, or of its memory"]
-    bytes: Annotated[Bytes, "Its size"]
-    lower: Annotated[Count, "First segment of its life"]
-    upper: Annotated[Count, "The segment behind its life"]
-    ring: Annotated[bool, "Whether it holds a tensor in parts"]
-
-
-class _SometimesOfState(TypedDict, total=False):
-    memory: Annotated[str, "The memory that it lies in, where memories were named"]
-
-
-class KeptState(_SometimesOfState):
-    """A tensor that the network keeps from one call to the next."""
+class Placed(_SometimesOfBlock):
+    """What lies in the arena, or in a memory."""
 
     name: Annotated[str, "Its name"]
     offset: Annotated[Bytes, "From the start of the arena, or of its memory"]
     bytes: Annotated[Bytes, "Its size, which the arena counts"]
+
+
+class Block(Placed):
+    """A block of the arena, or of a memory."""
+
+    kind: Annotated[str, "'tensor', 'kept' (columns of stripes), 'accumulator', 'state' (row counters) or 'scratch'"]
+    lower: Annotated[Count, "First segment of its life"]
+    upper: Annotated[Count, "The segment behind its life"]
+    ring: Annotated[bool, "Whether it holds a tensor in parts"]
 
 
 class Rewritten(TypedDict):
@@ -158,7 +151,7 @@ class _Sometimes(TypedDict, total=False):
     weight_bytes: Annotated[Bytes, "Weights and tables in flash"]
     estimated_code_bytes: Annotated[Bytes, "Estimated code in flash"]
     rewritten: Annotated[Rewritten, "Substitutions, where they were searched"]
-    states: Annotated[list[KeptState], "What a network with states keeps from one call to the next"]
+    states: Annotated[list[Placed], "What a network with states keeps from one call to the next"]
     memories: Annotated[list[Memory], "Memories that were named by `--memory`, in that order"]
 
 

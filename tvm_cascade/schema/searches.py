@@ -10,23 +10,19 @@ from tvm_cascade.schema.units import Bytes, Count, Milliseconds, Ratio, Seconds
 class Layout(TypedDict):
     """The smallest arena that was found for buffers."""
 
-    peak_bytes: Annotated[Bytes, "Size of the arena"]
+    peak_bytes: Annotated[Bytes, "The smallest peak that was found"]
     bound_bytes: Annotated[Bytes, "Proven lower bound of it"]
     optimal: Annotated[bool, "Whether no smaller one is possible"]
     limited: Annotated[bool, "Whether a limit ended the search"]
     seconds: Annotated[Seconds, "Time taken"]
 
 
-class Order(TypedDict):
+class Order(Layout):
     """The order of a network's operators with the least peak memory. Sizes count whole tensors."""
 
     nodes: Annotated[Count, "Operators that were ordered"]
     partitions: Annotated[Count, "Parts that were solved one by one"]
     file_order_peak_bytes: Annotated[Bytes, "Peak in the order of the file"]
-    peak_bytes: Annotated[Bytes, "Peak in the order found"]
-    bound_bytes: Annotated[Bytes, "Proven lower bound of it"]
-    optimal: Annotated[bool, "Whether no order has a smaller peak"]
-    limited: Annotated[bool, "Whether a limit ended the search"]
     rewritten: Annotated[bool, "Whether concats are read in parts"]
     order: Annotated[list[str] | list[Count], "Operators in the order found: names; of a plain graph, numbers"]
     file_order_step_bytes: Annotated[list[Bytes], "Live memory at each operator, in the order of the file"]
@@ -34,7 +30,6 @@ class Order(TypedDict):
     traffic_bytes: Annotated[Bytes | None, "Moved between on-chip and off-chip memory; null without --on-chip"]
     compulsory_bytes: Annotated[Bytes | None, "Of these, what moves however large the on-chip memory is"]
     states: Annotated[Count, "States of the search"]
-    seconds: Annotated[Seconds, "Time taken"]
 
 
 class Stage(TypedDict):

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from tvm_cascade.schema.plan import Frame
+from tvm_cascade.schema.filled import filled
+from tvm_cascade.schema.plan import Frame, FramePoint
 from tvm_cascade.sliding.frame import FramePlan, frame_frontier
 
 
 def frame_record(plan: FramePlan) -> Frame:
     """What a frame does beside the whole window."""
-    points = frame_frontier(plan.network, plan.hop)
-    return {
-        "hop": plan.hop,
-        "window_rows": plan.network.series[plan.network.input].rows or 0,
-        "macs": plan.macs,
-        "least_macs": plan.least_macs,
-        "whole_macs": plan.whole_macs,
-        "state_bytes": plan.state_bytes,
-        "border_rows": border_rows(plan),
-        "frontier": [{"state_bytes": p.state_bytes, "macs": p.macs} for p in points],
-    }
+    return filled(
+        Frame,
+        plan,
+        window_rows=plan.network.series[plan.network.input].rows or 0,
+        border_rows=border_rows(plan),
+        frontier=[filled(FramePoint, point) for point in frame_frontier(plan.network, plan.hop)],
+    )
 
 
 def border_rows(plan: FramePlan) -> dict[str, int]:

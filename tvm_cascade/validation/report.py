@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.schema.datasets import Validation
+from tvm_cascade.schema.filled import filled
 
 _FEW = 12  # classes whose matrix is printed, or pairs that are
 
@@ -36,22 +37,7 @@ class ValidationReport:
 
     def to_dict(self) -> Validation:
         """The JSON object of `tvm-cascade validate --json`."""
-        return {
-            "model": self.model,
-            "board": self.board,
-            "reference": self.reference,
-            "samples": self.samples,
-            "accuracy": self.accuracy,
-            "reference_accuracy": self.reference_accuracy,
-            "agreement": self.agreement,
-            "rmse": self.rmse,
-            "mae": self.mae,
-            "max_abs_diff": self.max_abs_diff,
-            "cosine": self.cosine,
-            "confusion": None if self.confusion is None else [list(row) for row in self.confusion],
-            "classes": list(self.classes),
-            "seconds": self.seconds,
-        }
+        return filled(Validation, self)
 
     def to_text(self) -> str:
         """The report for reading."""

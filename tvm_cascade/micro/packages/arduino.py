@@ -30,6 +30,7 @@ class _Arduino(PackageKind):
     templates = "arduino"
     title = "an Arduino library"
     memories = True
+    compiled = (ARM,)
 
     def refuse(self, package: Package, out: Path) -> None:
         if not _FOLDER.match(out.name):
@@ -37,10 +38,7 @@ class _Arduino(PackageKind):
                 f"Arduino takes no library folder named {out.name!r}: "
                 "letters, digits, '_', '.' and '-', 63 at most, no leading mark"
             )
-        if package.has_objects and package.target.family is not ARM:
-            raise UsageError(
-                f"Arduino takes compiled kernels of Arm cores alone, not of {package.target.name}: compile with --emit c"
-            )
+        super().refuse(package, out)
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
         name, target = package.name, package.target

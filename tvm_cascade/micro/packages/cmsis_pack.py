@@ -9,7 +9,6 @@ import zipfile
 from pathlib import Path
 
 from tvm_cascade.cores.families import ARM
-from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.package import VERSION, Package, PackageKind, kernel_guard, write_archive, write_sources
 
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # of all files in the archive: equal folders make equal archives
@@ -18,13 +17,7 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # of all files in the archive: equal folders 
 class _CmsisPack(PackageKind):
     templates = "cmsis_pack"
     title = "a CMSIS-Pack"
-
-    def refuse(self, package: Package, out: Path) -> None:
-        if package.has_objects and package.target.family is not ARM:
-            raise UsageError(
-                f"CMSIS-Packs are for Arm cores, and the kernels of {package.name} are compiled for "
-                f"{package.target.name}: compile with --emit c"
-            )
+    compiled = (ARM,)
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
         guard = conditions = condition = ""
@@ -39,9 +32,6 @@ class _CmsisPack(PackageKind):
             "conditions": conditions,
             "condition": condition,
             "files": "\n".join(f'        <file category="{kind}" name="{name}"/>' for kind, name in files),
-            "call_all": "\n".join(
-                f"    if (status == 0) status = call_{network.name}();" for network in package.networks
-            ),
         }
 
     def finish(self, package: Package, folder: Path) -> None:

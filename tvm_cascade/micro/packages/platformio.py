@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tvm_cascade.micro.package import Package, PackageKind, refuse_objects, write_sources
+from tvm_cascade.micro.package import Package, PackageKind, write_sources
 
 
 class _PlatformIO(PackageKind):
     templates = "platformio"
     title = "a PlatformIO library"
-
-    def refuse(self, package: Package, out: Path) -> None:
-        refuse_objects(package, self)
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
         write_sources(package, folder / "src", folder / "include")

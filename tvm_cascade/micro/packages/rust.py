@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 
 from tvm_cascade.micro.network import Network
-from tvm_cascade.micro.package import Package, PackageKind, refuse_objects, write_sources
+from tvm_cascade.micro.package import Package, PackageKind, write_sources
 from tvm_cascade.tensor_spec import TensorSpec
 
 _TYPES = {"bool": "u8", "float32": "f32", "float64": "f64"}
@@ -40,9 +40,6 @@ _HOOK = re.compile(r"int32_t \(\*hook\)\(")  # in the header of a network that c
 class _Rust(PackageKind):
     templates = "rust"
     title = "a Rust crate"
-
-    def refuse(self, package: Package, out: Path) -> None:
-        refuse_objects(package, self)
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
         place = folder / f"{package.name}_network_sys" / "c"

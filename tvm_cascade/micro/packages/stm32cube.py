@@ -9,20 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tvm_cascade.cores.families import ARM
-from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.package import Package, PackageKind, kernel_guard, write_archive, write_sources
 
 
 class _Stm32Cube(PackageKind):
     templates = "stm32cube"
     title = "a folder for STM32CubeIDE"
-
-    def refuse(self, package: Package, out: Path) -> None:
-        if package.has_objects and package.target.family is not ARM:
-            raise UsageError(
-                f"STM32 microcontrollers have Arm cores, and the kernels of {package.name} are compiled for "
-                f"{package.target.name}: compile with --emit c"
-            )
+    compiled = (ARM,)
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
         place, name = folder / "Middlewares" / "Third_Party" / package.name, package.name
@@ -40,9 +33,6 @@ class _Stm32Cube(PackageKind):
             "sources": "\n".join(f"    Src/{source}" for source, _ in package.sources()),
             "link": link,
             "steps": steps,
-            "call_all": "\n".join(
-                f"    if (status == 0) status = call_{network.name}();" for network in package.networks
-            ),
         }
 
 

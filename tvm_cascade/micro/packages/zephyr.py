@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tvm_cascade.cores.families import ARM, RISCV
+from tvm_cascade.cores.families import ARM, HOST, RISCV
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.package import Package, PackageKind, write_archive, write_file, write_sources
 
@@ -16,6 +16,7 @@ class _Zephyr(PackageKind):
     templates = "zephyr"
     title = "a Zephyr module"
     memories = True
+    compiled = (ARM, RISCV, HOST)
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
         name = package.name

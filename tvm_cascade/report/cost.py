@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_cascade.report.layers import energy, milliseconds
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -15,15 +13,24 @@ class Cost:
 
     cycles: int
     clock: int | None = None  # Hz
-    watts: float | None = None
+    watts: float | None = None  # None where nobody knows them
 
     @property
     def milliseconds(self) -> float | None:
+        """To a microsecond; None without a clock."""
         return None if self.clock is None else milliseconds(self.cycles, self.clock)
 
     @property
     def millijoules(self) -> float | None:
-        return None if self.clock is None else energy(self.cycles, self.clock, self.watts)
+        """To a nanojoule; None without a clock and what the core draws at it."""
+        if self.clock is None or self.watts is None:
+            return None
+        return round(1000 * self.watts * self.cycles / self.clock, 6)
+
+
+def milliseconds(cycles: float, clock: int) -> float:
+    """The time of `cycles` at a clock of `clock` Hz, to a microsecond."""
+    return round(1000 * cycles / clock, 3)
 
 
 def read_cost(record: Mapping[str, Any] | None) -> Cost | None:
