@@ -60,7 +60,8 @@ class Cascade(CascadePass):
         c = R.sort(b)
 
     Raises `InfeasibleError` if the arenas together exceed `request.sram`. A single region is planned under that cap; several
-    regions are each planned for the smallest arena. Raises `UsageError` for a request with `stream_input`, `ram` or `memory`.
+    regions are each planned for the smallest arena. Raises `UsageError` for a request with `stream_input`, `ram`, `memory`
+    or copies of weights.
     """
 
     request: PlanRequest = field(default_factory=PlanRequest)  # as for the command line; `stream_input` is refused
@@ -75,6 +76,8 @@ class Cascade(CascadePass):
             )
         if self.request.memory:
             raise UsageError("a Relax function has one arena: plan without memory, which is for boards")
+        if self.request.ram_weights or self.request.prefetch:
+            raise UsageError("a Relax function's weights lie where its module has them: plan without copies of them")
         super().__post_init__()
 
     def call(self, mod: IRModule) -> PassResult:

@@ -18,16 +18,18 @@ import numpy as np
 from tvm_cascade.cascading import Plan
 from tvm_cascade.cascading.memories import in_memories, joined
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.machine import require_size
-from tvm_cascade.memory import Placement, PlacementProblem, place
+from tvm_cascade.machine import Ram, require_size
+from tvm_cascade.memory import PlacedPlan, Placement, PlacementProblem, Problem, place
 from tvm_cascade.memory.validate_placement import validate_placement
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
+from tvm_cascade.passes.copied_weights import weight_reads
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.plan_cost import PlanCounter
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.search_monitor import SearchStopped, monitor
 
 Progress = Callable[[str], None]
+_ARENA = (Ram("", None, 0.0),)  # where no memory is named: it answers at once
 _ANY = 1e6  # a factor of instructions that no plan exceeds: cycles decide
 
 
@@ -38,6 +40,7 @@ class _Placed:
     found: PlannedCandidate
     cycles: float
     placement: Placement
+    problem: PlacementProblem
 
     def key(self, objective: str) -> tuple[float, float]:
         """What is least in the best one."""
@@ -61,31 +64,33 @@ def plan_in_memories(
     """
     for ram in request.memory:
         require_size(ram)
-    best: _Placed | None = None
+    found: list[_Placed] = []
     known: list[Plan] = []
     error: InfeasibleError | None = None
     for asked in _requests(request):
-        if (best is not None or error is not None) and monitor().over():
+        if (found or error is not None) and monitor().over():
             break
         try:
-            found = planned(asked)
-            if found.plan in known:
+            candidate = planned(asked)
+            if candidate.plan in known:
                 continue
-            known.append(found.plan)
-            placed = _placed(found, request)
+            known.append(candidate.plan)
+            found.append(_placed(candidate, request))
         except InfeasibleError as why:
             lacks = why if asked.sram is None else None  # a cap was tried that no plan keeps
             error = min((e for e in (error, lacks) if e is not None), key=_lack, default=None)
             continue
         except SearchStopped:
             break
-        progress(f"in memories: {round(placed.cycles)} cycles, {placed.placement.bytes} bytes")
-        if best is None or placed.key(request.objective) < best.key(request.objective):
-            best = placed
-    if best is None:
+        progress(f"in memories: {round(found[-1].cycles)} cycles, {found[-1].placement.bytes} bytes")
+    if not found:
         raise error or SearchStopped
+    best = min(found, key=lambda placed: placed.key(request.objective))
     least = min(plan.bound for plan in known)  # of a narrower request it would be above what others found
-    return replace(best.found, plan=replace(best.found.plan, bound=least))
+    placements = tuple(
+        PlacedPlan(p.placement, p.problem, p.cycles) for p in (best, *(p for p in found if p is not best))
+    )
+    return replace(best.found, plan=replace(best.found.plan, bound=least), placements=placements)
 
 
 def _lack(error: InfeasibleError) -> int:
@@ -115,7 +120,9 @@ def _placed(found: PlannedCandidate, request: PlanRequest) -> _Placed:
     position = {b.name: k for k, b in enumerate(plan.problem.buffers)}
     pairs = tuple((position[a], position[b]) for a, b in joined(plan))
     accessed = tuple(float(n) for n in moved.sum(axis=0))
-    asked = PlacementProblem(plan.problem, request.memory, accessed, pairs, request.objective)
+    weights = weight_reads(plan, prepared, request)
+    problem = None if weights is None or not (request.ram_weights or request.prefetch) else weights.problem
+    asked = PlacementProblem(plan.problem, request.memory, accessed, pairs, request.objective, problem)
     try:
         placement = place(asked)
     except InfeasibleError as error:
@@ -126,7 +133,20 @@ def _placed(found: PlannedCandidate, request: PlanRequest) -> _Placed:
     waits = tuple(float(n) for n in moved @ costs) if len(costs) else (0.0,) * len(plan.graph.ops)
     work = PlanCounter(prepared.core).count(plan, kernels)
     made = in_memories(plan, request.memory, placement.chosen, placement.offsets)
-    return _Placed(replace(found, plan=made, waits=waits), sum(w.cycles for w in work) + sum(waits), placement)
+    copied = (
+        found.copied if problem is None or weights is None else weights.chosen(placement.copies, request.memory, plan)
+    )
+    cycles = sum(w.cycles for w in work) + sum(waits) + sum(copied.waits) + (0.0 if weights is None else weights.wait)
+    return _Placed(replace(found, plan=made, waits=waits, copied=copied), cycles, placement, asked)
+
+
+def with_copies(found: PlannedCandidate, request: PlanRequest) -> PlannedCandidate:
+    """A plan in one arena with the copies of its weights, beside the arena."""
+    reads = weight_reads(found.plan, found.prepared, request) if request.ram_weights or request.prefetch else None
+    if reads is None:
+        return found
+    placed = place(PlacementProblem(Problem(()), _ARENA, (), weights=reads.problem))
+    return replace(found, copied=reads.chosen(placed.copies, _ARENA, found.plan))
 
 
 def _named(plan: Plan, block: str) -> str:

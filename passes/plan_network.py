@@ -30,7 +30,7 @@ from tvm_cascade.passes.candidates.substitutions import Substitutions, promised_
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.lower_quantized import lowered
 from tvm_cascade.passes.lowered_source import source_of, without_source
-from tvm_cascade.passes.place_network import plan_in_memories
+from tvm_cascade.passes.place_network import plan_in_memories, with_copies
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.tune import Database
@@ -84,7 +84,10 @@ def plan_network(
         def planned(asked: PlanRequest) -> PlannedCandidate:
             return _plan_network(mod, asked, source, progress)
 
-        found = plan_in_memories(request, planned, progress) if request.memory else planned(request)
+        if request.memory:
+            found = plan_in_memories(request, planned, progress)
+        else:
+            found = with_copies(planned(request), request)
     for note in whole_inputs(found.plan) if request.stream_input else ():
         progress(note)
     return found

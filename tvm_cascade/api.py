@@ -115,10 +115,10 @@ def plan(
     memory, objective : str or Ram, or several, optional, and str
         Memories that blocks may lie in, fastest first ("NAME=SIZE[:CYCLES_PER_BYTE]", or "NAME" of the machine's); the
         least of "time" or "bytes". None, and no cap: those of the machine that `target` names, where it has several.
-    clock : int or str, optional
-        Hz of the core, or "168MHz": estimated cycles are told in milliseconds too. None: that of the machine.
-    watts : float, optional
-        What the core draws at this clock: the energy of an inference is told too. None: what the machine draws at its own.
+    clock, watts : int or str, optional, and float, optional
+        Hz of the core, or "168MHz", and what it draws then: time and energy are told too. None: those of the machine.
+    ram_weights, prefetch : int or str
+        Bytes of weights at most that are copied into RAM: by the first run; layer by layer, while the layer before computes.
     flash_wait : float, optional
         Cycles of a byte that is read from flash, beside the arithmetic. None: those of the machine, or none.
 
@@ -159,9 +159,6 @@ def compile(
         Of the network in files and functions; None takes that of the model's file.
     hook : bool
         The network calls a function of the application after every step (declared in its header).
-    ram_weights, prefetch : int or str
-        Limits in bytes on weights that are copied into RAM, those that are read most first: by the first run, to stay; or
-        layer by layer into two buffers, each while the layer before computes.
     tune : bool
         Count the instructions of kernels without counts in the board's emulator, and add them to `database`.
     metaschedule, trials : path, optional, and int

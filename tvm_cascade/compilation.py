@@ -75,7 +75,7 @@ def plan_for(
         progress(f"{loaded.name}: replaying the plan on simulated memory")
         pipeline.replay(planned.plan, planned.options.alignment)
         whole = request.emit.report is not None
-        told = pipeline.describe(planned, loaded, started, progress, whole=whole, flash_wait=request.time.flash_wait)
+        told = pipeline.describe(planned, loaded, started, progress, whole=whole, flash_wait=request.plan.flash_wait)
     return planned, replace(told, limited=limit.limited)
 
 
@@ -199,6 +199,7 @@ def describe_project(
 ) -> CompileResult:
     """The `CompileResult` of a plan and of the project that was written for it; `seconds` is the whole time."""
     plan: dict[str, Any] = vars(told) | {"seconds": seconds, "clock": request.time.clock, "watts": request.time.watts}
+    plan |= {"weights_in": written.weights_in}
     return CompileResult(
         **plan,
         folder=folder,
@@ -209,6 +210,5 @@ def describe_project(
         elf=written.elf,
         files=written.files,
         ram_weight_bytes=written.ram_weight_bytes,
-        weights_in=written.weights_in,
         stack_bytes=written.stack_bytes,
     )

@@ -33,6 +33,9 @@ class PlanningKeywords(TypedDict, total=False):
     time_limit: float | None
     memory: str | Ram | Sequence[str | Ram]
     objective: str
+    ram_weights: int | str
+    prefetch: int | str
+    flash_wait: float | None
     input_shapes: Mapping[str, tuple[int, ...]] | None
     stored_io: bool
     until: str | Sequence[str]
@@ -56,7 +59,6 @@ class PlanKeywords(PlanningKeywords, total=False):
 
     clock: int | str | None
     watts: float | None
-    flash_wait: float | None
 
 
 class CompileKeywords(PlanKeywords, total=False):
@@ -67,8 +69,6 @@ class CompileKeywords(PlanKeywords, total=False):
     optimise: str
     name: str | None
     hook: bool
-    ram_weights: int | str
-    prefetch: int | str
     tune: bool
     metaschedule: PathOrText | None
     trials: int

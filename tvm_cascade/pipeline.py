@@ -29,6 +29,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import GraphError, UsageError, ValidationError
 from tvm_cascade.frontend import io_spec
 from tvm_cascade.graph import Graph
+from tvm_cascade.memory.weights import ALIGN
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
@@ -37,6 +38,7 @@ from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
 from tvm_cascade.report.estimate import with_waits
 from tvm_cascade.report.frontier import frontier_report
 from tvm_cascade.report.left_out import left_out
+from tvm_cascade.report.placements import describe_placements
 from tvm_cascade.report.suggestions import suggestions
 from tvm_cascade.request import LoadRequest, PlanRequest
 from tvm_cascade.results import PlanResult
@@ -221,7 +223,9 @@ def describe(
         chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"), estimator
     )
     rewritten = chosen.rewritten
-    operators = with_waits(with_waits(report.operators, chosen.waits), flash_waits(planned, flash_wait))
+    operators = report.operators
+    for waits in (chosen.waits, chosen.copied.waits, flash_waits(planned, flash_wait)):
+        operators = with_waits(operators, waits)
     return PlanResult(
         name,
         chosen.plan,
@@ -239,15 +243,25 @@ def describe(
         flash=flash,
         suggestions=suggestions(chosen.plan, options, loaded.storable),
         frame=None if loaded.frame is None else frame_record(loaded.frame),
+        weights_in=_weights_in(chosen),
+        placements=describe_placements(chosen.placements, sum(e.cycles for e in operators), whole),
     )
 
 
+def _weights_in(chosen: PlannedCandidate) -> dict[str, int]:
+    """Bytes that copies of weights add to the memory that they lie in, with those that align them."""
+    used = {use.ram.name: use.bytes for use in chosen.plan.placed}
+    copied = chosen.copied
+    return {copied.memory: -used[copied.memory] % ALIGN + copied.bytes} if copied.memory and copied.bytes else {}
+
+
 def flash_waits(planned: Planned, cycles_per_byte: float | None) -> tuple[float, ...]:
-    """By operator, the cycles that reads from flash wait; empty where they cost nothing."""
+    """By operator, the cycles that reads of what lies in flash wait there, copied or not; empty where they cost nothing."""
     if not cycles_per_byte:
         return ()
-    moved = TrafficCounter(planned.prepared.core).count_flash(planned.plan, planned.prepared.kernels_of(planned.plan))
-    return tuple(float(n) * cycles_per_byte for n in moved)
+    prepared, plan = planned.prepared, planned.plan
+    moved, _ = TrafficCounter(prepared.core).count_flash(plan, prepared.kernels_of(plan))
+    return tuple(float(n) * cycles_per_byte for n in moved.sum(axis=1))
 
 
 def replay(plan: Plan, alignment: int) -> None:

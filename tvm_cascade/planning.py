@@ -31,7 +31,7 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
         planned = pipeline.plan(loaded, request.plan.within_ram(), kernels, progress)
         made = planned.prepared
         flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
-        wait = request.time.flash_wait
+        wait = request.plan.flash_wait
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=flash, flash_wait=wait)
         instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
     if told.frame is not None and instructions is not None:

@@ -93,6 +93,13 @@ class PlanRequest(Asked):
     time_limit: TimeLimit = None  # the best plan that is found in this time
     memory: Annotated[tuple[Ram, ...], checks.memories] = ()  # that the blocks lie in, fastest first; none: one arena
     objective: Annotated[str, checks.choice("time", "bytes")] = "time"  # what is least, in several memories
+    ram_weights: Annotated[int | str, checks.size] = 0  # bytes of weights at most that are copied into RAM
+    prefetch: Annotated[int | str, checks.size] = (
+        0  # bytes at most of two buffers that weights are copied into by layers
+    )
+    flash_wait: Annotated[float | None, checks.optional(checks.number(float, 0.0, 1e6, "cycles"))] = (
+        None  # cycles of a byte that is read from flash, beside the arithmetic; None: the board's file, or none
+    )
 
     def __post_init__(self) -> None:
         super(PlanRequest, self).__post_init__()
@@ -117,9 +124,6 @@ class TimeRequest(Asked):
     watts: Annotated[float | None, checks.optional(checks.number(float, 0.0, 1e6, "watts", above=True))] = (
         None  # that the core draws at the clock; None: the board's file at its own clock, or not known
     )
-    flash_wait: Annotated[float | None, checks.optional(checks.number(float, 0.0, 1e6, "cycles"))] = (
-        None  # cycles of a byte that is read from flash, beside the arithmetic; None: the board's file, or none
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +145,6 @@ class EmitRequest(Asked):
     optimise: Annotated[str, checks.choice("size", "speed", "balanced")] = "balanced"
     name: Annotated[str | None, checks.optional(checks.text)] = None  # of the network; None: that of the model's file
     hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
-    ram_weights: Annotated[int | str, checks.size] = 0  # bytes of weights at most that are copied into RAM
-    prefetch: Annotated[int | str, checks.size] = (
-        0  # bytes at most of two buffers that weights are copied into by layers
-    )
     report: Annotated[Path | None, checks.optional(checks.page)] = None  # an .html file or a folder
     cache: Annotated[bool, checks.flag] = (
         True  # take what was compiled before from the user's cache folder, and keep it there

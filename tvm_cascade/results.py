@@ -12,6 +12,7 @@ from tvm_cascade.report.cost import Cost
 from tvm_cascade.report.estimate import Estimate, frontier_table, total
 from tvm_cascade.report.frame import frame_text
 from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers
+from tvm_cascade.report.placements import Placements
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import (
     above,
@@ -51,6 +52,10 @@ class PlanResult:
     frame: schema.Frame | None = field(default=None, kw_only=True)  # of a window that slides
     clock: int | None = field(default=None, kw_only=True)  # of the core, in Hz
     watts: float | None = field(default=None, kw_only=True)  # that the core draws at this clock
+    weights_in: Mapping[str, int] = field(
+        default_factory=dict, kw_only=True
+    )  # bytes of weights that are copied into memories that were named, by name
+    placements: Placements | None = field(default=None, kw_only=True)  # in named memories: a bound, a frontier
     commands: tuple[str, ...] = field(default=(), kw_only=True)  # command lines that get the plans of the frontier
     limited: bool = field(
         default=False, kw_only=True
@@ -85,7 +90,7 @@ class PlanResult:
     @property
     def milliseconds(self) -> float | None:
         """Estimated time of one inference at the clock that was given; None without one."""
-        return Cost(self.cycles, self.clock, self.watts).milliseconds
+        return self._time_of(self.cycles)
 
     @property
     def millijoules(self) -> float | None:
@@ -131,7 +136,10 @@ class PlanResult:
         if plan.graph.states:
             found["states"] = state_rows(plan)
         if plan.placed:
-            found["memories"] = memory_rows(plan, self._weights())
+            found["memories"] = memory_rows(plan, self.weights_in)
+        if self.placements is not None:
+            found["placement"] = self.placements.to_dict()
+            found["fast_frontier"] = self._fast_points(self.placements)
         if self.frame is not None:
             found["frame"] = self.frame
         if self.flash is not None:
@@ -145,9 +153,15 @@ class PlanResult:
         instructions = self.estimated_instructions if self.operators else None
         return [] if self.frame is None else frame_text(self.frame, self.plan.macs, instructions)
 
-    def _weights(self) -> Mapping[str, int]:
-        """Bytes of weights that are copied into memories, by name."""
-        return {}
+    def _fast_points(self, placements: Placements) -> list[schema.FastPoint]:
+        """Bytes of the fastest memory against cycles, as JSON objects."""
+        return [
+            {"fast_bytes": p.fast_bytes, "cycles": p.cycles, "milliseconds": self._time_of(p.cycles)}
+            for p in placements.frontier
+        ]
+
+    def _time_of(self, cycles: int) -> float | None:
+        return Cost(cycles, self.clock, self.watts).milliseconds
 
     def _points(self) -> list[schema.Point]:
         """The frontier as JSON objects."""
@@ -173,7 +187,9 @@ class PlanResult:
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
         if self.plan.placed:
-            parts += ["", memory_table(self.plan, self._weights())]
+            parts += ["", memory_table(self.plan, self.weights_in)]
+        if self.placements is not None:
+            parts += self.placements.to_text(self.plan.placed[0].ram.name)
         parts += ["", step_table(self.plan), "", memory_map(self.plan)]
         if self.concats:
             parts += ["", self.concats]
@@ -216,11 +232,7 @@ class CompileResult(PlanResult):
     elf: str | None = None  # relative to `folder`
     files: tuple[str, ...] = ()
     ram_weight_bytes: int = 0  # of `ram_bytes`: weights that are copied there
-    weights_in: Mapping[str, int] = field(default_factory=dict)  # those of them in a memory that was named, by its name
     stack_bytes: int | None = None  # reserve of the image under a cap on all RAM; None without one
-
-    def _weights(self) -> Mapping[str, int]:
-        return self.weights_in
 
     def to_dict(self) -> schema.Compilation:
         """The JSON object of `tvm-cascade compile --json`."""

@@ -19,6 +19,8 @@ from tvm_cascade.cascading import Plan, PlanOptions, forget_searches
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
+from tvm_cascade.memory import PlacedPlan
+from tvm_cascade.passes.copied_weights import CopiedWeights
 from tvm_cascade.passes.extract_graph import Analyses
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.rewriting import Rewritten
@@ -87,6 +89,8 @@ class PlannedCandidate:
     reason: str = ""  # what was changed and its effect, or why nothing was; empty if there was nothing to try
     rewritten: Rewritten | None = None  # substitutions made, or why none were; None if none were requested
     waits: tuple[float, ...] = ()  # by operator, cycles of its accesses of memories; none without named memories
+    copied: CopiedWeights = field(default_factory=CopiedWeights)  # weights that are copied to RAM
+    placements: tuple[PlacedPlan, ...] = ()  # in named memories: of this plan, then of the others that were tried
 
     @property
     def graph(self) -> Graph:

@@ -3,7 +3,7 @@
 This is the one definition of traffic: a load or a store of the emitted code, through a pointer to a block of the plan,
 counts the bytes that it moves, as often as it runs. A byte that a kernel loads twice counts twice, for no cache is assumed;
 values that a kernel keeps in local buffers (registers, the stack) count nothing after the load. Constants, traces and other
-tables lie in flash and are no block.
+tables lie in flash and are no block; reads of them are counted by constant.
 
 The code is read as `schedules.tuning.instructions` reads it, loops and branches evaluated for a sample of steps; a plan whose
 blocks lie in memories of their own (`cascading.memories.apart`) makes every pointer name its block.
@@ -11,6 +11,7 @@ blocks lie in memories of their own (`cascading.memories.apart`) makes every poi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -24,6 +25,8 @@ from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.machine import Ram
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel
+from tvm_cascade.schedules.driver.lower_plan import Driver
+from tvm_cascade.schedules.driver.places import FlashItem
 from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, ir, tirx
 from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, Part, Reader, taken
 from tvm_cascade.schedules.tuning.known_values import Env
@@ -46,28 +49,44 @@ class TrafficCounter:
         """Bytes of one inference: `[operator, 0 read or 1 written, buffer of plan.problem]`; `kernels` as in `PlanCounter`."""
         alone = apart(plan)
         columns = {use.ram.label: k for k, use in enumerate(alone.memories)}
-        total = self._moved(alone, kernels, columns)
+        self._kept += kernels
+        total = self._moved(alone, driver_of(alone, kernels), columns)
         for s, segment in enumerate(plan.segments):
             for operator, steps in Tally(segment.trace).items() if segment.state_bytes else ():
                 if operator >= 0:  # a step reads its counter and writes it
                     total[operator, :, columns[Ram(f"state {s}").label]] += _COUNTER * steps
         return total
 
-    def count_flash(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> np.ndarray:
-        """Bytes of one inference that each operator reads from flash: weights, and tables that its kernels read."""
-        return self._moved(plan, kernels, {"flash": 0})[:, READ, 0]
+    def count_flash(
+        self, plan: Plan, kernels: Sequence[BuiltKernel | None]
+    ) -> tuple[np.ndarray, tuple[FlashItem, ...]]:
+        """Bytes of one inference that each operator reads from flash, `[operator, constant]`, and the constants.
 
-    def _moved(self, plan: Plan, kernels: Sequence[BuiltKernel | None], columns: Mapping[str, int]) -> np.ndarray:
-        """Bytes `[operator, read or written, column]` through the driver's pointers that have a column."""
+        The last column, which has no constant, are the driver's own tables.
+        """
         self._kept += kernels
-        driver, named = driver_of(plan, kernels)
-        functions = {name: self._library.read(func) for name, func in named.items()}
-        total = np.zeros((len(plan.graph.ops), 2, len(columns)))
+        driver, _ = named = driver_of(plan, kernels)
+        items = tuple(item for item in driver.flash.items if item.offset >= driver.table_bytes)
+        moved = self._moved(plan, named, {"flash": len(items)}, items)
+        return moved[:, READ], items
+
+    def _moved(
+        self,
+        plan: Plan,
+        named: tuple[Driver, Mapping[str, PrimFunc]],
+        columns: Mapping[str, int],
+        items: Sequence[FlashItem] = (),
+    ) -> np.ndarray:
+        """Bytes `[operator, read or written, column]` through the driver's pointers that have a column; `items` are
+        constants in flash, each of which has a column of its own, by position."""
+        driver, called = named
+        functions = {name: self._library.read(func) for name, func in called.items()}
+        total = np.zeros((len(plan.graph.ops), 2, len(items) + len(columns)))
         counter = Counter(self.target.core)
 
         def read(stmt: Any, given: Sequence[Any]) -> Part:
             views = {hash(v): (columns[w], d) for (w, d), v in driver.memory.views.items() if w in columns}
-            reader = _DriverReader(counter, stmt, views, len(columns), functions)
+            reader = _DriverReader(counter, stmt, views, total.shape[2], functions, items)
             reader.deciding |= {hash(v) for v in given}
             return reader.statement(stmt)
 
@@ -163,15 +182,28 @@ class _DriverReader(_TrafficReader):
         views: Mapping[int, tuple[int, str]],
         pointers: int,
         functions: Mapping[str, _Function],
+        items: Sequence[FlashItem] = (),
     ) -> None:
         super().__init__(counter, body, views, pointers)
-        self.functions = functions
+        self.functions, self.items = functions, items
+        self._begins = [item.offset for item in items]
+
+    def _column(self, pointer: Any) -> int | None:
+        """The column of what a pointer leads to: of the constant in flash that holds the byte, where that is known."""
+        load = pointer.args[0]
+        column, dtype = self.views.get(hash(load.source), (None, ""))
+        at = tir.int_value(load.indices[0]) if self.items and len(load.indices) == 1 else None
+        if at is None:
+            return column
+        k = bisect_right(self._begins, at * bytes_of(dtype)) - 1
+        held = k >= 0 and at * bytes_of(dtype) < self.items[k].offset + self.items[k].size
+        return k if held else column
 
     def _evaluated(self, value: Any) -> Part:
         if type(value) is not ir.Call or type(value.op) is not ir.GlobalVar:
             return self.value(value)
         function, known = self.functions[value.op.name_hint], [self.known(a) for a in value.args]
-        to = [self.views.get(hash(a.args[0].source), (None, ""))[0] if _is_pointer(a) else None for a in value.args]
+        to = [self._column(a) if _is_pointer(a) else None for a in value.args]
         head: Any = sum((self.value(a) for a in value.args if not _is_pointer(a)), 0.0)
 
         def moved(env: Env) -> Any:

@@ -72,7 +72,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
     "importers": {"passes", "sliding", "tensor_spec"},
     "frontend": {"importers", "tensor_spec"},
-    "report": {"graph", "cores", "cost", "cascading"},
+    "report": {"graph", "cores", "memory", "cost", "cascading"},
     "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "results", "tensor_spec"},
     "registration": {"relax_pipeline"},
     "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request"},

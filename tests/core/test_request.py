@@ -75,7 +75,7 @@ def test_what_cannot_be_is_one_message(option: str, value: object) -> None:
 def test_values_get_their_own_types() -> None:
     options: dict[str, Any] = {"sram": "64KiB", "max_macs": 2, "database": "counts.json", "board": Path("b.json")}
     made = request_of("host", options | {"ram_weights": "1kB", "input_shapes": {"x": [1, 2]}, "clock": "168MHz"})
-    assert (made.plan.sram, made.emit.ram_weights) == (65536, 1000)
+    assert (made.plan.sram, made.plan.ram_weights) == (65536, 1000)
     assert isinstance(made.plan.max_macs, float) and made.kernels.database == Path("counts.json")
     assert made.time.clock == 168_000_000
     assert made.emit.board == "b.json" and made.load.input_shapes == {"x": (1, 2)}

@@ -13,6 +13,7 @@ from tvm_cascade.errors import InfeasibleError, ValidationError
 from tvm_cascade.machine import Ram
 from tvm_cascade.memory import Buffer, OffsetConstraint, PlacementProblem, Problem, allocate, place
 from tvm_cascade.memory.validate_placement import validate_placement
+from tvm_cascade.memory.weights import Weight, WeightCopies, WeightProblem
 
 SRAM, PSRAM = Ram("sram", 24, 1.0), Ram("psram", 60, 10.0)
 
@@ -106,3 +107,95 @@ def test_a_wrong_placement_is_refused() -> None:
             validate_placement(asked, wrong)
     with pytest.raises(ValidationError, match="two memories"):
         validate_placement(replace(asked, joined=((0, 1),)), found)
+
+
+def with_weights(random: Random, flash: float | None) -> PlacementProblem:
+    asked = drawn(random, "time")
+    weights = tuple(
+        Weight(random.randrange(1, 20), float(random.randrange(0, 99)), random.choice((None, 0, 1, 1)))
+        for _ in range(4)
+    )
+    limits = random.choice(((24, 0), (0, 48), (16, 32)))
+    return replace(asked, weights=WeightProblem(weights, *limits, flash, 0.5))
+
+
+def least_with_weights(asked: PlacementProblem) -> float | None:
+    """The least cycles, less those saved, of all assignments of buffers and all copies in one memory."""
+    best: float | None = None
+    assert asked.weights is not None
+    count = len(asked.weights.weights)
+    for how in product(range(3), repeat=count):
+        hot, ahead = (tuple(k for k in range(count) if how[k] == n) for n in (1, 2))
+        if any(asked.weights.weights[k].segment is None for k in ahead):
+            continue
+        for m in range(2):
+            copies = WeightCopies(m, hot, ahead)
+            held = asked.weights.bytes(copies)
+            if (
+                held - 2 * asked.weights.half(copies) > asked.weights.hot
+                or 2 * asked.weights.half(copies) > asked.weights.prefetched
+            ):
+                continue
+            saved = asked.weights.cycles(copies, asked.memories)
+            rams = list(asked.memories)
+            rams[m] = replace(rams[m], capacity=((rams[m].capacity or 0) - held) // 8 * 8 if held else rams[m].capacity)
+            if (rams[m].capacity or 0) < 0:
+                continue
+            cycles = least(replace(asked, memories=tuple(rams), weights=None))
+            if cycles is not None:
+                best = cycles - saved if best is None else min(best, cycles - saved)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_copies_of_weights_compete_with_buffers(seed: int) -> None:
+    """Where reads of flash cost 6 cycles a byte, as brute force would have it."""
+    asked = with_weights(Random(seed), 6.0)
+    expected = least_with_weights(asked)
+    if expected is None:
+        return
+    found = place(asked)
+    validate_placement(asked, found)
+    reached = found.cycles - found.saved
+    assert reached == pytest.approx(expected) if found.optimal else expected <= reached
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_copies_of_unknown_gain_take_what_buffers_leave(seed: int) -> None:
+    asked = with_weights(Random(seed), None)
+    expected = least(replace(asked, weights=None))
+    if expected is None:
+        return
+    found = place(asked)
+    validate_placement(asked, found)
+    assert found.cycles == expected and found.saved <= 0
+
+
+def test_a_weight_that_is_read_once_is_not_prefetched() -> None:
+    """Copied, it would be read once more; read twice, it pays where its memory is fast enough."""
+    for reads, expected in ((16.0, ()), (64.0, (0,))):
+        weights = WeightProblem((Weight(16, reads, 0),), 0, 64, 6.0, 0.5)
+        found = place(PlacementProblem(Problem(()), (SRAM, PSRAM), (), weights=weights))
+        assert found.copies.prefetched == ()  # two halves of 16 bytes exceed the 24 of the fast memory
+        wide = place(PlacementProblem(Problem(()), (replace(SRAM, capacity=32), PSRAM), (), weights=weights))
+        assert wide.copies.prefetched == expected
+        assert wide.saved == (reads * 5.0 - 16 * 7.5 if expected else 0.0)
+
+
+def test_wrong_copies_are_refused() -> None:
+    weights = WeightProblem((Weight(8, 90.0), Weight(8, 50.0, 1)), 16, 16, 6.0)
+    asked = PlacementProblem(Problem(()), (SRAM, PSRAM), (), weights=weights)
+    found = place(asked)
+    for copies, why in (
+        (WeightCopies(0, (0, 0)), "copied twice"),
+        (WeightCopies(0, (), (0,)), "several segments"),
+        (WeightCopies(0, (0,), (1,)), "save"),
+    ):
+        with pytest.raises(ValidationError, match=why):
+            validate_placement(asked, replace(found, copies=copies, saved=1.0))
+    with pytest.raises(ValidationError, match="exceed what they may take"):
+        validate_placement(
+            replace(asked, weights=replace(weights, hot=8)), replace(found, copies=WeightCopies(0, (0, 1)))
+        )
+    with pytest.raises(ValidationError, match="behind the end"):
+        validate_placement(replace(asked, memories=(replace(SRAM, capacity=8), PSRAM)), found)

@@ -45,11 +45,12 @@ def test_a_machine_is_its_core_with_memories_and_clock(name: str) -> None:
 
 def test_what_is_asked_for_stands_before_the_file() -> None:
     f746 = load_board("stm32f746ng")
-    asked = Request("stm32f746ng", plan=PlanRequest(memory="sram"), time=TimeRequest(clock=10, flash_wait=0))
+    asked = Request("stm32f746ng", plan=PlanRequest(memory="sram", flash_wait=0), time=TimeRequest(clock=10))
     made = resolved(asked)
     (sram,) = made.plan.memory
     assert sram == Ram("sram", f746.memories["sram"].bytes - f746.stack_reserve, 1.0, 0x20010000)
-    assert made.time == TimeRequest(clock=10) and resolved(Request("stm32f746ng")).time.flash_wait == 7 / 32
+    assert made.time == TimeRequest(clock=10) and made.plan.flash_wait is None
+    assert resolved(Request("stm32f746ng")).plan.flash_wait == 7 / 32
     for one_arena in (PlanRequest(sram=9999), PlanRequest(ram=9999)):
         assert not resolved(Request("stm32f746ng", plan=one_arena)).plan.memory
     low, high = (resolved(Request("nrf52840", time=TimeRequest(clock=hz))).time.watts for hz in (64_000_000, 1))

@@ -57,6 +57,36 @@ def test_slow_memory_costs_what_its_bytes_cost() -> None:
     assert one.cycles - none.cycles > 2 * 16 * 16 * 3  # the input is read
 
 
+def test_copies_of_weights_save_what_their_reads_wait() -> None:
+    """The whole network's weights in a free memory: as if flash cost nothing. In the arena too, without named memories."""
+    free = Ram("m", 1 << 20, 1e-9)
+    for memory in ((free,), ()):
+        waiting, copied = (planned(*memory, flash_wait=3, ram_weights=size, layerwise=True) for size in (0, "64KiB"))
+        never = planned(*memory, layerwise=True)
+        assert waiting.cycles > copied.cycles >= never.cycles
+        assert copied.cycles - never.cycles <= 0.02 * (waiting.cycles - never.cycles)  # tables stay in flash
+        assert sum(x.cycles for x in copied.layers) == copied.cycles
+    ahead = planned(free, flash_wait=3, prefetch="64KiB", layerwise=True)
+    assert copied.cycles < ahead.cycles < waiting.cycles
+    told: Any = ahead.to_dict()["memories"][0]  # type: ignore[typeddict-item]
+    assert told["peak_bytes"] == ahead.plan.placed[0].bytes + ahead.weights_in["m"] > ahead.plan.placed[0].bytes
+
+
+def test_a_bound_and_what_fewer_bytes_of_the_fastest_memory_cost() -> None:
+    for objective in ("time", "bytes"):
+        found = planned(FAST, SLOW, clock="1MHz", objective=objective)
+        told: Any = found.to_dict()
+        bound, points = told["placement"], told["fast_frontier"]
+        assert bound["plans"] >= 2 and 0 < bound["bound"] <= bound["reached"]
+        assert bound["reached"] == (found.cycles if objective == "time" else found.peak_bytes)
+        fast, cycles = ([p[key] for p in points] for key in ("fast_bytes", "cycles"))
+        assert len(points) > 2 and fast == sorted(set(fast)) and cycles == sorted(set(cycles), reverse=True)
+        assert fast[0] == 0 and fast[-1] <= 600 and points[0]["milliseconds"] == pytest.approx(cycles[0] / 1e3)
+        assert min(cycles) <= found.cycles
+        assert "plans tried" in found.to_text() and "bytes of fast for cycles" in found.to_text()
+    assert "placement" not in planned().to_dict()
+
+
 def test_one_memory_is_laid_out_as_the_arena() -> None:
     plain, named = planned(), planned(Ram("m", 1 << 20, 1.0), objective="bytes")
     assert named.peak_bytes <= plain.peak_bytes and not plain.plan.placed
@@ -88,3 +118,5 @@ def test_what_excludes_memories() -> None:
         PlanRequest(memory=(FAST,), sram=1000)
     with pytest.raises(UsageError, match="a Relax function has one arena"):
         Cascade(PlanRequest(memory=(FAST,)))
+    with pytest.raises(UsageError, match="without copies of them"):
+        Cascade(PlanRequest(prefetch="1KiB"))

@@ -54,10 +54,6 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
     EmitRequest, "name", "Of the network, in files and functions. [default: that of the model's file]", metavar="NAME"
 )
 @option(EmitRequest, "hook", "Call a function of yours after every step: watchdogs, progress, cancelling.")
-@option(EmitRequest, "ram_weights", "Read up to SIZE of weights, those that are read most, from RAM beside the arena, for cores "
-        "that wait for their flash.")  # fmt: skip
-@option(EmitRequest, "prefetch", "Copy weights layer by layer into two buffers in RAM of SIZE together, each while the layer "
-        "before it computes: by memcpy, or by your DMA controller behind port_copy_start and port_copy_wait.")  # fmt: skip
 @option(
     EmitRequest,
     "cache",

@@ -172,6 +172,12 @@ _PLANNING = (
            "the machine of --target or --board has of it, at its cost.", multiple=True,
            metavar="NAME[=SIZE[:CYCLES_PER_BYTE]]", default=()),
     option(PlanRequest, "objective", "With --memory: fewest cycles within every memory, or fewest bytes of all together."),
+    option(PlanRequest, "ram_weights", "Read up to SIZE of weights, those that are read most, from RAM beside the arena, for "
+           "cores that wait for their flash."),
+    option(PlanRequest, "prefetch", "Copy weights layer by layer into two buffers in RAM of SIZE together, each while the layer "
+           "before it computes: by memcpy, or by your DMA controller behind port_copy_start and port_copy_wait."),
+    option(PlanRequest, "flash_wait", "What a byte costs that is read from flash, beside the arithmetic. [default: the "
+           "machine's, or nothing]", metavar="CYCLES"),
     TIME_LIMIT,
     option(KernelRequest, "database", "Counts of kernels: read, and written by `compile --tune`. [default: only those of the "
            "package]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),
@@ -181,8 +187,6 @@ _CLOCK = option(
 )
 _WATTS = option(TimeRequest, "watts", "That the core draws at this clock: energy is told too. [default: the machine's]",
                 metavar="W")  # fmt: skip
-_FLASH_WAIT = option(TimeRequest, "flash_wait", "What a byte costs that is read from flash, beside the arithmetic. "
-                     "[default: the machine's, or nothing]", metavar="CYCLES")  # fmt: skip
 _REPORT = option(EmitRequest, "report", "Write a self-contained HTML report to this .html file, or it, its pictures and data "
                  "into this folder.")  # fmt: skip
 
@@ -212,7 +216,7 @@ def cutting(command: Callable[..., None]) -> Callable[..., None]:
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command every planning option, the clock that times are told by, and the report of a plan."""
-    return planning_alone(_CLOCK(_WATTS(_FLASH_WAIT(_REPORT(command)))))
+    return planning_alone(_CLOCK(_WATTS(_REPORT(command))))
 
 
 def planning_alone(command: Callable[..., None]) -> Callable[..., None]:

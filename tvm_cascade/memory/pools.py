@@ -8,6 +8,9 @@ of two buffers that may share bytes (`OffsetConstraint`) the most that they can 
 bound. Where: `allocate` lays out every memory. Where a layout does not fit, its buffers may not all lie in that memory (a cut
 of the program, which keeps the result exact where the allocator proves that none fits); after a few of these the memory is
 taken to be smaller. Without scipy, and where it finds nothing, buffers are placed by accessed bytes per byte, most first.
+
+Copies of weights (`memory.weights`) are part of the program: they compete with buffers for the memories where it is known what
+reads of flash cost and time is the objective, and otherwise take what buffers leave.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from tvm_cascade.memory.allocate import AllocateOptions, allocate
 from tvm_cascade.memory.bounds import max_live, shareable
 from tvm_cascade.memory.highs import run_milp
 from tvm_cascade.memory.problem import Allocation, Problem
+from tvm_cascade.memory.weights import ALIGN, NO_COPIES, WeightColumns, WeightCopies, WeightProblem, fill
 from tvm_cascade.search_monitor import monitor
 
 _CUTS = 6  # layouts that fail before a memory is taken to be smaller
@@ -33,6 +37,7 @@ _FEW = 12  # buffers that are always searched for a layout
 _SEARCHED = 1  # layouts of more that are searched for; the rest are the allocator's heuristics
 _TRIES = 24  # layouts in all
 _NODES = 2_000  # of the integer program
+_SPARE = 0.25  # what all copies together are worth, of cycles or bytes, where they take what buffers leave
 _EFFORT = AllocateOptions(nodes=6_000, first_limit=3_000)
 
 
@@ -45,6 +50,7 @@ class PlacementProblem:
     accessed: tuple[float, ...]  # bytes read and written in an inference, by position of the buffer
     joined: tuple[tuple[int, int], ...] = ()  # positions of buffers that lie in the same memory
     objective: str = "time"  # or "bytes"
+    weights: WeightProblem | None = None  # that may be copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +60,25 @@ class Placement:
     chosen: tuple[int, ...]  # position of the memory, in the order of `Problem.buffers`
     offsets: tuple[int, ...]  # bytes within the memory
     peaks: tuple[int, ...]  # bytes of each memory
-    cycles: float  # of all accesses
-    bound: float  # no placement has a smaller objective: cycles, or the sum of the peaks
+    cycles: float  # of all accesses of buffers
+    bound: float  # no placement has a smaller objective: cycles less those saved, or the sum of the peaks
     optimal: bool  # the objective is proven least
+    copies: WeightCopies = NO_COPIES  # of weights
+    saved: float = 0.0  # cycles by them; negative where it is not known what reads of flash cost
 
     @property
     def bytes(self) -> int:
         """Bytes of all memories."""
         return sum(self.peaks)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPlan:
+    """A plan that was placed in memories: what was asked, where its blocks lie, and what an inference takes."""
+
+    placement: Placement
+    problem: PlacementProblem
+    cycles: float  # arithmetic, accesses of memories and of flash
 
 
 def place(asked: PlacementProblem) -> Placement:
@@ -82,7 +99,7 @@ def place(asked: PlacementProblem) -> Placement:
 def _missing(asked: PlacementProblem) -> InfeasibleError:
     """The error for buffers that do not fit: with a last memory without an end, how far it is exceeded."""
     last = replace(asked.memories[-1], capacity=None)
-    wide = replace(asked, memories=(*asked.memories[:-1], last), objective="overflow")
+    wide = replace(asked, memories=(*asked.memories[:-1], last), objective="overflow", weights=None)
     found = _Search(wide).best()
     assert found is not None
     available = sum(ram.capacity or 0 for ram in asked.memories)
@@ -106,27 +123,40 @@ class _Search:
 
     def best(self) -> Placement | None:
         found, bound = [], -inf
-        for chosen, least in self._assignments():
+        for chosen, copies, least in self._assignments():
             bound = least if bound == -inf else bound
-            laid = self._laid_out(chosen)
+            laid = self._laid_out(chosen, copies)
             if laid is not None:
                 found.append(laid)
                 break
-        greedy = None if found and self.asked.objective == "time" else self._laid_out(self._greedy())
-        found += [p for p in (greedy, *(self._alone() if self.asked.objective != "time" else ())) if p is not None]
+        greedy = None if found and self.asked.objective == "time" else self._filled(self._laid_out(self._greedy()))
+        alone = (self._filled(p) for p in self._alone()) if self.asked.objective != "time" else ()
+        found += [p for p in (greedy, *alone) if p is not None]
         if not found:
             return None
-        best = min(found, key=lambda p: (self._objective(p), p.cycles, p.bytes))
-        met = self._objective(best) <= bound + 1e-6 * max(abs(bound), 1.0)
+        best = min(found, key=lambda p: (self._objective(p), p.cycles - p.saved, p.bytes))
+        met = self._objective(best) <= bound + 1e-6 * max(abs(bound), 1.0) + (_SPARE if self._fills else 0.0)
         exact = self.proven and best is found[0] and self.asked.objective == "time" and bound > -inf
         return replace(best, bound=bound, optimal=met or exact)
 
+    @property
+    def _fills(self) -> bool:
+        """Whether copies of weights take what buffers leave, in place of competing with them."""
+        return fills(self.asked)
+
+    def _filled(self, placed: Placement | None) -> Placement | None:
+        """A placement of buffers with copies of weights in what they leave."""
+        if placed is None or self.asked.weights is None:
+            return placed
+        copies = fill(self.asked.weights, self.asked.memories, placed.peaks)
+        return replace(placed, copies=copies, saved=self.asked.weights.cycles(copies, self.asked.memories))
+
     def _objective(self, placed: Placement) -> float:
         if self.asked.objective == "time":
-            return placed.cycles
+            return placed.cycles - (0.0 if self._fills else placed.saved)
         return placed.bytes if self.asked.objective == "bytes" else placed.peaks[-1]
 
-    def _assignments(self) -> Iterator[tuple[Sequence[int], float]]:
+    def _assignments(self) -> Iterator[tuple[Sequence[int], WeightCopies, float]]:
         """Assignments of least objective with their bounds, each in the light of how the layout of the one before failed."""
         for _ in range(_TRIES):
             solved = None if monitor().over() else _Program(self.asked, self.cuts, self.smaller).solve()
@@ -139,33 +169,39 @@ class _Search:
         for m in range(len(self.asked.memories)):
             yield self._laid_out([m] * len(self.asked.problem.buffers))
 
-    def _laid_out(self, chosen: Sequence[int]) -> Placement | None:
+    def _laid_out(self, chosen: Sequence[int], copies: WeightCopies = NO_COPIES) -> Placement | None:
         """The placement of an assignment; None, and what is learned of it, where a memory has no layout."""
-        buffers, memories = self.asked.problem.buffers, self.asked.memories
+        buffers, memories, weights = self.asked.problem.buffers, self.asked.memories, self.asked.weights
         offsets, peaks = [0] * len(buffers), [0] * len(memories)
+        saved = 0.0 if weights is None else weights.cycles(copies, memories)
         for m, ram in enumerate(memories):
             held = [i for i, c in enumerate(chosen) if c == m]
-            made = self._layout(m, ram, held)
+            copied = weights.bytes(copies) if weights is not None and copies and copies.memory == m else 0
+            made = self._layout(m, ram, held, copied)
             if made is None:
                 return None
             peaks[m] = made.peak
             for i, offset in zip(held, made.offsets, strict=True):
                 offsets[i] = offset
         cycles = sum(memories[c].cycles_per_byte * a for c, a in zip(chosen, self.asked.accessed, strict=True))
-        return Placement(tuple(chosen), tuple(offsets), tuple(peaks), cycles, -inf, False)
+        return Placement(tuple(chosen), tuple(offsets), tuple(peaks), cycles, -inf, False, copies, saved)
 
-    def _layout(self, m: int, ram: Ram, held: Sequence[int]) -> Allocation | None:
+    def _layout(self, m: int, ram: Ram, held: Sequence[int], copied: int) -> Allocation | None:
+        """The layout of buffers in a memory beside `copied` bytes of weights; None, and what is learned, without one."""
         part = _part(self.asked.problem, held)
         made = allocate(part, optimise=False)
-        if ram.capacity is None or made.peak <= ram.capacity:
+        room = None if ram.capacity is None else ram.capacity - copied
+        room = room // ALIGN * ALIGN if room is not None and copied else room
+        if room is None or made.peak <= room:
             return allocate(part, options=_EFFORT) if self.asked.objective != "time" and len(held) <= _FEW else made
         searched = len(held) <= _FEW or len(self.cuts) < _SEARCHED
         try:
-            return allocate(replace(part, capacity=ram.capacity), optimise=searched, options=_EFFORT)
+            return allocate(replace(part, capacity=room), optimise=searched, options=_EFFORT)
         except InfeasibleError as error:
-            self.proven &= "no layout found" not in error.remedy
-            self.cuts.append((m, list(held)))
-            if len(self.cuts) > _CUTS:
+            self.proven &= "no layout found" not in error.remedy and not copied
+            if not copied:  # beside fewer copies these buffers may have a layout
+                self.cuts.append((m, list(held)))
+            if copied or len(self.cuts) > _CUTS:
                 self.proven, room = False, self.smaller.get(m, ram.capacity or 0)
                 self.smaller[m] = room - max(error.needed - error.available, room // 100, 4)
             return None
@@ -184,6 +220,11 @@ class _Search:
                     held[m] = tried
                     break
         return [next(m for m, own in enumerate(held) if i in own) for i in range(len(sizes))]
+
+
+def fills(asked: PlacementProblem) -> bool:
+    """Whether copies of weights take what buffers leave: where bytes are the objective, or a read of flash has no cost."""
+    return asked.weights is not None and (asked.objective != "time" or asked.weights.flash is None)
 
 
 def _part(problem: Problem, held: Sequence[int]) -> Problem:
@@ -223,8 +264,8 @@ class _Program:
             least[key] = min(shared, least.get(key, shared))
         return [(i, j, most) for (i, j), most in least.items() if most > 0]
 
-    def solve(self) -> tuple[list[int], float] | None:
-        """An assignment and a lower bound of its objective; None without scipy, or where none was found."""
+    def solve(self) -> tuple[list[int], WeightCopies, float] | None:
+        """An assignment, copies of weights and a lower bound of the objective; None without scipy, or where none was found."""
         try:
             from scipy import optimize, sparse
         except ImportError:
@@ -232,19 +273,30 @@ class _Program:
         scipy: Any = optimize
         count, machine = len(self.asked.problem.buffers), len(self.asked.memories)
         x, shared = count * machine, len(self.pairs) * machine
-        columns = x + shared + machine
-        rows, low, high = self._rows(x, x + shared)
+        copied = None
+        if self.asked.weights is not None:
+            copied = WeightColumns(self.asked.weights, self.asked.memories, x + shared + machine)
+        columns = x + shared + machine + (copied.count if copied else 0)
+        rows, low, high = self._rows(x, x + shared, copied)
         entries = [(r, c, v) for r, row in enumerate(rows) for c, v in row.items()]
         values, places = [v for _, _, v in entries], ([r for r, _, _ in entries], [c for _, c, _ in entries])
         matrix = sparse.csr_array((values, places), shape=(len(rows), columns))
         upper = np.ones(columns)
         for m, ram in enumerate(self.asked.memories):
-            upper[x + shared + m] = self.smaller.get(m, inf if ram.capacity is None else ram.capacity)
+            upper[x + shared + m] = self._room(m, ram)
         whole = np.zeros(columns)
         whole[:x] = 1
+        costs = self._costs(x, x + shared, columns)
+        if copied is not None:
+            for column in range(copied.first, columns):
+                upper[column], whole[column] = copied.most(column), copied.whole(column)
+            gains = copied.gains()
+            worth = _SPARE / max(sum(gains.values()), 1.0) if fills(self.asked) else 1.0
+            for column, gain in gains.items():
+                costs[column] = -gain * worth
         left = monitor().left()
         solution = run_milp(
-            self._costs(x, x + shared, columns),
+            costs,
             constraints=scipy.LinearConstraint(matrix, low, high),
             integrality=whole,
             bounds=scipy.Bounds(np.zeros(columns), np.maximum(upper, 0)),
@@ -253,8 +305,11 @@ class _Program:
         if solution.x is None:
             return None
         chosen = [int(np.argmax(solution.x[i * machine : (i + 1) * machine])) for i in range(count)]
-        bound = float(solution.mip_dual_bound)
-        return chosen, bound if self.asked.objective == "time" else float(ceil(bound - 0.5))
+        bound, copies = float(solution.mip_dual_bound), copied.copies(solution.x) if copied else NO_COPIES
+        return chosen, copies, bound if self.asked.objective == "time" else float(ceil(bound - 0.5))
+
+    def _room(self, m: int, ram: Ram) -> float:
+        return self.smaller.get(m, inf if ram.capacity is None else ram.capacity)
 
     def _costs(self, x: int, peaks: int, columns: int) -> np.ndarray:
         costs, machine = np.zeros(columns), len(self.asked.memories)
@@ -266,7 +321,9 @@ class _Program:
         costs[peaks if self.asked.objective == "bytes" else peaks + machine - 1 :] = 1.0
         return costs
 
-    def _rows(self, x: int, peaks: int) -> tuple[list[dict[int, float]], list[float], list[float]]:
+    def _rows(
+        self, x: int, peaks: int, copied: WeightColumns | None
+    ) -> tuple[list[dict[int, float]], list[float], list[float]]:
         """The rows of the program, with the least and the most that each may be."""
         buffers, machine = self.asked.problem.buffers, len(self.asked.memories)
         rows: list[dict[int, float]] = [{i * machine + m: 1.0 for m in range(machine)} for i in range(len(buffers))]
@@ -293,6 +350,11 @@ class _Program:
                 at_most(row | {peaks + m: -1.0}, 0.0)
         for m, held in self.cuts:
             at_most({i * machine + m: 1.0 for i in held}, len(held) - 1.0)
+        for m, ram in enumerate(self.asked.memories if copied else ()):
+            assert copied is not None
+            at_most(copied.held(m) | {peaks + m: 1.0}, self._room(m, ram))
+        for row, most in copied.rows() if copied else ():
+            at_most(row, most)
         return rows, low, high
 
 

@@ -32,6 +32,40 @@ def validate_placement(asked: PlacementProblem, placed: Placement) -> None:
         cycles += sum(asked.accessed[k] for k in own) * ram.cycles_per_byte
     if not isclose(cycles, placed.cycles, rel_tol=1e-9, abs_tol=1e-6):
         raise ValidationError(f"the accesses cost {cycles} cycles, the placement says {placed.cycles}")
-    reached = cycles if asked.objective == "time" else sum(placed.peaks)
-    if placed.bound > reached * (1 + 1e-9) + 1e-6:
+    _validate_copies(asked, placed)
+    paid = 0.0 if asked.weights is None or asked.weights.flash is None else placed.saved
+    reached = cycles - paid if asked.objective == "time" else sum(placed.peaks)
+    if placed.bound > reached + abs(reached) * 1e-9 + 1e-6:
         raise ValidationError(f"the bound of {placed.bound} exceeds {reached}")
+
+
+def _validate_copies(asked: PlacementProblem, placed: Placement) -> None:
+    """The same for copies of weights: each is made once, they keep their limits, lie beside the blocks, and save what is said."""
+    weights, copies = asked.weights, placed.copies
+    if weights is None or not copies:
+        if copies or placed.saved:
+            raise ValidationError("weights are copied that were not to be")
+        return
+    ram, taken = asked.memories[copies.memory], [*copies.hot, *copies.prefetched]
+    if len(set(taken)) < len(taken):
+        raise ValidationError("a weight is copied twice")
+    sizes = {k: (weights.weights[k].size + 7) // 8 * 8 for k in taken}
+    segments = {weights.weights[k].segment for k in copies.prefetched}
+    if None in segments:
+        raise ValidationError("a weight is prefetched that several segments read")
+    half = max(
+        (sum(sizes[k] for k in copies.prefetched if weights.weights[k].segment == s) for s in segments), default=0
+    )
+    hot = sum(sizes[k] for k in copies.hot)
+    if hot > weights.hot or 2 * half > weights.prefetched:
+        raise ValidationError(f"{hot} bytes of hot and {2 * half} of prefetched weights exceed what they may take")
+    beside = (placed.peaks[copies.memory] + 7) // 8 * 8
+    if ram.capacity is not None and beside + hot + 2 * half > ram.capacity:
+        raise ValidationError(f"copies of weights lie behind the end of {ram.name}")
+    wait, saved = weights.flash or 0.0, 0.0
+    for k in taken:
+        weight, again = weights.weights[k], k in copies.prefetched
+        saved += weight.reads * wait - weight.reads * ram.cycles_per_byte
+        saved -= weight.size * (wait + ram.cycles_per_byte + weights.copying) if again else 0.0
+    if not isclose(saved, placed.saved, rel_tol=1e-9, abs_tol=1e-6):
+        raise ValidationError(f"copies of weights save {saved} cycles, the placement says {placed.saved}")

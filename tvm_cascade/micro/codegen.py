@@ -21,11 +21,12 @@ from tvm_cascade.micro import hot_weights
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.entry import emit_entry
 from tvm_cascade.micro.header import emit_header
-from tvm_cascade.micro.hot_weights import NO_COPIES, Copies, WeightBudget
+from tvm_cascade.micro.hot_weights import Copies
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork, Interface, NetworkMemory
 from tvm_cascade.micro.placement import place_io, placed_states
 from tvm_cascade.micro.weights import Weights, emit_weights
+from tvm_cascade.passes.copied_weights import CopiedWeights
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.driver.streaming import request_order
 from tvm_cascade.schedules.rules.helpers import needed
@@ -220,7 +221,7 @@ def emit_network(
     target: Mapping[str, object] | None = None,
     align: int = 8,
     prelude: str = "",
-    weights: WeightBudget = NO_COPIES,
+    copied: CopiedWeights | None = None,
     cache: Cache = NO_CACHE,
 ) -> EmittedNetwork:
     """Emit the files of one network: header, source, weights, and for a `target` the object with its kernels.
@@ -237,8 +238,8 @@ def emit_network(
         Alignment of the arena in bytes.
     prelude : str
         C helper functions for kernels; those that no kernel calls are left out.
-    weights : WeightBudget
-        Bytes for constants that are copied to RAM and read there (`micro.hot_weights`).
+    copied : CopiedWeights, optional
+        Constants that are copied to RAM and read there (`micro.hot_weights`).
     cache : Cache
         Keeps the kernels' code, each by itself; kernels of an object, which LLVM compiles together, as one.
     """
@@ -246,7 +247,7 @@ def emit_network(
     functions, files = _functions(lowered, name, target, cache)
     objects = tuple(files)
     helpers = needed(prelude, functions)
-    copies = hot_weights.choose(lowered, functions, weights)
+    copies = hot_weights.copies_of(lowered, functions, copied or CopiedWeights())
     functions = hot_weights.redirect(lowered, functions, name, copies)
     plan = lowered.plan
     placed = place_io(plan, io, lowered.hooked)

@@ -16,7 +16,7 @@ from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.entry import hook_symbol
 from tvm_cascade.micro.host import HostProgram, host_program
-from tvm_cascade.micro.hot_weights import WeightBudget, segment_symbol
+from tvm_cascade.micro.hot_weights import segment_symbol
 from tvm_cascade.micro.image import HOST_FOLDER, METADATA, Image, write_metadata
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
@@ -64,14 +64,14 @@ def emit(planned: Planned, name: str, build: BuildOptions, asked: EmitRequest) -
             plan,
             fetch=f"{name}_fetch",
             hook=hook_symbol(name) if asked.hook else None,
-            segment_call=segment_symbol(name) if asked.prefetch else None,
+            segment_call=segment_symbol(name) if planned.candidate.copied.prefetched else None,
         ),
         name,
         prepared.io,
         target=build.target.llvm if build.backend == "obj" and build.board is not None else None,
         align=max(build.target.align, 8),
         prelude=prepared.prelude,
-        weights=WeightBudget(int(asked.ram_weights), int(asked.prefetch)),
+        copied=planned.candidate.copied,
         cache=build.cache,
     )
     placed = place_io(plan, prepared.io)

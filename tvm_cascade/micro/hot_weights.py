@@ -1,16 +1,15 @@
 """Weights that are copied to RAM and read there, for cores with slow flash: once, or layer by layer while others compute.
 
-The kernels' constants lie in the flash image, and the driver passes kernels pointers into it. Selected constants are copied
-into arrays, and the driver's pointers to them are redirected there. Selected, within a budget of bytes, are the constants
-that are read most often per byte: multiply-accumulates of their operator divided by their size; ties go to the lower offset.
+The kernels' constants lie in the flash image, and the driver passes kernels pointers into it. The constants that the plan
+says (`passes.copied_weights`) are copied into arrays, and the driver's pointers to them are redirected there.
 
 - *hot*: `<name>_hot` keeps what the first run copies there.
 - *prefetched*: `<name>_prefetched` is a double buffer. While a segment of the plan runs whose weights lie in one half, those of
   the next segment that has any are copied into the other, by `port_copy_start` and `port_copy_wait`: weak functions that call
-  memcpy, which a program replaces by those of its DMA controller. What is read once is not copied.
+  memcpy, which a program replaces by those of its DMA controller.
 
 Both lie in a section of the user's choice: by default in bss or, where the network was placed in several memories, in the
-first one that has room.
+one that the plan says.
 """
 
 from __future__ import annotations
@@ -19,22 +18,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tvm_cascade.passes.copied_weights import CopiedWeights
 from tvm_cascade.schedules.driver.lower_plan import FlashItem, Lowered
 
 POINTER = re.compile(r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)")  # C pointer into the flash image
 ITEM_BYTES = {"int8_t": 1, "uint8_t": 1, "int16_t": 2, "uint16_t": 2, "int64_t": 8, "uint64_t": 8, "double": 8}
 _ALIGN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class WeightBudget:
-    """Bytes of RAM at most for copies of weights."""
-
-    hot: int = 0
-    prefetched: int = 0  # of both halves of the double buffer
-
-
-NO_COPIES = WeightBudget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +47,7 @@ class Copies:
     @property
     def hot_bytes(self) -> int:
         """Bytes of the array of hot weights."""
-        return _aligned(self.hot[-1].offset + self.hot[-1].item.size) if self.hot else 0
+        return _end(self.hot)
 
     @property
     def bytes(self) -> int:
@@ -69,41 +58,27 @@ class Copies:
         return bool(self.hot or self.prefetched)
 
 
-def choose(lowered: Lowered, text: str, budget: WeightBudget) -> Copies:
-    """Select constants among those that the driver's C `text` points to, hot ones first."""
-    memory, room = _room(lowered, budget)
-    macs = {op.name: op.macs for op in lowered.plan.graph.ops}
-    hot = _fill(_pointed(lowered, text), macs, min(budget.hot, room), 0.0)
-    there = {weight.item for weight in hot}
-    used = _aligned(hot[-1].offset + hot[-1].item.size) if hot else 0
-    half = min(budget.prefetched, max(room - used, 0)) // 2 // _ALIGN * _ALIGN
-    ahead: dict[int, tuple[HotWeight, ...]] = {}
-    for segment, part in _parts(lowered, text):
-        own = [item for item in _pointed(lowered, part) if item not in there]
-        if filled := _fill(own, macs, half, 1.0) if half else ():
-            ahead[segment] = filled
-    largest = max((_aligned(w[-1].offset + w[-1].item.size) for w in ahead.values()), default=0)
-    return Copies(hot, ahead, largest, len(lowered.plan.segments), memory if hot or ahead else "")
+def copies_of(lowered: Lowered, text: str, copied: CopiedWeights) -> Copies:
+    """The copies that a plan says, as arrays: of constants that the driver's C `text` points to."""
+    hot = _laid_out(copied.hot, _pointed(lowered, text))
+    parts = dict(_parts(lowered, text))
+    ahead = {s: _laid_out(items, _pointed(lowered, parts.get(s, ""))) for s, items in copied.prefetched.items()}
+    ahead = {s: weights for s, weights in ahead.items() if weights}
+    half = max((_end(weights) for weights in ahead.values()), default=0)
+    return Copies(hot, ahead, half, len(lowered.plan.segments), copied.memory if hot or ahead else "")
 
 
-def _room(lowered: Lowered, budget: WeightBudget) -> tuple[str, int]:
-    """The memory that copies lie in, and the bytes that it has for them: the first that has all, or the most of them."""
-    wanted, uses = budget.hot + budget.prefetched, lowered.plan.placed
-    if not uses:
-        return "", wanted
-    left = [(use.ram.name, max((use.ram.capacity or 0) - _aligned(use.bytes), 0)) for use in uses]
-    return next((one for one in left if one[1] >= wanted), max(left, key=lambda one: one[1]))
+def _laid_out(items: Sequence[FlashItem], pointed: Sequence[FlashItem]) -> tuple[HotWeight, ...]:
+    """Those of `items` that are pointed to, one behind the other."""
+    placed: list[HotWeight] = []
+    for item in items:
+        if item in pointed:
+            placed.append(HotWeight(item, _end(placed)))
+    return tuple(placed)
 
 
-def _fill(items: Sequence[FlashItem], macs: Mapping[str, int], budget: int, least: float) -> tuple[HotWeight, ...]:
-    """As many of `items` as `budget` bytes hold, those first that are read most, each more than `least` times a byte."""
-    chosen: list[HotWeight] = []
-    place = 0
-    for item in sorted(items, key=lambda item: (-_reads(item, macs), item.offset)):
-        if _reads(item, macs) > least and place + item.size <= budget:
-            chosen.append(HotWeight(item, place))
-            place += _aligned(item.size)
-    return tuple(chosen)
+def _end(placed: Sequence[HotWeight]) -> int:
+    return _aligned(placed[-1].offset + placed[-1].item.size) if placed else 0
 
 
 def _pointed(lowered: Lowered, text: str) -> list[FlashItem]:
@@ -291,8 +266,3 @@ def place_of_pointer(match: re.Match[str]) -> int:
 
 def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
-
-
-def _reads(item: FlashItem, macs: Mapping[str, int]) -> float:
-    """An estimate of how often each byte is read in an inference; 0 for tables that belong to no operator."""
-    return macs.get(item.label.rsplit(" ", 1)[0], 0) / max(item.size, 1)

@@ -69,15 +69,15 @@ def on_board(request: Request, board: Board | None) -> Request:
 
     Raises `UsageError` for a memory that the board lacks, or that is smaller than what the network may take of it.
     """
-    time = request.time
+    time, plan = request.time, request.plan
     if board is not None:
         clock = board.clock if time.clock is None else time.clock
-        wait = board.flash.cycles_per_byte if time.flash_wait is None else time.flash_wait
+        wait = board.flash.cycles_per_byte if plan.flash_wait is None else plan.flash_wait
         watts = time.watts
         if watts is None and board.supply is not None and clock == board.clock:
             watts = board.supply.watts
-        time = replace(time, clock=clock, watts=watts, flash_wait=wait or None)
-    return replace(request, plan=_placed(request.plan, board), time=time)
+        time, plan = replace(time, clock=clock, watts=watts), replace(plan, flash_wait=wait or None)
+    return replace(request, plan=_placed(plan, board), time=time)
 
 
 def _placed(plan: PlanRequest, board: Board | None) -> PlanRequest:

@@ -91,6 +91,27 @@ class Memory(_SometimesOfMemory):
     peak_bytes: Annotated[Bytes, "What the network takes of it"]
 
 
+class PlacementBound(TypedDict):
+    """How far a plan in named memories is from a bound of its placement."""
+
+    objective: Annotated[str, "'time': cycles; 'bytes': bytes of all memories together"]
+    plans: Annotated[Count, "Plans that were placed, of which the best was taken"]
+    reached: Annotated[Count, "Cycles or bytes of the plan"]
+    bound: Annotated[
+        Count | None,
+        "Proven: no placement of any of these plans takes less; null where no integer program was solved. Other plans may",
+    ]
+    gap_percent: Annotated[Percent | None, "What was reached, above the bound"]
+
+
+class FastPoint(TypedDict):
+    """A plan in named memories that no other beats in both bytes of the fastest and cycles."""
+
+    fast_bytes: Annotated[Bytes, "What it takes of the fastest memory"]
+    cycles: Annotated[Count, "Estimated, of one inference"]
+    milliseconds: Annotated[Milliseconds | None, "Of these cycles; null without a clock"]
+
+
 class _SometimesOfBlock(TypedDict, total=False):
     memory: Annotated[str, "The memory that it lies in, where memories were named"]
 
@@ -153,6 +174,10 @@ class _Sometimes(TypedDict, total=False):
     rewritten: Annotated[Rewritten, "Substitutions, where they were searched"]
     states: Annotated[list[Placed], "What a network with states keeps from one call to the next"]
     memories: Annotated[list[Memory], "Memories that were named by `--memory`, in that order"]
+    placement: Annotated[PlacementBound, "With these memories: a bound of the placement"]
+    fast_frontier: Annotated[
+        list[FastPoint], "With these memories: bytes of the first against cycles, by ascending bytes; only of `plan`"
+    ]
 
 
 class Plan(_Sometimes):

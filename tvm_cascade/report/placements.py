@@ -1,0 +1,126 @@
+"""Plans in several memories: how far they are from a bound, and what fewer bytes of the fastest memory cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import floor, inf, isfinite
+
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.memory import PlacedPlan, place
+from tvm_cascade.schema import plan as schema
+from tvm_cascade.search_monitor import monitor
+
+_SHARES = (0.0, 0.125, 0.25, 0.5, 0.75)  # of the fastest memory's capacity, that a point of the frontier may take
+
+
+@dataclass(frozen=True, slots=True)
+class FastPoint:
+    """A plan that no other beats in both."""
+
+    fast_bytes: int  # of the fastest memory, blocks and copies of weights
+    cycles: int  # of an inference
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """What is known of the plans that were placed."""
+
+    objective: str
+    plans: int  # that were placed
+    reached: int  # by the plan: cycles, or bytes of all memories
+    bound: int | None  # none of these plans has a placement of less; None where no integer program was solved
+    frontier: tuple[FastPoint, ...] = ()
+
+    @property
+    def gap_percent(self) -> float | None:
+        """What was reached, above the bound."""
+        return None if not self.bound else round((self.reached / self.bound - 1) * 100, 2)
+
+    def to_dict(self) -> schema.PlacementBound:
+        """The JSON object under `placement`."""
+        return {
+            "objective": self.objective,
+            "plans": self.plans,
+            "reached": self.reached,
+            "bound": self.bound,
+            "gap_percent": self.gap_percent,
+        }
+
+    def to_text(self, memory: str) -> list[str]:
+        """Lines for reading; `memory` is the name of the fastest."""
+        unit = "cycles" if self.objective == "time" else "bytes"
+        least = "no bound of the plans tried is known"
+        if self.bound is not None:
+            gap = f"it lies {self.gap_percent or 0:.1f} % above"
+            least = f"none of the {self.plans} plans tried can be placed below {self.bound} ({gap}), other plans may be"
+        lines = [f"placement       {self.reached} {unit}; {least}"]
+        if len(self.frontier) > 1:
+            points = "; ".join(f"{p.fast_bytes} for {p.cycles}" for p in self.frontier)
+            lines.append(f"bytes of {memory} for cycles: {points}")
+        return lines
+
+
+def describe_placements(placed: Sequence[PlacedPlan], reached_cycles: int, whole: bool) -> Placements | None:
+    """What the placements of plans say, the chosen one first; None without named memories.
+
+    `reached_cycles` are those of the chosen plan as they are printed; `whole` asks for the frontier, which places every plan
+    again with less of the fastest memory.
+    """
+    if not placed:
+        return None
+    chosen, by_time = placed[0], placed[0].problem.objective == "time"
+    bounds = [_least(p) if by_time else p.placement.bound for p in placed]
+    reached = reached_cycles if by_time else chosen.placement.bytes
+    bound = min(floor(min(bounds)), reached) if all(isfinite(b) for b in bounds) else None
+    told = (replace(chosen, cycles=reached_cycles), *placed[1:])  # operators' cycles are rounded one by one
+    return Placements(chosen.problem.objective, len(placed), reached, bound, _frontier(told) if whole else ())
+
+
+def _paid(placed: PlacedPlan) -> float:
+    """Cycles that depend on the placement."""
+    return placed.placement.cycles - placed.placement.saved
+
+
+def _least(placed: PlacedPlan) -> float:
+    """A bound of a plan's cycles: what does not depend on the placement, and the bound of what does."""
+    weights = placed.problem.weights
+    least = placed.placement.bound
+    if weights is not None and weights.flash is None:  # the bound leaves out what copies cost
+        least -= placed.placement.saved
+    return placed.cycles - _paid(placed) + least
+
+
+def _frontier(placed: Sequence[PlacedPlan]) -> tuple[FastPoint, ...]:
+    """Points by ascending bytes and descending cycles."""
+    points = sorted((p.fast_bytes, p.cycles) for one in placed for p in _points(one))
+    kept: list[FastPoint] = []
+    fewest = inf
+    for fast_bytes, cycles in points:
+        if cycles < fewest:
+            kept.append(FastPoint(fast_bytes, cycles))
+            fewest = cycles
+    return tuple(kept)
+
+
+def _points(placed: PlacedPlan) -> Iterator[FastPoint]:
+    """A plan as it was placed, and with less of the fastest memory."""
+    yield _point(placed)
+    fast, *others = placed.problem.memories
+    for share in _SHARES if others and fast.capacity is not None else ():
+        if monitor().over():
+            return
+        smaller = replace(fast, capacity=int((fast.capacity or 0) * share))
+        asked = replace(placed.problem, memories=(smaller, *others), objective="time")
+        try:
+            again = place(asked)
+        except InfeasibleError:
+            continue
+        cycles = placed.cycles - _paid(placed) + again.cycles - again.saved
+        yield _point(PlacedPlan(again, asked, cycles))
+
+
+def _point(placed: PlacedPlan) -> FastPoint:
+    weights, copies = placed.problem.weights, placed.placement.copies
+    copied = weights.bytes(copies) if weights is not None and copies and copies.memory == 0 else 0
+    return FastPoint(placed.placement.peaks[0] + copied, round(placed.cycles))
