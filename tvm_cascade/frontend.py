@@ -30,23 +30,23 @@ __all__ = ["Frame", "IoSpec", "TensorSpec", "io_spec", "load", "load_frame", "st
 
 MAX_FILE_BYTES = 1 << 30
 
-_Loader = Callable[[Path, bytes, Mapping[str, tuple[int, ...]]], tvm.IRModule]
+_Loader = Callable[[Path, bytes, Mapping[str, tuple[int, ...]], bool], tvm.IRModule]
 # An importer of a format is imported with the first file of it.
 
 
-def _tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+def _tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], stateless: bool) -> tvm.IRModule:
     from tvm_cascade.importers.from_tflite import load_tflite
 
-    return load_tflite(path, data, input_shapes)
+    return load_tflite(path, data, input_shapes, stateless)
 
 
-def _onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+def _onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], _: bool) -> tvm.IRModule:
     from tvm_cascade.importers.from_onnx import load_onnx
 
     return load_onnx(path, data, input_shapes)
 
 
-def _torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+def _torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], _: bool) -> tvm.IRModule:
     from tvm_cascade.importers.from_torch import load_torch
 
     return load_torch(path, data, input_shapes)
@@ -64,6 +64,7 @@ def load(
     until: str | Sequence[str] = (),
     from_: str | Sequence[str] = (),
     state: Mapping[str, str] | None = None,
+    stateless: bool = False,
 ) -> tvm.IRModule:
     """A Relax module whose `main` computes the model in the file `path`.
 
@@ -84,6 +85,8 @@ def load(
         the operators between are read. Of a quantized network they are its stored integers, with scale and zero point.
     state : mapping of input to output, optional
         What the output returns is what the input takes in the next call: both become a state of the network.
+    stateless : bool
+        Recurrent layers of a `.tflite` file begin anew in every call; without it they keep their states, as LiteRT does.
 
     Raises
     ------
@@ -100,7 +103,7 @@ def load(
     path = Path(path)
     data, cut = _read(path), Cut(checks.names("until", until), checks.names("from_", from_))
     loader = _LOADERS.get(path.suffix.lower()) or _by_content(path, data)
-    mod = loader(path, cut_data(path, data, cut), dict(input_shapes or {}))
+    mod = loader(path, cut_data(path, data, cut), dict(input_shapes or {}), stateless)
     check_types(path, mod)
     mod = with_index_inputs(with_scales(attach(mod, replace(io_spec(mod), cut=cut))))
     mod = with_pairs(mod, checks.pairs("state", state))

@@ -41,6 +41,7 @@ class PlanningKeywords(TypedDict, total=False):
     until: str | Sequence[str]
     from_: str | Sequence[str]
     state: Mapping[str, str] | None
+    stateless: bool
     hop: int | None
     axis: str
     database: PathOrText | None

@@ -113,7 +113,8 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
             raise UsageError("a module's states are paired as it is loaded: load(path, state=...)")
         return _sliding(Loaded(model, "network"), request.hop)
     name = Path(model).stem
-    mod = frontend.load(model, request.input_shapes, request.stored_io, request.until, request.from_, request.state)
+    asked = (request.stored_io, request.until, request.from_, request.state, request.stateless)
+    mod = frontend.load(model, request.input_shapes, *asked)
     progress(f"{name}: reading the graph")
     storable = {s.name: (s.bytes, prod(s.shape) * 4) for s in frontend.storable_inputs(mod)}
     for tensor, (stored, real) in storable.items():

@@ -71,6 +71,7 @@ class LoadRequest(Asked):
     until: Annotated[tuple[str, ...], checks.names] = ()  # tensors of the file that become the outputs
     from_: Annotated[tuple[str, ...], checks.names] = ()  # tensors of the file that become inputs
     state: Annotated[Mapping[str, str] | None, checks.pairs] = None  # inputs that take what outputs returned before
+    stateless: Annotated[bool, checks.flag] = False  # recurrent layers of .tflite files begin anew in every call
     hop: Annotated[int | None, checks.optional(checks.whole(1))] = None  # new rows a frame; None: whole windows
     axis: Annotated[str, checks.choice("time")] = "time"  # that the window slides along: the first after the batch
 

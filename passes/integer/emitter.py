@@ -79,6 +79,15 @@ class Emitter:
         activations, then constants."""
         return self._call(*self._function(func, kind, activations, Attributes(**attributes)), arguments)
 
+    def call_for_each(
+        self, kind: str, func: Function, arguments: Sequence[Value], activations: int, outputs: int, **attributes: Any
+    ) -> list[Value]:
+        """The same of a PrimFunc of several outputs, its last parameters; returns a value for each."""
+        types = [relax.TensorType([int(d) for d in p.shape], p.dtype) for p in func.params[-outputs:]]
+        called = self.builder.add_func(with_spec(func, kind, activations, Attributes(**attributes)), kind)
+        made = self.emit(relax.call_tir(called, arguments, types))
+        return [self.emit(relax.TupleGetItem(made, k)) for k in range(outputs)]
+
     def _function(self, func: Function, kind: str, activations: int, attributes: Attributes) -> tuple[Value, Value]:
         """The global variable of a PrimFunc in the new module, and the type of its output."""
         output = func.params[-1]

@@ -10,7 +10,8 @@ For every unit and gate `k`, all in the arithmetic of TFLite's `EvalInteger8x8_1
 
 `p_k` is the bias less the input's zero point times the sum of `W_k`, `q_k` minus the state's times the sum of `R_k`. A
 coupled input gate is `1 - f`. The previous output is the state, so only the cells need memory of their own, and `h` of one
-step in front of a projection.
+step in front of a projection. Where a network keeps its states between calls, the first step reads them, and the cells that the
+last one leaves are an output.
 
 Both functions need `E(v) = exp(-v)` of `|a|` (`2 |a|` for tanh): a table for v up to 1/4, one product for each higher bit,
 then three Newton steps for `1 / (1 + E)` or `(1 - E) / (1 + E)`.
@@ -85,6 +86,13 @@ class Projection:
     clip: int  # bound on the stored output's magnitude, 0 for none
 
 
+class Kept(NamedTuple):
+    """What the call before has left: int8 [batch, states], and int16 [batch, units]."""
+
+    hidden: Value
+    cell: Value
+
+
 class _Products(NamedTuple):
     """The constants of all gates for one of the two products (by input or by state), in order of the kernel's parameters."""
 
@@ -100,11 +108,18 @@ class _Products(NamedTuple):
 
 
 def lower_lstm(
-    emitter: Emitter, x: Value, major: bool, gates: Gates, states: States, projection: Projection | None = None
-) -> Value:
+    emitter: Emitter,
+    x: Value,
+    major: bool,
+    gates: Gates,
+    states: States,
+    projection: Projection | None = None,
+    kept: Kept | None = None,
+) -> tuple[Value, Value | None]:
     """Emits the kernel over `x`, int8 of [batch, steps, depth], or [steps, batch, depth] if time is `major`.
 
-    States start at zero. The result is int8 of the same shape, but with units (or projected states) in place of depth.
+    States start at zero where none are `kept`. The result is int8 of the same shape, but with units (or projected states) in
+    place of depth; and, where states are kept, the cells that the last step leaves.
     """
     shape, (_, units, made) = shape_of(x), gates.recurrent.shape
     inputs = _products(gates.weights, gates.bias, gates.scales, gates.input_zero)
@@ -113,11 +128,17 @@ def lower_lstm(
     fraction = max(GATE_BITS, -states.cell_exponent - 1)
     last = _projected(projection)
     constants = [*inputs, *recurrent, exponentials(fraction), np.array(_EXP_STEPS, "int32"), *(last or ())]
-    values = [emitter.new(x), *(relax.const(c, str(c.dtype)) for c in constants)]
+    given = [emitter.new(v) for v in (x, *(kept or ()))]
+    values = [*given, *(relax.const(c, str(c.dtype)) for c in constants)]
     buffers = [tirx.decl_buffer(shape_of(v), dtype_of(v), f"p{i}") for i, v in enumerate(values)]
-    out = tirx.decl_buffer((*shape[:2], made), "int8", "out")
-    loops = _Loops(buffers, out, (inputs, recurrent, *([last] if last else [])), states, major, fraction, projection)
-    return emitter.call_func("lstm", loops.function(), values, 1, units=units, coupled=gates.coupled)
+    outs = [tirx.decl_buffer((*shape[:2], made), "int8", "out")]
+    outs += [tirx.decl_buffer(shape_of(kept.cell), "int16", "cell_out")] if kept else []
+    loops = _Loops(buffers, outs, (inputs, recurrent, *([last] if last else [])), states, major, fraction, projection)
+    attributes = {"units": units, "coupled": gates.coupled}
+    if kept is None:
+        return emitter.call_func("lstm", loops.function(), values, 1, **attributes), None
+    made_out, cell = emitter.call_for_each("lstm", loops.function(), values, len(given), len(outs), **attributes)
+    return made_out, cell
 
 
 def _projected(projection: Projection | None) -> _Products | None:
@@ -153,20 +174,24 @@ class _Loops:
     def __init__(
         self,
         ins: Sequence[Value],
-        out: Value,
+        outs: Sequence[Value],
         products: Sequence[_Products],
         states: States,
         major: bool,
         fraction: int,
         projection: Projection | None = None,
     ) -> None:
-        self.places, self.x, self.out = ins, ins[0], out
+        self.ins, self.outs, self.x, self.out = ins, outs, ins[0], outs[0]
+        self.kept = Kept(*ins[1:3]) if len(outs) > 1 else None
+        self.by_sequence = [*ins[: 3 if self.kept else 1], *outs]
+        ins = ins[len(self.by_sequence) - len(outs) - 1 :]  # the constants from 1 on
         self.projection = projection
         self.products = list(zip(products, (ins[1:5], ins[5:9], ins[11:15])[: len(products)], strict=True))
         self.table, self.steps = ins[9:11]
         self.states, self.major, self.fraction = states, major, fraction
         self.count, self.units = products[0].bias.shape
-        self.cell = tirx.decl_buffer((self.units,), "int16", "cell")
+        self.cells = outs[1] if self.kept else tirx.decl_buffer((self.units,), "int16", "cell")
+        self.lane = tirx.Var("v_b", "int32")
         self.sum = tirx.decl_buffer((1,), "int32", "lstm_acc")
         self.gate = tirx.decl_buffer((self.count,), "int32", "gate")
         self.hidden = None if projection is None else tirx.decl_buffer((self.units,), "int8", "hidden")
@@ -178,31 +203,40 @@ class _Loops:
         batch, steps = (int(d) for d in self.out.shape[:2])
         if self.major:
             batch, steps = steps, batch
-        b, lane = tirx.Var("b", "int32"), tirx.Var("v_b", "int32")
-        body = sequence(self._cleared(), loop("t", steps, lambda t: self._step(lane, t)))
+        b, lane = tirx.Var("b", "int32"), self.lane
+        body = sequence(self._begun(), loop("t", steps, lambda t: self._step(lane, t)))
         axis = tirx.IterVar(ir.Range(0, batch), lane, tirx.IterVar.DataPar)
-        regions = [self._region(p, lane) for p in self.places], [self._region(self.out, lane)]
-        scratch = [self.cell, self.sum, self.gate, self.held, *([] if self.hidden is None else [self.hidden])]
+        regions = [[self._region(p, lane) for p in side] for side in (self.ins, self.outs)]
+        scratch = [*([] if self.kept else [self.cells]), self.sum, self.gate, self.held]
+        scratch += [] if self.hidden is None else [self.hidden]
         block = s_tir.SBlock([axis], *regions, "lstm", body, None, scratch, [], {})
-        return one_block(block, [(b, batch)], [*self.places, self.out])
+        return one_block(block, [(b, batch)], [*self.ins, *self.outs])
 
     def _region(self, buffer: Value, b: Scalar) -> Value:
         """The region of a parameter that sequence `b` reads or writes."""
         whole = [ir.Range(0, d) for d in buffer.shape]
-        if buffer is self.places[0] or buffer is self.out:
-            whole[1 if self.major else 0] = ir.Range.from_min_extent(b, i32(1))
+        if any(buffer is p for p in self.by_sequence):
+            whole[1 if self.major and len(whole) == 3 else 0] = ir.Range.from_min_extent(b, i32(1))
         return tirx.BufferRegion(buffer, whole)
 
-    def _cleared(self) -> Value:
-        return loop("u", self.units, lambda u: store(self.cell, u, tirx.const(0, "int16")))
+    def _begun(self) -> Value:
+        """Sets the cells to what they are in front of the first step."""
+        zero = tirx.const(0, "int16")
+        return loop("u", self.units, lambda u: self._keep(u, self.kept.cell[self.lane, u] if self.kept else zero))
+
+    def _cell(self, u: Scalar) -> Scalar:
+        return (self.cells[self.lane, u] if self.kept else self.cells[u]).astype("int32")
+
+    def _keep(self, u: Scalar, value: Scalar) -> Value:
+        return tirx.BufferStore(self.cells, value, [self.lane, u] if self.kept else [u])
 
     def _step(self, b: Scalar, t: Scalar) -> Value:
         def unit(u: Scalar) -> Value:
             return sequence(
                 loop("k", self.count, lambda k: self._gate(b, t, u, k)),
                 self._new_cell(u),
-                self._curve(self.cell[u].astype("int32"), self.fraction + self.states.cell_exponent + 1),
-                store(self.held, 2, self._tanh(self.cell[u].astype("int32"))),
+                self._curve(self._cell(u), self.fraction + self.states.cell_exponent + 1),
+                store(self.held, 2, self._tanh(self._cell(u))),
                 self._output(b, t, u),
             )
 
@@ -213,12 +247,11 @@ class _Loops:
 
     def _gate(self, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> Value:
         """Computes gate `k` of unit `u`: both products, then sigmoid or tanh."""
-        back = sequence(*self._product(1, self.out, b, t - i32(1), u, k))
         tanh = k == i32(self.count - 2)
         return sequence(
             store(self.gate, k, i32(0)),
-            *self._product(0, self.x, b, t, u, k),
-            tirx.IfThenElse(t > i32(0), back, None),
+            *self._product(0, self.x, self._row(b, t), u, k),
+            self._back(b, t, u, k),
             self._curve(
                 self.gate[k],
                 tirx.Select(tanh, i32(self.fraction - GATE_BITS + 1), i32(self.fraction - GATE_BITS)),
@@ -226,9 +259,21 @@ class _Loops:
             store(self.gate, k, tirx.Select(tanh, self._tanh(self.gate[k]), self._sigmoid(self.gate[k]))),
         )
 
-    def _product(self, which: int, source: Value, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> list[Value]:
+    def _back(self, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> Value:
+        """Adds the product of the state, which is the output of the step before."""
+        later = sequence(*self._product(1, self.out, self._row(b, t - i32(1)), u, k))
+        if self.kept is None:
+            return tirx.IfThenElse(t > i32(0), later, None)
+        first = sequence(*self._product(1, self.kept.hidden, (b,), u, k))
+        steps = int(self.out.shape[0 if self.major else 1])
+        return tirx.IfThenElse(t > i32(0), later, first) if steps > 1 else first
+
+    def _row(self, b: Scalar, t: Scalar) -> tuple[Scalar, ...]:
+        """The place of a step in the input or the output."""
+        return (t, b) if self.major else (b, t)
+
+    def _product(self, which: int, source: Value, row: tuple[Scalar, ...], u: Scalar, k: Scalar) -> list[Value]:
         sums, (weights, bias, multipliers, shifts) = self.products[which]
-        row = (t, b) if self.major else (b, t)
 
         def add(i: Scalar) -> Value:
             product = source[(*row, i)].astype("int32") * weights[k, u, i].astype("int32")
@@ -245,10 +290,10 @@ class _Loops:
         count, states = self.count, self.states
         forget, new = self.gate[count - 3], self.gate[count - 2]
         taken = i32(_ONE) - forget if count == 3 else self.gate[0]
-        remembered = fp.te_rounding_divide(forget * self.cell[u].astype("int32"), 15)
+        remembered = fp.te_rounding_divide(forget * self._cell(u), 15)
         added = fp.te_rounding_divide(taken * new, 30 + states.cell_exponent)
         low, high = (-states.clip, states.clip) if states.clip else (-_ONE - 1, _ONE)
-        return store(self.cell, u, fp.te_clamp(remembered + added, low, high, "int16"))
+        return self._keep(u, fp.te_clamp(remembered + added, low, high, "int16"))
 
     def _output(self, b: Scalar, t: Scalar, u: Scalar) -> Value:
         product = self.gate[self.count - 1] * self.held[2]
@@ -256,7 +301,7 @@ class _Loops:
         value = fp.te_clamp(scaled + i32(self.states.zero_point), -128, 127, "int8")
         if self.hidden is not None:
             return store(self.hidden, u, value)
-        return tirx.BufferStore(self.out, value, [t, b, u] if self.major else [b, t, u])
+        return tirx.BufferStore(self.out, value, [*self._row(b, t), u])
 
     def _projected(self, b: Scalar, t: Scalar, p: Scalar) -> Value:
         """Computes one output of a step from its units."""
@@ -274,7 +319,7 @@ class _Loops:
         return sequence(
             store(self.sum, i32(0), bias[0, p]),
             loop("i", self.units, add),
-            tirx.BufferStore(self.out, fp.te_clamp(value, *reach, "int8"), [t, b, p] if self.major else [b, t, p]),
+            tirx.BufferStore(self.out, fp.te_clamp(value, *reach, "int8"), [*self._row(b, t), p]),
         )
 
     def _curve(self, a: Scalar, shift: Scalar | int) -> Value:

@@ -5,9 +5,10 @@ int8 with zero point `z_s`. A unit adds the products of its filters' states and 
 
     y_u = sat8(MBQM(b_u + sum_f sum_m T_fm (state_fm - z_s)) + z_y)
 
-States start at zero, so of one step only the last column of the time weights counts, and the sum over m is one product.
-With a state of int8 the features are a convolution of one pixel, and so are the sums where every unit has one filter: the
-importer writes these as such (`importers/tflite_svdf.py`).
+Where states start at zero in every call, only the last column of the time weights counts, and the sum over m is one product.
+A state lies step by step, [batch, steps * filters], so that the steps that are still needed move up together. With one of int8
+the features are a convolution of one pixel, and the sums one over time where every unit has one filter: the importer writes
+these as such (`importers/tflite_svdf.py`).
 """
 
 from __future__ import annotations
@@ -28,24 +29,20 @@ from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 class Filters:
     """Weights and scales of an SVDF of `filters = rank * units`.
 
-    `features` int8 [filters, depth]; `last`, the time weights of the last step, int8 or int16 [filters]; `bias` int32 [units].
+    `features` int8 [filters, depth]; `times`, int8 or int16 [steps, filters]; `bias` int32 [units].
     """
 
     features: np.ndarray
-    last: np.ndarray
+    times: np.ndarray
     bias: np.ndarray
     input_zero: int
-    state: Output  # shape [batch, filters]; int8 or int16
+    state: Output  # shape [batch, filters], of one step; int8 or int16
     feature_scale: float  # real multiplier from sums of products to units of the state
     output_scale: float  # real multiplier from sums of products to units of the output
 
 
-def lower_svdf(emitter: Emitter, x: Value, filters: Filters, out: Output) -> Value:
-    """Emits both products of one step for `x`, int8 [batch, depth]; `out` is int8 [batch, units]."""
-    return lower_sums(emitter, _features(emitter, x, filters), filters, out)
-
-
-def _features(emitter: Emitter, x: Value, filters: Filters) -> Value:
+def lower_features(emitter: Emitter, x: Value, filters: Filters) -> Value:
+    """Emits the features of one step of `x`, int8 [batch, depth], in units of the state."""
     weights, state, depth = filters.features, filters.state, filters.features.shape[1]
     m, s = bounded_multiplier(filters.feature_scale)
     reach = max(127 - filters.input_zero, filters.input_zero + 128)
@@ -68,23 +65,42 @@ def _features(emitter: Emitter, x: Value, filters: Filters) -> Value:
     return emitter.call("svdf_features", compute, [x, weights], input_zero_point=filters.input_zero, **state.described)
 
 
+def float_sums(emitter: Emitter, features: Value, times: np.ndarray, bias: np.ndarray) -> Value:
+    """Emits the units, float [batch, units], from the features of all steps, [batch, steps * filters]."""
+    (steps, filters), units, batch = times.shape, len(bias), shape_of(features)[0]
+
+    def compute(a: Tensor, t: Tensor, b: Tensor) -> Tensor:
+        m, r = te.reduce_axis((0, steps), "m"), te.reduce_axis((0, filters // units), "r")
+
+        def total(n: Index, u: Index) -> Scalar:
+            place = m * i32(filters) + u * i32(filters // units) + r
+            return te.sum(a[n, place] * t[place], axis=[m, r])
+
+        acc = te.compute((batch, units), total, name="svdf_acc")
+        return te.compute((batch, units), lambda n, u: acc[n, u] + b[u], name="svdf")
+
+    return emitter.call("svdf", compute, [features, times.reshape(-1), bias])
+
+
 def lower_sums(emitter: Emitter, features: Value, filters: Filters, out: Output) -> Value:
-    """Emits the units from the features of the one step; sums that may exceed 32 bits wrap, as the reference's do."""
+    """Emits the units from the features of all steps, [batch, steps * filters]; sums that may exceed 32 bits wrap, as the
+    reference's do."""
     state, units = filters.state, out.shape[1]
-    rank, (m, s) = shape_of(features)[1] // units, bounded_multiplier(filters.output_scale)
+    steps, count = filters.times.shape
+    rank, (m, s) = count // units, bounded_multiplier(filters.output_scale)
     reach = max(state.hi - state.zero_point, state.zero_point - state.lo)
-    sums = np.abs(filters.last.astype("int64")).reshape(units, rank).sum(1) * reach + np.abs(
-        filters.bias.astype("int64")
-    )
+    weights = np.abs(filters.times.astype("int64")).reshape(steps, units, rank).sum((0, 2))
+    sums = weights * reach + np.abs(filters.bias.astype("int64"))
     wide = "int64" if int(sums.max()) > fp.INT32_MAX else "int32"
     bound = min(int(sums.max()), fp.INT32_MAX)
 
     def compute(a: Tensor, t: Tensor, b: Tensor) -> Tensor:
-        r = te.reduce_axis((0, rank), "r")
+        step, r = te.reduce_axis((0, steps), "m"), te.reduce_axis((0, rank), "r")
 
         def total(n: Index, u: Index) -> Scalar:
-            centred = a[n, u * rank + r].astype("int32") - i32(state.zero_point)
-            return te.sum(centred.astype(wide) * t[u * rank + r].astype(wide), axis=[r])
+            place = step * i32(count) + u * rank + r
+            centred = a[n, place].astype("int32") - i32(state.zero_point)
+            return te.sum(centred.astype(wide) * t[place].astype(wide), axis=[step, r])
 
         acc = te.compute(out.shape, total, name="svdf_acc")
         return te.compute(
@@ -93,4 +109,4 @@ def lower_sums(emitter: Emitter, features: Value, filters: Filters, out: Output)
             name="svdf",
         )
 
-    return emitter.call("svdf", compute, [features, filters.last, filters.bias], **out.described)
+    return emitter.call("svdf", compute, [features, filters.times.reshape(-1), filters.bias], **out.described)

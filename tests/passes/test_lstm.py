@@ -68,7 +68,7 @@ def test_every_scale_of_the_cell_equals_the_reference(tmp_path: Path) -> None:
     data = writer.finish()
     (tmp_path / "m.tflite").write_bytes(data)
     lower: Any = LowerQuantized()  # a class that TVM's decorator makes a pass
-    lowered = lower(load(tmp_path / "m.tflite"))
+    lowered = lower(load(tmp_path / "m.tflite", stateless=True))
     assert float_remains(lowered) == ()
     run, reference = Compiled(lowered), Reference(data)
     seen: set[int] = set()
@@ -91,7 +91,7 @@ def test_projections_equal_the_reference(tmp_path: Path, clipped: float) -> None
     writer = ModelWriter()
     _lstm(writer, states=states, zero=-90, clipped=clipped)
     (tmp_path / "m.tflite").write_bytes(writer.finish())
-    plan = tvm_cascade.compile(tmp_path / "m.tflite", target="host", output=tmp_path / "p").plan
+    plan = tvm_cascade.compile(tmp_path / "m.tflite", target="host", output=tmp_path / "p", stateless=True).plan
     assert 0 <= plan.peak - (STEPS * DEPTH + STEPS * states + 2 * UNITS + UNITS) < 16  # of alignment
     ran = tvm_cascade.run(tmp_path / "p", board="host", check=tmp_path / "m.tflite")
     assert ran.match and ran.arena_high_water_bytes == plan.peak
@@ -138,7 +138,7 @@ def test_the_network_needs_its_sequences_and_its_cells(tmp_path: Path) -> None:
     writer = ModelWriter()
     _lstm(writer)
     (tmp_path / "m.tflite").write_bytes(writer.finish())
-    made = tvm_cascade.compile(tmp_path / "m.tflite", target="host", output=tmp_path / "p")
+    made = tvm_cascade.compile(tmp_path / "m.tflite", target="host", output=tmp_path / "p", stateless=True)
     assert 0 <= made.plan.peak - (STEPS * DEPTH + STEPS * UNITS + 2 * UNITS) < 16  # of alignment
     ran = tvm_cascade.run(tmp_path / "p", board="host", check=tmp_path / "m.tflite")
     assert ran.match and ran.arena_high_water_bytes == made.plan.peak
@@ -151,7 +151,7 @@ def test_sequences_side_by_side_are_computed_whole(tmp_path: Path, major: bool) 
     _lstm(writer, batch=3, major=major)
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     lower: Any = LowerQuantized()
-    (computed,) = extract_graph(lower(load(tmp_path / "m.tflite"))).operators
+    (computed,) = extract_graph(lower(load(tmp_path / "m.tflite", stateless=True))).operators
     assert computed is not None and computed.kernel.whole and computed.kernel.scratch_bytes == 2 * UNITS
 
 

@@ -25,11 +25,13 @@ from tvm_cascade.messages import last_line, printable
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
 
 
-def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+def load_tflite(
+    path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], stateless: bool = False
+) -> tvm.IRModule:
     """See `tvm_cascade.frontend.load`."""
     try:
         model = open_model(data)
-        states = file_states(model)
+        states = file_states(model, recurrent=not stateless)
         model = with_state_ends(data, model, states) if states else model
     except MalformedModel as error:
         raise LoadError(path, printable(str(error))) from error

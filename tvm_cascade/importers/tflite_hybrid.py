@@ -118,15 +118,15 @@ class HybridConverters(LstmConverters):
         return self.convert_fused_activation_function(made, options.FusedActivationFunction())
 
     def _hybrid_svdf(self, op: Operator) -> Value:
-        x, features, times, bias, _ = self.get_input_tensors(op)
+        x, features, times, bias, state = self.get_input_tensors(op)
         options = self.options(op, tflite.SVDFOptions)
-        weights, last = self._svdf_weights(features, times, options.Rank())
+        weights, steps = self._svdf_weights(features, times, options.Rank())
         real = np.float32(1) if not times.qnn_params else scale_of(times)
         emitter, given = self._emitter(op), self._hybrid_weights(features, None, 0)
         stored = lower_stored(emitter, self.get_tensor_expr(x), options.AsymmetricQuantizeInputs())
         units = len(weights) // options.Rank()
         added = np.zeros(units, "float32") if bias.tensor_idx < 0 else np.asarray(self.get_tensor_value(bias))
-        made = self._svdf_sums(lower_dense(emitter, stored, given), last.astype("float32") * real, added)
+        made = self._svdf_units(state, lower_dense(emitter, stored, given), steps.astype("float32") * real, added)
         return self.convert_fused_activation_function(made, options.FusedActivationFunction())
 
     def _emitter(self, op: Operator) -> Emitter:

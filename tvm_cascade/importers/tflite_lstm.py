@@ -1,5 +1,5 @@
-"""Converter of UNIDIRECTIONAL_SEQUENCE_LSTM. States always start at zero; TFLite's interpreter keeps them between runs,
-unless its variables are reset. (Relax's importer couples the input gate to the forget gate, even if the file does not.)
+"""Converter of UNIDIRECTIONAL_SEQUENCE_LSTM. The network keeps its states between calls, as TFLite's interpreter does, or they
+start at zero in each (`stateless`). (Relax's importer couples the input gate to the forget gate, even if the file does not.)
 
 Float ones become the kernel of `passes.recurrent`. Quantized ones are converted to the integer kernel here, because
 `passes.LowerQuantized` could not derive their arithmetic from a float form.
@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.importers.tflite_moves import Operator, Value, converts, scale_of, tflite, zero_point_of
+from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
 from tvm_cascade.importers.tflite_svdf import SvdfConverters
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, Projection, States, lower_lstm
+from tvm_cascade.passes.integer.expressions import shape_of
+from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, Kept, Projection, States, lower_lstm
 from tvm_cascade.passes.recurrent.cells import Recurrence
 from tvm_cascade.passes.recurrent.functions import SIGMOID, TANH
 from tvm_cascade.passes.recurrent.lower import Operands, Wanted, lower_recurrence
@@ -57,6 +58,7 @@ class LstmConverters(SvdfConverters):
             derived=derived,
             input_axes=axes,
             output_axes=axes,
+            state_axes="bu",
         )
         projection, shift = (
             None if t.tensor_idx < 0 else np.asarray(self.get_tensor_value(t))[None]
@@ -69,12 +71,25 @@ class LstmConverters(SvdfConverters):
             recurrent,
             bias,
             peepholes=self._peepholes(tensors, used),
+            hidden=self.held_state(tensors[_STATES]),
+            cell=self.held_state(tensors[_STATES + 1]),
             projection=projection,
             projection_bias=shift,
             rounding=rounding,
         )
-        made, _, _ = lower_recurrence(self.bb, layer, operands, Wanted())
+        made, _, last = lower_recurrence(self.bb, layer, operands, Wanted(cell=operands.cell is not None))
+        self._keep_states(tensors, made, last, major)
         return made
+
+    def _keep_states(self, tensors: list[Any], made: Value, cell: Value | None, major: bool) -> None:
+        """Let the next call begin with the last step of the output and with `cell`, where the network keeps its states."""
+        state, cells = tensors[_STATES : _STATES + 2]
+        if self.held_state(state) is not None:
+            axis, steps = (0 if major else 1), shape_of(made)[0 if major else 1]
+            last = relax.op.strided_slice(made, axes=[axis], begin=[steps - 1], end=[steps])
+            self.keep_state(state, self.bb.emit(relax.op.reshape(self.bb.emit(last), self._shape(state))))
+        if cell is not None:
+            self.keep_state(cells, cell)
 
     def _rounding(self, tensors: list[Any], used: list[int], options: Any) -> Rounding | None:
         """How a float LSTM of int8 weights computes; None for one of float weights."""
@@ -142,14 +157,20 @@ class LstmConverters(SvdfConverters):
             raise tvm.error.OpNotImplemented("an integer LSTM whose output is not int8")
         x = self.get_tensor_expr(tensors[0])
         projection, zero = self._projection(tensors, hidden, float(options.ProjClip())), zero_point_of(hidden)
-        return lower_lstm(
+        held = self.held_state(state), self.held_state(cell)
+        kept = None if held[0] is None or held[1] is None else Kept(held[0], held[1])
+        made, last = lower_lstm(
             Emitter(self.bb, {}, "lstm"),
             x,
             bool(options.TimeMajor()),
             gates,
             States(exponent, clip, scale, zero if projection is None else -zero),
             projection,
+            kept,
         )
+        if kept is not None:
+            self._keep_states(tensors, made, last, bool(options.TimeMajor()))
+        return made
 
     def _projection(self, tensors: list[Any], hidden: Any, clip: float) -> Projection | None:
         """The projection of an integer LSTM, from its units in the quantization of `hidden` to its state. The reference takes

@@ -3,12 +3,16 @@
 A variable that is both read and assigned becomes a state of the network. In the file, the tensor that its first
 READ_VARIABLE writes becomes another input, and an output too: there the converter puts what the last ASSIGN_VARIABLE leaves.
 A variable that is never assigned is the constant that it holds at first; one that is never read is nothing.
+
+Recurrent operators have their states as tensors that are variable, of the main subgraph: these become inputs and outputs in the
+same way. Filters of one step keep nothing, and neither do operators in the body of a loop: they begin anew in every call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,12 +23,16 @@ from tvm_cascade.importers.cut import CutOut
 from tvm_cascade.importers.tflite_cut import with_ends
 from tvm_cascade.importers.tflite_lists import ListConverters
 from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model
-from tvm_cascade.importers.tflite_moves import Operator, Value, converts, tflite
+from tvm_cascade.importers.tflite_moves import Operator, Value, converts, tflite, zero_point_of
 from tvm_cascade.tensor_spec import State, free_name, unique_names
 
 _OPERATORS = tflite.BuiltinOperator
 _USES = (_OPERATORS.VAR_HANDLE, _OPERATORS.READ_VARIABLE, _OPERATORS.ASSIGN_VARIABLE)
-Key = tuple[bytes, bytes]  # container and name
+_STATES_OF = MappingProxyType(
+    {_OPERATORS.UNIDIRECTIONAL_SEQUENCE_LSTM: (18, 19), _OPERATORS.SVDF: (4,)}
+)  # their inputs
+_FEATURES = 1  # of an SVDF, the input of weights with a row a filter
+Key = tuple[bytes, bytes]  # container and name, or "" and the number of a recurrent operator's tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,40 @@ class FileState:
     key: Key
 
 
-def file_states(model: Model) -> tuple[FileState, ...]:
+def file_states(model: Model, recurrent: bool = True) -> tuple[FileState, ...]:
+    """The variables of a model that its main subgraph reads and assigns, and, with `recurrent`, the states of its recurrent
+    operators."""
+    found, names = _variables(model), model.Subgraphs(0).names
+    kept = _kept_by_operators(model) if recurrent else []
+    titles = unique_names([*(state.name for state in found), *(names[t] for t in kept)])[len(found) :]
+    return (*found, *(FileState(n, t, _tensor_key(t)) for n, t in zip(titles, kept, strict=True)))
+
+
+def _tensor_key(tensor: int) -> Key:
+    return b"", str(tensor).encode()
+
+
+def _kept_by_operators(model: Model) -> list[int]:
+    """The tensors that recurrent operators of the main subgraph keep from one call to the next."""
+    graph: Any = model.Subgraphs(0)
+    found: dict[int, None] = {}
+    for code, op in _operators(model):
+        places = [p for p in _STATES_OF.get(code, ()) if p < op.InputsLength()]
+        held = [int(op.Inputs(p)) for p in places]
+        if any(not 0 <= t < graph.TensorsLength() or not graph.Tensors(t).IsVariable() for t in held):
+            continue
+        if code != _OPERATORS.SVDF or _steps(graph, held[0], int(op.Inputs(_FEATURES))) > 1:
+            found |= dict.fromkeys(held)
+    return list(found)
+
+
+def _steps(graph: Any, state: int, features: int) -> int:
+    """The steps that the filters of an SVDF look at."""
+    count = int(np.prod(graph.Tensors(state).ShapeAsNumpy()[1:])) if graph.Tensors(state).ShapeLength() else 0
+    return count // max(int(graph.Tensors(features).Shape(0)), 1) if 0 <= features < graph.TensorsLength() else 0
+
+
+def _variables(model: Model) -> tuple[FileState, ...]:
     """The variables of a model that its main subgraph reads and assigns."""
     handles, reads, assigned = dict[int, Key](), dict[Key, int](), set[Key]()
     for code, op in _operators(model):
@@ -158,6 +199,21 @@ class VariableConverters(ListConverters):
         if key is None:
             raise tvm.error.OpAttributeInvalid("a variable that no VAR_HANDLE names")
         return key
+
+    def held_state(self, tensor: stock.TensorWrapper) -> Value | None:
+        """What a recurrent operator finds in the tensor of a state; None where it begins anew in every call."""
+        key, held = _tensor_key(tensor.tensor_idx), self.variables
+        if self.nested or key not in held.states:
+            return None
+        if key not in held.now:
+            held.now[key] = self.get_expr(tensor.tensor_idx)
+            zero = zero_point_of(tensor) if tensor.qnn_params else 0
+            held.initial[key] = np.full(self._shape(tensor), zero, self.get_tensor_type_str(tensor.tensor.Type()))
+        return held.now[key]
+
+    def keep_state(self, tensor: stock.TensorWrapper, value: Value) -> None:
+        """Let the tensor of a state hold `value` for the next call."""
+        self.variables.now[_tensor_key(tensor.tensor_idx)] = value
 
     def put_states(self) -> None:
         """Let the tensors of the states, which are outputs, hold what a call leaves in them."""

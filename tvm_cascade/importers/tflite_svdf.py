@@ -1,9 +1,10 @@
 """Converter of SVDF, the filters of keyword spotting, float and int8. (Relax's importer refuses int8, and filters the state of
 the step before.)
 
-Every run computes one step, from states of zero: what an interpreter computes that was just made, or whose variables were
-reset. Filters whose state is int8 are convolutions of one pixel, which `passes.LowerQuantized` lowers as any other; those of
-int16 are converted to integer kernels here, because no float form has their arithmetic.
+Every call computes one step. The features of the steps before are a state of the network, or zero in every call (`stateless`):
+what an interpreter computes that was just made, or whose variables were reset. Filters whose state is int8 are convolutions,
+which `passes.LowerQuantized` lowers as any other; those of int16 are converted to integer kernels here, because no float form
+has their arithmetic.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import tvm
 from tvm_cascade.importers.tflite_functions import FunctionConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
 from tvm_cascade.passes.integer.emitter import Emitter
+from tvm_cascade.passes.integer.expressions import shape_of
 from tvm_cascade.passes.integer.island import Output
-from tvm_cascade.passes.integer.svdf import Filters, lower_sums, lower_svdf
+from tvm_cascade.passes.integer.svdf import Filters, float_sums, lower_features, lower_sums
 
 
 class SvdfConverters(FunctionConverters):
@@ -27,16 +29,35 @@ class SvdfConverters(FunctionConverters):
     def _svdf(self, op: Operator) -> Value:
         x, features, times, bias, state = self.get_input_tensors(op)
         options = self.options(op, tflite.SVDFOptions)
-        weights, last = self._svdf_weights(features, times, options.Rank())
-        if state.tensor_idx < 0 or self.has_expr(state.tensor_idx) or not state.tensor.IsVariable():
+        weights, steps = self._svdf_weights(features, times, options.Rank())
+        if state.tensor_idx < 0 or not state.tensor.IsVariable():
             raise tvm.error.OpNotImplemented("SVDF with a state that is no variable")
         units = len(weights) // options.Rank()
         added = np.zeros(units) if bias.tensor_idx < 0 else np.asarray(self.get_tensor_value(bias))
         if x.qnn_params:
-            return self._integer_svdf(op, weights, last, added.astype("int32"))
+            return self._integer_svdf(op, weights, steps, added.astype("int32"))
         made = relax.op.matmul(self.get_tensor_expr(x), relax.const(np.ascontiguousarray(weights.T), "float32"))
-        total = self._svdf_sums(self.bb.emit(made), last, added)
+        total = self._svdf_units(state, self.bb.emit(made), steps, added)
         return self.convert_fused_activation_function(total, options.FusedActivationFunction())
+
+    def _svdf_units(self, state: Any, features: Value, steps: np.ndarray, bias: np.ndarray) -> Value:
+        """The units, float [batch, units], from the features of a step and those that the state holds."""
+        seen = self._seen(state, features)
+        if seen is features:
+            return self._svdf_sums(features, np.ascontiguousarray(steps[-1]), bias)
+        return float_sums(Emitter(self.bb, {}, "svdf"), seen, steps, bias.astype("float32"))
+
+    def _seen(self, state: Any, features: Value) -> Value:
+        """The features of all steps, [batch, steps * filters], the last of them `features`, which the state holds afterwards;
+        those alone where nothing is kept."""
+        held = self.held_state(state)
+        if held is None:
+            return features
+        extent, count = shape_of(held)[1], shape_of(features)[1]
+        rest = self.bb.emit(relax.op.strided_slice(held, axes=[1], begin=[count], end=[extent]))
+        seen = self.bb.emit(relax.op.concat([rest, features], 1))
+        self.keep_state(state, seen)
+        return seen
 
     def _svdf_sums(self, features: Value, last: np.ndarray, bias: np.ndarray) -> Value:
         """The units, float [batch, units], from the features of the one step; `last` are the time weights of that."""
@@ -46,7 +67,7 @@ class SvdfConverters(FunctionConverters):
         return self.bb.emit(relax.op.add(self.bb.emit(relax.op.sum(ranks, axis=-1)), relax.const(bias, "float32")))
 
     def _svdf_weights(self, features: Any, times: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
-        """The weights of the features, and the time weights of the last step."""
+        """The weights of the features, and the time weights, [steps, filters]."""
         if any(self.has_expr(t.tensor_idx) for t in (features, times)):
             raise tvm.error.OpNotImplemented("SVDF with computed weights")
         weights, all_times = (np.asarray(self.get_tensor_value(t)) for t in (features, times))
@@ -58,15 +79,15 @@ class SvdfConverters(FunctionConverters):
             or len(weights) % rank
         ):
             raise tvm.error.OpAttributeInvalid(f"rank {rank} of {weights.shape} and {all_times.shape}")
-        return weights, np.ascontiguousarray(all_times[:, -1])
+        return weights, np.ascontiguousarray(all_times.T)
 
-    def _integer_svdf(self, op: Operator, weights: np.ndarray, last: np.ndarray, bias: np.ndarray) -> Value:
+    def _integer_svdf(self, op: Operator, weights: np.ndarray, steps: np.ndarray, bias: np.ndarray) -> Value:
         """An SVDF of int8 with a state and time weights of int16 or int8, in the reference's arithmetic."""
         x, features, times, _, state = self.get_input_tensors(op)
         output = self.get_output_tensors(op)[0]
         kind = self.get_tensor_type_str(state.tensor.Type())
         types = [self.get_tensor_type_str(t.tensor.Type()) for t in (x, features, output)]
-        if types != ["int8"] * 3 or kind not in ("int8", "int16") or str(last.dtype) != kind:
+        if types != ["int8"] * 3 or kind not in ("int8", "int16") or str(steps.dtype) != kind:
             raise tvm.error.OpNotImplemented(f"an integer SVDF of {types[0]} with a state of {kind}")
         if not all(t.qnn_params for t in (features, times, state, output)):
             raise tvm.error.OpNotImplemented("an integer SVDF of which a tensor has no scale")
@@ -79,7 +100,7 @@ class SvdfConverters(FunctionConverters):
         out = Output.unbounded((batch, len(bias)), "int8", scale_of(output), zero_point_of(output))
         filters = Filters(
             weights,
-            last,
+            steps if self.held_state(state) is not None else steps[-1:],
             bias,
             zero_point_of(x),
             held,
@@ -88,18 +109,19 @@ class SvdfConverters(FunctionConverters):
         )
         value, emitter = self.get_tensor_expr(x), Emitter(self.bb, {}, "svdf")
         if kind == "int16":
-            return lower_svdf(emitter, value, filters, out)
+            return lower_sums(emitter, self._seen(state, lower_features(emitter, value, filters)), filters, out)
         none = np.zeros(len(weights), "int32")
         features = self._pixel(value, weights.T[None, None], none, zero_point_of(x), filters.feature_scale, held)
+        seen = self._seen(state, features)
         if len(weights) > len(bias):
-            return lower_sums(emitter, features, filters, out)
-        return self._pixel(features, last[None, None, :, None], bias, held.zero_point, filters.output_scale, out)
+            return lower_sums(emitter, seen, filters, out)
+        return self._pixel(seen, filters.times[:, None, :, None], bias, held.zero_point, filters.output_scale, out)
 
     def _pixel(
         self, value: Value, weights: np.ndarray, bias: np.ndarray, zero: int, multiplier: float, out: Output
     ) -> Value:
-        """A product of int8 as a convolution of one pixel, which has its arithmetic and fast kernels: [1, 1, depth, units], or
-        depthwise [1, 1, units, 1]. Only the product of scales counts, so the input takes all of `multiplier`."""
+        """A product of int8 as a convolution of one column, which has its arithmetic and fast kernels: [1, 1, depth, units], or
+        depthwise over steps [steps, 1, units, 1]. Only the product of scales counts, so the input takes all of `multiplier`."""
         depth, units = weights.shape[2], out.shape[1]
         kind = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
         if weights.shape[3] != units:
@@ -109,7 +131,7 @@ class SvdfConverters(FunctionConverters):
             numbers = relax.const(scale, "float32"), relax.const(at, "int32")
             return self.bb.emit(relax.op.dequantize(stored, *numbers, axis=axis))
 
-        pixel = self.bb.emit(relax.op.reshape(value, [out.shape[0], 1, 1, depth]))
+        pixel = self.bb.emit(relax.op.reshape(value, [out.shape[0], weights.shape[0], 1, depth]))
         kernel = real(relax.const(np.ascontiguousarray(weights), "int8"), 1.0, 0, 3)
         made = self.bb.emit(relax.op.nn.conv2d(real(pixel, multiplier, zero, 0), kernel, **kind))
         total = self.bb.emit(relax.op.add(made, real(relax.const(bias, "int32"), multiplier, 0, 0)))

@@ -201,32 +201,27 @@ _WINDOW = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dila
 
 
 def _svdf(edit: _Editor, op: Any) -> str:
-    """LiteRT reads time weights and states of int8, which TensorFlow Lite Micro has, as int16, beyond their end. Here the step
-    from a state of zero is two convolutions of one pixel, whose scales are made to multiply to the effective ones."""
+    """LiteRT reads time weights and states of int8, which TensorFlow Lite Micro has, as int16, beyond their end. Here a
+    convolution of one pixel makes the features, in int8, and the operator keeps them as int16: its own weights are one by one."""
     types, out = edit.schema.TensorType, int(op.outputs[0])
     x, features, times, bias, state = (int(i) for i in op.inputs)
     if edit.kind(x) != types.INT8 or edit.kind(times) != types.INT8:
         return ""
-    weights, last = edit.data(features, "int8"), edit.data(times, "int8")[:, -1]
-    (batch, depth), count, units = edit.tensor(x).shape, len(weights), len(weights) // op.builtinOptions.rank
+    weights = edit.data(features, "int8")
+    (batch, depth), count = edit.tensor(x).shape, len(weights)
     scales, zeros = zip(*(edit.quantization(i) for i in (x, features, state, times, out)), strict=True)
-    first, second = scales[0] * scales[1] / scales[2], scales[2] * scales[3] / scales[4]
-    matrix = np.zeros((units, 1, 1, count))
-    matrix[np.arange(count) // op.builtinOptions.rank, 0, 0, np.arange(count)] = last
-    added = np.zeros(units) if bias < 0 else edit.data(bias, "int32")
-    value = x
-    for scale, zero, after, kernel, sums in (
-        (first, zeros[0], zeros[2], weights.reshape(count, 1, 1, depth), np.zeros(count)),
-        (second, zeros[2], zeros[4], matrix, added),
-    ):
-        shape = (batch, 1, 1, kernel.shape[-1])
-        seen = edit.new(shape, types.INT8, scale, zero)
-        edit.before("RESHAPE", edit.reshaping(value, shape), seen, "ReshapeOptions")
-        held = [edit.constant(kernel, "int8", 1.0), edit.constant(sums, "int32", scale)]
-        value = edit.new((batch, 1, 1, len(kernel)), types.INT8, 1.0, after)
-        edit.before("CONV_2D", [seen, *held], value, "Conv2DOptions", **_WINDOW)
-    _become(edit, op, "RESHAPE", edit.reshaping(value, (batch, units)), "ReshapeOptions")
-    return "with a state of int8 computed as convolutions"
+    seen = edit.new((batch, 1, 1, depth), types.INT8, scales[0] * scales[1] / scales[2], zeros[0])
+    edit.before("RESHAPE", edit.reshaping(x, (batch, 1, 1, depth)), seen, "ReshapeOptions")
+    kernel = edit.constant(weights.reshape(count, 1, 1, depth), "int8", 1.0)
+    pixel, row = (edit.new(shape, types.INT8, 1.0, zeros[2]) for shape in ((batch, 1, 1, count), (batch, count)))
+    held = [seen, kernel, edit.constant(np.zeros(count), "int32", edit.quantization(seen)[0])]
+    edit.before("CONV_2D", held, pixel, "Conv2DOptions", **_WINDOW)
+    edit.before("RESHAPE", edit.reshaping(pixel, (batch, count)), row, "ReshapeOptions")
+    kept = edit.new(tuple(edit.tensor(state).shape), types.INT16, 1.0)
+    edit.tensor(kept).isVariable = True
+    later = edit.constant(edit.data(times, "int8"), "int16", scales[2] * scales[3])
+    op.inputs = np.array([row, edit.constant(np.eye(count), "int8", 1.0), later, bias, kept], "int32")
+    return "with a state of int8 computed as one of int16"
 
 
 def _become(edit: _Editor, op: Any, name: str, inputs: list[int], options: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tvm_cascade
-from tvm_cascade.frontend import load
+from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter
@@ -20,18 +20,43 @@ def equal_outputs(folder: Path, writer: ModelWriter, *given: list[np.ndarray]) -
     path = folder / "m.tflite"
     path.write_bytes(writer.finish())
     lower: Any = LowerQuantized()  # a class that TVM's decorator makes a pass
-    run, reference = Compiled(lower(load(path))), Reference(path.read_bytes())
+    run, reference = Compiled(lower(load(path, stateless=True))), Reference(path.read_bytes())
     made = []
     for arrays in given or [random_inputs(reference.inputs, k) for k in range(4)]:
         made = run(*arrays)
-        for ours, theirs in zip(made, reference.run(arrays), strict=True):
-            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-            if theirs.dtype.kind == "f":
-                reach = 1e-5 * float(np.abs(theirs).max(initial=1e-3))
-                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=reach)
-            else:
-                np.testing.assert_array_equal(ours, theirs)
+        _compare(made, reference.run(arrays))
     return made
+
+
+def equal_sequence(folder: Path, writer: ModelWriter, calls: int = 20) -> tuple[str, ...]:
+    """The same for a sequence of random calls whose states both keep; returns the names of the states."""
+    path = folder / "m.tflite"
+    path.write_bytes(writer.finish())
+    lower: Any = LowerQuantized()
+    loaded = load(path)
+    interface = io_spec(loaded)
+    run, reference = Compiled(lower(loaded)), Reference(path.read_bytes())
+    kept = [
+        np.frombuffer(state.initial or bytes(spec.bytes), spec.dtype).reshape(spec.shape)
+        for state, spec in zip(interface.states, interface.state_specs, strict=True)
+    ]
+    assert kept
+    for k in range(calls):
+        arrays = random_inputs(reference.inputs, k)
+        made = run(*arrays, *kept)
+        _compare(made[: -len(kept)], reference.run(arrays, again=k > 0))
+        kept = made[-len(kept) :]
+    return tuple(state.name for state in interface.states)
+
+
+def _compare(made: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for ours, theirs in zip(made, expected, strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        if theirs.dtype.kind == "f":
+            reach = 1e-5 * float(np.abs(theirs).max(initial=1e-3))
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=reach)
+        else:
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def host_equals(folder: Path) -> None:

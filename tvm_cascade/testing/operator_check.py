@@ -46,7 +46,7 @@ def check_operator(
     path = folder / "cases.tflite"
     path.write_bytes(data)
     lower: Any = LowerQuantized()  # a class that TVM's decorator makes a pass
-    lowered = lower(load(path))
+    lowered = lower(load(path, stateless=True))
     assert dtype == "float32" or float_remains(lowered) == ()
     run, reference = Compiled(lowered), Reference(data, plain=plain)
     for k in range(inputs):

@@ -63,9 +63,10 @@ class Reference:
         self.outputs = self.interpreter.get_output_details()
         self.tensors = {d["name"]: d["index"] for d in self.interpreter.get_tensor_details()}
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """Outputs of one inference, in the model's order; states (of an LSTM) start at zero."""
-        self.interpreter.reset_all_variables()
+    def run(self, arrays: list[np.ndarray], again: bool = False) -> list[np.ndarray]:
+        """Outputs of one inference, in the model's order; states start at zero, or `again` as the last left them."""
+        if not again:
+            self.interpreter.reset_all_variables()
         for detail, array in zip(self.inputs, arrays, strict=True):
             self.interpreter.set_tensor(detail["index"], array)
         self.interpreter.invoke()

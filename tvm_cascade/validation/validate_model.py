@@ -33,6 +33,7 @@ def validate_model(
     board = asked.board or HOST
     port = require_board(board, asked.port)
     require_data(data)
+    options = {**options, "stateless": True}  # samples are apart: the reference begins every one of them anew
     loading = LoadRequest.of(options)
     if loading.hop is not None:
         raise UsageError("validate gives the network whole windows: leave --hop out")

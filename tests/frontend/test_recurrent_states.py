@@ -1,0 +1,131 @@
+"""States of the recurrent operators of `.tflite` files: sequences of calls against LiteRT, and without states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_litert")
+
+import tvm_cascade
+from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.testing.litert_check import equal_sequence
+from tvm_cascade.testing.tflite import ModelWriter
+
+STEPS, DEPTH, UNITS = 3, 4, 6
+NAME, TABLE = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
+
+
+def svdf(writer: ModelWriter, kind: str, batch: int = 1, rank: int = 1, steps: int = 4) -> None:
+    """Filters whose state is of `kind`; with float32 all is, with "hybrid" the weights of the features are int8."""
+    rng, depth, units = np.random.default_rng(rank), 9, 7
+    whole = kind.startswith("int")
+    x = writer.activation((batch, depth), "int8" if whole else "float32", 0.02 if whole else None, 5)
+    most = np.iinfo(kind).max if whole else 127
+    weights = rng.integers(-127, 128, (rank * units, depth)).astype("int8")
+    times = rng.integers(-most, most + 1, (rank * units, steps))
+    bias = rng.integers(-9000, 9000, units).astype("int32")
+    held = [
+        writer.constant(weights, 0.01) if kind != "float32" else writer.constant(weights.astype("float32") / 100),
+        writer.constant((times / 300).astype("float32"))
+        if kind == "float32"
+        else writer.constant(times.astype(kind if whole else "int8"), 1 / (2 * most)),
+        writer.constant(bias, 0.001) if whole else writer.constant((bias / 9e4).astype("float32")),
+    ]
+    scale = {"int16": 0.004, "int8": 0.02}.get(kind)
+    zero = 3 if kind == "int8" else 0
+    state = writer.tensor((batch, rank * units * steps), kind if whole else "float32", scale, zero, variable=True)
+    out = writer.tensor((batch, units), "int8" if whole else "float32", 0.3 if whole else None, -20)
+    how: dict[str, Any] = {"rank": rank, "fusedActivationFunction": 1, "asymmetricQuantizeInputs": kind == "hybrid"}
+    writer.operator("SVDF", [x, *held, state], [out], "SVDFOptions", version=4, **how)
+
+
+def lstm(
+    writer: ModelWriter, kind: str, batch: int = 1, steps: int = STEPS, major: bool = False, states: int = UNITS
+) -> None:
+    """Of int8, floats, or floats with weights of int8 ("hybrid"); other `states` than units are projected."""
+    rng, whole = np.random.default_rng(steps + batch), kind == "int8"
+    dtype = "int8" if whole else "float32"
+    x = writer.activation((steps, batch, DEPTH) if major else (batch, steps, DEPTH), dtype, 0.02 if whole else None, 5)
+    inputs = [x, *([-1] * 23)]
+
+    def matrix(shape: tuple[int, int], scale: float) -> int:
+        data = rng.integers(-127, 128, shape).astype("int8")
+        return (
+            writer.constant(data, scale)
+            if kind != "float32"
+            else writer.constant(data.astype("float32") * np.float32(scale))
+        )
+
+    for k in range(4):
+        inputs[1 + k], inputs[5 + k] = matrix((UNITS, DEPTH), 0.01), matrix((UNITS, states), 0.008)
+        bias = rng.integers(-9000, 9000, UNITS)
+        inputs[12 + k] = (
+            writer.constant(bias.astype("int32"), 0.0002) if whole else writer.constant((bias / 1e4).astype("float32"))
+        )
+    if states != UNITS:
+        inputs[16] = matrix((states, UNITS), 0.004)
+    inputs[18] = writer.tensor((batch, states), dtype, 1 / 128 if whole else None, variable=True)
+    inputs[19] = writer.tensor(
+        (batch, UNITS), "int16" if whole else "float32", 2.0**-11 if whole else None, variable=True
+    )
+    between = [writer.tensor((1,), "int8", 1 / 128, 0) for _ in range(5)] if whole else []
+    options = {"fusedActivationFunction": 4, "timeMajor": major, "cellClip": 0.0, "projClip": 0.0}
+    out = writer.tensor((steps, batch, states) if major else (batch, steps, states), dtype, 1 / 128 if whole else None)
+    writer.operator(NAME, inputs, [out], TABLE, intermediates=between, **options)
+
+
+@pytest.mark.parametrize("kind", ["int16", "float32", "hybrid"])
+def test_filters_look_at_the_calls_before(tmp_path: Path, kind: str) -> None:
+    writer = ModelWriter()
+    for batch, rank in ((1, 1), (2, 2), (1, 3)):
+        svdf(writer, kind, batch, rank)
+    assert len(equal_sequence(tmp_path, writer)) == 3
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_filters_of_micro_keep_bytes(tmp_path: Path, rank: int) -> None:
+    """Of int8: what arbitrates in LiteRT's place keeps them too; the rows move up in the state itself, and no copy is kept."""
+    writer = ModelWriter()
+    svdf(writer, "int8", 1, rank)
+    svdf(writer, "int16", 1, rank)
+    path, calls = tmp_path / "m.tflite", 30
+    path.write_bytes(writer.finish())
+    rows = {f"t{k}": np.random.default_rng(k).integers(-128, 128, (calls, 9), "int8") for k in (0, 5)}
+    rows = {s.name: a for s, a in zip(io_spec(load(path)).own_inputs, rows.values(), strict=True)}
+    np.savez(tmp_path / "f.npz", **rows)
+    compiled = tvm_cascade.compile(path, target="cortex-m4", output=tmp_path / "p")
+    states = 28 * rank * 3
+    assert states <= compiled.plan.peak <= states + 80
+    ran = tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz", check=path, outputs=tmp_path / "o.npz")
+    assert ran.match and ran.frames == calls
+    with np.load(tmp_path / "o.npz") as made:
+        assert all(len(np.unique(made[name], axis=0)) > calls // 2 for name in made.files)
+
+
+def test_calls_that_are_apart_keep_nothing(tmp_path: Path) -> None:
+    """By an option, and where the filters look at one step alone."""
+    writer = ModelWriter()
+    svdf(writer, "int16", steps=1)
+    path = tmp_path / "m.tflite"
+    path.write_bytes(writer.finish())
+    assert io_spec(load(path)).states == ()
+    writer = ModelWriter()
+    svdf(writer, "int16")
+    lstm(writer, "int8")
+    path.write_bytes(writer.finish())
+    assert [len(io_spec(load(path, stateless=s)).states) for s in (False, True)] == [3, 0]
+    whole = tvm_cascade.plan(path, target="cortex-m4").plan.peak
+    assert tvm_cascade.plan(path, target="cortex-m4", stateless=True).plan.peak < whole - 56
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32", "hybrid"])
+def test_an_lstm_goes_on_where_the_last_call_ended(tmp_path: Path, kind: str) -> None:
+    writer = ModelWriter()
+    for batch, steps, major in ((1, 1, False), (2, STEPS, False), (2, STEPS, True)):
+        lstm(writer, kind, batch, steps, major)
+    lstm(writer, kind, states=UNITS - 2)
+    assert len(equal_sequence(tmp_path, writer)) == 8
