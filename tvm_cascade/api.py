@@ -101,12 +101,10 @@ def plan(
         Shapes by the inputs that the file leaves open; outputs by the inputs that take, in every call, what they returned last.
     until, from_ : name or names, optional
         Tensors of the file at which the network ends, and at which it begins: operators outside are not looked at.
-    stateless : bool
-        Recurrent layers of a `.tflite` file begin anew in every call; else their states are kept, as LiteRT does.
     hop, axis : int, optional, and str
         The input's window slides by `hop` rows along "time", its first axis behind the batch: a call takes the new rows alone.
-    stored_io : bool
-        Inputs and outputs of a quantized network are its stored integers, where the file has floats.
+    stored_io, stateless : bool
+        Inputs and outputs are stored integers, where the file has floats; recurrent layers of `.tflite` begin every call anew.
     database : path, optional
         File with instruction counts of kernels (`compile` with `tune` writes one), beside those that come with the package.
     rewrite : bool, optional
