@@ -18,8 +18,9 @@ from tvm_cascade.importers.cut import behind, until_in_front
 from tvm_cascade.importers.interface import attach, check_inputs, check_sizes, fits
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_cut import graph_of
+from tvm_cascade.importers.tflite_kept import Variables
 from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model, original_name
-from tvm_cascade.importers.tflite_states import Variables, file_states, with_state_ends
+from tvm_cascade.importers.tflite_states import file_states, with_state_ends
 from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart

@@ -18,6 +18,7 @@ from tvm_cascade.importers.tflite_contradictions import contradiction
 from tvm_cascade.importers.tflite_control import ControlConverters
 from tvm_cascade.importers.tflite_coverage import Unsupported, coverage
 from tvm_cascade.importers.tflite_hybrid import HYBRID
+from tvm_cascade.importers.tflite_kept import Variables
 from tvm_cascade.importers.tflite_moves import (
     CONVERTERS,
     Operator,
@@ -28,7 +29,6 @@ from tvm_cascade.importers.tflite_moves import (
     tflite,
     zero_point_of,
 )
-from tvm_cascade.importers.tflite_states import Variables
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.integer.island import activation_range
 

@@ -10,8 +10,7 @@ same way. Filters of one step keep nothing, and neither do operators in the body
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -21,10 +20,11 @@ from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.cut import CutOut
 from tvm_cascade.importers.tflite_cut import with_ends
+from tvm_cascade.importers.tflite_kept import FileState, Key, tensor_key
 from tvm_cascade.importers.tflite_lists import ListConverters
 from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model
-from tvm_cascade.importers.tflite_moves import Operator, Value, converts, tflite, zero_point_of
-from tvm_cascade.tensor_spec import State, free_name, unique_names
+from tvm_cascade.importers.tflite_moves import Operator, converts, tflite
+from tvm_cascade.tensor_spec import free_name, unique_names
 
 _OPERATORS = tflite.BuiltinOperator
 _USES = (_OPERATORS.VAR_HANDLE, _OPERATORS.READ_VARIABLE, _OPERATORS.ASSIGN_VARIABLE)
@@ -32,16 +32,6 @@ _STATES_OF = MappingProxyType(
     {_OPERATORS.UNIDIRECTIONAL_SEQUENCE_LSTM: (18, 19), _OPERATORS.SVDF: (4,)}
 )  # their inputs
 _FEATURES = 1  # of an SVDF, the input of weights with a row a filter
-Key = tuple[bytes, bytes]  # container and name, or "" and the number of a recurrent operator's tensor
-
-
-@dataclass(frozen=True, slots=True)
-class FileState:
-    """A state of a file: its name, and the tensor of the main subgraph that holds it when a call begins."""
-
-    name: str
-    tensor: int
-    key: Key
 
 
 def file_states(model: Model, recurrent: bool = True) -> tuple[FileState, ...]:
@@ -50,11 +40,7 @@ def file_states(model: Model, recurrent: bool = True) -> tuple[FileState, ...]:
     found, names = _variables(model), model.Subgraphs(0).names
     kept = _kept_by_operators(model) if recurrent else []
     titles = unique_names([*(state.name for state in found), *(names[t] for t in kept)])[len(found) :]
-    return (*found, *(FileState(n, t, _tensor_key(t)) for n, t in zip(titles, kept, strict=True)))
-
-
-def _tensor_key(tensor: int) -> Key:
-    return b"", str(tensor).encode()
+    return (*found, *(FileState(n, t, tensor_key(t)) for n, t in zip(titles, kept, strict=True)))
 
 
 def _kept_by_operators(model: Model) -> list[int]:
@@ -131,36 +117,12 @@ def _operators(model: Model) -> Iterator[tuple[int, Operator]]:
         yield model.OperatorCodes(op.OpcodeIndex()).BuiltinCode(), op
 
 
-class Variables:
-    """What the variables of a network hold while it is converted: an array, or a value of Relax."""
-
-    def __init__(self, states: tuple[FileState, ...] = ()) -> None:
-        self.states: Mapping[Key, FileState] = {state.key: state for state in states}
-        self.initial: dict[Key, np.ndarray] = {}
-        self.now: dict[Key, Value] = {}  # what the states hold, of those that were read or assigned
-        self.at_start = False  # while what CALL_ONCE runs is converted
-
-    def declared(self, sizes: Mapping[str, int]) -> tuple[State, ...]:
-        """The states, with what they hold before the first call; `sizes` are their bytes by name."""
-        found: list[State] = []
-        for key, state in self.states.items():
-            first = self.initial.get(key)
-            data = b"" if first is None or not first.any() else np.ascontiguousarray(first).tobytes()
-            if data and len(data) != sizes[state.name]:
-                raise MalformedModel(
-                    f"variable {state.name} is set to {len(data)} bytes and read as {sizes[state.name]}"
-                )
-            found.append(State(state.name, data))
-        return tuple(found)
-
-
 class VariableConverters(ListConverters):
     """Converters of the operators on variables."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.depth = 0
-        self.variables = Variables()
         self.handles: dict[int, Key] = {}
 
     @converts("VAR_HANDLE")
@@ -199,21 +161,6 @@ class VariableConverters(ListConverters):
         if key is None:
             raise tvm.error.OpAttributeInvalid("a variable that no VAR_HANDLE names")
         return key
-
-    def held_state(self, tensor: stock.TensorWrapper) -> Value | None:
-        """What a recurrent operator finds in the tensor of a state; None where it begins anew in every call."""
-        key, held = _tensor_key(tensor.tensor_idx), self.variables
-        if self.nested or key not in held.states:
-            return None
-        if key not in held.now:
-            held.now[key] = self.get_expr(tensor.tensor_idx)
-            zero = zero_point_of(tensor) if tensor.qnn_params else 0
-            held.initial[key] = np.full(self._shape(tensor), zero, self.get_tensor_type_str(tensor.tensor.Type()))
-        return held.now[key]
-
-    def keep_state(self, tensor: stock.TensorWrapper, value: Value) -> None:
-        """Let the tensor of a state hold `value` for the next call."""
-        self.variables.now[_tensor_key(tensor.tensor_idx)] = value
 
     def put_states(self) -> None:
         """Let the tensors of the states, which are outputs, hold what a call leaves in them."""

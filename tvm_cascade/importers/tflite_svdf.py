@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.importers.tflite_functions import FunctionConverters
+from tvm_cascade.importers.tflite_kept import KeptConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import shape_of
@@ -22,7 +22,7 @@ from tvm_cascade.passes.integer.island import Output
 from tvm_cascade.passes.integer.svdf import Filters, float_sums, lower_features, lower_sums
 
 
-class SvdfConverters(FunctionConverters):
+class SvdfConverters(KeptConverters):
     """The converter of SVDF."""
 
     @converts("SVDF")

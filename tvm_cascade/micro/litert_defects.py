@@ -219,7 +219,7 @@ def _svdf(edit: _Editor, op: Any) -> str:
     edit.before("RESHAPE", edit.reshaping(pixel, (batch, count)), row, "ReshapeOptions")
     kept = edit.new(tuple(edit.tensor(state).shape), types.INT16, 1.0)
     edit.tensor(kept).isVariable = True
-    later = edit.constant(edit.data(times, "int8"), "int16", scales[2] * scales[3])
+    later = edit.constant(edit.data(times, "int8"), "int16", float(scales[2] * scales[3]))
     op.inputs = np.array([row, edit.constant(np.eye(count), "int8", 1.0), later, bias, kept], "int32")
     return "with a state of int8 computed as one of int16"
 
