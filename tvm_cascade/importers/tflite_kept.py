@@ -1,5 +1,5 @@
-"""What a network of a `.tflite` file keeps between calls, while it is converted: records for `importers/tflite_states.py`, and how
-recurrent operators find and leave it."""
+"""What a network of a `.tflite` file keeps between calls, while it is converted: records for `importers/tflite_states.py`, and
+how recurrent operators find and leave it."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def _svdf(edit: _Editor, op: Any) -> str:
     edit.before("RESHAPE", edit.reshaping(x, (batch, 1, 1, depth)), seen, "ReshapeOptions")
     kernel = edit.constant(weights.reshape(count, 1, 1, depth), "int8", 1.0)
     pixel, row = (edit.new(shape, types.INT8, 1.0, zeros[2]) for shape in ((batch, 1, 1, count), (batch, count)))
-    held = [seen, kernel, edit.constant(np.zeros(count), "int32", edit.quantization(seen)[0])]
+    held = [seen, kernel, edit.constant(np.zeros(count), "int32", float(edit.quantization(seen)[0]))]
     edit.before("CONV_2D", held, pixel, "Conv2DOptions", **_WINDOW)
     edit.before("RESHAPE", edit.reshaping(pixel, (batch, count)), row, "ReshapeOptions")
     kept = edit.new(tuple(edit.tensor(state).shape), types.INT16, 1.0)
