@@ -22,7 +22,6 @@ from tvm_cascade.machine import Ram
 from tvm_cascade.sizes import parse_frequency, parse_size
 
 Check = Callable[[str, Any], Any]
-PAGES = (".html", ".htm")  # endings of a report that is one page
 
 
 def refusal(option: str, value: object, remedy: str) -> UsageError:
@@ -185,12 +184,6 @@ def path(option: str, value: Any) -> Path:
     if not isinstance(value, (str, PathLike)) or not isinstance(fspath(value), str) or not fspath(value):
         raise refusal(option, value, "give a path")
     return Path(fspath(value))
-
-
-def page(option: str, value: Any) -> Path:
-    """As `path`, of a report: an .html page, which needs nothing, or a folder, whose pictures matplotlib draws."""
-    found = path(option, value)
-    return found if found.suffix.lower() in PAGES else picture(option, value)
 
 
 def picture(option: str, value: Any) -> Path:

@@ -209,10 +209,7 @@ class PlanResult:
         return "\n".join(parts)
 
     def write_report(self, to: Path) -> None:
-        """Write one self-contained HTML page where `to` ends in .html; else a folder with it, the pictures and the data.
-
-        Raises `MissingToolError` for a folder without matplotlib.
-        """
+        """Write one self-contained HTML page where `to` ends in .html; else a folder with it, its pictures and the data."""
         from tvm_cascade.report.html import ReportData, write_report
 
         text = PlanResult.to_text(self, verbose=True)

@@ -55,7 +55,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_reports(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
     monkeypatch.chdir(model.parent)
     json.loads(_call("plan", "--json", "--report", tmp_path / "r", "--", model.name))
     page = (tmp_path / "r" / "report.html").read_text()
@@ -63,7 +62,8 @@ def test_reports(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert {"img", "int"}.isdisjoint(found) and found["script"] == 1  # the page's own
     assert found["svg"] == 4 and found["title"] == 1 + page.count("</title></path>")
     assert all(c.isprintable() or c == "\n" for c in page + (tmp_path / "r" / "plan.txt").read_text())
-    minidom.parse(str(tmp_path / "r" / "regions.svg"))
+    for name in ("arena", "frontier", "regions"):
+        minidom.parse(str(tmp_path / "r" / f"{name}.svg"))
     assert sorted(p.name for p in model.parent.iterdir()) == [model.name]
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tvm_cascade import extras
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.errors import MissingToolError
-from tvm_cascade.request import EmitRequest, StagesRequest
+from tvm_cascade.request import EmitRequest, OptimizeRequest, StagesRequest
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,22 +37,23 @@ def test_every_extra_that_a_message_names_is_declared() -> None:
     assert {extra for _, extra in extras._EXTRAS.values()} <= declared
 
 
-def test_a_page_needs_no_matplotlib(without) -> None:
+@pytest.mark.parametrize("place", ["x.html", "folder"])
+def test_reports_need_no_matplotlib(place: str, without) -> None:
     without("matplotlib")
-    EmitRequest(report="x.html")
+    EmitRequest(report=place)
 
 
-@pytest.mark.parametrize("record", [lambda: EmitRequest(report="folder"), lambda: StagesRequest(picture="x.svg")])
+@pytest.mark.parametrize("record", [StagesRequest, OptimizeRequest])
 def test_pictures_without_matplotlib(record, without) -> None:
-    record()
+    record(picture="x.svg")
     without("matplotlib")
     with pytest.raises(MissingToolError, match=r"^matplotlib is not installed: pip install 'tvm-cascade\[plot\]'$"):
-        record()
+        record(picture="x.svg")
 
 
-def test_a_report_is_refused_before_the_model_is_read(without) -> None:
+def test_a_picture_is_refused_before_the_model_is_read(without) -> None:
     without("matplotlib")
-    done = CliRunner().invoke(main, ["plan", "no_such_model.tflite", "--report", "x"])
+    done = CliRunner().invoke(main, ["stages", "no_such_model.tflite", "--target", "llvm", "--picture", "x.svg"])
     assert done.exit_code == 2 and "pip install 'tvm-cascade[plot]'" in done.output
 
 

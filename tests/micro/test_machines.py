@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tvm_cascade.machine import Ram
 from tvm_cascade.micro.board import list_boards, load_board
 from tvm_cascade.micro.board_files import linker_script
 from tvm_cascade.micro.elf import read_sections
-from tvm_cascade.micro.machines import on_board, target_names, with_core
+from tvm_cascade.micro.machines import machine_of, on_board, target_names, with_core
 from tvm_cascade.request import EmitRequest, PlanRequest, Request, TimeRequest
 from tvm_cascade.testing.builder import Net
 
@@ -118,3 +119,14 @@ def test_every_target_is_listed_completed_and_in_the_help() -> None:
         "_TVM_CASCADE_COMPLETE": "bash_complete", "COMP_WORDS": "tvm-cascade compile --target stm32f7", "COMP_CWORD": "3",
     }).output  # fmt: skip
     assert completed.split() == ["plain,stm32f746ng", "plain,stm32f767zi"]
+
+
+def test_an_unknown_target_names_machines_that_may_be_meant() -> None:
+    said = {
+        "stm32f407": "did you mean stm32f407vg?",
+        "nucleo-f446re": "stm32f446re",
+        "z80": "`tvm-cascade targets` lists",
+    }
+    for target, words in said.items():
+        with pytest.raises(UsageError, match=f"unknown target '{target}'; .*{re.escape(words)}"):
+            machine_of(target)

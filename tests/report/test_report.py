@@ -13,8 +13,9 @@ from tvm_cascade.cascading import Plan, bounds, cascade, frontier, layerwise
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import estimate, estimate_operators, frontier_table
 from tvm_cascade.report.html import ReportData, html_page, write_report
-from tvm_cascade.report.region_graph import region_svg
+from tvm_cascade.report.region_graph import region_graph
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
+from tvm_cascade.report.template import render
 from tvm_cascade.report.text import above, summary
 from tvm_cascade.report.timeline import timeline
 from tvm_cascade.results import PlanResult
@@ -78,7 +79,7 @@ def two_regions() -> Graph:
 
 def test_the_region_graph_shows_regions_segments_and_cuts() -> None:
     plan = cascade(two_regions(), CAN)
-    root = ElementTree.fromstring(region_svg(plan))
+    root = ElementTree.fromstring(render("regions.svg", graph=region_graph(plan)))
     texts = [t.text or "" for t in root.iter("{http://www.w3.org/2000/svg}text")]
     assert sum(t.startswith("cut: ") for t in texts) == len(plan.segments) - 1
     assert {"0", "1"} <= set(texts)
@@ -86,7 +87,8 @@ def test_the_region_graph_shows_regions_segments_and_cuts() -> None:
     grey = [t for t in root.iter("{http://www.w3.org/2000/svg}text") if t.get("class") == "apart"]
     assert [(t.text or "").split()[0] for t in grey] == [plan.graph.ops[1].name]
     for seed in range(4):
-        ElementTree.fromstring(region_svg(cascade(random_graph(seed, operators=6, largest=8), ROWS_ALONE)))
+        plan = cascade(random_graph(seed, operators=6, largest=8), ROWS_ALONE)
+        ElementTree.fromstring(render("regions.svg", graph=region_graph(plan)))
 
 
 def test_estimates_order_plans_as_their_work_does() -> None:
@@ -131,14 +133,20 @@ def report(plan: Plan) -> ReportData:
 
 
 def test_a_page_alone_or_a_folder(tmp_path: Path) -> None:
+    plan = PLANS["rows"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(sys.modules, "matplotlib", None)
-        write_report(tmp_path / "new" / "x.html", report(PLANS["rows"]))
+        write_report(tmp_path / "new" / "x.html", report(plan))
+        write_report(tmp_path / "folder", report(plan))
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["x.html"]
-    pytest.importorskip("matplotlib")
-    write_report(tmp_path / "folder", report(PLANS["rows"]))
-    names = {"arena.png", "frontier.png", "regions.svg", "plan.json", "plan.txt", "report.html"}
+    names = {"arena.svg", "frontier.svg", "regions.svg", "plan.json", "plan.txt", "report.html"}
     assert {p.name for p in (tmp_path / "folder").iterdir()} == names
+    svg = "{http://www.w3.org/2000/svg}"
+    arena, frontier = (ElementTree.parse(tmp_path / "folder" / f"{name}.svg") for name in ("arena", "frontier"))
+    blocks = [p for p in arena.iter(f"{svg}path") if (p.get("class") or "").startswith("block ")]
+    assert len(blocks) == len(timeline(plan).bands) and all(p.find(f"{svg}title") is not None for p in blocks)
+    assert [c.get("class") for c in frontier.iter(f"{svg}circle")] == ["chosen", "point"]
+    assert any("net & co" in (t.text or "") for t in arena.iter(f"{svg}title"))
 
 
 def test_the_frontier_as_text() -> None:

@@ -39,7 +39,7 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
     told: dict[str, Any] = {"help": help, "default": default, "show_default": default not in (None, False)}
     if check is checks.flag:
         told["is_flag"] = True
-    elif check in (checks.path, checks.page, checks.picture):
+    elif check in (checks.path, checks.picture):
         told["type"] = PATH
     elif check is checks.size:
         told |= {"type": str, "callback": parse_bytes, "metavar": "SIZE"}

@@ -37,7 +37,7 @@ _PACKAGES = (  # distribution, what for, required
     ("ai-edge-litert", "checking .tflite against the reference (--check)", False),
     ("onnxruntime", "checking and quantizing .onnx", False),
     ("torchao", "quantizing .pt2", False),
-    ("matplotlib", "pictures as files", False),
+    ("matplotlib", "--picture of stages and optimize", False),
     ("pillow", "folders of images as data", False),
     ("pyserial", "real boards: --port, --list, monitor", False),
 )

@@ -8,12 +8,15 @@ its flash waits are those of estimates. A memory that is named without a size is
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 
 from tvm_cascade.cores import CORES, Core, get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.machine import Ram, require_size
 from tvm_cascade.micro.board import Board, list_boards, load_board
 from tvm_cascade.request import PlanRequest, Request
+
+_ALIKE = 0.5  # least likeness of names that may be meant
 
 
 def target_names() -> tuple[str, ...]:
@@ -39,7 +42,13 @@ def machine_of(target: str) -> Board | None:
         return load_board(target)
     if target.lower() in list_boards():
         return load_board(target.lower())
-    get_core(target)  # says what is known
+    try:
+        get_core(target)  # says what is known
+    except UsageError as error:
+        names, given = list_boards(), target.lower()
+        near = [name for name in names if name.startswith(given)] or get_close_matches(given, names, 3, _ALIKE)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ";"
+        raise UsageError(f"{error}{meant} `tvm-cascade targets` lists microcontrollers and boards") from None
     return None
 
 

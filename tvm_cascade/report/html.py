@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from tvm_cascade.cascading import Bounds, Plan, bound_of
-from tvm_cascade.checks import PAGES
 from tvm_cascade.errors import UsageError
 from tvm_cascade.messages import printable_lines
 from tvm_cascade.publish import publish, whole_file
@@ -22,11 +20,12 @@ from tvm_cascade.report.arena_chart import HIGH, KINDS, arena_chart
 from tvm_cascade.report.estimate import Estimate, estimate_operators, total
 from tvm_cascade.report.frontier_chart import frontier_chart
 from tvm_cascade.report.layers import layers
-from tvm_cascade.report.picture import draw_arena, draw_frontier
-from tvm_cascade.report.region_graph import region_graph, region_svg
+from tvm_cascade.report.region_graph import region_graph
 from tvm_cascade.report.template import TEMPLATES, render
 from tvm_cascade.report.text import above, block_rows, does_twice, smallest_of
 from tvm_cascade.sizes import human
+
+PAGES = (".html", ".htm")  # endings of a report that is one page
 
 
 @dataclass(frozen=True)
@@ -54,26 +53,36 @@ class Card:
     more: str
 
 
+def drawings(report: ReportData) -> dict[str, Any]:
+    """What the templates of the page and of its pictures draw: charts of the arena, the frontier and the regions."""
+    plan, operators = report.plan, report.operators or estimate_operators(report.plan)
+    points = (report.frontier, report.estimates, report.commands, report.bounds)
+    return {
+        "name": report.name,
+        "plan": plan,
+        "arena": arena_chart(plan),
+        "frontier": frontier_chart(plan, total(operators), *points),
+        "graph": region_graph(plan),
+        "high": HIGH,
+    }
+
+
 def html_page(report: ReportData) -> str:
     """The page: nothing is loaded from anywhere, and no script but its own runs."""
+    return _page(report, drawings(report))
+
+
+def _page(report: ReportData, drawn: Mapping[str, Any]) -> str:
     plan, data = report.plan, report.data
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    operators = report.operators or estimate_operators(plan)
     return render(
         "page.html",
-        name=report.name,
-        plan=plan,
+        **drawn,
         cards=list(_cards(report)),
-        arena=arena_chart(plan),
-        frontier=frontier_chart(
-            plan, total(operators), report.frontier, report.estimates, report.commands, report.bounds
-        ),
-        layers=layers(plan, operators),
-        graph=region_graph(plan),
+        layers=layers(plan, report.operators or estimate_operators(plan)),
         blocks=block_rows(plan),
         kinds=KINDS,
-        high=HIGH,
         suggestions=data.get("suggestions", ()),
         notes=list(_notes(data)),
         left_out=data.get("left_out", {}),
@@ -115,34 +124,30 @@ def _notes(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def write_report(to: Path, report: ReportData) -> None:
-    """One page where `to` ends in .html, else `report.html` with `plan.json`, `plan.txt` and the pictures in a folder.
+    """One page where `to` ends in .html, else `report.html` with `plan.json`, `plan.txt` and its pictures in a folder.
 
     A folder of the report alone is replaced atomically; in a folder with other files, which stay, each file is.
-    Raises `UsageError` where it cannot be written, `MissingToolError` for a folder without matplotlib.
+    Raises `UsageError` where it cannot be written.
     """
-    page = html_page(report) + "\n"
+    drawn = drawings(report)
+    page = _page(report, drawn) + "\n"
     if to.suffix.lower() in PAGES:
         with whole_file(to) as path:
             path.write_text(page, encoding="utf-8")
         return
     texts = {
-        "regions.svg": region_svg(report.plan) + "\n",
+        **{name: render(name, **drawn) + "\n" for name in ("arena.svg", "frontier.svg", "regions.svg")},
         "plan.txt": printable_lines(report.text) + "\n",
         "plan.json": json.dumps(report.data, indent=2) + "\n",
         "report.html": page,
     }
-    files: dict[str, Callable[[Path], object]] = {
-        "arena.png": lambda path: draw_arena(report.plan, path),
-        "frontier.png": lambda path: draw_frontier(report.frontier, path, report.plan.baseline_peak, report.bounds),
-        **{name: partial(Path.write_text, data=text, encoding="utf-8") for name, text in texts.items()},
-    }
     if to.exists() and not to.is_dir():
         raise UsageError(f"{to} is a file; give a folder for the report, or a name that ends in .html")
-    if to.is_dir() and any(path.name not in files for path in to.iterdir()):
-        for name, write in files.items():
+    if to.is_dir() and any(path.name not in texts for path in to.iterdir()):
+        for name, text in texts.items():
             with whole_file(to / name) as path:
-                write(path)
+                path.write_text(text, encoding="utf-8")
         return
     with publish(to) as folder:
-        for name, write in files.items():
-            write(folder / name)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")

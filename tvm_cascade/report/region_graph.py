@@ -13,7 +13,6 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.regions import partition
 from tvm_cascade.report.scale import Outline
 from tvm_cascade.report.steps import step_rows
-from tvm_cascade.report.template import render
 
 _LINE, _GAP, _LEFT, _TEXT = 18, 14, 46, 490
 _LETTERS = 67  # of a line at most
@@ -62,11 +61,6 @@ class RegionGraph:
     cuts: tuple[Cut, ...]
     bars: tuple[Bar, ...]
     arcs: tuple[Outline, ...]  # tensors, from the operator that makes one to one that reads it
-
-
-def region_svg(plan: Plan) -> str:
-    """The picture as the text of an `.svg` file."""
-    return render("regions.svg", graph=region_graph(plan))
 
 
 def region_graph(plan: Plan) -> RegionGraph:
