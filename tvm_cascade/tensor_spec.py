@@ -32,6 +32,7 @@ class TensorSpec:
     stream_shape: tuple[int, ...] = ()  # of such an input: the shape that `stream_axis` counts, where it is not `shape`
     passes: int = 1  # of such an input: how often the network asks for it from the first row to the last
     extent: int | None = None  # of an input of indices: they lie below it; None for other inputs
+    window: int = 0  # of an input that takes new rows alone: the rows of the window that they end; 0 for other inputs
     file_name: str = ""  # in the model's file, where `name` had to be made unique
 
     @property

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.image import host_records, read_image
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.tflite import ModelWriter
 
 WARNINGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-Wcast-align")
 HOP, ROWS, WIDTH, FRAMES = 2, 12, 4, 20
@@ -96,3 +98,45 @@ def test_kernels_of_one_row_read_all_rows_of_a_state(
     np.savez(tmp_path / "f.npz", input0=rng.integers(-128, 128, (ROWS + 4, 1, width, 16), "int8"))
     done = tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz")
     assert done.equals_host and done.frames == ROWS + 4
+
+
+def test_every_frame_is_checked_against_the_whole_window(tmp_path: Path) -> None:
+    """By LiteRT on the model's file; a sequence that is shorter than the window says so, and one wrong weight is found."""
+    pytest.importorskip("ai_edge_litert")
+    files = []
+    for seed in (0, 1):
+        writer = ModelWriter()
+        x = writer.activation((1, ROWS, 1, WIDTH), "int8", 0.05, 3)
+        hidden = _over_time(writer, np.random.default_rng(seed), x)
+        axes = writer.constant(np.array([1, 2], "int32"))
+        writer.operator(
+            "MEAN", [hidden, axes], [writer.tensor((1, 8), "int8", 0.02, -128)], "ReducerOptions", keepDims=False
+        )
+        files.append(tmp_path / f"m{seed}.tflite")
+        files[-1].write_bytes(writer.finish())
+    tvm_cascade.compile(files[0], target="host", output=tmp_path / "p", hop=HOP)
+    (name,) = (spec.name for spec in tvm_cascade.frontend.io_spec(tvm_cascade.load(files[0])).inputs)
+    rows = np.random.default_rng(0).integers(-128, 128, (FRAMES, HOP, 1, WIDTH), "int8")
+    np.savez(tmp_path / "f.npz", **{name: rows})
+    done = tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz", check=files[0])
+    assert done.match and done.frames == FRAMES
+    assert not tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz", check=files[1]).match
+    np.savez(tmp_path / "f.npz", **{name: rows[: ROWS // HOP - 1]})
+    with pytest.raises(UsageError, match="one of 12 rows takes 6 calls of 2 or more"):
+        tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz", check=files[0])
+
+
+def _over_time(writer: ModelWriter, rng: np.random.Generator, x: int) -> int:
+    weights = writer.constant(rng.integers(-127, 128, (8, 3, 1, WIDTH)).astype("int8"), 0.01)
+    bias = writer.constant(rng.integers(-900, 900, 8).astype("int32"), 0.0005)
+    made = writer.tensor((1, ROWS - 2, 1, 8), "int8", 0.03, -128)
+    how = {
+        "padding": 1,
+        "strideH": 1,
+        "strideW": 1,
+        "dilationHFactor": 1,
+        "dilationWFactor": 1,
+        "fusedActivationFunction": 1,
+    }
+    writer.operator("CONV_2D", [x, weights, bias], [made], "Conv2DOptions", inner=True, **how)
+    return made

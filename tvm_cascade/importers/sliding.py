@@ -34,7 +34,8 @@ def load_frame(mod: tvm.IRModule, hop: int) -> Frame:
     main: Any = made.mod["main"]
     taken = [i.name for i in (*io.inputs, *io.outputs)]
     names = unique_names([*taken, *made.states])[len(taken) :]
-    given = replace(io.inputs[0], shape=_shape(main.params[0].ty))
+    whole = io.inputs[0].shape
+    given = replace(io.inputs[0], shape=_shape(main.params[0].ty), window=whole[1])
     states = tuple(State(name) for name in names)
     inputs = (given, *_specs(names, [p.ty for p in main.params[1:]]))
     kept = _specs([f"{n}_next" for n in names], [p.ty for p in main.params[1:]])

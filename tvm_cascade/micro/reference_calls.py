@@ -1,7 +1,8 @@
 """Reference outputs of a sequence of calls, from a clear state: `run --check` for networks that keep something between calls.
 
 LiteRT's interpreter keeps variables itself. To ONNX's evaluator, which keeps nothing, each state goes as an input again that
-came back as an output (`State.returned`).
+came back as an output (`State.returned`). A network that was compiled with a hop takes new rows: the reference computes the whole
+window of every call.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.network import PlacedState
 from tvm_cascade.micro.reference import Expected, LiteRtReference, Scales, exported_program, reference_outputs
 from tvm_cascade.micro.sensitivity import run_exported
@@ -38,6 +40,30 @@ def reference_calls(
         own = {name: array for name, array in found.outputs.items() if name not in returned}
         made.append(Expected(own, found.note, found.reach, found.step))
     return made
+
+
+def reference_windows(
+    path: Path, calls: Sequence[Arrays], scales: Scales, name: str, rows: int
+) -> list[Expected | None]:
+    """What the reference makes of the whole window of `rows` that ends with the rows of each call, of the input `name`; None
+    of calls before the first whole window, whose outputs mean nothing.
+
+    Raises what `reference_outputs` raises, and `UsageError` where no window is whole.
+    """
+    stream = np.concatenate([call[name] for call in calls], axis=1)
+    hop = stream.shape[1] // len(calls)
+    first = -(-rows // hop)
+    if len(calls) < first:
+        raise UsageError(
+            f"--check compares whole windows: one of {rows} rows takes {first} calls of {hop} or more (--frames)"
+        )
+    windows = [{name: stream[:, end - rows : end]} for end in range(first * hop, stream.shape[1] + 1, hop)]
+    if path.suffix == ".tflite":
+        reference = LiteRtReference(path, windows[0], scales)
+        made = [Expected(reference.run(window), reference.note) for window in windows]
+    else:
+        made = [reference_outputs(path, window, scales) for window in windows]
+    return [*([None] * (first - 1)), *made]
 
 
 def largest(gaps: Sequence[tuple[bool, float]]) -> tuple[bool, float]:

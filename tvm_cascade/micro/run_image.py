@@ -23,7 +23,7 @@ from tvm_cascade.micro.desk import resolve_port
 from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.image import METADATA, Image, host_records, read_image
 from tvm_cascade.micro.reference import Expected
-from tvm_cascade.micro.reference_calls import largest, reference_calls
+from tvm_cascade.micro.reference_calls import largest, reference_calls, reference_windows
 from tvm_cascade.micro.run_report import RunReport
 from tvm_cascade.micro.serial_run import SerialOptions, run_serial
 from tvm_cascade.micro.toolchain import build_image, require_uart
@@ -71,13 +71,13 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
         done = _emulate(image, board, feeds, asked.timeout or _EMULATOR_S, progress)
     match, gap = (None, None)
     if expected is not None:
-        pairs = zip(expected, done.outputs, strict=True)
+        pairs = [(e, made) for e, made in zip(expected, done.outputs, strict=True) if e is not None]
         match, gap = largest([compare_with_reference(want, made, image.outputs) for want, made in pairs])
     outputs = done.outputs[0] if asked.frames is None else _stacked(done.outputs)
     if asked.outputs is not None:
         save_arrays(asked.outputs, outputs)
     last = None if expected is None else expected[-1]
-    tolerances = [t for want in expected or () if (t := reference_tolerance(want)) is not None]
+    tolerances = [t for want in expected or () if want is not None and (t := reference_tolerance(want)) is not None]
     return RunReport(
         board=where,
         outputs=outputs,
@@ -142,11 +142,15 @@ def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int
     return _Measured(outputs, high), executed, planned
 
 
-def _reference(image: Image, feeds: Sequence[Arrays], model: Path, progress: Progress) -> list[Expected]:
+def _reference(image: Image, feeds: Sequence[Arrays], model: Path, progress: Progress) -> Sequence[Expected | None]:
+    """What the reference makes of every call; None of calls that mean nothing."""
     progress(f"{image.name}: running the reference kernels on {model.name}")
     scales = {label: (spec.scale, spec.zero_point) for label, spec in image.named_inputs()}
     interface = image.networks[0].interface
+    sliding = next((spec for spec in interface.inputs if spec.window), None)
     with cut_copy(model, interface.cut) as path:
+        if sliding is not None:
+            return reference_windows(path, feeds, scales, sliding.name, sliding.window)
         return reference_calls(path, feeds, scales, interface.states)
 
 
