@@ -89,14 +89,6 @@ def test_vgg16() -> None:
     assert cascade(vgg16(), rows_alone(**PIXELS)).peak <= 400_000
 
 
-def test_slack_buys_coarser_steps() -> None:
-    graph = mobilenet_v1(96, 96, 3, alpha=0.25, classes=2)
-    smallest = cascade(graph, rows_alone(overlap=False, **PIXELS))
-    looser = cascade(graph, rows_alone(overlap=False, slack=0.02, **PIXELS))
-    assert smallest.peak <= looser.peak <= 1.02 * smallest.peak
-    assert sum(len(s.trace) for s in looser.segments) < sum(len(s.trace) for s in smallest.segments)
-
-
 def test_bounds_of_rows_and_pixels() -> None:
     """Without sharing, the rolling bounds of the literature, plus the driver's counters."""
     graph = mobilenet_v1(96, 96, 3, alpha=0.25, classes=2)

@@ -113,11 +113,11 @@ def test_caps(seed: int) -> None:
     [
         ((5020,), 9, rows_alone(alignment=16, pixels=True)),
         (range(100, 106), 4, rows_alone()),
-        (range(100, 106), 4, rows_alone(slack=0.2, overlap=False)),
+        (range(100, 106), 4, rows_alone(overlap=False)),
         (range(100, 106), 4, rows_alone(stripes=True, max_macs=2.0)),
         (range(100, 106), 4, PlanOptions(steps=get_core("cortex-m4").steps, max_time=1.05)),
     ],
-    ids=["aligned", "rows", "slack", "recompute", "time"],
+    ids=["aligned", "rows", "apart", "recompute", "time"],
 )
 def test_what_was_planned_without_a_cap_fits_a_cap_of_its_size(
     seeds: Sequence[int], operators: int, options: PlanOptions

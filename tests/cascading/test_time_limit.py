@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tvm_cascade.cascading import PlanOptions, cascade
@@ -59,13 +57,9 @@ def test_rows_cost_nothing_more() -> None:
     assert instruction_factor(plan, get_core("cortex-m4").steps) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("message", "given"),
-    [("a slack", {"slack": -0.1}), ("a slack", {"slack": float("nan")}), ("an alignment", {"alignment": 0})],
-)
-def test_options_that_no_request_has_are_checked_too(message: str, given: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=message):
-        rows_alone(**given)
+def test_options_that_no_request_has_are_checked_too() -> None:
+    with pytest.raises(UsageError, match="an alignment"):
+        rows_alone(alignment=0)
 
 
 @pytest.mark.parametrize("factor", [0.9, float("nan")])

@@ -33,7 +33,6 @@ class PlanOptions:
     sram: int | None = None  # cap in bytes; None asks for the smallest peak
     max_macs: float = 1.0  # executed multiply-accumulates, as a factor of the network's
     stream_input: bool = False  # inputs arrive row by row through a callback instead of lying in the arena
-    slack: float = 0.0  # without a cap: how far above the smallest peak a coarser, faster plan may lie, as a fraction
     layerwise: bool = False  # every operator a segment of its own, in file order
     overlap: bool = True  # a segment's output may follow its dying input through the same memory
     granularity: str = "auto"  # units of rolling buffers: "row", "pixel", or "auto" for the better of both
@@ -49,8 +48,6 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         PlanRequest.of({name: getattr(self, name) for name in self.__slots__})  # validates the fields that it shares
-        if not self.slack >= 0.0:  # written so that nan is refused too
-            raise UsageError(f"a slack of {self.slack}: give a fraction of at least 0")
         if self.alignment < 1:
             raise UsageError(f"an alignment of {self.alignment} bytes: give at least 1")
 

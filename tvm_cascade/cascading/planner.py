@@ -116,8 +116,6 @@ def _without_cap(graph: Graph, options: PlanOptions) -> Iterator[Plan]:
     yield _searched(graph, free)
     if _again(options):
         yield _smallest_traded(graph, free)
-    if options.slack:
-        yield _searched(graph, replace(free, slack=0.0))
 
 
 def _bound(graph: Graph, options: PlanOptions) -> int:
@@ -210,7 +208,7 @@ def _smallest(graph: Graph, options: PlanOptions) -> Plan:
     best = _best(search, figures, options, least)
     if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
         with suppress(SearchStopped):
-            best = smaller(best, _best(search, figures, replace(options, sram=None, slack=0.0), least))
+            best = smaller(best, _best(search, figures, replace(options, sram=None), least))
     if not options.stream_input:
         best = _whole(search, figures, options, best)
     for plan in until_stopped(_of_others(graph, options, tried, figures, best)):
@@ -327,11 +325,11 @@ def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
 def _best(search: Search, figures: Figures, options: PlanOptions, least: int, efforts: Efforts | None = None) -> Plan:
     """The plan of the first layout whose arena meets the goal, else the plan of smallest arena.
 
-    The goal is the cap; without one it is the bound with `options.slack`. Where the allocator's heuristics miss the
+    The goal is the cap; without one it is the bound. Where the allocator's heuristics miss the
     goal, the arenas of the best layouts are searched, the k-th with the limits `efforts[k]`. A limit ends the search with
     the best plan so far; `SearchStopped` is raised where there is none yet.
     """
-    goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
+    goal = figures.bound if options.sram is None else options.sram
     efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
     leaders = Leaders(len(efforts))
     tries = islice(_layouts(search, options, goal, least, leaders), _MOST_LAYOUTS if search.recompute else None)

@@ -25,7 +25,7 @@ def searches(graph: Graph, options: PlanOptions) -> list[Search]:
 
     Its graph, and that of the plans made from it, is the graph's `structure`.
     """
-    return _kept_searches(structure(graph), replace(options, sram=None, slack=0.0, max_time=1.0, steps=None))
+    return _kept_searches(structure(graph), replace(options, sram=None, max_time=1.0, steps=None))
 
 
 def plain_costs(graph: Graph, options: PlanOptions) -> SegmentCosts:

@@ -67,18 +67,15 @@ def drawings(report: ReportData) -> dict[str, Any]:
     }
 
 
-def html_page(report: ReportData) -> str:
-    """The page: nothing is loaded from anywhere, and no script but its own runs."""
-    return _page(report, drawings(report))
-
-
-def _page(report: ReportData, drawn: Mapping[str, Any]) -> str:
+def html_page(report: ReportData, drawn: Mapping[str, Any] | None = None) -> str:
+    """The page, with its `drawings` where they are there already: nothing is loaded from anywhere, and no script but its
+    own runs."""
     plan, data = report.plan, report.data
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return render(
         "page.html",
-        **drawn,
+        **(drawn or drawings(report)),
         cards=list(_cards(report)),
         layers=layers(plan, report.operators or estimate_operators(plan)),
         blocks=block_rows(plan),
@@ -130,7 +127,7 @@ def write_report(to: Path, report: ReportData) -> None:
     Raises `UsageError` where it cannot be written.
     """
     drawn = drawings(report)
-    page = _page(report, drawn) + "\n"
+    page = html_page(report, drawn) + "\n"
     if to.suffix.lower() in PAGES:
         with whole_file(to) as path:
             path.write_text(page, encoding="utf-8")
