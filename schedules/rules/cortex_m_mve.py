@@ -20,13 +20,13 @@ import numpy as np
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow
+from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.depthwise_mve import depthwise_variants
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
-from tvm_cascade.schedules.rules.emit import best_step
 from tvm_cascade.schedules.rules.geometry import Columns, folded_bias
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
+from tvm_cascade.schedules.rules.opaque_loops import OpaqueLoops
 from tvm_cascade.schedules.rules.packing import lane_table, tailed_interleave
 from tvm_cascade.schedules.rules.parts import in_eights
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
@@ -35,7 +35,7 @@ from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
-class _LaneOutputs(ConvRow):
+class _LaneOutputs(OpaqueLoops):
     """Output channels in groups of four: a table of vectors `[m][shift][biases...]` for each four channels."""
 
     def pack_table(self) -> np.ndarray:
@@ -51,24 +51,6 @@ class _LaneOutputs(ConvRow):
         """Numbers of each channel that the table holds as vectors, [numbers, channels]: biases, others may follow."""
         conv = self.conv
         return folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point).reshape(-1, conv.outputs)
-
-    def pass_counts(self) -> list[int]:
-        """Trip counts of the loops over a kernel row that LLVM must not unroll.
-
-        They are loaded from the table, so that LLVM does not know them: it would unroll the loops, hoist the loads of all
-        iterations and spill registers.
-        """
-        rows = [t.split(taps) for t in self.part_kernels for taps in t.run_lengths()]
-        return sorted({n for n, _ in rows if n > 1})
-
-    def split(self, taps: int) -> tuple[int, int]:
-        """Iterations, and steps of `group` taps per iteration, of the loop over `taps` taps of a kernel row."""
-        count = taps // self.group
-        step = best_step(count, self.blocking.step, self.blocking.unroll)
-        return (count // step, step) if count else (0, 0)
-
-    def opaque(self, passes: int) -> Value:
-        return self.k.let(self.table[i32(self.passes.index(passes))], "passes") if passes > 1 else passes
 
     def block_words(self, channel: Value, j: int) -> Value:
         """Index in the table of the entry of the four channels from `channel + j` on."""
@@ -140,12 +122,12 @@ class _Dot(_LaneOutputs):
         return acc
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        k = self.k
         lo, hi = group.k0 * self.depth, group.k1 * self.depth
         passes, step = self.split(hi - lo)
         if passes:
-            for i in k.unrolled(self.opaque(passes), step):
-                self._dot(acc, at, weights, i * self.group, lo, self.group, pixels, size)
+            with self.loop(passes) as i:
+                for u in range(step):
+                    self._dot(acc, at, weights, (i * step + u) * self.group, lo, self.group, pixels, size)
         if hi > self.whole:
             self._dot(acc, at, weights, i32(passes * step * self.group), lo, 8, pixels, size)
 
@@ -233,10 +215,9 @@ class _Outer(_LaneOutputs):
         return acc
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        k = self.k
         lo, hi = group.k0 * self.depth, group.k1 * self.depth
         passes, step = self.split(hi - lo)
-        with k.loop(self.opaque(passes), "i") as i:
+        with self.loop(passes) as i:
             for u in range(step):
                 self._tap(acc, at + i * step + u, weights, i * step + u + lo, pixels, size)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.schedules.kernels.kernel import Deferred, Param, Role, RowKernel, contract_params
-from tvm_cascade.schedules.tir import PrimFunc, Stmt, Value, Var, i32, kernel_function, pointer_var, tirx
+from tvm_cascade.schedules.tir import PASSES, PrimFunc, Stmt, Value, Var, i32, kernel_function, pointer_var, tirx
 
 _VIEW_ITEMS = 1 << 30  # declared extent of pointer views: larger than any tensor; the real size does not matter
 
@@ -68,8 +68,11 @@ class Builder:
         self.add(tirx.Evaluate(call))
 
     @contextmanager
-    def loop(self, extent: Value, stem: str, start: Value = 0) -> Iterator[Value]:
-        """`for stem in [start, start + extent)`; for an extent of 1, the body without a loop."""
+    def loop(self, extent: Value, stem: str, start: Value = 0, passes: int | None = None) -> Iterator[Value]:
+        """`for stem in [start, start + extent)`; for an extent of 1, the body without a loop.
+
+        `passes` is the value of an extent that compilers are not to know, for estimates.
+        """
         if isinstance(extent, int) and extent == 1:
             yield start
             return
@@ -78,7 +81,10 @@ class Builder:
         yield var
         body = self._blocks.pop()
         if body:
-            self.add(tirx.For(var, i32(start), i32(extent), tirx.ForKind.SERIAL, tirx.stmt_seq(*body)))
+            noted = None if passes is None else {PASSES: i32(passes)}
+            self.add(
+                tirx.For(var, i32(start), i32(extent), tirx.ForKind.SERIAL, tirx.stmt_seq(*body), annotations=noted)
+            )
 
     def unrolled(self, passes: Value, step: int, stem: str = "i") -> Iterator[Value]:
         """The indices `[0, passes * step)`, from a loop of `passes` iterations unrolled by `step`."""

@@ -68,13 +68,14 @@ class FloatLayer:
         given = [getattr(self, f.name) for f in fields(self)]
         return tuple(v.shape if isinstance(v, np.ndarray) else v for v in given)
 
-    def finished(self, value: Value, bias: Value) -> Value:
-        """The output from a sum of products."""
+    def finished(self, value: Value, bias: Value, lanes: int = 1) -> Value:
+        """The output from a sum of products, or `lanes` outputs from vectors."""
         value = value if self.bias is None else value + bias
-        low, high = self.bounds
-        if isfinite(high):
-            value = tirx.min(value, tirx.const(high, FLOAT))
-        return tirx.max(value, tirx.const(low, FLOAT)) if isfinite(low) else value
+        low, high = (tirx.const(b, FLOAT) for b in self.bounds)
+        low, high = (b if lanes == 1 else tirx.Broadcast(b, lanes) for b in (low, high))
+        if isfinite(self.bounds[1]):
+            value = tirx.min(value, high)
+        return tirx.max(value, low) if isfinite(self.bounds[0]) else value
 
 
 def read_layer(spec: OperatorSpec) -> FloatLayer | None:
@@ -107,7 +108,7 @@ class _Conv(ConvRow):
     conv: FloatLayer
 
     def pack_table(self) -> np.ndarray:
-        return _biases(self.conv)
+        return biases_of(self.conv)
 
     def bias_at(self, y: Value) -> Value:
         return 0
@@ -142,7 +143,7 @@ class _Depthwise(DepthwiseRow):
     conv: FloatLayer
 
     def biases(self) -> np.ndarray:
-        return _biases(self.conv)
+        return biases_of(self.conv)
 
     def pack(self, biases: np.ndarray) -> np.ndarray:
         taps = self.conv.weights.reshape(-1, self.conv.outputs)
@@ -178,7 +179,8 @@ class _Depthwise(DepthwiseRow):
                 k.store(acc, p, call("mlaf", x, values[kx], acc[i32(p)]))
 
 
-def _biases(layer: FloatLayer) -> np.ndarray:
+def biases_of(layer: FloatLayer) -> np.ndarray:
+    """The biases of a layer, zeros where it has none."""
     return np.zeros(layer.outputs, np.float32) if layer.bias is None else layer.bias
 
 

@@ -142,9 +142,9 @@ def call(name: str, *args: Value) -> Value:
 
 C_PRELUDE = r"""
 #if defined(__GNUC__) && !defined(__clang__) && defined(__arm__)
-/* the kernels are written in the order that fits 14 registers: scheduling before register allocation, or merging the
-   kernels into one function, would spill */
-#pragma GCC optimize("no-schedule-insns", "no-inline-functions-called-once")
+/* the kernels are written in the order that fits 14 registers: scheduling before register allocation, merging the
+   kernels into one function, or keeping inputs for the next pass of a loop, would spill */
+#pragma GCC optimize("no-schedule-insns", "no-inline-functions-called-once", "no-predictive-commoning")
 #endif
 #if defined(__GNUC__)
 #define TC_INLINE static inline __attribute__((always_inline, unused))

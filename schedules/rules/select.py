@@ -10,7 +10,16 @@ from tvm_cascade.graph import Tensor
 from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, float_fpu, moves, pooling, softmax
+from tvm_cascade.schedules.rules import (
+    cortex_m_dsp,
+    cortex_m_mve,
+    cortex_m_scalar,
+    float_fpu,
+    float_mve,
+    moves,
+    pooling,
+    softmax,
+)
 from tvm_cascade.schedules.rules.variants import Variant, shape_key
 
 RuleSet = Callable[[OperatorSpec, KernelTarget], list[Variant]]
@@ -21,6 +30,7 @@ RULE_SETS: Mapping[str, RuleSet] = {
     "cortex_m_dsp": cortex_m_dsp.variants,
     "cortex_m_scalar": cortex_m_scalar.variants,
     "riscv": cortex_m_scalar.variants,  # plain arithmetic has nothing of Arm's in it
+    "float_mve": float_mve.variants,
     "float_fpu": float_fpu.variants,
     "pooling": pooling.variants,
     "moves": moves.variants,

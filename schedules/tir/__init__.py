@@ -29,6 +29,7 @@ Stmt: TypeAlias = Any
 Var: TypeAlias = Any
 Buffer: TypeAlias = Any  # a variable with a BufferType
 PrimFunc: TypeAlias = Any
+PASSES = "tvm_cascade.passes"  # annotation of a loop: the value of its extent, which compilers are not to know
 IF_THEN_ELSE = "prim.if_then_else"
 
 

@@ -18,12 +18,12 @@ from math import prod
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from tvm_cascade.cores import Core
-from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, int_value, ir, shape_of, tirx, tvm_ffi
+from tvm_cascade.schedules.tir import IF_THEN_ELSE, PASSES, PrimFunc, dtype_of, int_value, ir, shape_of, tirx, tvm_ffi
 from tvm_cascade.schedules.tuning.known_values import Env, Survey, Values
 from tvm_cascade.schedules.tuning.operation_costs import OperationCosts, stored_words
 
 UNKNOWN_PASSES = 3  # of a loop whose extent is not known
-REGISTERS = 32  # elements of the largest local buffer that is taken to be in registers
+REGISTERS = 32  # elements of the largest local buffer whose elements are known where they decide
 _LOOP = 3  # instructions per iteration: count, compare, branch
 _ENTERED = 5  # instructions before a loop: its first value, its end, addresses
 _BRANCH = 2
@@ -120,9 +120,12 @@ class Reader:
     loop, entered, branch = float(_LOOP), float(_ENTERED), float(_BRANCH)
 
     def __init__(self, counter: Counter, body: Any) -> None:
-        self.counter, self.costs = counter, OperationCosts(counter.core.fpu)
+        self.counter, self.costs = counter, OperationCosts(counter.core.fpu, counter.core.operations)
+        self.branch = counter.core.operations.get("branch", self.branch) if self.branch else 0.0
         survey = Survey(body)
-        self.registers = {hash(b) for b in survey.buffers if prod(shape_of(b)) <= REGISTERS}
+        local = {hash(b): prod(shape_of(b)) for b in survey.buffers}
+        self.registers = {b for b, size in local.items() if size <= REGISTERS}
+        self.free = {b for b, size in local.items() if size <= counter.core.registers}
         self.deciding, self.places = survey.deciding(), survey.indices()
         self.before = 0.0  # instructions that the innermost open loop takes before its first iteration
         self.known = Values(self.registers, counter.memory).of
@@ -154,11 +157,12 @@ class Reader:
 
     def _loop(self, stmt: Any) -> Part:
         outer, self.before = self.before, 0.0
-        low, extent, body = self.known(stmt.min), self.known(stmt.extent), self.statement(stmt.body)
+        told = stmt.annotations.get(PASSES, stmt.extent)
+        low, extent, body = self.known(stmt.min), self.known(told), self.statement(stmt.body)
         before, self.before = self.before, outer
         rolled = stmt.kind != tirx.ForKind.UNROLLED
         overhead, entered = (self.loop, self.entered + before) if rolled else (0.0, before)
-        count, var = int_value(stmt.extent), hash(stmt.loop_var)
+        count, var = int_value(told), hash(stmt.loop_var)
         if count is not None and (not callable(body) or var not in self.deciding):
             return _sum([_scaled(_sum([body, overhead]), count), entered])
 
@@ -213,7 +217,7 @@ class Reader:
     def _stored(self, stmt: Any) -> Part:
         buffer = hash(stmt.buffer)
         local = buffer in self.registers
-        cost = self.value(stmt.value) + (0.0 if local else 1.0)
+        cost = self.value(stmt.value) + (0.0 if buffer in self.free else 1.0)
         index = int_value(stmt.indices[0]) if len(stmt.indices) == 1 else None
         return cost if not local or index is None else self._assigned(cost, (buffer, index), stmt.value, buffer)
 
@@ -232,7 +236,7 @@ class Reader:
         if kind in _FREE:
             return 0.0
         if kind is ir.TensorLoad:
-            return 0.0 if hash(value.source) in self.registers else 1.0
+            return 0.0 if hash(value.source) in self.free else self.costs.load(dtype_of(value))
         if kind is ir.Call:
             return self._call(value)
         if kind is tirx.Cast:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from tvm_cascade.schedules.tir import dtype_of, tirx
 _COMPARED = {tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE}
 _DIVIDED = {tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod}
 _CHOSEN = {tirx.Min, tirx.Max}
-_SEVERAL = {"tc_smax8": 2.0, "tc_umax8": 2.0, "tc_copy4": 2.0, "tc_copy16": 2.0}  # instructions of intrinsics
+_SEVERAL = {"smax8": 2.0, "umax8": 2.0, "copy4": 2.0, "copy16": 2.0}  # instructions of intrinsics
 _FUNCTIONS = {
     "exp": 80,
     "log": 90,
@@ -31,6 +31,7 @@ class OperationCosts:
     """Instructions of operations that are not one instruction each."""
 
     fpu: bool
+    own: Mapping[str, float]  # `Core.operations`
 
     def operation(self, node: Any) -> float:
         kind = type(node)
@@ -38,11 +39,13 @@ class OperationCosts:
         if dtype.startswith("float"):
             return self._of_floats(kind, dtype)
         if "64" in dtype:
-            return 4.0 if kind in (tirx.Mul, tirx.Select) else 30.0 if kind in _DIVIDED else 3.0
+            if kind is tirx.Mul:
+                return self.own.get("mul64", 4.0)
+            return 4.0 if kind is tirx.Select else 30.0 if kind in _DIVIDED else 3.0
         return 3.0 if kind in _DIVIDED else 2.0 if kind in _CHOSEN else 1.0
 
     def _of_floats(self, kind: type, dtype: str) -> float:
-        if dtype == "float32" and self.fpu:
+        if dtype.startswith("float32") and self.fpu:
             return 4.0 if kind in _CHOSEN else 3.0 if kind in _COMPARED else 1.0
         if kind is tirx.Div:
             return 150.0
@@ -59,7 +62,12 @@ class OperationCosts:
         short = name.rpartition(".")[2]
         if short in _FUNCTIONS:
             return float(_FUNCTIONS[short] if self.fpu and dtype == "float32" else _SOFT.get(short, 600))
-        return _SEVERAL.get(short, 3.0 if "64" in dtype else 1.0)
+        short = short.removeprefix("tc_")
+        return self.own.get(short, _SEVERAL.get(short, 3.0 if "64" in dtype else 1.0))
+
+    def load(self, dtype: str) -> float:
+        """Instructions of a load of an element that is not in a register."""
+        return self.own.get("load8", 1.0) if dtype == "int8" else 1.0
 
 
 def stored_words(statements: Sequence[Any]) -> set[int]:

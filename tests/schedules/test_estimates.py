@@ -18,24 +18,27 @@ from tvm_cascade.passes.choose_variants import candidates_of
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.kernels.kernel import Deferred
 from tvm_cascade.schedules.rules.emit import Builder
-from tvm_cascade.schedules.tir import i32, kernel_function, pointer_var, tirx
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.tir import PrimFunc, i32, kernel_function, pointer_var, tirx
 from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, sampled
 from tvm_cascade.schedules.tuning.plan_cost import task_instructions
 from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped, shipped_cycles
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.estimate_cases import CHECKED, FIRMWARE, layers
 
-# of what is counted; elsewhere registers are spilled, and loops vectorized, more unevenly within a family
-WITHIN = {"cortex-m4": 0.25, "cortex-m7": 0.25, "cortex-m33": 0.25,
-          "cortex-m0plus": 0.3, "cortex-m55": 0.3, "cortex-m3": 0.35}  # fmt: skip
+WITHIN = 0.25  # of what is counted
 M4 = get_core("cortex-m4")
 
 
 def counted(emit: Any) -> Function:
     """The function of a pointer `x` and an integer `n` whose statements `emit(builder, x, n)` adds."""
+    return Function(Counter(M4), counted_function(emit))
+
+
+def counted_function(emit: Any) -> PrimFunc:
     k, pointer, n = Builder(), pointer_var("x", "int32"), tirx.Var("n", "int32")
     emit(k, k.view(pointer, "int32", "xs"), n)
-    return Function(Counter(M4), kernel_function("f", [pointer, n], k.statements()))
+    return kernel_function("f", [pointer, n], k.statements())
 
 
 def test_loops_multiply_and_known_extents_count() -> None:
@@ -48,6 +51,30 @@ def test_loops_multiply_and_known_extents_count() -> None:
     assert one - none == 7 * (3 + 3)  # load, add, store; count, compare, branch
     assert nine - none == 9 * (one - none)
     assert none < f.count([None, None]) < nine  # an extent that is not known is a few iterations
+
+
+def test_counts_that_compilers_do_not_know_are_noted() -> None:
+    def nest(noted: int | None) -> Any:
+        def emit(k: Builder, x: Any, _n: Any) -> None:
+            with k.loop(k.let(x[0], "passes"), "i", passes=noted) as i:
+                k.store(x, i, i32(0))
+
+        return emit
+
+    few, nine, twenty = (counted(nest(noted)).count([None, None]) for noted in (None, 9, 20))
+    assert few < nine and twenty - nine == 11 * (1 + 3)
+
+
+def test_what_a_core_lacks_takes_more() -> None:
+    def sums(k: Builder, x: Any, _n: Any) -> None:
+        acc = k.local(8, "acc")
+        for j in range(8):
+            k.store(acc, j, call("mla", x[j], x[j + 8], acc[i32(j)]))
+
+    m4, m0 = (
+        Function(Counter(core), counted_function(sums)).count([None, None]) for core in (M4, get_core("cortex-m0plus"))
+    )
+    assert m4 == 8 + 2 + 8 * 3 and m0 == 8 + 2 + 8 * (2 + 3 + 2)  # eight sums do not fit the registers of Armv6-M
 
 
 def test_branches_are_decided_by_what_is_bound() -> None:
@@ -143,17 +170,17 @@ def test_two_instructions_at_once_and_long_products_tell_cores_apart() -> None:
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    ("core", "board"),
+    ("core", "backend", "board"),
     [
-        ("cortex-m0plus", "mps2-an385"),
-        ("cortex-m3", "mps2-an385"),
-        ("cortex-m4", "mps2-an386"),
-        ("cortex-m7", "mps2-an500"),
-        ("cortex-m33", "mps2-an505"),  # by the rates of cortex-m4
+        ("cortex-m0plus", "c", "mps2-an385"),
+        ("cortex-m3", "c", "mps2-an385"),
+        ("cortex-m4", "c", "mps2-an386"),
+        ("cortex-m7", "c", "mps2-an500"),
+        ("cortex-m33", "c", "mps2-an505"),  # by the rates of cortex-m4
     ],
 )
-def test_kernels_of_other_shapes_than_rates_come_from(core: str, board: str, emulator: None) -> None:
-    target = kernel_target(core, "c")
+def test_kernels_of_other_shapes_than_rates_come_from(core: str, backend: str, board: str, emulator: None) -> None:
+    target = kernel_target(core, backend)
     found: list[tuple[str, float, Any]] = []
     for name, mod in layers(CHECKED):
         made = prepare(mod, target)
@@ -164,9 +191,9 @@ def test_kernels_of_other_shapes_than_rates_come_from(core: str, board: str, emu
         found.append(
             (f"{name}: {family.keys[0]}", rate * task_instructions(candidate.task, target.core), candidate.task)
         )
-    counts = counter_of(target.core, find_board(Path(), board), "c")([t for *_, t in found])
+    counts = counter_of(target.core, find_board(Path(), board), backend)([t for *_, t in found])
     far = {name: (round(e), c.instructions) for (name, e, _), c in zip(found, counts, strict=True)
-           if abs(e / c.instructions - 1) > WITHIN[core]}  # fmt: skip
+           if abs(e / c.instructions - 1) > WITHIN}  # fmt: skip
     assert not far
 
 
@@ -191,4 +218,4 @@ def test_whole_firmware(core: str, case: str, emulator: None, tmp_path: Path) ->
     made = api.compile(FIRMWARE[case].mod(), target=core, output=tmp_path / "p", **FIRMWARE[case].options)
     instructions = api.run(tmp_path / "p", board=made.board).instructions
     assert instructions is not None
-    assert made.estimated_instructions == pytest.approx(instructions, rel=WITHIN[core])
+    assert made.estimated_instructions == pytest.approx(instructions, rel=WITHIN)

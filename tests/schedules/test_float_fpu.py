@@ -74,19 +74,30 @@ def test_every_variant_computes_the_generic_kernel(name: str, tmp_path: Path) ->
 
 @pytest.mark.emulator
 @pytest.mark.usefixtures("emulator", "quick_host")
-@pytest.mark.parametrize("name", ["3x3", "1x1", "depthwise", "dense"])
-def test_instructions_and_bits_on_cortex_m4(name: str, tmp_path: Path) -> None:
-    api.compile(network(name), target="cortex-m4", output=tmp_path / "p")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("core", "name", "most"),
+    [
+        *(("cortex-m4", name, LAYERS[name][1]) for name in ("3x3", "1x1", "depthwise", "dense")),
+        ("cortex-m55", "3x3", 0.9),
+        ("cortex-m55", "3x3 stride", 2.0),  # 13 channels are no multiple of four
+        ("cortex-m55", "1x1", 0.9),
+        ("cortex-m55", "dilated", 1.1),
+        ("cortex-m55", "depthwise", 1.2),
+        ("cortex-m55", "multiplier", 4.0),
+    ],
+)
+def test_instructions_and_bits(core: str, name: str, most: float, tmp_path: Path) -> None:
+    api.compile(network(name), target=core, output=tmp_path / "p")  # type: ignore[arg-type]
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
     boards = [
         api.run(tmp_path / "p", board=board, inputs={"input0": x}, outputs=tmp_path / f"{board or 'own'}.npz")
         for board in (None, "host")
     ]
     have, want = (load_arrays(tmp_path / f"{b}.npz") for b in ("own", "host"))
-    for key in want:
-        np.testing.assert_array_equal(have[key], want[key])
+    for key in want:  # LLVM joins products and sums, which are rounded once then
+        np.testing.assert_allclose(have[key], want[key], rtol=0.0, atol=4e-6 if core == "cortex-m55" else 0.0)
     instructions = boards[0].instructions
-    assert instructions is not None and instructions / boards[0].planned_macs <= LAYERS[name][1]
+    assert instructions is not None and instructions / boards[0].planned_macs <= most
 
 
 @pytest.mark.emulator

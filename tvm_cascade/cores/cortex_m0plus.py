@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from tvm_cascade.cores.cortex_m3 import CORE as CORTEX_M3
 from tvm_cascade.cores.cortex_m3 import STEPS
 
+# Armv6-M has eight low registers, no multiply-accumulate and no long product (libgcc's), no saturation and no loads of signed
+# bytes at a constant offset; branches compare what they have to load first.
+OPERATIONS = MappingProxyType(
+    {"load8": 2.0, "mla": 3.0, "smmlar": 45.0, "smlalh": 45.0, "ssat8": 5.0, "usat8": 5.0, "mul64": 35.0, "branch": 4.0}
+)
 CORE = replace(
     CORTEX_M3,
     name="cortex-m0plus",
@@ -23,5 +29,16 @@ CORE = replace(
     gcc_flags=("-mcpu=cortex-m0plus", "-mthumb", "-mfloat-abi=soft"),
     default_board="microbit",
     runs_on=("cortex-m0", "cortex-m0plus", *CORTEX_M3.runs_on),
+    registers=2,
+    operations={
+        "load8": 2.0,
+        "mla": 3.0,
+        "smmlar": 45.0,
+        "smlalh": 45.0,
+        "ssat8": 5.0,
+        "usat8": 5.0,
+        "mul64": 35.0,
+        "branch": 4.0,
+    },
     steps=replace(STEPS, cycle=1.34),
 )

@@ -47,6 +47,13 @@ LAYERS: Mapping[str, Build] = MappingProxyType(
         "softmax": lambda n, x: n.softmax(n.reshape(x, (1, x.shape[1] * x.shape[2] * 4, x.shape[3] // 4))),
     }
 )
+FIRST: Mapping[str, tuple[int, Build]] = MappingProxyType(  # layers of few channels, with their number
+    {
+        "conv of 3 channels": (3, lambda n, x: n.conv(x, 20, 3, 2, activation="relu")),
+        "conv of 1 channel": (1, lambda n, x: n.conv(x, 24, (5, 4), activation="relu")),
+        "conv of 12 channels": (12, lambda n, x: n.conv(x, 16, 3, activation="relu")),
+    }
+)
 _FLOAT_LAYERS = {name: LAYERS[name] for name in LAYERS if name not in ("depthwise 5x5, stride 2",)}
 
 
@@ -57,6 +64,9 @@ def layers(turn: int) -> Iterator[tuple[str, IRModule]]:
         for name, build in listed.items():
             net = Net(dtype, seed=turn)
             yield f"{name} {dtype}", net.finish(build(net, net.input(SHAPES[turn])))
+        for name, (channels, build) in FIRST.items():
+            net = Net(dtype, seed=turn)
+            yield f"{name} {dtype}", net.finish(build(net, net.input((*SHAPES[turn][:3], channels))))
     yield "lstm", of_writer(lambda w: lstm(w, steps=4 + turn, depth=8 - turn, units=24 + 12 * turn))
     for name, write in _OTHERS.items():
         yield name, of_writer(lambda w, write=write: write(w, turn))

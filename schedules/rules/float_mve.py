@@ -1,0 +1,155 @@
+"""Row kernels of float32 layers for the M-profile vector extension (Cortex-M55 and M85), through LLVM.
+
+Lanes are four output channels. Convolutions add one input value times the weights of four channels to each pixel's sums;
+depthwise ones four inputs times the weights of their channels. Sums are added up in the order of `schedules.rules.float_fpu`,
+and LLVM joins products and sums in both, so that they are rounded once: results are the same, bit for bit, but for
+subnormal numbers, which vector instructions take for zero (those that LLVM makes of other kernels do too).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.rules import geometry
+from tvm_cascade.schedules.rules.conv_row import Blocking, DepthwiseRow
+from tvm_cascade.schedules.rules.emit import KernelBuilder
+from tvm_cascade.schedules.rules.float_fpu import FLOAT, FloatLayer, biases_of, read_layer
+from tvm_cascade.schedules.rules.geometry import Columns, Run
+from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
+from tvm_cascade.schedules.rules.opaque_loops import OpaqueLoops
+from tvm_cascade.schedules.rules.parts import Source
+from tvm_cascade.schedules.rules.variants import Variant
+from tvm_cascade.schedules.tir import Value, i32, tirx
+
+FOUR = f"{FLOAT}x{LANES}"
+BLOCKING = Blocking(pixels=5, channels=LANES, unroll=4, step=4)
+OTHERS = tuple(Blocking(p, LANES, unroll=n, step=n) for p, n in ((4, 4), (4, 2), (3, 4), (2, 4), (2, 1)))
+DEPTHWISE_PIXELS = (3, 4)
+
+
+class _Conv(OpaqueLoops):
+    """Convolution by outer products: one input value times the weights of four output channels at a time."""
+
+    group = 1
+    by_form = True
+    conv: FloatLayer
+
+    def pack_table(self) -> np.ndarray:
+        """The counts of loops, then the biases, of which a kernel sees the bits."""
+        self.passes = self.pass_counts()
+        self.head = -(-len(self.passes) // LANES) * LANES
+        counts = np.array(self.passes + [0] * (self.head - len(self.passes)), np.int32)
+        return np.concatenate([counts, biases_of(self.conv).view(np.int32)])
+
+    def bias_at(self, y: Value) -> Value:
+        return 0
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        return _zeros(self.k, pixels * size)
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
+        passes, step = self.split(hi - lo)
+        with self.loop(passes) as i:
+            for u in range(step):
+                self._tap(acc, at + i * step + u, weights, i * step + u + lo, pixels, size)
+
+    def _tap(self, acc: Value, at: Value, weights: Value, tap: Value, pixels: int, size: int) -> None:
+        k, g = self.k, self.g
+        places = [self.place(weights, size, j, tap) for j in range(0, size, LANES)]
+        ws = [k.let(vector(self.w, place, LANES), "wv", FOUR) for place in places]
+        for p in range(pixels):
+            x = k.let(self.x[at + p * g.strides[1] * g.channels], "xv", FLOAT)
+            for j, w in enumerate(ws):
+                place = p * size + j * LANES
+                put(k, acc, place, vector(acc, place, LANES) + splat(x) * w, LANES)
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        k = self.k
+        for j in range(0, size, LANES):
+            bits = vector(self.table, channel + (self.head + j), LANES)
+            bias = k.let(tirx.reinterpret(FOUR, bits), "bias", FOUR) if self.conv.bias is not None else None
+            for p in range(pixels):
+                value = self.conv.finished(vector(acc, p * size + j, LANES), bias, LANES)
+                put(k, self.out, (x + p) * self.conv.outputs + channel + j, value, LANES)
+
+
+class _Depthwise(DepthwiseRow):
+    """Depthwise convolution of four channels at a time; their record is their biases and, tap by tap, their weights."""
+
+    by_form = True
+    conv: FloatLayer
+
+    def biases(self) -> np.ndarray:
+        return biases_of(self.conv)
+
+    def pack(self, biases: np.ndarray) -> np.ndarray:
+        taps = self.conv.weights.reshape(-1, self.conv.outputs)
+        self.words = (1 + taps.shape[0]) * LANES
+        rows = np.concatenate([biases[None], taps])
+        return rows.reshape(len(rows), -1, LANES).transpose(1, 0, 2).ravel()
+
+    def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
+        k, g = self.k, self.g
+        column = (x * g.strides[1] - g.padding[1]) * g.channels
+        with k.loop(g.channels // LANES, "cb") as cb:
+            acc = _zeros(k, len(run.taps) * LANES)
+            for r in range(g.kernel[0]):
+                with geometry.valid_row(k, g, r, self.r0, self.r1):
+                    weights = cb * self.words + (1 + r * g.kernel[1]) * LANES
+                    self._row(acc, rows[r] + column + cb * LANES, weights, run, source)
+            bias = None
+            if self.conv.bias is not None:
+                bias = k.let(vector(self.w, cb * self.words, LANES), "bias", FOUR)
+            for p in range(len(run.taps)):
+                value = self.conv.finished(vector(acc, p * LANES, LANES), bias, LANES)
+                put(k, self.out, (x + p) * g.channels + cb * LANES, value, LANES)
+
+    def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
+        k, g = self.k, self.g
+        for kx in range(g.kernel[1]):
+            w = k.let(vector(self.w, weights + kx * LANES, LANES), "wv", FOUR)
+            for p, (k0, k1) in enumerate(run.taps):
+                if k0 <= kx < k1:
+                    place = at + (p * g.strides[1] + kx * g.dilation[1]) * g.channels
+                    product = vector(source.x, place, LANES) * w
+                    put(k, acc, p * LANES, vector(acc, p * LANES, LANES) + product, LANES)
+
+
+def _zeros(k: KernelBuilder, count: int) -> Value:
+    acc = k.local(count, "acc", FLOAT)
+    for i in range(0, count, LANES):
+        put(k, acc, i32(i), splat(tirx.const(0.0, FLOAT)), LANES)
+    return acc
+
+
+def convolution(layer: FloatLayer, blocking: Blocking) -> RowKernel:
+    """K x K and 1 x 1 convolution of a multiple of four output channels."""
+    return _Conv(layer, blocking).build()
+
+
+def depthwise(layer: FloatLayer, pixels: int) -> RowKernel:
+    """Depthwise convolution of a multiple of four channels, in blocks of `pixels` pixels."""
+    return _Depthwise(layer, pixels).build()
+
+
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
+    """Variants of a float layer, the default first, the smallest code last; none for other operators and channel counts."""
+    layer = read_layer(spec) if target.vectors else None
+    if layer is None or layer.outputs % LANES or layer.multiplier > 1:
+        return []
+    if layer.depthwise:
+        usual = geometry.fewest_blocks(layer.window.out_width, DEPTHWISE_PIXELS)
+        widths = dict.fromkeys((usual, *DEPTHWISE_PIXELS[::-1], 2, 1))
+        return [
+            Variant(f"depthwise {p}", partial(depthwise, layer, p))
+            for p in widths
+            if p <= max(usual, layer.window.out_width)
+        ]
+    rows = max(layer.window.tile_rows, 1)
+    return [Variant(f"conv {b.name}", partial(convolution, layer, b), rows) for b in (BLOCKING, *OTHERS)]
