@@ -35,6 +35,8 @@ def main() -> None:
             ["step_model.py", "--models", str(models)],
             ["arena.py", "--minimalloc", str(models.parent / "cases" / "minimalloc")],
             ["arena.py", "--models", str(models)],
+            ["memories.py", "--data", str(models.parent)],
+            ["serenity_traffic.py", "--data", str(models.parent)],
             ["speed.py", "--models", str(models), "--cases", str(models.parent / "cases" / "minimalloc")],
             *commands,
         ]

@@ -193,7 +193,7 @@ class _DriverReader(_TrafficReader):
         load = pointer.args[0]
         column, dtype = self.views.get(hash(load.source), (None, ""))
         at = tir.int_value(load.indices[0]) if self.items and len(load.indices) == 1 else None
-        if at is None:
+        if at is None or column is None:
             return column
         k = bisect_right(self._begins, at * bytes_of(dtype)) - 1
         held = k >= 0 and at * bytes_of(dtype) < self.items[k].offset + self.items[k].size
