@@ -77,8 +77,8 @@ except InfeasibleError as error:
 # %%
 # Compile and run
 # ---------------
-# One array and one section a memory. ``prefetch`` also copies weights layer by layer into a double buffer, in the first memory
-# that has room: a board with a DMA controller defines ``port_copy_start`` and ``port_copy_wait`` for that.
+# One array and one section a memory. ``prefetch`` also copies weights layer by layer into a double buffer, in the memory where
+# they save most: a board with a DMA controller defines ``port_copy_start`` and ``port_copy_wait`` for that.
 if shutil.which("arm-none-eabi-gcc") is None:
     raise SystemExit("arm-none-eabi-gcc is not installed: nothing is compiled")
 made = tvm_cascade.compile(MODEL, target=str(path), prefetch="2KiB", output=out / "firmware")
@@ -94,5 +94,6 @@ if shutil.which("qemu-system-arm") is not None:
 # %%
 # Elsewhere
 # ---------
-# ``export --as zephyr`` and ``--as arduino`` place the same arrays in firmware of other build systems.
+# ``export --as zephyr`` and ``--as arduino`` place the same arrays in firmware of other build systems; the other kinds of
+# packages leave each to a macro that names its section.
 print(f"tvm-cascade export {out / 'firmware'} --as zephyr -o {out / 'module'}")

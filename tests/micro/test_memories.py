@@ -66,9 +66,8 @@ SECTIONS {{
 
 
 def exported(project: Path, place: Path, memories: Mapping[str, Region], target_flags: Sequence[str]) -> None:
-    """Packages place every array: Zephyr's linker script by the address, or in its RAM; Arduino's where the core says."""
-    with pytest.raises(UsageError, match="compile without --memory"):
-        api.export(project, kind="rust", output=place / "r")
+    """Packages place every array: Zephyr's linker script by the address, or in its RAM; Arduino's where the core says; others
+    in bss, or in the section that a macro names."""
     module, library = place / "z", place / "a"
     api.export(project, kind="zephyr", output=module)
     assert "zephyr_linker_sources(SECTIONS memories.ld)" in (module / "CMakeLists.txt").read_text()
@@ -100,6 +99,19 @@ def exported(project: Path, place: Path, memories: Mapping[str, Region], target_
     for memory in memories:
         assert f"| `{name}_ram_{memory}` |" in table and f"`{name}_RAM_{memory}_SECTION`".upper() in table
         assert {"psram": ".externalram"}.get(memory, f".bss.{name}_ram_{memory}") in held
+    compiled = bool(read_image(project).networks[0].objects)
+    for kind in ("cmsis-pack", "stm32cube", *(() if compiled else ("esp-idf", "platformio", "rust"))):
+        package = place / kind
+        api.export(project, kind=kind, output=package)
+        (source,) = package.rglob(f"{name}.c")
+        (header,) = package.rglob(f"{name}.h")
+        *others, last = memories
+        macro = f"{name}_ram_{last}_section".upper()
+        named = f'-D{macro}=".{last}"'
+        subprocess.run([*gcc, f"-I{header.parent}", named, "-c", str(source), "-o", str(place / "k.o")], check=True)
+        held = {s.name for s in read_sections(place / "k.o")}
+        assert f".{last}" in held and all(f".bss.{name}_ram_{memory}" in held for memory in others)
+        assert all(f"| `{name}_ram_{memory}` |" in (package / "README.md").read_text() for memory in memories)
 
 
 def test_what_the_board_lacks_is_refused(tmp_path: Path) -> None:

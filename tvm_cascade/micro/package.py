@@ -6,9 +6,10 @@ paths `NAME` stands for the package and in whose texts `@key@` for a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from tvm_cascade.cores import Core
 from tvm_cascade.cores.families import Family
@@ -94,7 +95,8 @@ class PackageKind:
 
     templates: str  # folder in `templates/`
     title: str  # in a sentence: "a Zephyr module"
-    memories = False  # whether it places the arrays of a network that lies in several memories
+    sections: ClassVar[Mapping[str, tuple[tuple[str, str], ...]]] = {}  # by name of a memory: conditions of the C
+    # preprocessor, and the section that its linker scripts have for the memory where one holds
     compiled: tuple[Family, ...] = ()  # cores whose compiled kernels (`--emit obj`) it can hold
 
     def refuse(self, package: Package, out: Path) -> None:
@@ -105,11 +107,6 @@ class PackageKind:
             raise UsageError(
                 f"{self.title} holds {held}, and the kernels of {package.name} are compiled for "
                 f"{package.target.name}: compile with --emit c"
-            )
-        if package.memories and not self.memories:
-            raise UsageError(
-                f"{package.name} lies in memories of its board, and {self.title} has one arena: compile without --memory "
-                "(for a microcontroller: --target with its core)"
             )
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
@@ -130,11 +127,27 @@ def weights_macro(network: Network) -> str:
     return f"{network.name}_WEIGHTS_SECTION".upper()
 
 
+def section_text(package: Package, known: Mapping[str, tuple[tuple[str, str], ...]]) -> str:
+    """C that says which section every memory's array lies in: a `known` one of the board, or else bss, in the build's RAM."""
+    lines: list[str] = []
+    macros = [(n, m, section_macro(n, m)) for n, m in package.memories if m.bytes]
+    macros += [(n, m, weights_macro(n)) for n, m in package.memories if m.weights]
+    for network, memory, macro in macros:
+        lines.append(f"#ifndef {macro}")
+        own = known.get(memory.name, ())
+        for k, (condition, section) in enumerate(own):
+            lines += [f"#{'elif' if k else 'if'} {condition}", f'#define {macro} "{section}"']
+        other = f'#define {macro} ".bss.{network.name}_{memory.label}"'
+        lines += ["#else", other, "#endif"] if own else [other]
+        lines.append("#endif")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def memory_table(package: Package) -> str:
     """Lines of a README that say where the arrays belong; empty where there is one arena."""
     if not package.memories:
         return ""
-    rows = ["| array | bytes | memory | section: a macro of yours |", "| --- | --- | --- | --- |"]
+    rows = ["| array | bytes | memory | macro that names its section |", "| --- | --- | --- | --- |"]
     for network, memory in package.memories:
         at = "" if memory.address is None else f" at 0x{memory.address:08x}"
         if memory.bytes:
@@ -142,7 +155,11 @@ def memory_table(package: Package) -> str:
             rows.append(f"| {array} | {memory.bytes} | {memory.name}{at} | `{section_macro(network, memory)}` |")
         if memory.weights:
             rows.append(f"| copies of weights | {memory.weights} | {memory.name}{at} | `{weights_macro(network)}` |")
-    return "\nIts arrays belong in several memories:\n\n" + "\n".join(rows) + "\n"
+    about = "Its arrays belong in several memories. Each lies in the build's RAM (bss) unless what is described here, or your"
+    about += (
+        "\ncompiler options, name the section of a memory: `-DMACRO='\".section\"'`, as your linker script calls it."
+    )
+    return f"\n{about}\n\n" + "\n".join(rows) + "\n"
 
 
 def write_sources(package: Package, sources: Path, headers: Path, before: str = "") -> None:

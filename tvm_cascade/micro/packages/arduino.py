@@ -11,8 +11,7 @@ from tvm_cascade.micro.package import (
     Package,
     PackageKind,
     kernel_guard,
-    section_macro,
-    weights_macro,
+    section_text,
     write_archive,
     write_sources,
 )
@@ -29,7 +28,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 class _Arduino(PackageKind):
     templates = "arduino"
     title = "an Arduino library"
-    memories = True
+    sections = _SECTIONS
     compiled = (ARM,)
 
     def refuse(self, package: Package, out: Path) -> None:
@@ -48,7 +47,7 @@ class _Arduino(PackageKind):
             for core in target.runs_on:
                 write_archive(package, folder / "src" / core / f"lib{name}_kernels.a")
             precompiled, guard = f"precompiled=true\nldflags=-l{name}_kernels\n", kernel_guard(target)
-        write_sources(package, folder / "src", folder / "src", guard + _sections(package))
+        write_sources(package, folder / "src", folder / "src", guard + section_text(package, self.sections))
         return {
             "library": f"network_{name}" if name.startswith("arduino") else name,  # Arduino reserves this prefix
             "headers": ",".join(f"{network.name}.h" for network in package.networks),
@@ -60,22 +59,6 @@ class _Arduino(PackageKind):
             "precompiled": precompiled,
             "boards": _boards(package),
         }
-
-
-def _sections(package: Package) -> str:
-    """C that says which section every memory's array lies in: one that the board's core has for it, or else its RAM."""
-    lines: list[str] = []
-    macros = [(n, m, section_macro(n, m)) for n, m in package.memories if m.bytes]
-    macros += [(n, m, weights_macro(n)) for n, m in package.memories if m.weights]
-    for network, memory, macro in macros:
-        lines.append(f"#ifndef {macro}")
-        known = _SECTIONS.get(memory.name, ())
-        for k, (condition, section) in enumerate(known):
-            lines += [f"#{'elif' if k else 'if'} {condition}", f'#define {macro} "{section}"']
-        other = f'#define {macro} ".bss.{network.name}_{memory.label}"'
-        lines += ["#else", other, "#endif"] if known else [other]
-        lines.append("#endif")
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _boards(package: Package) -> str:

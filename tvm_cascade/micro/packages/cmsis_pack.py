@@ -9,7 +9,15 @@ import zipfile
 from pathlib import Path
 
 from tvm_cascade.cores.families import ARM
-from tvm_cascade.micro.package import VERSION, Package, PackageKind, kernel_guard, write_archive, write_sources
+from tvm_cascade.micro.package import (
+    VERSION,
+    Package,
+    PackageKind,
+    kernel_guard,
+    section_text,
+    write_archive,
+    write_sources,
+)
 
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # of all files in the archive: equal folders make equal archives
 
@@ -27,7 +35,7 @@ class _CmsisPack(PackageKind):
             files += [("library", f"lib/lib{package.name}_kernels.a")]
             write_archive(package, folder / files[-1][1])
             guard, condition, conditions = kernel_guard(package.target), ' condition="Kernels"', _conditions(package)
-        write_sources(package, folder / "src", folder / "include", guard)
+        write_sources(package, folder / "src", folder / "include", guard + section_text(package, self.sections))
         return {
             "conditions": conditions,
             "condition": condition,

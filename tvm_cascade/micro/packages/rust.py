@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 
 from tvm_cascade.micro.network import Network
-from tvm_cascade.micro.package import Package, PackageKind, write_sources
+from tvm_cascade.micro.package import Package, PackageKind, section_text, write_sources
 from tvm_cascade.tensor_spec import TensorSpec
 
 _TYPES = {"bool": "u8", "float32": "f32", "float64": "f64"}
@@ -43,7 +43,7 @@ class _Rust(PackageKind):
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
         place = folder / f"{package.name}_network_sys" / "c"
-        write_sources(package, place, place)
+        write_sources(package, place, place, section_text(package, self.sections))
         headers = dict(package.headers())
         hooked = {n.name: _HOOK.search(headers[f"{n.name}.h"]) is not None for n in package.networks}
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tvm_cascade.cores.families import ARM
-from tvm_cascade.micro.package import Package, PackageKind, kernel_guard, write_archive, write_sources
+from tvm_cascade.micro.package import Package, PackageKind, kernel_guard, section_text, write_archive, write_sources
 
 
 class _Stm32Cube(PackageKind):
@@ -28,7 +28,7 @@ class _Stm32Cube(PackageKind):
                 f"3. Its kernels are compiled. *MCU GCC Linker*, *Libraries*: add `{name}_kernels` as library and\n"
                 f"   `../Middlewares/Third_Party/{name}/Lib` as search path.\n"
             )
-        write_sources(package, place / "Src", place / "Inc", guard)
+        write_sources(package, place / "Src", place / "Inc", guard + section_text(package, self.sections))
         return {
             "sources": "\n".join(f"    Src/{source}" for source, _ in package.sources()),
             "link": link,

@@ -15,7 +15,6 @@ from tvm_cascade.micro.package import Package, PackageKind, write_archive, write
 class _Zephyr(PackageKind):
     templates = "zephyr"
     title = "a Zephyr module"
-    memories = True
     compiled = (ARM, RISCV, HOST)
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
