@@ -313,7 +313,8 @@ def quantize(
         As in `plan`.
     calibration : str
         How the range of an activation follows from its values: "minmax" takes all of them, "percentile" leaves out the
-        most extreme, "entropy" leaves out what costs the distribution least.
+        most extreme, "entropy" leaves out what costs the distribution least; of `.pt2` files "minmax" or "histogram", which
+        leaves out what makes the squared error least.
     percentile : float
         With "percentile": per cent of the values that a range holds.
     float_first, float_last : int

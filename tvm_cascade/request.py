@@ -241,7 +241,7 @@ class QuantizeRequest(Asked):
     """How a float network is quantized."""
 
     output: Annotated[Path, checks.path]
-    calibration: Annotated[str, checks.choice("minmax", "entropy", "percentile")] = "minmax"  # of ranges of activations
+    calibration: Annotated[str, checks.choice("minmax", "entropy", "percentile", "histogram")] = "minmax"  # of ranges
     percentile: Annotated[float, checks.percent] = 99.999  # of the values of an activation that its range holds
     float_first: Annotated[int, checks.whole(0)] = 0  # of the layers with weights, from the first on: stay float
     float_last: Annotated[int, checks.whole(0)] = 0  # the same from the last on

@@ -152,6 +152,8 @@ def test_what_is_refused_leaves_the_old_file(network: Path, data: Path, tmp_path
     with pytest.raises(UsageError, match="quantized already; give the float model"):
         tvm_cascade.quantize(old, data=data, output=tmp_path / "again.onnx")
     assert not (tmp_path / "again.onnx").exists()
+    with pytest.raises(UsageError, match=r"--calibration histogram is of \.pt2 files only"):
+        tvm_cascade.quantize(network, data=data, output=old, calibration="histogram")
     with pytest.raises(UsageError, match=r"N samples of this input are \[N, 3, 8, 8\]"):
         tvm_cascade.quantize(network, data={"x": np.zeros((2, 8, 8, 3))}, output=old)
     with pytest.raises(UsageError, match="is the model itself"):

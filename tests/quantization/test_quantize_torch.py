@@ -45,6 +45,27 @@ def test_a_program_that_runs_and_is_planned(network: Path, tmp_path: Path) -> No
     assert not (tmp_path / "r.pt2").exists()
 
 
+def test_ranges_by_a_histogram_leave_tails_out(network: Path, tmp_path: Path) -> None:
+    (name,) = (s.name for s in interface(network))
+    data = {name: np.random.default_rng(0).standard_t(3, (60, 3, 8, 8)).astype("float32")}
+    found = {}
+    for ranges in ("minmax", "histogram"):
+        out = tmp_path / f"{ranges}.pt2"
+        result = tvm_cascade.quantize(network, data=data, output=out, calibration=ranges)
+        assert result.calibration == ranges and result.quantized_layers == 3
+        found[ranges] = np.array(scales(out))
+    assert len(found["minmax"]) == 5 and np.all(found["histogram"] <= found["minmax"])
+    assert np.min(found["histogram"] / found["minmax"]) < 0.95
+    with pytest.raises(UsageError, match=r"entropy or percentile.* of \.onnx files only"):
+        tvm_cascade.quantize(network, data=data, output=tmp_path / "e.pt2", calibration="entropy")
+
+
+def scales(path: Path) -> list[float]:
+    """Scales of the activations of a program."""
+    nodes = [(str(node.target), node.args) for node in torch.export.load(path).graph.nodes]
+    return [args[1] for kind, args in nodes if "quantize_per_tensor" in kind and "dequantize" not in kind]
+
+
 def interface(path: Path):
     from tvm_cascade.frontend import io_spec
 

@@ -76,7 +76,7 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
 @option(QuantizeRequest, "output", "The file to write, .onnx or .pt2 as MODEL.", "--output", "-o", required=True,
         callback=require_new_file)  # fmt: skip
 @option(QuantizeRequest, "calibration", "Ranges of activations: of all values, of those that cost the distribution least, "
-        "or of --percentile.")  # fmt: skip
+        "of --percentile; for .pt2 files of all values, or those of least squared error by a histogram.")  # fmt: skip
 @option(QuantizeRequest, "percentile", "Per cent of the values that a range holds, with --calibration percentile.",
         metavar="P")  # fmt: skip
 @option(QuantizeRequest, "float_first", "Layers with weights that stay float, from the first on.")
@@ -98,8 +98,8 @@ def quantize(model: Path, as_json: bool, **options: Any) -> None:
              that the float network takes. Labels are not read.
     D/       a folder of images or .wav files, as of `validate`.
 
-    Where accuracy suffers: more samples, --calibration entropy or percentile (outliers), --float-first 1,
-    --float-last 1 (the layers that often need more than 8 bits).
+    Where accuracy suffers: more samples, --calibration entropy or percentile (outliers; .pt2: histogram),
+    --float-first 1, --float-last 1 (the layers that often need more than 8 bits).
 
     \b
     tvm-cascade validate net.onnx --data test.npz               # before

@@ -43,6 +43,8 @@ def quantize_onnx(
     source = read_onnx(model)
     if any(node.op_type in _DIRECT or node.op_type.startswith("QLinear") for node in source.graph.node):
         raise UsageError(f"{model} is quantized already; give the float model that it was made from")
+    if asked.calibration == "histogram":
+        raise UsageError("--calibration histogram is of .pt2 files only; of .onnx files entropy or percentile")
     with tempfile.TemporaryDirectory(prefix="tvm-cascade-") as folder:
         ready = Path(folder) / "ready.onnx"
         try:

@@ -1,7 +1,8 @@
 """Quantization of `.pt2` files by torchao's PT2E: prepared, calibrated, converted, exported again.
 
 The quantizer is the one for XNNPACK that torchao ships: int8 activations with a zero point, int8 weights by channel without.
-Ranges are those of all values, as of `--calibration minmax` for `.onnx`; torchao has neither of the others.
+Ranges of activations are those of all values (`--calibration minmax`), or those of least squared error by a histogram of the
+values (`histogram`); torchao has none by entropy or percentile.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tvm_cascade.search_monitor import monitor
 from tvm_cascade.tensor_spec import TensorSpec
 
 _LAYERS = ("conv1d", "conv2d", "conv_transpose2d", "linear", "matmul", "mm", "addmm")
+_OBSERVERS = {"minmax": "MinMaxObserver", "histogram": "HistogramObserver"}  # by `--calibration`
 _PACKAGE = "torchao.quantization.pt2e"
 
 
@@ -36,14 +38,14 @@ def quantize_torch(
 
     Raises `UsageError` for options that torchao does not serve, `LoadError` where it refuses the model.
     """
-    if asked.calibration != "minmax" or asked.float_first or asked.float_last:
-        raise UsageError("--calibration other than minmax, --float-first and --float-last are of .onnx files only")
+    if asked.calibration not in _OBSERVERS or asked.float_first or asked.float_last:
+        raise UsageError("--calibration entropy or percentile, --float-first and --float-last are of .onnx files only")
     torch, source = torch_package(), exported_program(model)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             steps = import_module(f"{_PACKAGE}.quantize_pt2e")
-            prepared = steps.prepare_pt2e(source.module(), _quantizer())
+            prepared = steps.prepare_pt2e(source.module(), _quantizer(_OBSERVERS[asked.calibration]))
             for k in range(samples.count):
                 monitor().report("calibration", k, samples.count, unit="")
                 (feed,) = samples.batch(k, k + 1)
@@ -58,12 +60,13 @@ def quantize_torch(
     return _described(done)
 
 
-def _quantizer() -> Any:
+def _quantizer(observer: str) -> Any:
     shipped = import_module("torchao.testing.pt2e._xnnpack_quantizer")
     observers = import_module(f"{_PACKAGE}.observer")
     config = shipped.get_symmetric_quantization_config(is_per_channel=True)
-    whole = replace(config.input_activation, observer_or_fake_quant_ctr=observers.MinMaxObserver.with_args(eps=2**-12))
-    return shipped.XNNPACKQuantizer().set_global(replace(config, input_activation=whole, output_activation=whole))
+    ranges = getattr(observers, observer).with_args(eps=2**-12)
+    observed = replace(config.input_activation, observer_or_fake_quant_ctr=ranges)
+    return shipped.XNNPACKQuantizer().set_global(replace(config, input_activation=observed, output_activation=observed))
 
 
 def _described(exported: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class QuantizeResult:
     model: str  # path of the float model
     output: str  # path of the quantized one
     samples: int  # number of samples that it was calibrated on
-    calibration: str  # how ranges of activations were found: minmax, entropy or percentile
+    calibration: str  # how ranges of activations were found: minmax, entropy, percentile or histogram
     layers: int  # layers with weights: convolutions, matrix products
     quantized_layers: int  # those of them that read int8 activations and int8 weights
     per_channel_layers: int  # those of the quantized ones whose weights have a scale for every channel

@@ -37,7 +37,7 @@ class Quantization(TypedDict):
     model: Annotated[str, "Path of the float model"]
     output: Annotated[str, "Path of the quantized one"]
     samples: Annotated[Count, "Number of samples that it was calibrated on"]
-    calibration: Annotated[str, "How ranges of activations were found: minmax, entropy or percentile"]
+    calibration: Annotated[str, "How ranges of activations were found: minmax, entropy, percentile or histogram"]
     layers: Annotated[Count, "Layers with weights: convolutions, matrix products"]
     quantized_layers: Annotated[Count, "Those of them that read int8 activations and int8 weights"]
     per_channel_layers: Annotated[Count, "Quantized layers whose weights have a scale for every channel"]
