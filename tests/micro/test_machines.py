@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from click.testing import CliRunner
 
 from tvm_cascade import api
 from tvm_cascade.cli.group import tvm_cascade as main
-from tvm_cascade.cores import CORES
+from tvm_cascade.cores import CORES, get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.machine import Ram
 from tvm_cascade.micro.board import list_boards, load_board
@@ -21,6 +23,7 @@ from tvm_cascade.micro.machines import machine_of, on_board, target_names, with_
 from tvm_cascade.request import EmitRequest, PlanRequest, Request, TimeRequest
 from tvm_cascade.testing.builder import Net
 
+SHAPES = files("tvm_cascade.testing") / "data" / "shapes.tflite"
 MACHINES = [name for name in list_boards() if load_board(name).clock]
 
 
@@ -32,7 +35,8 @@ def resolved(request: Request) -> Request:
 def test_a_machine_is_its_core_with_memories_and_clock(name: str) -> None:
     board = load_board(name)
     made = resolved(Request(name.upper()))
-    assert made.target == board.core and made.time.clock == board.clock and made.emit.board == name
+    assert made.target in (board.core, "riscv32") and board.core in get_core(made.target).runs_on
+    assert made.time.clock == board.clock and made.emit.board == name
     assert [ram.name for ram in made.plan.memory] == (list(board.memories) if len(board.memories) > 1 else [])
     for ram in made.plan.memory:
         own = board.memories[ram.name]
@@ -130,3 +134,17 @@ def test_an_unknown_target_names_machines_that_may_be_meant() -> None:
     for target, words in said.items():
         with pytest.raises(UsageError, match=f"unknown target '{target}'; .*{re.escape(words)}"):
             machine_of(target)
+
+
+def test_a_riscv_microcontroller_without_atomics_gets_none(tmp_path: Path, emulator: None) -> None:
+    """rv32imac is what the compiler is told; the ESP32-C3 executes rv32imc."""
+    made = api.compile(str(SHAPES), target="esp32c3", output=tmp_path / "p")
+    listed = subprocess.run(
+        ["riscv64-unknown-elf-objdump", "-d", str(tmp_path / "p" / str(made.elf))],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "mul" in listed and not re.search(r"\t(amo\w+|lr|sc)\.w", listed)
+    assert made.clock == 160_000_000 and made.milliseconds
+    api.export(tmp_path / "p", kind="esp-idf", output=tmp_path / "component")

@@ -17,7 +17,7 @@ CORE = Core(
     # of specification 2.2: it includes the counters, which a measuring image reads
     gcc_flags=("--specs=picolibc.specs", "-march=rv32imac", "-misa-spec=2.2", "-mabi=ilp32", "-mcmodel=medany"),
     default_board="riscv32-virt",
-    runs_on=("rv32imac", "rv32gc"),
+    runs_on=("rv32imac", "rv32gc", "rv32imc"),  # nothing that is emitted is atomic, so imc executes it too
     llvm_options=MappingProxyType({"mabi": "ilp32", "mattr": ["+m", "+a", "+c"]}),
     rules=("riscv", *COMMON),
     steps=STEPS,

@@ -21,7 +21,8 @@ memories                     {NAME: {origin, bytes}}, optional: RAMs that `--mem
                              for direct access reach it
 clock                        Hz, optional: the highest that the core may have
 current                      {amperes, volts}, optional: what it draws at that clock while it computes
-sources                      {KEY: text}, optional: the document that the figures under a key come from
+sources                      {KEY: text}, optional: the document that the figures under a key come from; under "compared", what
+                             was compared with which
 stack_reserve                bytes of RAM kept free for the stack, at least 128
 qemu                         {machine}, or null for a board that no emulator knows
 counter                      null, or how executed instructions are read in the emulator:
