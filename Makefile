@@ -37,12 +37,12 @@ test-browser: $(STAMP) browser
 
 # exports, by the tools of the systems that they are for: PlatformIO and ESP-IDF's from PyPI, cargo from Debian
 packages: $(STAMP)
-	$(BIN)/pip install -q --disable-pip-version-check platformio idf-component-manager
+	$(BIN)/pip install -q --disable-pip-version-check platformio scons idf-component-manager
 	@command -v cargo >/dev/null || sh tools/debian.sh cargo
 	@command -v cargo >/dev/null
 
 test-packages: packages tools
-	$(BIN)/python -m pytest tests/micro/test_packages.py
+	$(BIN)/python -m pytest tests/micro/test_packages.py tests/micro/test_platformio_run.py
 
 # TensorFlow, whose converter writes Keras networks for `make bench`, in an environment of its own; none where it cannot be had
 KERAS := $(VENV)-tensorflow/bin/python
