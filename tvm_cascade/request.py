@@ -137,6 +137,34 @@ class KernelRequest(Asked):
     trials: Annotated[int, checks.whole(0)] = 32  # candidates that MetaSchedule measures for a kernel without records
 
 
+_hertz = checks.number(float, 0.0, 1e6, "Hz", above=True)
+_share = checks.number(float, 0.0, 1.0, "a part of 1")
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndRequest(Asked):
+    """An audio front end in integers; the defaults are those of TensorFlow Lite Micro's micro_speech."""
+
+    name: Annotated[str, checks.text] = "audio"  # a C identifier, the prefix of every symbol
+    sample_rate: Annotated[int, checks.whole(1000, 96000)] = 16000  # of the sound, in Hz
+    window_ms: Annotated[int, checks.whole(1, 200)] = 30  # that a row of features looks at
+    step_ms: Annotated[int, checks.whole(1, 200)] = 20  # from one row to the next
+    channels: Annotated[int, checks.whole(1, 256)] = 40  # features of a row
+    low_hz: Annotated[float, _hertz] = 125.0  # where the first filter begins
+    high_hz: Annotated[float, _hertz] = 7500.0  # where the last one ends
+    smoothing_bits: Annotated[int, checks.whole(0, 14)] = 10  # more bits of the noise estimate
+    even_smoothing: Annotated[float, _share] = 0.025  # what a row adds to the noise estimate of even channels
+    odd_smoothing: Annotated[float, _share] = 0.06  # and of odd ones
+    least_signal: Annotated[float, _share] = 0.05  # of a channel that is left when its noise is taken off
+    gain: Annotated[bool, checks.flag] = True  # divide channels by a power of their noise (PCAN)
+    gain_strength: Annotated[float, _share] = 0.95  # that power
+    gain_offset: Annotated[float, checks.number(float, 1.0, 1e6)] = 80.0  # added to the noise
+    gain_bits: Annotated[int, checks.whole(16, 30)] = 21  # fraction bits of the gain
+    log: Annotated[bool, checks.flag] = True  # logarithms
+    log_shift: Annotated[int, checks.whole(0, 8)] = 6  # their fraction bits
+    span: Annotated[int, checks.whole(1, 65535)] = 666  # features from 0 to here become -128 to 127
+
+
 @dataclass(frozen=True, slots=True)
 class EmitRequest(Asked):
     """Options of the project that is written for a plan."""

@@ -27,6 +27,7 @@ CALLS = {  # of every command with --json, its arguments: {project} and {second}
     "doctor": ["", "--model {model}"],
     "export": ["{project} --as zephyr -o {new}"],
     "flash": ["{project}"],
+    "front-end": ["-o {new}", "--channels 20 --no-gain -o {new}"],
     "optimize": ["{model} --target cuda --budget 5", "{floats} --target llvm --budget 5 --emit {new}"],
     "order": ["{model}", "{model} --on-chip 16KiB --rewrite", "{graph}"],
     "plan": [

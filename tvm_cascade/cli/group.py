@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from tvm_cascade.cli import boards, datasets, machines, networks, projects, schemas, searches
+from tvm_cascade.cli import boards, datasets, machines, networks, projects, schemas, searches, sound
 from tvm_cascade.cli.guard import JsonGroup
 
 
@@ -38,6 +38,7 @@ for _command in (
     searches.order,
     searches.stages,
     searches.optimize,
+    sound.front_end,
     boards.flash,
     boards.monitor,
     projects.compare,

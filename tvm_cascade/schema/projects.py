@@ -50,6 +50,18 @@ class Export(TypedDict):
     files: Annotated[list[str], "Its files, relative to the folder"]
 
 
+class FrontEnd(TypedDict):
+    """An audio front end that was written."""
+
+    name: Annotated[str, "What its symbols begin with"]
+    output: Annotated[str, "Its folder"]
+    files: Annotated[list[str], "Its files, relative to the folder"]
+    ram_bytes: Annotated[Bytes, "State and scratch, without the stack"]
+    table_bytes: Annotated[Bytes, "Tables in flash"]
+    step_samples: Annotated[Count, "Samples of a push"]
+    first_row: Annotated[Count, "Pushes until there is a row"]
+
+
 class Bundle(TypedDict):
     """An image of several networks."""
 

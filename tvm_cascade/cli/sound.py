@@ -1,0 +1,61 @@
+"""The command that writes an audio front end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tvm_cascade.cli.guard import guarded, show
+from tvm_cascade.cli.json_option import prints
+from tvm_cascade.cli.options import NEW_FOLDER, option
+from tvm_cascade.request import FrontEndRequest
+from tvm_cascade.schema.projects import FrontEnd
+
+_OPTIONS = {
+    "name": "Of the C files, and what their symbols begin with.",
+    "sample_rate": "Samples of the sound in a second.",
+    "window_ms": "Sound that a row of features looks at.",
+    "step_ms": "From one row to the next.",
+    "channels": "Features of a row.",
+    "low_hz": "Where the first filter begins.",
+    "high_hz": "Where the last filter ends.",
+    "smoothing_bits": "More bits of the noise estimate.",
+    "even_smoothing": "What a row adds to the noise estimate of even channels.",
+    "odd_smoothing": "And of odd ones.",
+    "least_signal": "Of a channel that is left when its noise is taken off.",
+    "gain_strength": "The power of the noise that channels are divided by.",
+    "gain_offset": "What is added to the noise before.",
+    "gain_bits": "Fraction bits of the gain.",
+    "log_shift": "Fraction bits of the logarithms.",
+    "span": "Features from 0 to here are spread over int8.",
+}
+
+
+def _options(command: Any) -> Any:
+    for name, text in reversed(_OPTIONS.items()):
+        command = option(FrontEndRequest, name, text)(command)
+    command = option(FrontEndRequest, "log", "Logarithms of the channels, or not.", "--log/--no-log")(command)
+    return option(FrontEndRequest, "gain", "Divide channels by their noise (PCAN), or not.", "--gain/--no-gain")(
+        command
+    )
+
+
+@click.command("front-end")
+@_options
+@NEW_FOLDER
+@prints(FrontEnd)
+@guarded
+def front_end(output: Path, as_json: bool, **options: Any) -> None:
+    """Write an audio front end as C: int16 sound in, rows of log-mel features out, all in integers.
+
+    The arithmetic is that of TensorFlow Lite Micro's front end, bit for bit; the defaults are those of its micro_speech.
+    """
+    from tvm_cascade.micro.front_end import write_front_end
+
+    made = write_front_end(FrontEndRequest.of(options), output)
+    sizes = {key: getattr(made, key) for key in ("ram_bytes", "table_bytes", "step_samples", "first_row")}
+    files = sorted(made.texts)
+    text = f"{output}: {' and '.join(files)}, {made.ram_bytes} bytes of RAM and {made.table_bytes} of tables"
+    show(as_json, {"name": options["name"], "output": str(output), "files": files, **sizes}, text)

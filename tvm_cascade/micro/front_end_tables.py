@@ -1,0 +1,143 @@
+"""Tables of an audio front end in integers: window, Fourier transform, mel filters, gain and logarithm.
+
+The arithmetic is that of TensorFlow Lite Micro's audio front end, and so are the places where single floats are rounded: a
+table that differs in one number differs in the features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import cos, floor, log1p, pi, sin
+
+import numpy as np
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.request import FrontEndRequest
+
+WEIGHT_BITS = 12  # fraction bits of the window and of the filters
+NOISE_BITS = 14  # fraction bits of the noise estimate's smoothing
+SNR_BITS, GAIN_OUT_BITS = 12, 6  # fraction bits of what the gain multiplies to, and of what comes out of it
+LOG_BITS, LOG_SEGMENTS = 16, 7  # fraction bits of the logarithm, and of the places of its table
+_f = np.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Triangles over the mel scale. A bin belongs to one rising and one falling slope: its `weights` go to the sum of its
+    own group, what is left of 1 (`rest`) to the next."""
+
+    first: int  # bin
+    widths: tuple[int, ...]  # bins of each group, one group more than channels
+    weights: tuple[int, ...]  # of every bin from `first` on, with WEIGHT_BITS
+    rest: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """A complex transform of half the points of the real one, in stages; twiddles are Q15 pairs."""
+
+    factors: tuple[int, ...]  # outermost first
+    order: tuple[int, ...]  # by place, the element that stands there before the first stage
+    twiddles: tuple[tuple[int, int], ...]
+    real_twiddles: tuple[tuple[int, int], ...]  # that make the real transform of the complex one
+
+
+def samples(asked: FrontEndRequest, milliseconds: int) -> int:
+    """Samples of a time."""
+    return milliseconds * asked.sample_rate // 1000
+
+
+def points(asked: FrontEndRequest) -> int:
+    """Points of the transform: the least power of two with room for a window."""
+    return 1 << (samples(asked, asked.window_ms) - 1).bit_length()
+
+
+def correction_bits(asked: FrontEndRequest) -> int:
+    """How far the transform scales its output down, beyond what the filters do."""
+    return points(asked).bit_length() - 1 - WEIGHT_BITS // 2
+
+
+def window(asked: FrontEndRequest) -> tuple[int, ...]:
+    """Hann's window, with WEIGHT_BITS."""
+    size = samples(asked, asked.window_ms)
+    step = float(_f(2 * pi / size))
+    return tuple(_fixed(_f(0.5 - 0.5 * cos(step * (i + 0.5)))) for i in range(size))
+
+
+def _fixed(value: float | np.float32) -> int:
+    return floor(float(value) * (1 << WEIGHT_BITS) + 0.5)
+
+
+def _mel(frequency: np.float32) -> np.float32:
+    return _f(1127.0 * log1p(float(frequency) / 700.0))
+
+
+def filters(asked: FrontEndRequest) -> Filters:
+    """The filters of all channels; raises `UsageError` where they reach beyond half the sample rate."""
+    bins, groups = points(asked) // 2 + 1, asked.channels + 1
+    low, high = _mel(_f(asked.low_hz)), _mel(_f(asked.high_hz))
+    spacing = _f(_f(high - low) / _f(groups))
+    centres = [_f(low + _f(spacing * _f(i + 1))) for i in range(groups)]
+    width = _f(0.5 * asked.sample_rate / float(bins - 1))
+    first = at = int(1.5 + float(_f(_f(asked.low_hz) / width)))
+    widths, weights, rest = [], [], []
+    for group, centre in enumerate(centres):
+        before = low if group == 0 else centres[group - 1]
+        begun = at
+        while (mel := _mel(_f(_f(at) * width))) <= centre:
+            weight = _f(_f(centre - mel) / _f(centre - before))
+            weights.append(_fixed(weight))
+            rest.append(_fixed(1.0 - float(weight)))
+            at += 1
+        widths.append(at - begun)
+    if at >= bins:
+        raise UsageError(f"--high-hz {asked.high_hz:g} is too near half the sample rate of {asked.sample_rate} Hz")
+    return Filters(first, tuple(widths), tuple(weights), tuple(rest))
+
+
+def transform(asked: FrontEndRequest) -> Transform:
+    """Stages of four and of two."""
+    count, factors = points(asked) // 2, list[int]()
+    left = count
+    while left > 1:
+        factors.append(4 if left % 4 == 0 else 2)
+        left //= factors[-1]
+    order = [0]
+    for place, factor in enumerate(reversed(factors)):
+        stride = int(np.prod(factors[: len(factors) - 1 - place]))
+        order = [digit * stride + rest for digit in range(factor) for rest in order]
+    angles = [-2 * pi * k / count for k in range(count)]
+    halves = [-pi * ((k + 1) / count + 0.5) for k in range(count // 2)]
+    return Transform(tuple(factors), tuple(order), _turns(angles), _turns(halves))
+
+
+def _turns(angles: list[float]) -> tuple[tuple[int, int], ...]:
+    return tuple((floor(0.5 + 32767 * cos(a)), floor(0.5 + 32767 * sin(a))) for a in angles)
+
+
+def gains(asked: FrontEndRequest) -> tuple[int, ...]:
+    """The gain by the noise, as parabolas: two values, then for each octave the value at its begin, a slope and a bend, and an
+    empty place."""
+    scale = asked.smoothing_bits - correction_bits(asked)
+
+    def gain(x: int) -> int:
+        real = _f(_f(x) / _f(2.0**scale)) + _f(asked.gain_offset)
+        value = _f(1 << asked.gain_bits) * _f(float(real) ** -float(_f(asked.gain_strength)))
+        return 32767 if value > 32767 else int(_f(value + _f(0.5)))
+
+    table = [gain(0), gain(1)]
+    for octave in range(2, 33):
+        begin = 1 << (octave - 1)
+        end = 2 * begin - 1 if octave == 32 else 2 * begin
+        here = gain(begin)
+        middle, last = gain(begin + begin // 2) - here, gain(end) - here
+        slope = 4 * middle - last
+        table += [here, slope, last - slope, 0]
+    return tuple(table[:-1])
+
+
+def logarithms() -> tuple[int, ...]:
+    """How far the binary logarithm of 1 + x lies above x, in units of 2^-LOG_BITS, at the ends of segments of [0, 1]."""
+    count = 1 << LOG_SEGMENTS
+    found = [round((np.log2(1 + k / count) - k / count) * (1 << LOG_BITS)) for k in range(count + 1)]
+    return (*found, 0)
