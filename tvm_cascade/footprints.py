@@ -43,6 +43,7 @@ class KernelFootprints:
     in_place_workspace_bytes: int = 0  # kernel that runs once and overwrites its only input; 0: there is none
     accumulator_bytes: int = 0  # kernel that sums up its only input row by row; 0: there is none
     channel_tiling: ChannelTiling | None = None  # computes whole rows, or stripes of them, but no pixel tiles
+    row_addresses: bool = False  # kernel of one row that finds every row of its tensors by a table of addresses
     multi_row: bool = False  # computes any number of rows that divides the map, with one read of its weights
 
     def tile_workspace_bytes(self, pixels: int) -> int:

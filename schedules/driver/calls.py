@@ -22,6 +22,7 @@ from tvm_cascade.schedules.driver.places import (
     Memory,
     Place,
     first_inside,
+    first_of,
     pixel_slot,
     places,
     row_slot,
@@ -84,6 +85,8 @@ class Calls:
     row_table: Any  # int32 buffer on the driver's stack, None where no kernel needs it
     # by segment in stripes: number of the current stripe, and index of the table of columns in flash viewed as uint16
     stripes: dict[int, tuple[Expr, int]] = field(default_factory=dict)
+    # by tensor whose rows are found by a table of addresses: index of the entry of row 0 in flash viewed as int32
+    row_tables: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.places = places(self.plan)
@@ -163,6 +166,21 @@ class Caller:
 
     def _at(self, t: int) -> tuple[Place, Tensor]:
         return self.calls.places[t], self.graph.tensors[t]
+
+    def row(self, t: int, y: Expr) -> Expr:
+        """Pointer to row y of tensor t, whose rows are contiguous."""
+        if t in self.calls.row_tables:
+            entry = self.memory.view("flash", "int32")[y + self.calls.row_tables[t]]
+            return self.memory.address(0, self.graph.tensors[t].dtype, entry)
+        place, tensor = self._at(t)
+        return self.pointer(place, slot_of(y, place, tensor) * strides(tensor, place)[1])
+
+    def row_table(self, position: int, y: Expr) -> Expr:
+        """Pointer to the table entry of the first row that row y of the output reads of input `position`, padding included."""
+        window = self.op.windows[position]
+        assert window is not None
+        at = first_of(window, y) + (self.calls.row_tables[self.op.inputs[position]] - window.padding)
+        return tirx.address_of(self.memory.view("flash", "int32")[at])
 
     def pointer(self, place: Place, element: Expr) -> Expr:
         """Pointer to element `element` of a tensor's storage, counted from the start of its slot 0."""

@@ -16,7 +16,17 @@ from tvm.ir import GlobalVar, IRModule
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller, Calls
-from tvm_cascade.schedules.driver.places import Flash, FlashItem, Memory, overwrites, place_of, slot_of
+from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules.driver.places import (
+    Flash,
+    FlashItem,
+    Memory,
+    overwrites,
+    place_of,
+    row_table,
+    rows_by_table,
+    slot_of,
+)
 from tvm_cascade.schedules.driver.streaming import HOST_FETCH, host_fetch, streamed_inputs
 from tvm_cascade.schedules.driver.trace import Program, compress
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, i32, ir, tirx, tvm_ffi
@@ -87,6 +97,7 @@ class Driver:
         self.actors = [list(dict.fromkeys(s.trace)) for s in plan.segments]
         self.traces = [self._trace(k, s) for k, s in enumerate(plan.segments)]
         self.bounds = [self._stripes(k, s) for k, s in enumerate(plan.segments)]
+        tables = {t: self._rows(t) for t in rows_by_table(plan)}
         self.table_bytes = len(self.flash.data)
         constants = [
             [
@@ -100,7 +111,7 @@ class Driver:
         functions = [[self.globals[n] for n in own] for own in names]
         entries = max((k.table_entries for k in kernels if k is not None), default=0)
         row_table = tirx.decl_buffer((entries,), "int32", "rows") if entries else None
-        self.calls = Calls(plan, functions, constants, self.memory, self.macs, row_table)
+        self.calls = Calls(plan, functions, constants, self.memory, self.macs, row_table, row_tables=tables)
 
     def _trace(self, index: int, segment: Segment) -> _Trace | None:
         local = {actor: k for k, actor in enumerate(self.actors[index])}
@@ -122,6 +133,11 @@ class Driver:
         if not segment.stripes:
             return None
         return self.flash.add(f"stripes {index}", np.array(segment.stripes, np.uint16)) // 2
+
+    def _rows(self, tensor: int) -> int:
+        """Put the addresses of a tensor's rows into flash; the index of row 0 in the int32 view."""
+        entries, first = row_table(self.plan, tensor)
+        return self.flash.add(f"rows {tensor}", entries) // 4 + first
 
     def segment(self, index: int) -> list[Stmt]:
         """The statements that run segment `index`, in a loop over its stripes where it has some."""
@@ -204,7 +220,11 @@ class Driver:
     def _source(self, t: int, row: Expr) -> Expr:
         """Ask the caller for a row of a streamed input."""
         place, tensor = self.calls.places[t], self.plan.graph.tensors[t]
-        to = self.memory.address(place.address, "int8", slot_of(row, place, tensor) * place.row_bytes)
+        if place.scattered:
+            entry = self.memory.view("flash", "int32")[row + self.calls.row_tables[t]]
+            to = self.memory.address(0, "int8", entry * ITEM_BYTES[tensor.dtype])
+        else:
+            to = self.memory.address(place.address, "int8", slot_of(row, place, tensor) * place.row_bytes)
         args = [self.memory.context, i32(self.plan.graph.inputs.index(t)), row, to]
         if self.fetch is None:
             return ir.Call(self.globals[HOST_FETCH], args, ret_ty="int32")

@@ -102,6 +102,7 @@ class Place:
     row_bytes: int  # from one row slot to the next
     dtype: str
     by_pixels: bool  # a ring of pixels, not necessarily of whole rows
+    scattered: bool = False  # every row at an address of its own
     apart: bool = False  # part of a join: the distance of pixels (and of rows) is larger than their size
     streamed: bool = False  # a streamed input: each row is stored with all its planes
 
@@ -116,7 +117,8 @@ def places(plan: Plan) -> list[Place]:
         row = storage.pitch * tensor.columns or tensor.row_bytes
         apart = storage.pitch > 0
         start, comes = place_of(plan, tensor.index), tensor.index in streamed
-        found.append(Place(start, storage.height, pixels, row, tensor.dtype, by_pixels, apart, comes))
+        scattered = bool(storage.row_addresses)
+        found.append(Place(start, storage.height, pixels, row, tensor.dtype, by_pixels, scattered, apart, comes))
     return found
 
 
@@ -139,6 +141,8 @@ def place_of(plan: Plan, tensor: int) -> int:
     while storage.root is not None:
         shift += storage.byte_offset
         storage = plan.storages[storage.root]
+    if storage.row_addresses:
+        return storage.row_addresses[0]
     return plan.allocation.offsets[plan.buffers.index(f"tensor {storage.tensor}")] + shift
 
 
@@ -154,10 +158,47 @@ def overwrites(plan: Plan, op: Op) -> bool:
     """Whether the first output of an operator shares bytes with an input that it may overwrite (`Op.in_place`)."""
     if not op.outputs:
         return False
-    start = place_of(plan, op.outputs[0])
-    end = start + plan.storages[op.outputs[0]].size
-    spans = [(place_of(plan, op.inputs[p]), plan.storages[op.inputs[p]].size) for p in op.in_place]
-    return any(at < end and start < at + size for at, size in spans)
+    start, end = _span(plan, op.outputs[0])
+    spans = [_span(plan, op.inputs[p]) for p in op.in_place]
+    return any(low < end and start < high for low, high in spans)
+
+
+def _span(plan: Plan, tensor: int) -> tuple[int, int]:
+    """The addresses `[low, high)` within which a tensor lies."""
+    storage = plan.storages[tensor]
+    if storage.row_addresses:
+        return min(storage.row_addresses), max(storage.row_addresses) + plan.graph.tensors[tensor].row_bytes
+    start = place_of(plan, tensor)
+    return start, start + storage.size
+
+
+def rows_by_table(plan: Plan) -> list[int]:
+    """The tensors whose rows are found by a table: those with scattered rows, and what is read together with them."""
+    around = [op for op in plan.graph.ops if any(plan.storages[t].row_addresses for t in (*op.inputs, *op.outputs))]
+    read = [
+        t for op in around for t, window in zip(op.inputs, op.windows, strict=False) if window is not None and window.stride
+    ]
+    scattered = [s.tensor for s in plan.storages if s.row_addresses]
+    return sorted({*read, *scattered})
+
+
+def row_table(plan: Plan, tensor: int) -> tuple[np.ndarray, int]:
+    """Where each row of a tensor begins, in elements of its memory, and the entry of row 0 among them.
+
+    Rows of padding, before and behind those of the tensor, have entries too: kernels do not read what these lead to.
+    """
+    seen, storage = plan.graph.tensors[tensor], plan.storages[tensor]
+    before = behind = 0
+    for op in plan.graph.ops:
+        for t, window in zip(op.inputs, op.windows, strict=False):
+            if t == tensor and window is not None:
+                rows = plan.graph.tensors[op.outputs[0]].rows
+                before = max(before, window.padding)
+                behind = max(behind, window.first(rows - 1) + window.span - seen.rows)
+    start, height = place_of(plan, tensor), min(storage.height, seen.rows)
+    at = storage.row_addresses or [start + r % height * seen.row_bytes for r in range(seen.rows)]
+    entries = [at[0]] * before + [*at] + [at[-1]] * behind
+    return np.array(entries, np.int32) // ITEM_BYTES[seen.dtype], before
 
 
 def first_of(window: Window, position: Expr) -> Expr:

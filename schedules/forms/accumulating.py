@@ -90,6 +90,8 @@ class AccumulatingKernel(BuiltKernel):
         owner, place, tile = caller.graph.tensors[t], caller.calls.places[t], caller.segment.tile.columns
         pixels = owner.columns if tile and has_pixels(owner) else 1
         unit = owner.row_bytes // ITEM_BYTES[owner.dtype] // pixels
+        if place.scattered:
+            return self._add(caller, caller.row(t, step), step * unit, (step + 1) * unit)
         bound, y, x0, x1 = caller.tile(step, pixels, tile if pixels > 1 else 1)
         slots = place.pixels if pixels > 1 else place.height
         first = y * pixels + x0

@@ -37,8 +37,10 @@ class RowSteps(BuiltKernel):
 
 
 def check_rows(caller: Caller) -> None:
-    """Raise `ValidationError` where a tensor that the operator reads or writes is in a ring of pixels."""
+    """Raise `ValidationError` where a tensor that the operator reads or writes is in a ring of pixels, or scattered."""
     for t in (*caller.op.inputs, *caller.op.outputs):
-        if caller.calls.places[t].by_pixels:
-            name = caller.graph.tensors[t].name
+        place, name = caller.calls.places[t], caller.graph.tensors[t].name
+        if place.by_pixels:
             raise ValidationError(f"{caller.op.name} makes rows, but {name} is a ring of pixels")
+        if place.scattered:
+            raise ValidationError(f"{caller.op.name} cannot find rows of {name}, which have addresses of their own")

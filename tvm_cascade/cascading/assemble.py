@@ -70,14 +70,14 @@ def assemble(
         The allocator found no arena within `capacity`.
     """
     graph = costs.tables.graph
-    storages = _storages(costs, layout)
+    storages = storages_of(costs, layout)
     problem, same = _problem(costs, layout, storages)
     allocation = _laid_out(replace(problem, capacity=capacity), optimise=optimise, options=effort)
     names = [b.name for b in problem.buffers]
     places = (*allocation.offsets, *(allocation.offsets[names.index(reader)] for reader in same.values()))
     return Plan(
         graph=graph,
-        segments=tuple(_segment(costs, *segment) for segment in layout.segments),
+        segments=tuple(segment_of(costs, *segment) for segment in layout.segments),
         storages=storages,
         allocation=replace(allocation, offsets=places),
         buffers=(*names, *same),
@@ -92,11 +92,11 @@ def assemble(
 
 def simple_arena(costs: SegmentCosts, layout: Layout) -> Allocation:
     """The arena of a layout by heuristics alone, without the rest of a plan."""
-    problem, _ = _problem(costs, layout, _storages(costs, layout))
+    problem, _ = _problem(costs, layout, storages_of(costs, layout))
     return _laid_out(problem, optimise=False, options=None)
 
 
-def _segment(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) -> Segment:
+def segment_of(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) -> Segment:
     """The plan's segment of positions [i, j): its trace, counters, scratch and stripes."""
     members, in_place, stripes = costs.members(i, j), costs.in_place(i, j), costs.stripes(i, j, interleaving)
     ops = tuple(sorted(costs.order[i:j]))
@@ -113,7 +113,7 @@ def _segment(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) ->
     )
 
 
-def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
+def storages_of(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
     """The storage of every tensor, by index: whole or a ring, its bytes and its lifetime in segments."""
     tables = costs.tables
     segments = layout.segments

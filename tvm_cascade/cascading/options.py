@@ -44,6 +44,7 @@ class PlanOptions:
     pixels: bool = True  # kernels that compute part of a row; without them "auto" means rows
     accumulators: bool = True  # operators with `accumulator_bytes` that consume their input row by row
     stripes: bool = True  # kernels that compute the columns of a stripe; needed for recompute
+    row_addresses: bool = True  # kernels that find rows by a table of addresses
     in_place: bool = True  # element-wise kernels that overwrite their input
 
     def __post_init__(self) -> None:

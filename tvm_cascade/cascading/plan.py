@@ -15,6 +15,9 @@ from tvm_cascade.machine import ARENA, Ram
 from tvm_cascade.memory.problem import Allocation, Problem
 
 
+ROWS = "rows 0"  # the block of all rows that have addresses of their own
+
+
 class Granularity(Enum):
     """The unit of a rolling buffer's slots: whole rows, or pixels in row-major order."""
 
@@ -26,11 +29,12 @@ class Granularity(Enum):
 class Storage:
     """How a tensor is stored, and for which segments.
 
-    Either all of its rows, or a ring of `height` rows with row r in slot `r % height`, or a ring of `pixels` pixels.
+    Either all of its rows, or a ring of `height` rows with row r in slot `r % height`, or a ring of `pixels` pixels, or
+    every row at an address of its own, at which other data lies before the row is made and after it was read for the last time.
     """
 
     tensor: int
-    height: int  # rows stored; the tensor's rows where it is whole; for a pixel ring the rows it spans, rounded up
+    height: int  # rows stored, at most at once; the tensor's rows where it is whole; for a pixel ring those it spans, rounded up
     size: int  # bytes
     lower: int  # first segment in which it is live
     upper: int  # first segment in which it is not
@@ -41,6 +45,7 @@ class Storage:
     pitch: int = 0  # part of a join along the channels: bytes from a pixel to the next; 0: pixels are contiguous
     columns: int = 0  # in stripes: columns in a ring row, column x in slot x - x0 with x0 the stripe's first; 0: all
     halo_columns: int = 0  # in stripes: last columns of every row that are stored for the next stripe
+    row_addresses: tuple[int, ...] = ()  # of every row; empty: rows lie one behind the other, or in a ring
 
     def is_ring(self, rows: int) -> bool:
         """Whether this is a ring, given that the tensor has `rows` rows: only a part of it is stored at a time."""
@@ -114,8 +119,9 @@ class Plan:
     allocation: Allocation  # addresses of `buffers`; its peak is the end of the last memory
     buffers: tuple[
         str, ...
-    ]  # block names: "tensor 3", "kept 3" (halo columns), "state 1" or "scratch 1" by segment, "accumulator 5" by op
-    problem: Problem  # that `allocation` solves: the blocks without those that lie where another does, and their lives
+    ]  # block names: "tensor 3", "kept 3" (halo columns), "state 1" or "scratch 1" by segment, "accumulator 5" by op, `ROWS`
+    problem: Problem  # that `allocation` solves: the blocks without those that lie where another does, and their lives;
+    # where rows have addresses of their own, blocks and rows by name, with their lives in steps
     overwritten: tuple[tuple[str, str], ...]  # blocks written in place, each with the block that it overwrites
     macs: int  # multiply-accumulates executed, padding not counted
     baseline_macs: int  # multiply-accumulates without recompute
@@ -130,6 +136,12 @@ class Plan:
     def peak(self) -> int:
         """Bytes of all memories: all RAM of the network but the stack."""
         return sum(use.bytes for use in self.placed) if self.placed else self.allocation.peak
+
+    @property
+    def rows_end(self) -> int:
+        """The first address behind all rows that have addresses of their own."""
+        tensors = self.graph.tensors
+        return max((max(s.row_addresses) + tensors[s.tensor].row_bytes for s in self.storages if s.row_addresses), default=0)
 
     @property
     def memories(self) -> tuple[MemoryUse, ...]:

@@ -20,6 +20,7 @@ from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
+from tvm_cascade.cascading.row_addresses import or_row_addresses
 from tvm_cascade.cascading.search_cache import least_memory_order, plain_costs, searches
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.structure import structure
@@ -71,8 +72,7 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
             pass
         except InfeasibleError as error:
             found = error
-    if own.limited:
-        found = _at_least(graph, options, found)
+    found = _at_least(graph, options, found) if own.limited else or_row_addresses(graph, options, found)
     if not isinstance(found, Plan):
         raise found or SearchStopped
     return found
@@ -243,7 +243,7 @@ def frontier(
     the frontier with the plans so far; `SearchStopped` is raised where there is none yet.
     """
     options = replace(options, sram=None)
-    at_once = _in_time(graph, replace(options, max_macs=1.0))[0]
+    at_once = cascade(graph, replace(options, max_macs=1.0))
     if not _again(options):
         return (at_once,)
     plans = [at_once]

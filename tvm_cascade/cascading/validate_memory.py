@@ -100,6 +100,8 @@ class Memory:
     def area(self, area: Area) -> tuple[Indices, Indices]:
         """The addresses of an area and the tags that belong there, element by element in the same order."""
         at = self.layouts[area.tensor]
+        if self.plan.storages[area.tensor].row_addresses:
+            return self._by_addresses(area, at)
         x1 = at.columns if area.x1 is None else area.x1
         if not at.contiguous:
             return self._by_elements(area, at)
@@ -115,6 +117,14 @@ class Memory:
         spread = np.arange(at.unit, dtype=np.int64)
         places, elements = ((p[:, None] * at.pitch + spread).reshape(-1) for p in (slot, pixel))
         return at.place + places, at.tag + elements
+
+    def _by_addresses(self, area: Area, at: _Layout) -> tuple[Indices, Indices]:
+        """As `area`, of a tensor whose rows have addresses of their own; always whole rows."""
+        tensor = self.plan.graph.tensors[area.tensor]
+        starts = np.array(self.plan.storages[area.tensor].row_addresses, np.int64)[area.y0 : area.y1]
+        spread = np.arange(tensor.row_bytes, dtype=np.int64)
+        tags = at.tag + np.arange(area.y0, area.y1, dtype=np.int64) * tensor.row_bytes
+        return (starts[:, None] + spread).reshape(-1), (tags[:, None] + spread).reshape(-1)
 
     def _by_elements(self, area: Area, at: _Layout) -> tuple[Indices, Indices]:
         """As `area`, of a tensor whose pixels are not contiguous."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
+from tvm_cascade.cascading.plan import ROWS, Granularity, Plan, Segment, Storage
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import ITEM_BYTES, Graph, Op
+from tvm_cascade.graph import ITEM_BYTES, ROW, Graph, Op
 
 _COUNTER = 4  # bytes of a step counter
 
@@ -23,7 +23,10 @@ def check_structure(plan: Plan, alignment: int) -> None:
         raise ValidationError("the plan does not store every tensor once, in their order")
     _check_names(plan, alignment)
     for storage in plan.storages:
-        _check_size(plan, storage)
+        if storage.row_addresses:
+            _check_rows(plan, storage, alignment)
+        else:
+            _check_size(plan, storage)
     for storage, (root, offset) in zip(plan.storages, _owners(graph), strict=True):
         _check_view(plan, storage, root, offset)
     streamed = Counter(t for segment in plan.segments for t in segment.streamed)
@@ -102,6 +105,8 @@ def _block_bytes(plan: Plan, name: str) -> int:
     """Bytes of a block, by what its name says that it is."""
     kind, _, index = name.partition(" ")
     k = int(index)
+    if name == ROWS:
+        return plan.rows_end - plan.allocation.offsets[plan.buffers.index(name)]
     if kind == "accumulator":
         return plan.graph.ops[k].kernels.accumulator_bytes
     if kind in ("state", "scratch"):
@@ -114,6 +119,29 @@ def _require(plan: Plan, name: str, size: int, what: str) -> None:
     """Check that the arena has a block `name` if its `size` is not 0."""
     if size and name not in plan.buffers:
         raise ValidationError(f"{what} has no address in the arena")
+
+
+def _check_rows(plan: Plan, storage: Storage, alignment: int) -> None:
+    """Check the addresses of the rows of a tensor, and that all operators around it have kernels that follow them."""
+    tensor, addresses = plan.graph.tensors[storage.tensor], storage.row_addresses
+    unit = max(alignment, ITEM_BYTES[tensor.dtype])
+    if len(addresses) != tensor.rows or prod(tensor.shape[: tensor.row_axis]) != 1:
+        raise ValidationError(f"tensor {tensor.name} has {tensor.rows} rows, and {len(addresses)} addresses")
+    if min(addresses) < 0 or any(a % unit for a in addresses):
+        raise ValidationError(f"a row of tensor {tensor.name} does not lie at a multiple of {unit} bytes")
+    mixed = storage.root is not None or storage.pitch or storage.columns or storage.granularity is not Granularity.ROW
+    if mixed or plan.placed or storage.size != storage.height * tensor.row_bytes or tensor.index in plan.graph.outputs:
+        raise ValidationError(f"tensor {tensor.name} cannot have rows at addresses of their own")
+    _require(plan, ROWS, tensor.bytes, f"the rows of tensor {tensor.name}")
+    for segment in plan.segments:
+        for o in (o for o in segment.ops if o not in segment.accumulating):
+            op = plan.graph.ops[o]
+            if tensor.index not in (*op.inputs, *op.outputs):
+                continue
+            windows = [w for t, w in zip(op.inputs, op.windows, strict=False) if t == tensor.index]
+            whole = tensor.index in op.inputs and not (windows and all(w is not None and w.stride for w in windows))
+            if segment.tile != ROW or segment.stripes or whole or not op.kernels.row_addresses:
+                raise ValidationError(f"operator {op.name} has no kernel for rows at addresses of their own")
 
 
 def _check_size(plan: Plan, storage: Storage) -> None:
@@ -197,7 +225,7 @@ def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
         raise ValidationError(f"segment {s} makes {tile.rows} rows a step, by pixels or in stripes")
     for t in (*segment.streamed, *(t for o in segment.ops for t in graph.ops[o].outputs)):
         storage, rows = plan.storages[t], graph.tensors[t].rows
-        if storage.height < rows and storage.height % min(tile.rows, rows):
+        if storage.height < rows and storage.height % min(tile.rows, rows) and not storage.row_addresses:
             raise ValidationError(
                 f"{tile.rows} rows of a step do not lie together in the ring of {graph.tensors[t].name}"
             )

@@ -111,6 +111,8 @@ def _storage_text(tensor: Tensor, storage: Storage) -> str:
         return f"{'view of ' if storage.root is not None else ''}{storage.size} bytes"
     if storage.pixels:
         return f"ring of {storage.pixels} of {tensor.rows * tensor.columns} pixels, {storage.size} bytes"
+    if storage.row_addresses:
+        return f"{storage.height} of {tensor.rows} rows, {storage.size} bytes"
     wide = f" x {storage.columns} columns" if storage.columns else ""
     return f"ring of {storage.height} of {tensor.rows} rows{wide}, {storage.size} bytes"
 

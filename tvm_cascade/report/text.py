@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tvm_cascade.cascading import Bounds, Plan, Storage, bound_of
+from tvm_cascade.cascading.plan import ROWS
 from tvm_cascade.schema.plan import Block, Memory, Placed
 from tvm_cascade.sizes import bytes_and_unit
 
 
 def _name(plan: Plan, block: str) -> str:
     kind, _, number = block.partition(" ")
+    if block == ROWS:
+        return f"rows of {sum(bool(s.row_addresses) for s in plan.storages)} tensors, each at an address of its own"
     if kind == "accumulator":
         return f"sums of {plan.graph.ops[int(number)].name}"
     if kind == "kept":
@@ -39,7 +42,11 @@ def block_rows(plan: Plan) -> list[Block]:
     for block, offset in zip(plan.buffers, plan.allocation.offsets, strict=True):
         kind, _, number = block.partition(" ")
         k = int(number)
-        if kind in ("tensor", "kept"):
+        if block == ROWS:
+            scattered = [s for s in plan.storages if s.row_addresses]
+            size, ring = plan.rows_end - offset, True
+            lower, upper = min(s.lower for s in scattered), max(s.upper for s in scattered)
+        elif kind in ("tensor", "kept"):
             storage, tensor = plan.storages[k], plan.graph.tensors[k]
             size = storage.size if kind == "tensor" else storage.halo_columns * tensor.bytes // tensor.columns
             lower, upper, ring = storage.lower, storage.upper, kind == "tensor" and storage.is_ring(tensor.rows)

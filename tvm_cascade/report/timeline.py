@@ -1,7 +1,8 @@
 """Arena occupancy over time: for every block the addresses in use, step by step.
 
 For a whole tensor they reach from the first byte that is still to be read to the end of what has been written, so that
-an output is seen growing into the space of its dying input. Rings, counters, accumulators and scratch count in full while
+an output is seen growing into the space of its dying input. Rows at addresses of their own are one block, from the lowest live
+one to the highest. Rings, counters, accumulators and scratch count in full while
 their segment runs.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.geometry import end_bytes, front_bytes
-from tvm_cascade.cascading.plan import Plan, Segment
+from tvm_cascade.cascading.plan import ROWS, Plan, Segment
 from tvm_cascade.report.text import block_rows, covered
 from tvm_cascade.schema.plan import Block
 
@@ -28,7 +29,7 @@ class Band:
 
     name: str
     block: int  # its index in `block_rows`
-    kind: str  # "tensor", "ring", "kept", "state", "scratch", "accumulator"
+    kind: str  # "tensor", "ring", "kept", "state", "scratch", "accumulator", "rows"
     times: tuple[int, ...]
     low: tuple[int, ...]
     high: tuple[int, ...]
@@ -73,6 +74,19 @@ class _Progress:
                 (self._oldest_byte(o, tensor, columns) for o in tables.readers[tensor] if o in self.done), default=high
             )
         return min(low, high), high
+
+    def rows(self) -> tuple[int, int] | None:
+        """The addresses within which all rows lie that are live, of tensors whose rows have addresses of their own."""
+        live: list[int] = []
+        ends: list[int] = []
+        for storage in self.plan.storages:
+            if storage.row_addresses and storage.lower <= self.index < storage.upper:
+                size = self.plan.graph.tensors[storage.tensor].row_bytes
+                low, high = self.span(storage.tensor)
+                held = storage.row_addresses[low // size : -(-high // size)]
+                live += held
+                ends += [a + size for a in held]
+        return (min(live), max(ends)) if live else None
 
     def _oldest_byte(self, op: int, tensor: int, columns: int) -> int:
         steps = self.tables.steps(op, self.segment.tile, op in self.segment.accumulating)
@@ -124,6 +138,8 @@ def _samples(segment: Segment, length: int) -> list[tuple[int, Sequence[int]]]:
 
 def _addresses(plan: Plan, block: Block, name: str, progress: _Progress) -> tuple[int, int]:
     offset, size = plan.allocation.offsets[plan.buffers.index(name)], block["bytes"]
+    if name == ROWS:
+        return progress.rows() or (offset, offset)
     if block["kind"] != "tensor" or block["ring"]:
         return offset, offset + size
     low, high = progress.span(int(name.partition(" ")[2]))

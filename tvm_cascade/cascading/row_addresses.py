@@ -1,0 +1,275 @@
+"""Plans in which every row has an address of its own (`Storage.row_addresses`), by whole rows and at no extra work.
+
+`RowLives` says when rows are live, and in which cuts the fewest are. Their addresses are an allocation problem like that
+of the arena, with rows as blocks and steps as times. The caller's inputs lie at the top, where their first rows are free
+first, and outputs at the bottom, or the other way round; everything else goes where there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from tvm_cascade.cascading.assemble import Layout, segment_of, storages_of
+from tvm_cascade.cascading.interleaving import BY_ROWS
+from tvm_cascade.cascading.layerwise import baseline_peak
+from tvm_cascade.cascading.options import PlanOptions
+from tvm_cascade.cascading.plan import ROWS, Plan, Segment, Storage
+from tvm_cascade.cascading.row_lives import Lives, RowLives
+from tvm_cascade.cascading.search_cache import least_memory_order, plain_costs
+from tvm_cascade.cascading.segments import SegmentCosts, aligned
+from tvm_cascade.cascading.structure import structure
+from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.graph import ITEM_BYTES, ROW, Graph
+from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, Problem, allocate
+from tvm_cascade.memory.bounds import max_live_step
+from tvm_cascade.search_monitor import cached, monitor
+
+_MOST_BLOCKS = 1500  # rows and blocks of a plan; the allocator compares each with each
+_MOST_OPERATORS = 200
+_CAPACITIES = 24  # sizes of the arena that are tried, from the live bytes up to the plan to beat
+_EFFORT = AllocateOptions(nodes=4_000, first_limit=2_000)
+
+
+def or_row_addresses(
+    graph: Graph, options: PlanOptions, found: Plan | InfeasibleError | None
+) -> Plan | InfeasibleError | None:
+    """What a search found, or the plan with row addresses that is better.
+
+    Without a cap the smaller one. Under a cap what fits as it is by whole rows is kept: it needs no tables; a plan with
+    row addresses that fits is taken before one of smaller steps, or one that does work twice, which take longer.
+    """
+    if found is None or not options.row_addresses or options.granularity == "pixel" or monitor().over():
+        return found
+    below = 0
+    if isinstance(found, Plan):
+        coarse = all(not s.tile.by_pixels and not s.stripes for s in found.segments)
+        below = found.peak if options.sram is None else 0 if coarse else options.sram + 1
+    elif options.sram is not None:
+        below = options.sram + 1
+    own = _smallest(structure(graph), replace(options, sram=None, slack=0.0, max_time=1.0, steps=None, max_macs=1.0), below)
+    if own is None:
+        return found
+    known = found if isinstance(found, Plan) else own
+    bound = min(own.bound, known.bound)
+    return replace(own, graph=graph, bound=bound, baseline_peak=known.baseline_peak)
+
+
+@cached(maxsize=8)
+def _smallest(graph: Graph, options: PlanOptions, below: int) -> Plan | None:
+    """The smallest plan in which rows have addresses of their own, if it needs fewer than `below` bytes; else None."""
+    if len(graph.ops) > _MOST_OPERATORS or graph.states or not options.overlap:
+        return None
+    known, best = plain_costs(graph, options), None
+    settings = replace(options.settings, overlap=False, in_place=False)
+    for order in dict.fromkeys((known.order, least_memory_order(graph, options.settings.in_place))):
+        lives = RowLives(SegmentCosts(known.tables, order, settings, known))
+        cuts = lives.smallest_cuts(below)
+        found = None if cuts is None else _Scheduled(lives, cuts[1]).plan(below, cuts[0])
+        if found is not None:
+            best, below = found, found.peak
+    return best
+
+
+@dataclass
+class _Scheduled:
+    """One execution order with its cuts: the blocks of its arena by steps, and the plans made of them."""
+
+    lives: RowLives
+    cuts: tuple[int, ...]
+    parts: dict[int, list[Lives]] = field(default_factory=dict)  # by tensor, segment by segment, in steps of the plan
+    begin: list[int] = field(default_factory=lambda: [0])  # by segment: its first step; then the end
+
+    def __post_init__(self) -> None:
+        for i, j in pairwise(self.cuts):
+            start = self.begin[-1]
+            for lives in self.lives.lives(i, j):
+                moved = replace(lives, lower=lives.lower + start, upper=lives.upper + start)
+                self.parts.setdefault(lives.tensor, []).append(moved)
+            self.begin.append(start + len(self.lives.costs.trace(i, j, ROW)))
+
+    def plan(self, below: int, least: int) -> Plan | None:
+        """The plan of these cuts in fewer than `below` bytes, or None; `least` are its live bytes."""
+        costs = self.lives.costs
+        layout = Layout(self.cuts, (BY_ROWS,) * (len(self.cuts) - 1))
+        segments = tuple(segment_of(costs, *segment) for segment in layout.segments)
+        storages = storages_of(costs, layout)
+        blocks = _Blocks(self, segments, storages)
+        if len(blocks.buffers) > _MOST_BLOCKS:
+            return None
+        found = blocks.allocated(below)
+        if found is None:
+            return None
+        problem, allocation = found
+        at = {b.name: o for b, o in zip(problem.buffers, allocation.offsets, strict=True)}
+        stored = tuple(blocks.stored(s, at) for s in storages)
+        names = {name: offset for name, offset in at.items() if " row " not in name}
+        names |= {f"tensor {t}": at[blocks.row(t, 0)] for t in blocks.contiguous}
+        scattered = [min(s.row_addresses) for s in stored if s.row_addresses]
+        if not scattered:
+            return None
+        names[ROWS] = min(scattered)
+        return Plan(
+            graph=costs.tables.graph,
+            segments=segments,
+            storages=stored,
+            allocation=replace(allocation, offsets=tuple(names.values())),
+            buffers=tuple(names),
+            problem=problem,
+            overwritten=(),
+            macs=costs.tables.graph.macs,
+            baseline_macs=costs.tables.graph.macs,
+            baseline_peak=baseline_peak(costs.tables.graph),
+            bound=least,
+        )
+
+
+class _Blocks:
+    """The blocks of an arena: a buffer for every row that has an address of its own, one for every other block."""
+
+    def __init__(self, scheduled: _Scheduled, segments: tuple[Segment, ...], storages: tuple[Storage, ...]) -> None:
+        self.scheduled, self.costs = scheduled, scheduled.lives.costs
+        self.graph, self.unit = self.costs.tables.graph, self.costs.settings.alignment
+        self.rows: dict[int, list[Lives]] = {}
+        self.over: dict[int, int] = {}
+        self.buffers: list[Buffer] = []
+        for t, parts in scheduled.parts.items():
+            if all(p.by_rows for p in parts):
+                self.rows[t] = parts
+        for t in self.rows:
+            self._lie_over(t)
+        self.contiguous = [t for t in self.rows if t in scheduled.lives.contiguous]
+        for storage in storages:
+            if storage.root is None and storage.tensor not in self.rows and storage.size:
+                self._whole(storage)
+        for t in self.rows:
+            self._by_rows(t)
+        for s, segment in enumerate(segments):
+            lower, upper = scheduled.begin[s : s + 2]
+            self._add(f"state {s}", segment.state_bytes, lower, upper)
+            self._add(f"scratch {s}", segment.scratch_bytes, lower, upper)
+            for o in segment.accumulating:
+                self._add(f"accumulator {o}", self.graph.ops[o].kernels.accumulator_bytes, lower, upper)
+
+    def _lie_over(self, t: int) -> None:
+        """Put the rows of `t` where those lie that it is written over, unless these are not free to follow it."""
+        below = next((p.over for p in self.scheduled.parts[t] if p.over is not None), None)
+        if below is None:
+            return
+        fixed = self.scheduled.lives.contiguous
+        if below in self.rows and not (t in fixed and self._first(below) in fixed):
+            self.over[t] = below
+            return
+        last = self.scheduled.parts[below][-1]  # they stay to the end of the step that reads them
+        self.scheduled.parts[below][-1] = replace(last, upper=last.upper + 1)
+
+    def _first(self, t: int) -> int:
+        """The first of the tensors that are written over one another, up to `t`: its buffers hold the rows of all."""
+        while t in self.over:
+            t = self.over[t]
+        return t
+
+    def row(self, t: int, r: int) -> str:
+        """The name of the buffer that holds row r of tensor t."""
+        return f"tensor {self._first(t)} row {r}"
+
+    def _add(self, name: str, size: int, lower: int, upper: int, item: int = 1) -> None:
+        if size:
+            last = max(upper, lower + 1)
+            self.buffers.append(Buffer(len(self.buffers), size, lower, last, max(self.unit, item), None, name))
+
+    def _whole(self, storage: Storage) -> None:
+        """A buffer for a tensor in one block, whole or a ring."""
+        parts = self.scheduled.parts.get(storage.tensor)
+        end = self.scheduled.begin[-1]
+        lower = min((int(p.lower.min()) for p in parts), default=0) if parts else 0
+        upper = max((int(p.upper.max()) for p in parts), default=end) if parts else end
+        item = ITEM_BYTES[self.graph.tensors[storage.tensor].dtype]
+        self._add(f"tensor {storage.tensor}", storage.size, lower, upper, item)
+
+    def _by_rows(self, t: int) -> None:
+        """Buffers for the rows of a tensor, from when each is made until it, and all that is written over it, is dead."""
+        if t in self.over:
+            return
+        item = ITEM_BYTES[self.graph.tensors[t].dtype]
+        lower, upper = self._life(t)
+        for u in (u for u in self.rows if self._first(u) == t and u != t):
+            low, high = self._life(u)
+            lower = [min(a, b) for a, b in zip(lower, low, strict=True)]
+            upper = [max(a, b) for a, b in zip(upper, high, strict=True)]
+        size = self.rows[t][0].part_bytes
+        for r, (low, high) in enumerate(zip(lower, upper, strict=True)):
+            self._add(self.row(t, r), size, low, high, item)
+
+    def _life(self, t: int) -> tuple[list[int], list[int]]:
+        """The first step of every row of a tensor, and the one behind its last."""
+        parts = self.rows[t]
+        return parts[0].lower.tolist(), parts[-1].upper.tolist()
+
+    def allocated(self, below: int) -> tuple[Problem, Allocation] | None:
+        """A problem with the caller's tensors at fixed addresses, and its solution in fewer than `below` bytes."""
+        least = max_live_step(Problem(tuple(self.buffers)))[0]
+        step = max(4, aligned((below - least) // _CAPACITIES, 4))
+        for effort in (None, _EFFORT):
+            for capacity in range(aligned(least, 4), below, step):
+                for pinned in self._pinned(capacity):
+                    problem = Problem(self._at(pinned), capacity)
+                    try:
+                        found = allocate(problem, optimise=effort is not None, options=effort)
+                    except (InfeasibleError, UsageError):
+                        continue
+                    return replace(problem, capacity=None), found
+                if effort is not None and capacity > least + 2 * step:
+                    break
+        return None
+
+    def _pinned(self, capacity: int) -> Iterator[Mapping[int, int]]:
+        """Addresses of the caller's tensors in an arena of `capacity` bytes: inputs above and outputs below, then the reverse."""
+        graph = self.graph
+        inputs = [t for t in graph.inputs if t in self.contiguous]
+        outputs = [t for t in graph.outputs if t in self.contiguous and t not in inputs]
+        for high, low in ((inputs, outputs), (outputs, inputs)):
+            at, top = dict[int, int](), capacity
+            for t in high:
+                top = (top - graph.tensors[t].bytes) // max(self.unit, 8) * max(self.unit, 8)
+                at[t] = top
+            bottom = 0
+            for t in low:
+                at[t], bottom = bottom, aligned(bottom + graph.tensors[t].bytes, max(self.unit, 8))
+            if all(place >= 0 for place in at.values()):
+                yield at
+
+    def _at(self, places: Mapping[int, int]) -> tuple[Buffer, ...]:
+        """The buffers, rows of the caller's tensors pinned."""
+        fixed = {
+            self.row(t, r): at + r * self.graph.tensors[t].row_bytes
+            for t, at in places.items()
+            for r in range(self.graph.tensors[t].rows)
+        }
+        return tuple(
+            replace(b, offset=fixed[b.name], alignment=1) if b.name in fixed else b for b in self.buffers
+        )
+
+    def stored(self, storage: Storage, at: Mapping[str, int]) -> Storage:
+        """The storage of a tensor, with the addresses of its rows where each has its own."""
+        t = storage.tensor
+        if t not in self.rows:
+            return storage
+        tensor = self.graph.tensors[t]
+        if t in self.contiguous:
+            return Storage(t, tensor.rows, tensor.bytes, storage.lower, storage.upper)
+        addresses = tuple(at[self.row(t, r)] for r in range(tensor.rows))
+        most = self._most_rows(t)
+        size = most * tensor.row_bytes
+        return Storage(t, most, size, storage.lower, storage.upper, row_addresses=addresses)
+
+    def _most_rows(self, t: int) -> int:
+        """The most rows of a tensor that are live at once."""
+        change = np.zeros(self.scheduled.begin[-1] + 2, np.int64)
+        lower, upper = self._life(t)
+        np.add.at(change, lower, 1)
+        np.add.at(change, np.maximum(upper, np.array(lower) + 1), -1)
+        return int(np.cumsum(change).max())

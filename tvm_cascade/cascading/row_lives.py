@@ -1,0 +1,180 @@
+"""When the rows of every tensor are live: what a plan needs in which every row has an address of its own.
+
+A ring is as large as its tensor ever gets, for the whole of its segment. Of cascaded operators few hold their most rows at once:
+a row is there from the step that makes it until the last step that reads it, and where each row may lie anywhere, the
+memory of a dead one serves any other. `RowLives` counts the bytes that are then live while a segment runs by whole rows,
+and finds the cuts of an order for which they are fewest.
+
+An element-wise step writes its row over the row that it reads, if that dies with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_cascade.cascading.cached_method import cached_method
+from tvm_cascade.cascading.geometry import Units, outermost
+from tvm_cascade.cascading.interleaving import BY_ROWS
+from tvm_cascade.cascading.segments import SegmentCosts, aligned
+from tvm_cascade.cascading.simulate import Cascade
+from tvm_cascade.graph import ROW
+from tvm_cascade.search_monitor import monitor
+
+_UNREACHED = 1 << 60  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """The steps, of its segment, in which parts of a tensor are live: rows, or the one block that it is stored in.
+
+    Part p lives in steps `[lower[p], upper[p])`. What was there before begins at 0, what is needed later ends behind the last step.
+    """
+
+    tensor: int
+    part_bytes: int
+    lower: Units
+    upper: Units
+    by_rows: bool  # the parts are rows
+    over: int | None = None  # the tensor whose rows its rows are written over, row for row
+
+
+class RowLives:
+    """Lives of rows in all segments [i, j) of one execution order; `costs` must not let blocks overlap by offset constraints."""
+
+    def __init__(self, costs: SegmentCosts) -> None:
+        self.costs, self.tables = costs, costs.tables
+        graph = self.tables.graph
+        # the caller's: rows one behind the other, which die and come to be one by one all the same
+        self.contiguous = frozenset((*graph.inputs, *graph.outputs)) - self.tables.streamed
+        self.by_rows = frozenset(t for t in range(len(graph.tensors)) if self._by_rows(t))
+
+    def _by_rows(self, t: int) -> bool:
+        """Whether the rows of a tensor are live one by one: all that write or read it can follow, wherever they lie."""
+        tables, graph = self.tables, self.tables.graph
+        tensor = graph.tensors[t]
+        seen = [v for v, root in enumerate(tables.roots) if root.tensor == t]
+        if seen != [t] or tensor.rows < 2 or not outermost(tensor):
+            return False
+        if any(x in tables.parts for o in self._around(t) for x in (*graph.ops[o].inputs, *graph.ops[o].outputs)):
+            return False  # pixels of parts of a join lie apart
+        if t in self.contiguous:
+            return True
+        for o in tables.writers(t):
+            if o >= 0 and not graph.ops[o].kernels.row_addresses:
+                return False
+        for o in tables.readers[t]:
+            op = graph.ops[o]
+            if op.kernels.accumulator_bytes and tables.accumulators:
+                continue  # it is asked again by segment: one without the producer reads the tensor whole
+            if not (op.kernels.row_addresses and self._slides(o, t)):
+                return False
+        return True
+
+    def _around(self, t: int) -> list[int]:
+        """The operators that write or read a tensor."""
+        return [o for o in (*self.tables.writers(t), *self.tables.readers[t]) if o >= 0]
+
+    def _slides(self, o: int, t: int) -> bool:
+        """Whether operator `o` reads rows of tensor `t` through windows alone."""
+        op = self.tables.graph.ops[o]
+        windows = [w for x, w in zip(op.inputs, op.windows, strict=False) if x == t]
+        return bool(windows) and all(w is not None and w.stride > 0 for w in windows)
+
+    @cached_method
+    def lives(self, i: int, j: int) -> tuple[Lives, ...]:
+        """The lives of all tensors that are live while [i, j) runs."""
+        costs, tables = self.costs, self.tables
+        cascade = Cascade(tables, costs.members(i, j), ROW)
+        trace = np.asarray(cascade.trace, np.int64)
+        at = {o: np.flatnonzero(trace == o) for o in cascade.members}
+        produced = costs.held(i, j, BY_ROWS)
+        before = [t for t in costs.across(i) if t not in produced]
+        found = [self._of_tensor(cascade, at, t, j, None) for t in before]
+        found += [self._of_tensor(cascade, at, t, j, units) for t, units in produced.items()]
+        return self._written_over(cascade, at, found)
+
+    def _of_tensor(self, cascade: Cascade, at: dict[int, Units], t: int, j: int, units: int | None) -> Lives:
+        """The lives of one tensor; `units` are the rows that are stored of one that the segment makes, else None."""
+        tables, end = self.tables, len(cascade.trace)
+        readers = cascade.readers(t)
+        rows = np.arange(tables.tensor_rows[t], dtype=np.int64)
+        lower = np.zeros_like(rows)
+        if units is not None:
+            for m in tables.writers(t):
+                made = cascade.steps(m).made[tables.written(m).index(t)]
+                lower = at[m][np.clip(np.searchsorted(made, rows, side="right") - 1, 0, len(at[m]) - 1)]
+        if self.costs.last[t] >= j:
+            upper = np.full_like(rows, end)
+        else:
+            upper = lower + 1
+            for o, read in readers:
+                last = np.searchsorted(read.keep[:-1], rows, side="right") - 1
+                upper = np.maximum(upper, np.where(last >= 0, at[o][np.maximum(last, 0)] + 1, 0))
+        if t in self.by_rows and all(o in cascade.accumulating or self._slides(o, t) for o, _ in readers):
+            return Lives(t, tables.unit_bytes(t, ROW), lower, upper, True)
+        size = tables.tensor_bytes[t] if units is None else units * tables.unit_bytes(t, ROW)
+        return Lives(t, size, lower.min(initial=end, keepdims=True), upper.max(initial=0, keepdims=True), False)
+
+    def _written_over(self, cascade: Cascade, at: dict[int, Units], found: list[Lives]) -> tuple[Lives, ...]:
+        """The same lives, where rows of element-wise operators take the places of the rows that die with them."""
+        by_tensor = {lives.tensor: lives for lives in found}
+        graph = self.tables.graph
+        for o in cascade.members:
+            op = graph.ops[o] if o >= 0 else None
+            out = None if op is None or len(op.outputs) != 1 else by_tensor.get(op.outputs[0])
+            if op is None or out is None or not out.by_rows or o in cascade.accumulating:
+                continue
+            for t in (op.inputs[p] for p in op.in_place):
+                read = by_tensor.get(t)
+                both = t in self.contiguous and out.tensor in self.contiguous
+                if read is None or not read.by_rows or both or op.inputs.count(t) != 1:
+                    continue
+                if len(read.upper) == len(out.lower) and read.part_bytes == out.part_bytes:
+                    if np.array_equal(read.upper, at[o] + 1) and np.array_equal(out.lower, at[o]):
+                        by_tensor[t] = Lives(t, read.part_bytes, read.lower, at[o], True, read.over)
+                        by_tensor[out.tensor] = Lives(out.tensor, out.part_bytes, out.lower, out.upper, True, t)
+                        break
+        return tuple(by_tensor[lives.tensor] for lives in found)
+
+    @cached_method
+    def bytes(self, i: int, j: int) -> int:
+        """The most bytes that are live at once while [i, j) runs by rows; no arena of this segment is smaller."""
+        costs, unit = self.costs, self.costs.settings.alignment
+        steps = max(sum(1 for _ in costs.trace(i, j, ROW)), 1)
+        change = np.zeros(steps + 1, np.int64)
+        for lives in self.lives(i, j):
+            np.add.at(change, lives.lower, lives.part_bytes)
+            np.add.at(change, lives.upper, -lives.part_bytes)
+        sums = sum(aligned(self.tables.graph.ops[o].kernels.accumulator_bytes, unit) for o in costs.accumulating(i, j))
+        fixed = costs.state_bytes(i, j) + costs.scratch_bytes(i, j, BY_ROWS) + sums
+        return int(np.cumsum(change)[:-1].max(initial=0)) + fixed
+
+    def smallest_cuts(self, below: int) -> tuple[int, tuple[int, ...]] | None:
+        """Cut positions of fewest live bytes, and these bytes; None where they are not fewer than `below`."""
+        costs, limit = self.costs, monitor()
+        n = len(costs.order)
+        across = [sum(self.tables.tensor_bytes[t] for t in costs.across(i)) for i in range(n + 1)]
+        least, came = [0] + [_UNREACHED] * n, [0] * (n + 1)
+        for j in range(1, n + 1):
+            limit.check()
+            if across[j] >= below and j < n:
+                continue
+            for i in self._starts(j, least, below):
+                peak = max(least[i], self.bytes(i, j))
+                if peak < least[j]:
+                    least[j], came[j] = peak, i
+        if least[n] >= below:
+            return None
+        cuts = [n]
+        while cuts[-1]:
+            cuts.append(came[cuts[-1]])
+        return least[n], tuple(reversed(cuts))
+
+    def _starts(self, j: int, least: list[int], below: int) -> Iterator[int]:
+        """The starts of segments that end at `j` and may make `least[j]` smaller, the longest segment last."""
+        for i in range(j - 1, -1, -1):
+            if least[i] < min(least[j], below):
+                yield i
