@@ -39,11 +39,15 @@ from tvm_cascade.search_monitor import SearchMonitor, monitor
 Progress = Callable[[str], None]
 
 
-def plan_options(request: PlanRequest, core: KernelTarget) -> PlanOptions:
-    """The planner's options: the fields it shares with the request, and the core's alignment and cost model of steps."""
+def plan_options(request: PlanRequest, core: KernelTarget, placed: bool = False) -> PlanOptions:
+    """The planner's options: the fields it shares with the request, and the core's alignment and cost model of steps.
+
+    Plans that are to be `placed` in several memories consist of blocks that lie in one of them each: their rows have no
+    addresses of their own.
+    """
     shared = {f.name for f in fields(PlanOptions)} & {f.name for f in fields(request)}
     asked = {name: getattr(request, name) for name in shared}
-    return PlanOptions(**asked, alignment=core.core.align, steps=core.core.steps)
+    return PlanOptions(**asked, alignment=core.core.align, steps=core.core.steps, row_addresses=not placed)
 
 
 def plan_network(
@@ -82,7 +86,7 @@ def plan_network(
         source = kernels or KernelSource(core or KernelTarget(), database)
 
         def planned(asked: PlanRequest) -> PlannedCandidate:
-            return _plan_network(mod, asked, source, progress)
+            return _plan_network(mod, asked, source, progress, placed=bool(request.memory))
 
         if request.memory:
             found = plan_in_memories(request, planned, progress)
@@ -93,9 +97,11 @@ def plan_network(
     return found
 
 
-def _plan_network(mod: IRModule, request: PlanRequest, kernels: KernelSource, progress: Progress) -> PlannedCandidate:
+def _plan_network(
+    mod: IRModule, request: PlanRequest, kernels: KernelSource, progress: Progress, placed: bool
+) -> PlannedCandidate:
     """`plan_network` inside of the monitor of the request's limit on time."""
-    options = plan_options(request, kernels.core)
+    options = plan_options(request, kernels.core, placed)
 
     def planned(mod: IRModule, kernels: KernelSource = kernels) -> PlannedCandidate:
         integers = lower_integers(mod)

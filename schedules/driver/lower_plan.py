@@ -14,9 +14,9 @@ import numpy as np
 from tvm.ir import GlobalVar, IRModule
 
 from tvm_cascade.cascading.plan import Plan, Segment
+from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller, Calls
-from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules.driver.places import (
     Flash,
     FlashItem,

@@ -176,7 +176,10 @@ def rows_by_table(plan: Plan) -> list[int]:
     """The tensors whose rows are found by a table: those with scattered rows, and what is read together with them."""
     around = [op for op in plan.graph.ops if any(plan.storages[t].row_addresses for t in (*op.inputs, *op.outputs))]
     read = [
-        t for op in around for t, window in zip(op.inputs, op.windows, strict=False) if window is not None and window.stride
+        t
+        for op in around
+        for t, window in zip(op.inputs, op.windows, strict=False)
+        if window is not None and window.stride
     ]
     scattered = [s.tensor for s in plan.storages if s.row_addresses]
     return sorted({*read, *scattered})

@@ -14,7 +14,6 @@ from tvm_cascade.graph import ROW, Graph, Tile
 from tvm_cascade.machine import ARENA, Ram
 from tvm_cascade.memory.problem import Allocation, Problem
 
-
 ROWS = "rows 0"  # the block of all rows that have addresses of their own
 
 
@@ -141,7 +140,9 @@ class Plan:
     def rows_end(self) -> int:
         """The first address behind all rows that have addresses of their own."""
         tensors = self.graph.tensors
-        return max((max(s.row_addresses) + tensors[s.tensor].row_bytes for s in self.storages if s.row_addresses), default=0)
+        return max(
+            (max(s.row_addresses) + tensors[s.tensor].row_bytes for s in self.storages if s.row_addresses), default=0
+        )
 
     @property
     def memories(self) -> tuple[MemoryUse, ...]:

@@ -8,6 +8,7 @@ first, and outputs at the bottom, or the other way round; everything else goes w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -23,15 +24,16 @@ from tvm_cascade.cascading.search_cache import least_memory_order, plain_costs
 from tvm_cascade.cascading.segments import SegmentCosts, aligned
 from tvm_cascade.cascading.structure import structure
 from tvm_cascade.errors import InfeasibleError, UsageError
-from tvm_cascade.graph import ITEM_BYTES, ROW, Graph
+from tvm_cascade.graph import ITEM_BYTES, Graph
 from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, Problem, allocate
 from tvm_cascade.memory.bounds import max_live_step
 from tvm_cascade.search_monitor import cached, monitor
 
 _MOST_BLOCKS = 1500  # rows and blocks of a plan; the allocator compares each with each
 _MOST_OPERATORS = 200
-_CAPACITIES = 24  # sizes of the arena that are tried, from the live bytes up to the plan to beat
-_EFFORT = AllocateOptions(nodes=4_000, first_limit=2_000)
+_CAPACITIES = 6  # sizes of the arena that are tried, from the live bytes up to the plan to beat
+_EFFORT = AllocateOptions(nodes=4_000, first_limit=2_000)  # of a search where heuristics find nothing
+_BISECTIONS = 3  # sizes that are tried between the largest of these that failed and the first that did not
 
 
 def or_row_addresses(
@@ -47,10 +49,13 @@ def or_row_addresses(
     below = 0
     if isinstance(found, Plan):
         coarse = all(not s.tile.by_pixels and not s.stripes for s in found.segments)
-        below = found.peak if options.sram is None else 0 if coarse else options.sram + 1
+        more = 0 if coarse else 1  # steps of whole rows take less time
+        below = found.peak + more if options.sram is None else 0 if coarse else options.sram + 1
     elif options.sram is not None:
         below = options.sram + 1
-    own = _smallest(structure(graph), replace(options, sram=None, slack=0.0, max_time=1.0, steps=None, max_macs=1.0), below)
+    own = _smallest(
+        structure(graph), replace(options, sram=None, slack=0.0, max_time=1.0, steps=None, max_macs=1.0), below
+    )
     if own is None:
         return found
     known = found if isinstance(found, Plan) else own
@@ -89,7 +94,7 @@ class _Scheduled:
             for lives in self.lives.lives(i, j):
                 moved = replace(lives, lower=lives.lower + start, upper=lives.upper + start)
                 self.parts.setdefault(lives.tensor, []).append(moved)
-            self.begin.append(start + len(self.lives.costs.trace(i, j, ROW)))
+            self.begin.append(start + len(self.lives.cascade(i, j).trace))
 
     def plan(self, below: int, least: int) -> Plan | None:
         """The plan of these cuts in fewer than `below` bytes, or None; `least` are its live bytes."""
@@ -211,19 +216,31 @@ class _Blocks:
 
     def allocated(self, below: int) -> tuple[Problem, Allocation] | None:
         """A problem with the caller's tensors at fixed addresses, and its solution in fewer than `below` bytes."""
-        least = max_live_step(Problem(tuple(self.buffers)))[0]
-        step = max(4, aligned((below - least) // _CAPACITIES, 4))
-        for effort in (None, _EFFORT):
-            for capacity in range(aligned(least, 4), below, step):
-                for pinned in self._pinned(capacity):
-                    problem = Problem(self._at(pinned), capacity)
-                    try:
-                        found = allocate(problem, optimise=effort is not None, options=effort)
-                    except (InfeasibleError, UsageError):
-                        continue
-                    return replace(problem, capacity=None), found
-                if effort is not None and capacity > least + 2 * step:
-                    break
+        least = aligned(max_live_step(Problem(tuple(self.buffers)))[0], self.unit)
+        last = aligned(below - self.unit, self.unit)
+        steps = (aligned(least + (last - least) * k // _CAPACITIES, self.unit) for k in range(_CAPACITIES + 1))
+        best, low = None, least
+        for capacity in dict.fromkeys(steps):
+            best = self._within(capacity)
+            if best is not None:
+                break
+            low = capacity
+        for capacity in () if best is not None else dict.fromkeys((last, least)):
+            best = self._within(capacity, _EFFORT) or best
+        for _ in range(_BISECTIONS if best is not None else 0):
+            middle = aligned((low + best[1].peak) // 2, self.unit)
+            if not low < middle < best[1].peak:
+                break
+            found = self._within(middle)
+            best, low = (found, low) if found is not None else (best, middle)
+        return best if best is not None and best[1].peak < below else None
+
+    def _within(self, capacity: int, effort: AllocateOptions | None = None) -> tuple[Problem, Allocation] | None:
+        """A problem with the caller's tensors at fixed addresses, and its solution in `capacity` bytes."""
+        for pinned in self._pinned(capacity):
+            problem = Problem(self._at(pinned), capacity)
+            with suppress(InfeasibleError, UsageError):
+                return replace(problem, capacity=None), allocate(problem, optimise=effort is not None, options=effort)
         return None
 
     def _pinned(self, capacity: int) -> Iterator[Mapping[int, int]]:
@@ -249,9 +266,7 @@ class _Blocks:
             for t, at in places.items()
             for r in range(self.graph.tensors[t].rows)
         }
-        return tuple(
-            replace(b, offset=fixed[b.name], alignment=1) if b.name in fixed else b for b in self.buffers
-        )
+        return tuple(replace(b, offset=fixed[b.name], alignment=1) if b.name in fixed else b for b in self.buffers)
 
     def stored(self, storage: Storage, at: Mapping[str, int]) -> Storage:
         """The storage of a tensor, with the addresses of its rows where each has its own."""

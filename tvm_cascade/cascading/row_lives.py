@@ -30,7 +30,8 @@ _UNREACHED = 1 << 60  # bytes
 class Lives:
     """The steps, of its segment, in which parts of a tensor are live: rows, or the one block that it is stored in.
 
-    Part p lives in steps `[lower[p], upper[p])`. What was there before begins at 0, what is needed later ends behind the last step.
+    Part p lives in steps `[lower[p], upper[p])`. What was there before begins at 0, what is needed later ends behind the
+    last step.
     """
 
     tensor: int
@@ -46,6 +47,7 @@ class RowLives:
 
     def __init__(self, costs: SegmentCosts) -> None:
         self.costs, self.tables = costs, costs.tables
+        self._last: tuple[tuple[int, int], Cascade] | None = None
         graph = self.tables.graph
         # the caller's: rows one behind the other, which die and come to be one by one all the same
         self.contiguous = frozenset((*graph.inputs, *graph.outputs)) - self.tables.streamed
@@ -83,13 +85,14 @@ class RowLives:
         windows = [w for x, w in zip(op.inputs, op.windows, strict=False) if x == t]
         return bool(windows) and all(w is not None and w.stride > 0 for w in windows)
 
-    @cached_method
     def lives(self, i: int, j: int) -> tuple[Lives, ...]:
         """The lives of all tensors that are live while [i, j) runs."""
-        costs, tables = self.costs, self.tables
-        cascade = Cascade(tables, costs.members(i, j), ROW)
+        costs, cascade = self.costs, self.cascade(i, j)
         trace = np.asarray(cascade.trace, np.int64)
-        at = {o: np.flatnonzero(trace == o) for o in cascade.members}
+        members = np.sort(np.array(cascade.members))
+        by_member = np.argsort(trace, kind="stable")
+        ends = np.searchsorted(trace[by_member], members, side="right")[:-1]
+        at = dict(zip(members.tolist(), np.split(by_member, ends), strict=True)) if len(members) else {}
         produced = costs.held(i, j, BY_ROWS)
         before = [t for t in costs.across(i) if t not in produced]
         found = [self._of_tensor(cascade, at, t, j, None) for t in before]
@@ -103,7 +106,7 @@ class RowLives:
         rows = np.arange(tables.tensor_rows[t], dtype=np.int64)
         lower = np.zeros_like(rows)
         if units is not None:
-            for m in tables.writers(t):
+            for m in (m for m in tables.writers(t) if m in at):
                 made = cascade.steps(m).made[tables.written(m).index(t)]
                 lower = at[m][np.clip(np.searchsorted(made, rows, side="right") - 1, 0, len(at[m]) - 1)]
         if self.costs.last[t] >= j:
@@ -132,22 +135,28 @@ class RowLives:
                 both = t in self.contiguous and out.tensor in self.contiguous
                 if read is None or not read.by_rows or both or op.inputs.count(t) != 1:
                     continue
-                if len(read.upper) == len(out.lower) and read.part_bytes == out.part_bytes:
-                    if np.array_equal(read.upper, at[o] + 1) and np.array_equal(out.lower, at[o]):
-                        by_tensor[t] = Lives(t, read.part_bytes, read.lower, at[o], True, read.over)
-                        by_tensor[out.tensor] = Lives(out.tensor, out.part_bytes, out.lower, out.upper, True, t)
-                        break
+                dies = np.array_equal(read.upper, at[o] + 1) and np.array_equal(out.lower, at[o])
+                if dies and read.part_bytes == out.part_bytes:
+                    by_tensor[t] = Lives(t, read.part_bytes, read.lower, at[o], True, read.over)
+                    by_tensor[out.tensor] = Lives(out.tensor, out.part_bytes, out.lower, out.upper, True, t)
+                    break
         return tuple(by_tensor[lives.tensor] for lives in found)
+
+    def cascade(self, i: int, j: int) -> Cascade:
+        """The operators of [i, j) with their steps; the last one asked for is kept."""
+        if self._last is None or self._last[0] != (i, j):
+            self._last = (i, j), Cascade(self.tables, self.costs.members(i, j), ROW)
+        return self._last[1]
 
     @cached_method
     def bytes(self, i: int, j: int) -> int:
         """The most bytes that are live at once while [i, j) runs by rows; no arena of this segment is smaller."""
         costs, unit = self.costs, self.costs.settings.alignment
-        steps = max(sum(1 for _ in costs.trace(i, j, ROW)), 1)
+        steps = max(len(self.cascade(i, j).trace), 1)
         change = np.zeros(steps + 1, np.int64)
         for lives in self.lives(i, j):
-            np.add.at(change, lives.lower, lives.part_bytes)
-            np.add.at(change, lives.upper, -lives.part_bytes)
+            change += lives.part_bytes * np.bincount(lives.lower, minlength=steps + 1)
+            change -= lives.part_bytes * np.bincount(lives.upper, minlength=steps + 1)
         sums = sum(aligned(self.tables.graph.ops[o].kernels.accumulator_bytes, unit) for o in costs.accumulating(i, j))
         fixed = costs.state_bytes(i, j) + costs.scratch_bytes(i, j, BY_ROWS) + sums
         return int(np.cumsum(change)[:-1].max(initial=0)) + fixed
