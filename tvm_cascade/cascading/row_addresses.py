@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import gcd
 
 import numpy as np
 
@@ -181,10 +182,10 @@ class _Blocks:
         """The name of the buffer that holds row r of tensor t."""
         return f"tensor {self._first(t)} row {r}"
 
-    def _add(self, name: str, size: int, lower: int, upper: int, item: int = 1) -> None:
+    def _add(self, name: str, size: int, lower: int, upper: int, alignment: int | None = None) -> None:
         if size:
             last = max(upper, lower + 1)
-            self.buffers.append(Buffer(len(self.buffers), size, lower, last, max(self.unit, item), None, name))
+            self.buffers.append(Buffer(len(self.buffers), size, lower, last, alignment or self.unit, None, name))
 
     def _whole(self, storage: Storage) -> None:
         """A buffer for a tensor in one block, whole or a ring."""
@@ -193,7 +194,7 @@ class _Blocks:
         lower = min((int(p.lower.min()) for p in parts), default=0) if parts else 0
         upper = max((int(p.upper.max()) for p in parts), default=end) if parts else end
         item = ITEM_BYTES[self.graph.tensors[storage.tensor].dtype]
-        self._add(f"tensor {storage.tensor}", storage.size, lower, upper, item)
+        self._add(f"tensor {storage.tensor}", storage.size, lower, upper, max(self.unit, item))
 
     def _by_rows(self, t: int) -> None:
         """Buffers for the rows of a tensor, from when each is made until it, and all that is written over it, is dead."""
@@ -206,8 +207,9 @@ class _Blocks:
             lower = [min(a, b) for a, b in zip(lower, low, strict=True)]
             upper = [max(a, b) for a, b in zip(upper, high, strict=True)]
         size = self.rows[t][0].part_bytes
+        unit = gcd(max(self.unit, item), size)  # as rows are aligned that lie one behind the other
         for r, (low, high) in enumerate(zip(lower, upper, strict=True)):
-            self._add(self.row(t, r), size, low, high, item)
+            self._add(self.row(t, r), size, low, high, unit)
 
     def _life(self, t: int) -> tuple[list[int], list[int]]:
         """The first step of every row of a tensor, and the one behind its last."""

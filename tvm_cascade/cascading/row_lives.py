@@ -124,7 +124,7 @@ class RowLives:
     def _written_over(self, cascade: Cascade, at: dict[int, Units], found: list[Lives]) -> tuple[Lives, ...]:
         """The same lives, where rows of element-wise operators take the places of the rows that die with them."""
         by_tensor = {lives.tensor: lives for lives in found}
-        graph = self.tables.graph
+        graph, taken = self.tables.graph, set[int]()
         for o in cascade.members:
             op = graph.ops[o] if o >= 0 else None
             out = None if op is None or len(op.outputs) != 1 else by_tensor.get(op.outputs[0])
@@ -133,10 +133,11 @@ class RowLives:
             for t in (op.inputs[p] for p in op.in_place):
                 read = by_tensor.get(t)
                 both = t in self.contiguous and out.tensor in self.contiguous
-                if read is None or not read.by_rows or both or op.inputs.count(t) != 1:
+                if read is None or not read.by_rows or both or t in taken or op.inputs.count(t) != 1:
                     continue
                 dies = np.array_equal(read.upper, at[o] + 1) and np.array_equal(out.lower, at[o])
                 if dies and read.part_bytes == out.part_bytes:
+                    taken.add(t)
                     by_tensor[t] = Lives(t, read.part_bytes, read.lower, at[o], True, read.over)
                     by_tensor[out.tensor] = Lives(out.tensor, out.part_bytes, out.lower, out.upper, True, t)
                     break

@@ -7,7 +7,7 @@ that two blocks have one name, or that a segment has no room for its step counte
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
+from math import gcd, prod
 
 from tvm_cascade.cascading.plan import ROWS, Granularity, Plan, Segment, Storage
 from tvm_cascade.errors import ValidationError
@@ -61,6 +61,8 @@ def _check_names(plan: Plan, alignment: int) -> None:
     for name, offset in zip(plan.buffers, offsets, strict=True):
         kind, _, index = name.partition(" ")
         own = ITEM_BYTES[plan.graph.tensors[int(index)].dtype] if kind in ("tensor", "kept") else 1
+        if name == ROWS:
+            continue  # `_check_rows` holds the address of each row
         unit = max(alignment, own)  # kernels find their elements by whole items from the arena's start
         if offset < 0 or offset % unit:
             raise ValidationError(f"{name} lies at {offset}, not at a multiple of {unit} bytes")
@@ -124,7 +126,7 @@ def _require(plan: Plan, name: str, size: int, what: str) -> None:
 def _check_rows(plan: Plan, storage: Storage, alignment: int) -> None:
     """Check the addresses of the rows of a tensor, and that all operators around it have kernels that follow them."""
     tensor, addresses = plan.graph.tensors[storage.tensor], storage.row_addresses
-    unit = max(alignment, ITEM_BYTES[tensor.dtype])
+    unit = gcd(max(alignment, ITEM_BYTES[tensor.dtype]), tensor.row_bytes)  # as rows one behind the other
     if len(addresses) != tensor.rows or prod(tensor.shape[: tensor.row_axis]) != 1:
         raise ValidationError(f"tensor {tensor.name} has {tensor.rows} rows, and {len(addresses)} addresses")
     if min(addresses) < 0 or any(a % unit for a in addresses):

@@ -58,6 +58,15 @@ def _moved_block(plan: Plan, random: Random) -> Plan:
     return _offsets(plan, offsets, grow=random.random() < 0.5)
 
 
+def _moved_row(plan: Plan, random: Random) -> Plan | None:
+    storage = _any_storage(plan, random, lambda s: s.row_addresses)
+    if storage is None:
+        return None
+    at = list(storage.row_addresses)
+    at[random.randrange(len(at))] = random.choice((at[0], at[-1], random.randrange(0, plan.peak, 4)))
+    return _storage(plan, storage.tensor, row_addresses=tuple(at))
+
+
 def _exchanged_blocks(plan: Plan, random: Random) -> Plan:
     offsets = list(plan.allocation.offsets)
     a, b = random.randrange(len(offsets)), random.randrange(len(offsets))
@@ -224,7 +233,7 @@ def _other_macs(plan: Plan, random: Random) -> Plan:
 
 
 MUTATIONS: tuple[Mutation, ...] = (
-    _moved_block, _moved_block, _exchanged_blocks, _equal_names, _smaller_peak, _exchanged_steps, _exchanged_steps,
+    _moved_block, _moved_block, _moved_row, _moved_row, _exchanged_blocks, _equal_names, _smaller_peak, _exchanged_steps, _exchanged_steps,
     _one_step_less_or_more, _exchanged_segments, _less_state_or_scratch, _other_flag, _other_pixels, _other_rows, _other_columns,
     _other_columns, _other_ring, _other_ring, _other_halo, _other_view, _fewer_in_place, _other_macs,
 )  # fmt: skip

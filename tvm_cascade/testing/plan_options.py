@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm_cascade.cascading import PlanOptions
 
-ROWS_ALONE = PlanOptions(pixels=False, accumulators=False, stripes=False, in_place=False)
+ROWS_ALONE = PlanOptions(pixels=False, accumulators=False, stripes=False, in_place=False, row_addresses=False)
 
 
 def rows_alone(**options: Any) -> PlanOptions:

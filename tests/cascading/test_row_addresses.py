@@ -1,0 +1,184 @@
+"""Rows at addresses of their own: lives by a second count, the best cuts, plans that replay, and known networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import Any
+
+import pytest
+
+from tvm_cascade.cascading import Plan, PlanOptions, bound_of, cascade, plan_graph, validate
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.options import Settings
+from tvm_cascade.cascading.row_lives import RowLives
+from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.errors import InfeasibleError, ValidationError
+from tvm_cascade.graph import Graph
+from tvm_cascade.testing.graphs import Builder, ds_cnn, mobilenet_v1, resnet8
+from tvm_cascade.testing.random_windows import random_graph
+
+APART = PlanOptions(pixels=False, stripes=False)
+IN_RINGS = replace(APART, row_addresses=False)
+
+
+def able(graph: Graph) -> Graph:
+    """The graph of operators that all have kernels which find rows by their addresses."""
+    ops = tuple(replace(op, kernels=replace(op.kernels, row_addresses=not op.view)) for op in graph.ops)
+    return replace(graph, ops=ops)
+
+
+def scattered(plan: Plan) -> bool:
+    return any(s.row_addresses for s in plan.storages)
+
+
+def lives_of(graph: Graph, **settings: Any) -> RowLives:
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(1, False, False))
+    return RowLives(costs)
+
+
+def counted(graph: Graph) -> int:
+    """Bytes live at most while a chain of one segment runs by rows: read off its windows, row by row."""
+    lives = lives_of(graph)
+    n = len(graph.ops)
+    trace = lives.cascade(0, n).trace
+    made: dict[tuple[int, int], int] = {(t, r): 0 for t in graph.inputs for r in range(graph.tensors[t].rows)}
+    read: dict[tuple[int, int], int] = {}
+    done = [0] * n
+    for k, o in enumerate(trace):
+        op, y = graph.ops[o], done[o]
+        for t, window in zip(op.inputs, op.windows, strict=True):
+            assert window is not None
+            taps = (window.first(y) + tap * window.dilation for tap in range(window.extent))
+            read |= {(t, r): k for r in taps if 0 <= r < graph.tensors[t].rows}
+        made |= {(t, y): k for t in op.outputs}
+        done[o] += 1
+    ends = {at: len(trace) - 1 if at[0] in graph.outputs else read.get(at, k) for at, k in made.items()}
+    # rows below one that is still read count as read: kernels never go back
+    for t in {t for t, _ in made}:
+        rows = sorted(r for u, r in made if u == t)
+        for above, below in pairwise(reversed(rows)):
+            if t not in graph.outputs:
+                ends[t, above] = max(ends[t, above], ends[t, below])
+    live = [
+        sum(graph.tensors[t].row_bytes for (t, r), k in made.items() if k <= now <= ends[t, r])
+        for now in range(len(trace))
+    ]
+    return max(live) + lives.costs.state_bytes(0, n)
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_live_bytes_by_a_second_count(kernel: int, stride: int) -> None:
+    for rows in (5, 8, 13):
+        b = Builder()
+        x = b.conv(b.input(rows, 4, 3), 5, kernel)
+        graph = able(b.finish(b.conv(b.conv(x, 2, kernel, stride), 4, 3)))
+        assert lives_of(graph).bytes(0, 3) == counted(graph)
+
+
+def cuts_of(n: int) -> Iterator[tuple[int, ...]]:
+    for count in range(n):
+        for inner in combinations(range(1, n), count):
+            yield (0, *inner, n)
+
+
+def test_cuts_of_fewest_live_bytes() -> None:
+    tried = 0
+    for seed in range(40):
+        graph = able(random_graph(seed, operators=3 + seed % 4, largest=10))
+        lives, n = lives_of(graph), len(graph.ops)
+        least = min(max(lives.bytes(i, j) for i, j in pairwise(cuts)) for cuts in cuts_of(n))
+        found = lives.smallest_cuts(least + 1)
+        assert found is not None and found[0] == least
+        assert max(lives.bytes(i, j) for i, j in pairwise(found[1])) == least
+        assert lives.smallest_cuts(least) is None
+        tried += n > 3
+    assert tried > 20
+
+
+def test_plans_replay_and_are_smaller_than_rings() -> None:
+    smaller = 0
+    for seed in range(60):
+        graph = able(random_graph(seed, operators=3 + seed % 9, largest=10))
+        for stream in (False, True):
+            options, rings = (replace(o, stream_input=stream) for o in (APART, IN_RINGS))
+            plan, other = cascade(graph, options), cascade(graph, rings)
+            replay = validate(plan)
+            assert replay.peak <= plan.peak <= other.peak and replay.macs == plan.macs == graph.macs
+            assert bound_of(plan) <= plan.peak and plan.bound <= plan.peak
+            assert scattered(plan) or plan.peak == other.peak
+            smaller += plan.peak < other.peak
+    assert smaller > 30
+
+
+def test_a_row_at_another_address_is_refused() -> None:
+    graph = able(ds_cnn())
+    plan = cascade(graph, APART)
+    refused = 0
+    moved = [s for s in plan.storages if s.row_addresses]
+    for storage in moved:
+        for r in range(0, len(storage.row_addresses), 7):
+            at = list(storage.row_addresses)
+            at[r] = next(
+                a for a in storage.row_addresses if a != at[r]
+            )  # on another row of the tensor, often a live one
+            storages = tuple(replace(s, row_addresses=tuple(at)) if s is storage else s for s in plan.storages)
+            try:
+                validate(replace(plan, storages=storages))
+            except ValidationError:
+                refused += 1
+    assert refused > len(moved) * 2
+    first = moved[0]
+    for wrong in (
+        replace(first, row_addresses=first.row_addresses[1:]),
+        replace(first, row_addresses=(plan.peak, *first.row_addresses[1:])),
+        replace(first, row_addresses=(first.row_addresses[0] + 1, *first.row_addresses[1:])),
+        replace(first, size=first.size + 4),
+    ):
+        with pytest.raises(ValidationError):
+            validate(replace(plan, storages=tuple(wrong if s is first else s for s in plan.storages)))
+
+
+def test_kernels_without_tables_are_not_planned() -> None:
+    graph = ds_cnn()
+    assert not scattered(cascade(graph, APART)) and scattered(cascade(able(graph), APART))
+    plan = cascade(able(graph), APART)
+    with pytest.raises(ValidationError, match="no kernel for rows"):
+        validate(replace(plan, graph=graph))
+
+
+@pytest.mark.parametrize(
+    ("graph", "rings", "apart"),
+    [
+        (ds_cnn(), 6_146, 4_010),
+        (resnet8(), 13_940, 10_584),
+        (mobilenet_v1(96, 96, 1, alpha=0.25, classes=2), 14_592, 13_200),
+    ],
+    ids=["kws", "resnet8", "person"],
+)
+def test_known_networks(graph: Graph, rings: int, apart: int) -> None:
+    assert cascade(able(graph), IN_RINGS).peak == rings
+    plan = cascade(able(graph), APART)
+    assert scattered(plan) and validate(plan).peak <= plan.peak <= apart
+
+
+def test_under_a_cap_only_where_rings_of_rows_do_not_fit() -> None:
+    graph = able(ds_cnn())
+    rings, apart = cascade(graph, IN_RINGS).peak, cascade(graph, APART).peak
+    assert apart < rings
+    assert not scattered(plan_graph(graph, replace(APART, sram=rings)))
+    assert scattered(plan_graph(graph, replace(APART, sram=rings - 4)))
+    assert plan_graph(graph, replace(APART, sram=apart)).peak <= apart
+    with pytest.raises(InfeasibleError):
+        plan_graph(graph, replace(APART, sram=apart // 2))
+
+
+def test_networks_with_views_and_joins_keep_their_blocks() -> None:
+    b = Builder()
+    x = b.conv(b.input(12, 6, 4), 8, 3)
+    y = b.concat([b.conv(x, 4, 3), b.conv(x, 4, 1)])
+    graph = able(b.finish(b.conv(b.conv(y, 8, 3), 2, 3)))
+    plan = cascade(graph, APART)
+    assert validate(plan).peak <= plan.peak <= cascade(graph, IN_RINGS).peak
