@@ -54,9 +54,7 @@ def or_row_addresses(
         below = found.peak + more if options.sram is None else 0 if coarse else options.sram + 1
     elif options.sram is not None:
         below = options.sram + 1
-    own = _smallest(
-        structure(graph), replace(options, sram=None, slack=0.0, max_time=1.0, steps=None, max_macs=1.0), below
-    )
+    own = _smallest(structure(graph), replace(options, sram=None, max_time=1.0, steps=None, max_macs=1.0), below)
     if own is None:
         return found
     known = found if isinstance(found, Plan) else own

@@ -1,8 +1,7 @@
 """Arena occupancy over time: for every block the addresses in use, step by step.
 
 For a whole tensor they reach from the first byte that is still to be read to the end of what has been written, so that
-an output is seen growing into the space of its dying input. Rows at addresses of their own are one block, from the lowest live
-one to the highest. Rings, counters, accumulators and scratch count in full while
+an output is seen growing into the space of its dying input. Rows at addresses of their own are drawn one by one. Rings, counters, accumulators and scratch count in full while
 their segment runs.
 """
 
@@ -29,7 +28,7 @@ class Band:
 
     name: str
     block: int  # its index in `block_rows`
-    kind: str  # "tensor", "ring", "kept", "state", "scratch", "accumulator", "rows"
+    kind: str  # "tensor", "ring", "kept", "state", "scratch", "accumulator"
     times: tuple[int, ...]
     low: tuple[int, ...]
     high: tuple[int, ...]
@@ -75,19 +74,6 @@ class _Progress:
             )
         return min(low, high), high
 
-    def rows(self) -> tuple[int, int] | None:
-        """The addresses within which all rows lie that are live, of tensors whose rows have addresses of their own."""
-        live: list[int] = []
-        ends: list[int] = []
-        for storage in self.plan.storages:
-            if storage.row_addresses and storage.lower <= self.index < storage.upper:
-                size = self.plan.graph.tensors[storage.tensor].row_bytes
-                low, high = self.span(storage.tensor)
-                held = storage.row_addresses[low // size : -(-high // size)]
-                live += held
-                ends += [a + size for a in held]
-        return (min(live), max(ends)) if live else None
-
     def _oldest_byte(self, op: int, tensor: int, columns: int) -> int:
         steps = self.tables.steps(op, self.segment.tile, op in self.segment.accumulating)
         done = -1 if self.done[op] and op in self.segment.in_place else self.done[op]
@@ -101,7 +87,8 @@ def timeline(plan: Plan) -> Timeline:
     streamed = {t for s in plan.segments for t in s.streamed}
     sums = any(s.accumulating for s in plan.segments)
     tables = AccessTables(plan.graph, streamed, sums)
-    blocks = block_rows(plan)
+    blocks, rows = block_rows(plan), _rows(plan)
+    by_row = {ROWS, *(f"tensor {t}" for t, _, _ in rows)}
     spans: list[list[tuple[int, int, int]]] = [[] for _ in blocks]
     cuts, times, used = [0], [], []
     for k, segment in enumerate(plan.segments):
@@ -110,7 +97,7 @@ def timeline(plan: Plan) -> Timeline:
         if not length:  # views alone
             cuts.append(cuts[-1])
             continue
-        live = [n for n, b in enumerate(blocks) if b["lower"] <= k < b["upper"]]
+        live = [n for n, b in enumerate(blocks) if b["lower"] <= k < b["upper"] and plan.buffers[n] not in by_row]
         for at, trace in _samples(segment, length):
             for o in trace:
                 progress.done[o] += 1
@@ -118,14 +105,45 @@ def timeline(plan: Plan) -> Timeline:
             for n, low, high in extents:
                 spans[n].append((cuts[-1] + at, low, high))
             times.append(cuts[-1] + at)
-            used.append(covered((low, high) for _, low, high in extents))
+            now = cuts[-1] + at - (at == length)  # what the last step holds is there at its end
+            there = [band for _, _, band in rows if band.times[0] <= now < band.times[1]]
+            used.append(covered((*((a, b) for _, a, b in extents), *((b.low[0], b.high[0]) for b in there))))
         cuts.append(cuts[-1] + length)
     bands = [
         Band(b["name"], n, "ring" if b["ring"] else b["kind"], *(tuple(v) for v in zip(*s, strict=True)))
         for n, (b, s) in enumerate(zip(blocks, spans, strict=True))
         if s
     ]
+    bands += [band for _, _, band in rows]
     return Timeline(tuple(bands), tuple(cuts), tuple(times), tuple(used))
+
+
+def _rows(plan: Plan) -> list[tuple[int, int, Band]]:
+    """The rows with addresses of their own, and those of inputs and outputs beside them, as (tensor, row, band).
+
+    What is written over a row, element for element, is part of its band.
+    """
+    if ROWS not in plan.buffers:
+        return []
+    block = plan.buffers.index(ROWS)
+    found: list[tuple[int, int, Band]] = []
+    for b in plan.problem.buffers:
+        name, _, row = b.name.partition(" row ")
+        if row:
+            t, at = int(name.partition(" ")[2]), _row_address(plan, int(name.partition(" ")[2]), int(row))
+            told = f"row {row} of {plan.graph.tensors[t].name}"
+            found.append(
+                (t, int(row), Band(told, block, "ring", (b.lower, b.upper), (at, at), (at + b.size, at + b.size)))
+            )
+    return found
+
+
+def _row_address(plan: Plan, tensor: int, row: int) -> int:
+    """The address of a row of a tensor that has row addresses, or is whole."""
+    addresses = plan.storages[tensor].row_addresses
+    if addresses:
+        return addresses[row]
+    return plan.allocation.offsets[plan.buffers.index(f"tensor {tensor}")] + row * plan.graph.tensors[tensor].row_bytes
 
 
 def _samples(segment: Segment, length: int) -> list[tuple[int, Sequence[int]]]:
@@ -138,8 +156,6 @@ def _samples(segment: Segment, length: int) -> list[tuple[int, Sequence[int]]]:
 
 def _addresses(plan: Plan, block: Block, name: str, progress: _Progress) -> tuple[int, int]:
     offset, size = plan.allocation.offsets[plan.buffers.index(name)], block["bytes"]
-    if name == ROWS:
-        return progress.rows() or (offset, offset)
     if block["kind"] != "tensor" or block["ring"]:
         return offset, offset + size
     low, high = progress.span(int(name.partition(" ")[2]))

@@ -58,7 +58,7 @@ class Ring(TypedDict):
     """A tensor that never exists whole."""
 
     tensor: Annotated[str, "Name"]
-    bytes: Annotated[Bytes, "Of the ring"]
+    bytes: Annotated[Bytes, "Of the ring, or of the most rows that are live at once at addresses of their own"]
     whole_bytes: Annotated[Bytes, "Of the tensor"]
     rows: Annotated[Count, "Kept at a time"]
     pixels: Annotated[Count, "Kept at a time; 0 for a ring of rows"]
@@ -127,7 +127,10 @@ class Placed(_SometimesOfBlock):
 class Block(Placed):
     """A block of the arena, or of a memory."""
 
-    kind: Annotated[str, "'tensor', 'kept' (columns of stripes), 'accumulator', 'state' (row counters) or 'scratch'"]
+    kind: Annotated[
+        str,
+        "'tensor', 'kept' (columns), 'rows' (at addresses of their own), 'accumulator', 'state' (counters), 'scratch'",
+    ]
     lower: Annotated[Count, "First segment of its life"]
     upper: Annotated[Count, "The segment behind its life"]
     ring: Annotated[bool, "Whether it holds a tensor in parts"]

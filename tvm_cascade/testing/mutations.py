@@ -233,7 +233,8 @@ def _other_macs(plan: Plan, random: Random) -> Plan:
 
 
 MUTATIONS: tuple[Mutation, ...] = (
-    _moved_block, _moved_block, _moved_row, _moved_row, _exchanged_blocks, _equal_names, _smaller_peak, _exchanged_steps, _exchanged_steps,
+    _moved_block, _moved_block, _moved_row, _moved_row, _exchanged_blocks, _equal_names, _smaller_peak,
+    _exchanged_steps, _exchanged_steps,
     _one_step_less_or_more, _exchanged_segments, _less_state_or_scratch, _other_flag, _other_pixels, _other_rows, _other_columns,
     _other_columns, _other_ring, _other_ring, _other_halo, _other_view, _fewer_in_place, _other_macs,
 )  # fmt: skip
