@@ -227,9 +227,10 @@ class _Blocks:
             low = capacity
         for capacity in () if best is not None else dict.fromkeys((last, least)):
             best = self._within(capacity, _EFFORT) or best
-        for _ in range(_BISECTIONS if best is not None else 0):
-            middle = aligned((low + best[1].peak) // 2, self.unit)
-            if not low < middle < best[1].peak:
+        for _ in range(_BISECTIONS):
+            high = low if best is None else best[1].peak
+            middle = aligned((low + high) // 2, self.unit)
+            if not low < middle < high:
                 break
             found = self._within(middle)
             best, low = (found, low) if found is not None else (best, middle)

@@ -94,7 +94,7 @@ class RowLives:
         ends = np.searchsorted(trace[by_member], members, side="right")[:-1]
         at = dict(zip(members.tolist(), np.split(by_member, ends), strict=True)) if len(members) else {}
         produced = costs.held(i, j, BY_ROWS)
-        before = [t for t in costs.across(i) if t not in produced]
+        before = [t for t in costs.across[i] if t not in produced]
         found = [self._of_tensor(cascade, at, t, j, None) for t in before]
         found += [self._of_tensor(cascade, at, t, j, units) for t, units in produced.items()]
         return self._written_over(cascade, at, found)
@@ -166,7 +166,7 @@ class RowLives:
         """Cut positions of fewest live bytes, and these bytes; None where they are not fewer than `below`."""
         costs, limit = self.costs, monitor()
         n = len(costs.order)
-        across = [sum(self.tables.tensor_bytes[t] for t in costs.across(i)) for i in range(n + 1)]
+        across = [sum(self.tables.tensor_bytes[t] for t in costs.across[i]) for i in range(n + 1)]
         least, came = [0] + [_UNREACHED] * n, [0] * (n + 1)
         for j in range(1, n + 1):
             limit.check()

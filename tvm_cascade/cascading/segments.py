@@ -228,7 +228,7 @@ class SegmentCosts:
 
     def _around(self, i: int, j: int) -> list[int]:
         """Bytes of each tensor that is live when [i, j) begins, and of each accumulator in it."""
-        across = [self.tables.tensor_bytes[t] for t in self.across(i)]
+        across = [self.tables.tensor_bytes[t] for t in self.across[i]]
         return [*across, *(self.tables.graph.ops[o].kernels.accumulator_bytes for o in self.accumulating(i, j))]
 
     def extra_macs(self, i: int, j: int, interleaving: Interleaving) -> int:
@@ -303,7 +303,7 @@ class SegmentCosts:
     @cached_method
     def _dying(self, i: int, j: int) -> list[int]:
         """Root tensors written before the operators [i, j), whose last reader is one of these operators."""
-        return [t for t in self.across(i) if self.last[t] < j]
+        return [t for t in self.across[i] if self.last[t] < j]
 
     def most_shared(self, i: int, j: int) -> int:
         """An upper bound on `shared` in any interleaving: the bytes of the dying inputs of [i, j)."""
@@ -390,13 +390,9 @@ class SegmentCosts:
         stripes = self.stripes(i, j, interleaving)
         return sum(cascade.steps(o).count for o in cascade.members) * (1 if stripes is None else len(stripes.ranges))
 
-    def across(self, i: int) -> list[int]:
-        """The roots that are live across the cut before position i: produced before it, needed at i or later."""
-        return self._across[i]
-
     @cached_property
-    def _across(self) -> list[list[int]]:
-        """`across` by position."""
+    def across(self) -> list[list[int]]:
+        """By position i the roots that are live across the cut before it: produced before it, needed at i or later."""
         across: list[list[int]] = [[] for _ in range(len(self.order) + 1)]
         for t, born in self.born.items():
             for i in range(born + 1, self.last[t] + 1):

@@ -57,8 +57,8 @@ def frontier_chart(
     instructions (`own`), be chosen."""
     marks = {"one operator after the other": plan.baseline_peak}
     if bounds is not None:
-        each = {"lower bound at 1.00x, rows": bounds.rows, "lower bound at 1.00x, pixels": bounds.pixels}
-        marks |= each if bounds.rows != bounds.pixels else {"lower bound at 1.00x, rows and pixels": bounds.rows}
+        each = {"lower bound of rings of rows": bounds.rows, "lower bound of rings of pixels": bounds.pixels}
+        marks |= each if bounds.rows != bounds.pixels else {"lower bound of rings of rows and pixels": bounds.rows}
     every = [*(p for p, _ in points), plan.peak, *marks.values()]
     room = max((max(every) - min(every)) * 0.06, max(every) * 0.02, 1)
     peaks = Axis(max(min(every) - room, 0), max(every) + room)

@@ -1,8 +1,8 @@
 """Arena occupancy over time: for every block the addresses in use, step by step.
 
 For a whole tensor they reach from the first byte that is still to be read to the end of what has been written, so that
-an output is seen growing into the space of its dying input. Rows at addresses of their own are drawn one by one. Rings, counters, accumulators and scratch count in full while
-their segment runs.
+an output is seen growing into the space of its dying input. Rows at addresses of their own are drawn one by one. Rings,
+counters, accumulators and scratch count in full while their segment runs.
 """
 
 from __future__ import annotations
