@@ -111,9 +111,9 @@ def problem_of(
     costs: SegmentCosts, layout: Layout
 ) -> tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]]:
     """Blocks and followers of a layout."""
-    from tvm_cascade.cascading.assemble import _problem, _storages
+    from tvm_cascade.cascading.assemble import _problem, storages_of
 
-    made, _ = _problem(costs, layout, _storages(costs, layout))
+    made, _ = _problem(costs, layout, storages_of(costs, layout))
     buffers: tuple[Buffer, ...] = made.buffers
     follows: tuple[OffsetConstraint, ...] = made.offset_constraints
     return tuple((b.size, b.lower, b.upper) for b in buffers), tuple((f.reader, f.writer, f.distance) for f in follows)

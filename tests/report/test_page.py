@@ -178,14 +178,18 @@ def test_the_command_of_a_request_asks_for_it() -> None:
 
 
 def test_the_commands_of_a_frontier_get_its_plans(test_data: Path) -> None:
-    model = test_data / "models" / "kws_dscnn_int8.tflite"
-    found = api.plan(model, target="cortex-m4")
+    model = test_data / "models" / "person_detect.tflite"
+    found = api.plan(model, target="cortex-m4", stream_input=True)
     assert len(found.frontier) == len(found.commands) > 1
     for (peak, factor), line in zip(found.frontier, found.commands, strict=True):
         words = shlex.split(line)
         number = {k: words[words.index(k) + 1] for k in ("--sram", "--max-macs") if k in words}
         again = api.plan(
-            model, target="cortex-m4", sram=number.get("--sram"), max_macs=float(number.get("--max-macs", 1))
+            model,
+            target="cortex-m4",
+            stream_input=True,
+            sram=number.get("--sram"),
+            max_macs=float(number.get("--max-macs", 1)),
         )
         assert again.peak_bytes <= peak and again.macs <= factor * found.plan.baseline_macs * 1.0001
     assert sum(e.instructions for e in found.operators) == pytest.approx(found.estimated_instructions, rel=1e-4)

@@ -243,7 +243,8 @@ def frontier(
     the frontier with the plans so far; `SearchStopped` is raised where there is none yet.
     """
     options = replace(options, sram=None)
-    at_once = cascade(graph, replace(options, max_macs=1.0))
+    once = replace(options, max_macs=1.0)
+    at_once = or_row_addresses(graph, once, _in_time(graph, once)[0])
     if not _again(options):
         return (at_once,)
     plans = [at_once]

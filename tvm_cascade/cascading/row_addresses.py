@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import gcd
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,14 +33,15 @@ from tvm_cascade.search_monitor import cached, monitor
 
 _MOST_BLOCKS = 1500  # rows and blocks of a plan; the allocator compares each with each
 _MOST_OPERATORS = 200
-_CAPACITIES = 6  # sizes of the arena that are tried, from the live bytes up to the plan to beat
 _EFFORT = AllocateOptions(nodes=4_000, first_limit=2_000)  # of a search where heuristics find nothing
-_BISECTIONS = 3  # sizes that are tried between the largest of these that failed and the first that did not
+_PARTS = (32, 16, 8, 4, 2, 1)  # arenas are tried at these parts of the way from the live bytes to the plan to beat
+_BISECTIONS = 3  # and between the last that failed and the first that did not
 
 
-def or_row_addresses(
-    graph: Graph, options: PlanOptions, found: Plan | InfeasibleError | None
-) -> Plan | InfeasibleError | None:
+Found = TypeVar("Found", Plan, Plan | InfeasibleError | None)
+
+
+def or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
     """What a search found, or the plan with row addresses that is better.
 
     Without a cap the smaller one. Under a cap what fits as it is by whole rows is kept: it needs no tables; a plan with
@@ -47,30 +49,48 @@ def or_row_addresses(
     """
     if found is None or not options.row_addresses or options.granularity == "pixel" or monitor().over():
         return found
-    below = 0
+    asked = replace(options, sram=None, max_time=1.0, steps=None, max_macs=1.0)
+    below, bound = options.sram or 0, found.bound if isinstance(found, Plan) else 0
     if isinstance(found, Plan):
-        coarse = all(not s.tile.by_pixels and not s.stripes for s in found.segments)
-        more = 0 if coarse else 1  # steps of whole rows take less time
-        below = found.peak + more if options.sram is None else 0 if coarse else options.sram + 1
-    elif options.sram is not None:
-        below = options.sram + 1
-    own = _smallest(structure(graph), replace(options, sram=None, max_time=1.0, steps=None, max_macs=1.0), below)
-    if own is None:
-        return found
-    known = found if isinstance(found, Plan) else own
-    bound = min(own.bound, known.bound)
-    return replace(own, graph=graph, bound=bound, baseline_peak=known.baseline_peak)
+        # whole rows of as many bytes take less time than smaller steps
+        smaller = any(s.tile.by_pixels or s.stripes for s in found.segments)
+        below = (found.peak if options.sram is None else options.sram * smaller) + smaller
+        bound = min(bound, _least(structure(graph), asked, bound))
+    else:
+        below += 1
+    own = _smallest(structure(graph), asked, below) if below else None
+    if own is not None:
+        known = found.baseline_peak if isinstance(found, Plan) else own.baseline_peak
+        made: Any = replace(own, graph=graph, bound=min(own.bound, bound or own.bound), baseline_peak=known)
+        return made
+    return replace(found, bound=bound) if isinstance(found, Plan) else found
+
+
+@cached(maxsize=4)
+def _scheduled(graph: Graph, options: PlanOptions) -> tuple[RowLives, ...]:
+    """The lives of rows in every execution order that is tried; none where rows cannot have addresses."""
+    if len(graph.ops) > _MOST_OPERATORS or graph.states or not options.overlap:
+        return ()
+    known = plain_costs(graph, options)
+    settings = replace(options.settings, overlap=False, in_place=False)
+    orders = dict.fromkeys((known.order, least_memory_order(graph, options.settings.in_place)))
+    return tuple(RowLives(SegmentCosts(known.tables, order, settings, known)) for order in orders)
+
+
+@cached(maxsize=8)
+def _least(graph: Graph, options: PlanOptions, below: int) -> int:
+    """The fewest bytes that are live in any plan with row addresses, or `below`, if none of them needs fewer."""
+    for lives in _scheduled(graph, options):
+        cuts = lives.smallest_cuts(below)
+        below = below if cuts is None else cuts[0]
+    return below
 
 
 @cached(maxsize=8)
 def _smallest(graph: Graph, options: PlanOptions, below: int) -> Plan | None:
     """The smallest plan in which rows have addresses of their own, if it needs fewer than `below` bytes; else None."""
-    if len(graph.ops) > _MOST_OPERATORS or graph.states or not options.overlap:
-        return None
-    known, best = plain_costs(graph, options), None
-    settings = replace(options.settings, overlap=False, in_place=False)
-    for order in dict.fromkeys((known.order, least_memory_order(graph, options.settings.in_place))):
-        lives = RowLives(SegmentCosts(known.tables, order, settings, known))
+    best = None
+    for lives in _scheduled(graph, options):
         cuts = lives.smallest_cuts(below)
         found = None if cuts is None else _Scheduled(lives, cuts[1]).plan(below, cuts[0])
         if found is not None:
@@ -218,15 +238,13 @@ class _Blocks:
         """A problem with the caller's tensors at fixed addresses, and its solution in fewer than `below` bytes."""
         least = aligned(max_live_step(Problem(tuple(self.buffers)))[0], self.unit)
         last = aligned(below - self.unit, self.unit)
-        steps = (aligned(least + (last - least) * k // _CAPACITIES, self.unit) for k in range(_CAPACITIES + 1))
-        best, low = None, least
-        for capacity in dict.fromkeys(steps):
+        best, low = self._within(least) or self._within(least, _EFFORT), least
+        sizes = dict.fromkeys(aligned(least + (last - least) // part, self.unit) for part in _PARTS)
+        for capacity in () if best is not None else sizes:
             best = self._within(capacity)
             if best is not None:
                 break
             low = capacity
-        for capacity in () if best is not None else dict.fromkeys((last, least)):
-            best = self._within(capacity, _EFFORT) or best
         for _ in range(_BISECTIONS):
             high = low if best is None else best[1].peak
             middle = aligned((low + high) // 2, self.unit)
@@ -249,7 +267,7 @@ class _Blocks:
         graph = self.graph
         inputs = [t for t in graph.inputs if t in self.contiguous]
         outputs = [t for t in graph.outputs if t in self.contiguous and t not in inputs]
-        for high, low in ((inputs, outputs), (outputs, inputs)):
+        for high, low in ((inputs, outputs), (outputs, inputs))[: 2 if outputs else 1]:
             at, top = dict[int, int](), capacity
             for t in high:
                 top = (top - graph.tensors[t].bytes) // max(self.unit, 8) * max(self.unit, 8)
