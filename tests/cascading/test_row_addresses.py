@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tvm_cascade.cascading import Plan, PlanOptions, bound_of, cascade, plan_graph, validate
+from tvm_cascade.cascading import Plan, PlanOptions, bound_of, plan_graph, validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.options import Settings
 from tvm_cascade.cascading.row_lives import RowLives
@@ -42,7 +42,7 @@ def counted(graph: Graph) -> int:
     """Bytes live at most while a chain of one segment runs by rows: read off its windows, row by row."""
     lives = lives_of(graph)
     n = len(graph.ops)
-    trace = lives.cascade(0, n).trace
+    trace = lives.plan_graph(0, n).trace
     made: dict[tuple[int, int], int] = {(t, r): 0 for t in graph.inputs for r in range(graph.tensors[t].rows)}
     read: dict[tuple[int, int], int] = {}
     done = [0] * n
@@ -104,7 +104,7 @@ def test_plans_replay_and_are_smaller_than_rings() -> None:
         graph = able(random_graph(seed, operators=3 + seed % 9, largest=10))
         for stream in (False, True):
             options, rings = (replace(o, stream_input=stream) for o in (APART, IN_RINGS))
-            plan, other = cascade(graph, options), cascade(graph, rings)
+            plan, other = plan_graph(graph, options), plan_graph(graph, rings)
             replay = validate(plan)
             assert replay.peak <= plan.peak <= other.peak and replay.macs == plan.macs == graph.macs
             assert bound_of(plan) <= plan.peak and plan.bound <= plan.peak
@@ -115,7 +115,7 @@ def test_plans_replay_and_are_smaller_than_rings() -> None:
 
 def test_a_row_at_another_address_is_refused() -> None:
     graph = able(ds_cnn())
-    plan = cascade(graph, APART)
+    plan = plan_graph(graph, APART)
     refused = 0
     moved = [s for s in plan.storages if s.row_addresses]
     for storage in moved:
@@ -143,8 +143,8 @@ def test_a_row_at_another_address_is_refused() -> None:
 
 def test_kernels_without_tables_are_not_planned() -> None:
     graph = ds_cnn()
-    assert not scattered(cascade(graph, APART)) and scattered(cascade(able(graph), APART))
-    plan = cascade(able(graph), APART)
+    assert not scattered(plan_graph(graph, APART)) and scattered(plan_graph(able(graph), APART))
+    plan = plan_graph(able(graph), APART)
     with pytest.raises(ValidationError, match="no kernel for rows"):
         validate(replace(plan, graph=graph))
 
@@ -159,14 +159,14 @@ def test_kernels_without_tables_are_not_planned() -> None:
     ids=["kws", "resnet8", "person"],
 )
 def test_known_networks(graph: Graph, rings: int, apart: int) -> None:
-    assert cascade(able(graph), IN_RINGS).peak == rings
-    plan = cascade(able(graph), APART)
+    assert plan_graph(able(graph), IN_RINGS).peak == rings
+    plan = plan_graph(able(graph), APART)
     assert scattered(plan) and validate(plan).peak <= plan.peak <= apart
 
 
 def test_under_a_cap_only_where_rings_of_rows_do_not_fit() -> None:
     graph = able(ds_cnn())
-    rings, apart = cascade(graph, IN_RINGS).peak, cascade(graph, APART).peak
+    rings, apart = plan_graph(graph, IN_RINGS).peak, plan_graph(graph, APART).peak
     assert apart < rings
     assert not scattered(plan_graph(graph, replace(APART, sram=rings)))
     assert scattered(plan_graph(graph, replace(APART, sram=rings - 4)))
@@ -180,5 +180,5 @@ def test_networks_with_views_and_joins_keep_their_blocks() -> None:
     x = b.conv(b.input(12, 6, 4), 8, 3)
     y = b.concat([b.conv(x, 4, 3), b.conv(x, 4, 1)])
     graph = able(b.finish(b.conv(b.conv(y, 8, 3), 2, 3)))
-    plan = cascade(graph, APART)
-    assert validate(plan).peak <= plan.peak <= cascade(graph, IN_RINGS).peak
+    plan = plan_graph(graph, APART)
+    assert validate(plan).peak <= plan.peak <= plan_graph(graph, IN_RINGS).peak

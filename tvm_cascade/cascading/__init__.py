@@ -6,17 +6,11 @@ The operators of a segment take turns a few rows or pixels at a time, so that no
 from __future__ import annotations
 
 from tvm_cascade.cascading.assemble import offsets_of
+from tvm_cascade.cascading.layerwise import baseline_peak, layerwise
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
-from tvm_cascade.cascading.planner import (
-    Bounds,
-    baseline_peak,
-    bounds,
-    cascade,
-    frontier,
-    layerwise,
-    plan_graph,
-)
+from tvm_cascade.cascading.plan_graph import plan_graph
+from tvm_cascade.cascading.planner import Bounds, bounds, cascade, frontier
 from tvm_cascade.cascading.schedule_bound import bound_of, schedule_bound
 from tvm_cascade.cascading.search_cache import forget_searches
 from tvm_cascade.cascading.validate import Replay, validate

@@ -23,7 +23,8 @@ from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cascading.planner import baseline_peak, finest_in_time, plan_graph, search_of
+from tvm_cascade.cascading.plan_graph import plan_graph
+from tvm_cascade.cascading.planner import baseline_peak, finest_in_time, search_of
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 

@@ -1,4 +1,4 @@
-"""The memory planner's entry points: `plan_graph`, `cascade`, `layerwise`, `frontier` and `bounds`.
+"""The memory planner's searches: `cascade`, `frontier` and `bounds`; `plan_graph` is made of them.
 
 Cut positions and interleavings come from dynamic programming (`cuts`), ring sizes from a closed form or simulation
 (`ring_sizes`), offsets from `tvm_cascade.memory`. A plan's peak is the size of its allocated arena, not a sum of live bytes.
@@ -14,12 +14,11 @@ from itertools import islice
 from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble, simple_arena
 from tvm_cascade.cascading.cuts import least_peak, undominated
 from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
-from tvm_cascade.cascading.layerwise import baseline_peak, layerwise, remedy, smaller, within_cap, without_search
+from tvm_cascade.cascading.layerwise import baseline_peak, remedy, smaller, within_cap, without_search
 from tvm_cascade.cascading.layout_search import LARGE, Leaders, Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
 from tvm_cascade.cascading.row_addresses import or_row_addresses
 from tvm_cascade.cascading.search_cache import least_memory_order, plain_costs, searches
 from tvm_cascade.cascading.segments import SegmentCosts
@@ -37,18 +36,6 @@ Efforts = tuple[AllocateOptions, ...]  # limits of the arena searches of the bes
 _TWO_SEARCHES: Efforts = (AllocateOptions(), AllocateOptions())
 _ONE_AND_A_SHORT_SEARCH: Efforts = (AllocateOptions(), SHORT_SEARCH)  # with recompute
 _ONE_SHORT_SEARCH: Efforts = (SHORT_SEARCH,)  # points of a frontier that are not its smallest
-
-
-def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """Plan a graph as the options ask, with multi-row tiles where the arena has room for them.
-
-    Raises
-    ------
-    InfeasibleError
-        The arena exceeds `options.sram`.
-    """
-    plan = layerwise(graph, options) if options.layerwise else cascade(graph, options)
-    return raise_tile_rows(plan, options)
 
 
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
@@ -72,7 +59,8 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
             pass
         except InfeasibleError as error:
             found = error
-    found = _at_least(graph, options, found) if own.limited else or_row_addresses(graph, options, found)
+    if own.limited:
+        found = _at_least(graph, options, found)
     if not isinstance(found, Plan):
         raise found or SearchStopped
     return found

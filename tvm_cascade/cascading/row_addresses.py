@@ -38,7 +38,7 @@ _PARTS = (32, 16, 8, 4, 2, 1)  # arenas are tried at these parts of the way from
 _BISECTIONS = 3  # and between the last that failed and the first that did not
 
 
-Found = TypeVar("Found", Plan, Plan | InfeasibleError | None)
+Found = TypeVar("Found", Plan, Plan | InfeasibleError)
 
 
 def or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
@@ -47,7 +47,7 @@ def or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
     Without a cap the smaller one. Under a cap what fits as it is by whole rows is kept: it needs no tables; a plan with
     row addresses that fits is taken before one of smaller steps, or one that does work twice, which take longer.
     """
-    if found is None or not options.row_addresses or options.granularity == "pixel" or monitor().over():
+    if not options.row_addresses or options.granularity == "pixel" or monitor().over():
         return found
     asked = replace(options, sram=None, max_time=1.0, steps=None, max_macs=1.0)
     below, bound = options.sram or 0, found.bound if isinstance(found, Plan) else 0
@@ -245,6 +245,8 @@ class _Blocks:
             if best is not None:
                 break
             low = capacity
+        for capacity in ((least + last) // 2, last) if best is None else ():
+            best = best or self._within(aligned(capacity, self.unit), _EFFORT)
         for _ in range(_BISECTIONS):
             high = low if best is None else best[1].peak
             middle = aligned((low + high) // 2, self.unit)
