@@ -35,6 +35,8 @@ _MOST_BLOCKS = 1500  # rows and blocks of a plan; the allocator compares each wi
 _MOST_OPERATORS = 200
 _EFFORT = AllocateOptions(nodes=4_000, first_limit=2_000)  # of a search where heuristics find nothing
 _PARTS = (32, 16, 8, 4, 2, 1)  # arenas are tried at these parts of the way from the live bytes to the plan to beat
+_LITTLE = 0.01  # of the arena: where no more can be won only one size is tried
+_SEARCHED = 400  # blocks, at most, of a search for an arena of the live bytes
 _BISECTIONS = 3  # and between the last that failed and the first that did not
 
 
@@ -238,15 +240,15 @@ class _Blocks:
         """A problem with the caller's tensors at fixed addresses, and its solution in fewer than `below` bytes."""
         least = aligned(max_live_step(Problem(tuple(self.buffers)))[0], self.unit)
         last = aligned(below - self.unit, self.unit)
-        best, low = self._within(least) or self._within(least, _EFFORT), least
-        sizes = dict.fromkeys(aligned(least + (last - least) // part, self.unit) for part in _PARTS)
-        for capacity in () if best is not None else sizes:
+        best, low = self._within(least), least
+        if best is None and len(self.buffers) <= _SEARCHED:
+            best = self._within(least, _EFFORT)
+        parts = () if best is not None else _PARTS if last - least > last * _LITTLE else _PARTS[-1:]
+        for capacity in dict.fromkeys(aligned(least + (last - least) // part, self.unit) for part in parts):
             best = self._within(capacity)
             if best is not None:
                 break
             low = capacity
-        for capacity in ((least + last) // 2, last) if best is None else ():
-            best = best or self._within(aligned(capacity, self.unit), _EFFORT)
         for _ in range(_BISECTIONS):
             high = low if best is None else best[1].peak
             middle = aligned((low + high) // 2, self.unit)
