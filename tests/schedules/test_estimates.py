@@ -96,7 +96,7 @@ def test_functions_of_one_structure_are_read_once() -> None:
             k.store(x, i, i32(0))
         return kernel_function("f", [pointer], k.statements())
 
-    library = Library(M4)
+    library = Library(M4, Function)
     one, same, other = (library.read(filled(n)) for n in (3, 3, 4))
     assert one is same and one is not other
     assert one.count([None]) < other.count([None])
