@@ -1,5 +1,7 @@
 """`fuse_float_layers`: float32 convolutions and products with their bias and activation become one operator each.
 
+Max pools become operators of one function each, too, so that their attributes tell fast kernels of them.
+
     before: a = R.nn.conv2d(x, w)            after: c = R.call_tir(cls.conv2d, (x, w, b))
             b = R.add(a, R.const(...))
             c = R.nn.relu(b)
@@ -71,6 +73,8 @@ class _Layer:
 
     def emit(self, emitter: Emitter) -> Value:
         """Emits the call of the fused operator."""
+        if name_of(self.core) == "relax.nn.max_pool2d":
+            return self._max_pool2d(emitter)
         return self._dense(emitter) if name_of(self.core) == "relax.matmul" else self._conv2d(emitter)
 
     def _call(
@@ -99,11 +103,25 @@ class _Layer:
 
         return self._call(emitter, "dense", sums, kernel_layout="IO")
 
+    def _max_pool2d(self, emitter: Emitter) -> Value:
+        attrs, padding, least = self.core.attrs, _padding(self.core), tirx.min_value("float32").value
+        window = {k: tuple(int(v) for v in attrs[k]) for k in ("pool_size", "strides", "dilation")}
+        (kh, kw), (sy, sx), (dy, dx) = window.values()
+
+        def compute(x: Tensor) -> Tensor:
+            padded = te_pad2d(x, padding, least, "max_pool2d_pad")
+            ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+            return te.compute(
+                self.shape,
+                lambda n, y, xx, c: te.max(padded[n, y * sy + ry * dy, xx * sx + rx * dx, c], axis=[ry, rx]),
+                name="max_pool2d",
+            )
+
+        given = {**window, "padding": padding, "layout": "NHWC"}
+        return emitter.call("max_pool2d", compute, [self.core.args[0]], **given)
+
     def _conv2d(self, emitter: Emitter) -> Value:
-        attrs = self.core.attrs
-        given = [int(p) for p in attrs.padding]
-        top, left, bottom, right = given if len(given) == 4 else (*given, *given)
-        padding = top, left, bottom, right
+        attrs, padding = self.core.attrs, _padding(self.core)
         (sy, sx), (dy, dx) = ([int(v) for v in pair] for pair in (attrs.strides, attrs.dilation))
         depthwise = _is_depthwise(self.core)
         kind = "depthwise_conv2d" if depthwise else "conv2d"
@@ -138,6 +156,13 @@ class _Layer:
         )
 
 
+def _padding(call: Call) -> tuple[int, int, int, int]:
+    """Rows and columns of padding: top, left, bottom, right."""
+    given = [int(p) for p in call.attrs.padding]
+    top, left, bottom, right = given if len(given) == 4 else (*given, *given)
+    return top, left, bottom, right
+
+
 def _of(bias: Tensor, channel: Index) -> Index:
     return 0 if int(bias.shape[0]) == 1 else channel
 
@@ -159,9 +184,20 @@ class _Layers:
         for var in relax.analysis.free_vars(self.result):
             self.users.setdefault(var, []).append(None)
         for binding in self.bindings:
-            if self._is_core(binding):
+            if self._is_pool(binding):
+                layer = _Layer(binding.value, (binding.var,))
+            elif self._is_core(binding):
                 layer = self._activated(self._biased(_Layer(binding.value, (binding.var,))))
-                self.found[layer.values[-1]] = layer
+            else:
+                continue
+            self.found[layer.values[-1]] = layer
+
+    def _is_pool(self, binding: Binding) -> bool:
+        call = binding.value
+        if name_of(call) != "relax.nn.max_pool2d" or {dtype_of(v) for v in (binding.var, call.args[0])} != {"float32"}:
+            return False
+        layouts = str(call.attrs.layout), str(call.attrs.out_layout) or "NHWC"
+        return layouts == ("NHWC", "NHWC") and not self._is_constant(call.args[0])
 
     def _is_core(self, binding: Binding) -> bool:
         call = binding.value

@@ -29,7 +29,7 @@ PAIR_TAPS = 255  # most int8 values that are summed in a halfword
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A pool over an int8 (max: also uint8) NHWC tensor with batch 1.
+    """A pool over an int8 (max: also uint8, float32) NHWC tensor with batch 1.
 
     Means and scaled averages have `requantize`; a plain average divides instead.
     """
@@ -94,7 +94,7 @@ def _rescaled(given: Attributes, window: Sliding, clamp: tuple[int, int]) -> Poo
     return Pool("average", window, "int8", clamp, zero_in, q, head_room) if q.short else None
 
 
-class _Pooling(ABC):
+class Pooling(ABC):
     """Builder of a pool's row kernel, `lanes` channels at a time; a subclass emits how they are combined and stored."""
 
     lanes = 1
@@ -176,7 +176,7 @@ class _Pooling(ABC):
         return self.clamped(tirx.truncdiv(rounded, i32(n)))
 
 
-class Scalar(_Pooling):
+class Scalar(Pooling):
     """One channel at a time."""
 
     def start(self) -> Value:
@@ -195,7 +195,7 @@ class Scalar(_Pooling):
         self.k.store(self.out, place, value.astype(self.pool.dtype))
 
 
-class _Words(_Pooling):
+class _Words(Pooling):
     """Four channels a word: `smax8` or `umax8`, or two pairs of halfword sums."""
 
     lanes = 4
@@ -241,7 +241,7 @@ def halfword_sums(k: KernelBuilder, pairs: Value) -> list[Value]:
     return [*low, *high]
 
 
-class _VectorMax(_Pooling):
+class _VectorMax(Pooling):
     """Rows of max pools on MVE, sixteen channels at a time."""
 
     lanes = 16
@@ -263,7 +263,7 @@ class _VectorMax(_Pooling):
         put(self.k, self.out, place, value, 16)
 
 
-class _VectorAverage(_Pooling):
+class _VectorAverage(Pooling):
     """Eight channels at a time, summed in halfwords, finished in two halves of words."""
 
     lanes = 8
@@ -325,7 +325,7 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     pool = read_pool(spec)
     if pool is None:
         return []
-    forms: list[tuple[str, type[_Pooling]]] = []
+    forms: list[tuple[str, type[Pooling]]] = []
     narrow = pool.kind == "max" or pool.taps <= PAIR_TAPS
     if target.vectors and narrow:
         forms.append(("vectors", _VectorMax if pool.kind == "max" else _VectorAverage))

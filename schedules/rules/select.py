@@ -16,6 +16,7 @@ from tvm_cascade.schedules.rules import (
     cortex_m_scalar,
     float_fpu,
     float_mve,
+    float_pool,
     moves,
     pooling,
     softmax,
@@ -32,6 +33,7 @@ RULE_SETS: Mapping[str, RuleSet] = {
     "riscv": cortex_m_scalar.variants,  # plain arithmetic has nothing of Arm's in it
     "float_mve": float_mve.variants,
     "float_fpu": float_fpu.variants,
+    "float_pool": float_pool.variants,
     "pooling": pooling.variants,
     "moves": moves.variants,
     "softmax": softmax.variants,

@@ -177,6 +177,7 @@ def test_two_instructions_at_once_and_long_products_tell_cores_apart() -> None:
         ("cortex-m4", "c", "mps2-an386"),
         ("cortex-m7", "c", "mps2-an500"),
         ("cortex-m33", "c", "mps2-an505"),  # by the rates of cortex-m4
+        ("cortex-m55", "obj", "mps3-an547"),
     ],
 )
 def test_kernels_of_other_shapes_than_rates_come_from(core: str, backend: str, board: str, emulator: None) -> None:

@@ -122,3 +122,44 @@ def test_products_of_generic_kernels_are_one_instruction_each(tmp_path: Path) ->
     for have, want in zip(load_arrays(own).values(), load_arrays(host).values(), strict=True):
         np.testing.assert_array_equal(have, want)
     assert ran.instructions is not None and ran.instructions / ran.planned_macs <= 7.5
+
+
+POOLS: dict[str, Callable[[Net, Value], Value]] = {
+    "apart": lambda n, x: n.max_pool(x, 2),
+    "overlapping": lambda n, x: n.max_pool(x, 3, 1, padding="same"),
+    "wide": lambda n, x: n.max_pool(x, (5, 4), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_max_pools_compute_the_generic_kernel(name: str, tmp_path: Path) -> None:
+    net = Net("float32", seed=4)
+    made = prepare(net.finish(POOLS[name](net, net.input(SHAPE))), kernel_target("cortex-m4", "c"))
+    (op,) = made.graph.ops
+    computed, window = made.extracted.operators[op.index], op.windows[0]
+    assert computed is not None and window is not None
+    (variant,) = variants_of(computed.spec, kernel_target("cortex-m4", "c"))
+    assert variant.name == "float_pool.channels"
+    vectors = variants_of(computed.spec, kernel_target("cortex-m55", "obj"))
+    assert [v.name for v in vectors] == ["float_pool.vectors", "float_pool.channels"]
+    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
+    shape = made.graph.tensors[op.outputs[0]].shape
+    kernels = (computed.kernel, variant.make())
+    want, have = (rows_of(k, tmp_path / str(i), x, shape, window.first) for i, k in enumerate(kernels))
+    np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.emulator
+@pytest.mark.usefixtures("emulator", "quick_host")
+@pytest.mark.parametrize(("core", "most"), [("cortex-m4", 120_000), ("cortex-m55", 19_000)])
+def test_instructions_and_bits_of_max_pools(core: str, most: int, tmp_path: Path) -> None:
+    net = Net("float32", seed=4)
+    api.compile(net.finish(POOLS["overlapping"](net, net.input(SHAPE))), target=core, output=tmp_path / "p")
+    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
+    boards = {
+        b: api.run(tmp_path / "p", board=b, inputs={"input0": x}, outputs=tmp_path / f"{b}.npz") for b in (None, "host")
+    }
+    have, want = (load_arrays(tmp_path / f"{b}.npz") for b in boards)
+    for key in want:
+        np.testing.assert_array_equal(have[key], want[key])
+    assert (boards[None].instructions or most) < most

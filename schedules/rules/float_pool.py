@@ -1,0 +1,77 @@
+"""Row kernels of float32 max pools for cores with a floating-point unit: a channel at a time, or four by vectors of MVE.
+
+Each maximum begins with the least number and takes the taps in the order of the generic kernel.
+"""
+
+from __future__ import annotations
+
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.rules.geometry import Sliding
+from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
+from tvm_cascade.schedules.rules.pooling import Pool, Pooling
+from tvm_cascade.schedules.rules.variants import Variant
+from tvm_cascade.schedules.tir import Value, tirx
+
+FLOAT = "float32"
+
+
+class _Max(Pooling):
+    """One channel at a time."""
+
+    def start(self) -> Value:
+        acc = self.k.local(1, "acc", FLOAT)
+        self.k.store(acc, 0, tirx.min_value(FLOAT))
+        return acc
+
+    def tap(self, acc: Value, place: Value) -> None:
+        value, old = self.k.let(self.x[place], "xv", FLOAT), self.k.let(acc[0], "old", FLOAT)
+        self.k.store(acc, 0, tirx.max(old, value))
+
+    def finish(self, acc: Value, place: Value) -> None:
+        self.k.store(self.out, place, acc[0])
+
+
+class _VectorMax(Pooling):
+    """Four channels at a time."""
+
+    lanes = LANES
+
+    def start(self) -> Value:
+        acc = self.k.local(LANES, "acc", FLOAT)
+        put(self.k, acc, 0, splat(tirx.min_value(FLOAT)), LANES)
+        return acc
+
+    def tap(self, acc: Value, place: Value) -> None:
+        put(self.k, acc, 0, tirx.max(vector(acc, 0, LANES), vector(self.x, place, LANES)), LANES)
+
+    def finish(self, acc: Value, place: Value) -> None:
+        put(self.k, self.out, place, vector(acc, 0, LANES), LANES)
+
+
+def read_max(spec: OperatorSpec) -> Pool | None:
+    """A float32 max pool, NHWC with batch 1; None for other operators."""
+    given = spec.attributes
+    if (
+        spec.kind != "max_pool2d"
+        or {t.dtype for t in (*spec.inputs, spec.output)} != {FLOAT}
+        or given.pool_size is None
+    ):
+        return None
+    if len(spec.inputs[0].shape) != 4 or spec.inputs[0].shape[0] != 1 or len(spec.output.shape) != 4:
+        return None
+    if set(given.dilation or (1, 1)) != {1} or given.clamp is not None or given.bounds is not None:
+        return None
+    window = Sliding.of(spec, (given.pool_size[0], given.pool_size[1]))
+    return Pool("max", window, FLOAT, (0, 0)) if window.wraps_once else None
+
+
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
+    """Variants of a float max pool, the widest first; none for other operators."""
+    pool = read_max(spec) if target.core.fpu else None
+    if pool is None:
+        return []
+    served: list[tuple[str, type[Pooling]]] = [("channels", _Max)]
+    if target.vectors and pool.window.channels % LANES == 0:
+        served = [("vectors", _VectorMax), *served]
+    return [Variant(name, lambda form=form: form(pool).build()) for name, form in served]
