@@ -73,7 +73,7 @@ def examined(case: Drawn) -> Outcome:
             runs = [[held[f"{k}/{side}"] for k in range(int(held[side]))] for side in ("inputs", "outputs")]
         try:
             lower: Any = LowerQuantized()
-            lowered = lower(load(path))
+            lowered = lower(load(path, stateless=True))
         except CascadeError as error:
             return Outcome(REFUSED, str(error).replace(f"{folder}/", ""))
         except Exception as error:
