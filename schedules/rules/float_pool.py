@@ -74,4 +74,4 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     served: list[tuple[str, type[Pooling]]] = [("channels", _Max)]
     if target.vectors and pool.window.channels % LANES == 0:
         served = [("vectors", _VectorMax), *served]
-    return [Variant(name, lambda form=form: form(pool).build()) for name, form in served]
+    return [Variant(name, lambda form=form, pool=pool: form(pool).build()) for name, form in served]
