@@ -387,3 +387,8 @@ def test_an_interrupt_inside_a_callback_is_not_lost() -> None:
     )
     done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "tvm-cascade: interrupted\n")
+
+
+def test_the_list_of_commands_is_whole_in_80_columns() -> None:
+    listed = CliRunner().invoke(main, ["--help"], terminal_width=80).output.partition("Commands:\n")[2].splitlines()
+    assert len(listed) == len(main.commands) and all(line.endswith(".") and "..." not in line for line in listed)

@@ -24,24 +24,28 @@ def tvm_cascade() -> None:
     """
 
 
-for _command in (
-    networks.plan,
-    networks.compile,
-    projects.run,
-    datasets.validate,
-    datasets.quantize,
-    projects.export,
-    projects.bundle,
-    projects.doctor,
-    machines.targets,
-    searches.allocate,
-    searches.order,
-    searches.stages,
-    searches.optimize,
-    sound.front_end,
-    boards.flash,
-    boards.monitor,
-    projects.compare,
-    schemas.schema,
-):
+# in the order of use, each with what the list of commands says in a terminal of 80 columns
+_COMMANDS = {
+    networks.plan: "Show how little memory MODEL needs, and where the bytes are.",
+    networks.compile: "Write a board project for MODEL.",
+    projects.run: "Run a project on its emulated board, a real one or in here.",
+    datasets.validate: "Measure accuracy on a data set, beside the reference.",
+    datasets.quantize: "Make an int8 network of a float one.",
+    projects.export: "Write a project as a package for another build system.",
+    projects.bundle: "Write one image of several projects, with one arena.",
+    projects.doctor: "Say what is installed, what is missing, and how to get it.",
+    machines.targets: "List cores, microcontrollers and boards for --target.",
+    searches.allocate: "Give buffers with lifetimes offsets in the smallest arena.",
+    searches.order: "Find the order of operators with the least peak memory.",
+    searches.stages: "Find which operators run at the same time, or merged.",
+    searches.optimize: "Find an equivalent graph that costs less.",
+    sound.front_end: "Write an audio front end as C for a configuration.",
+    boards.flash: "Write a project to the board that is plugged in.",
+    boards.monitor: "Print what a board sends over its serial port.",
+    projects.compare: "Say how two plans, projects or runs differ.",
+    schemas.schema: "Print the JSON schema of what a command prints.",
+}
+
+for _command, _says in _COMMANDS.items():
+    _command.short_help = _says
     tvm_cascade.add_command(_command)
