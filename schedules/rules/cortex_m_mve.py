@@ -26,7 +26,7 @@ from tvm_cascade.schedules.rules.depthwise_mve import depthwise_variants
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
 from tvm_cascade.schedules.rules.geometry import Columns, folded_bias
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
-from tvm_cascade.schedules.rules.opaque_loops import OpaqueLoops
+from tvm_cascade.schedules.rules.opaque_loops import OpaqueLoops, OuterProducts
 from tvm_cascade.schedules.rules.packing import lane_table, tailed_interleave
 from tvm_cascade.schedules.rules.parts import in_eights
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
@@ -197,10 +197,8 @@ class _Dot(_LaneOutputs):
                 k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.out_dtype))
 
 
-class _Outer(_LaneOutputs):
+class _Outer(OuterProducts, _LaneOutputs):
     """Convolution by outer products: one input value times the weights of four output channels at a time."""
-
-    group = 1
 
     def pack_weights(self) -> np.ndarray:
         return self.arranged(lambda w: tailed_interleave(w, LANES, 1))
@@ -213,13 +211,6 @@ class _Outer(_LaneOutputs):
             for p in range(pixels):
                 put(self.k, acc, p * size + j, bias, LANES)
         return acc
-
-    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        lo, hi = group.k0 * self.depth, group.k1 * self.depth
-        passes, step = self.split(hi - lo)
-        with self.loop(passes) as i:
-            for u in range(step):
-                self._tap(acc, at + i * step + u, weights, i * step + u + lo, pixels, size)
 
     def _tap(self, acc: Value, at: Value, weights: Value, tap: Value, pixels: int, size: int) -> None:
         k, g = self.k, self.g

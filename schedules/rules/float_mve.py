@@ -19,9 +19,9 @@ from tvm_cascade.schedules.rules import geometry
 from tvm_cascade.schedules.rules.conv_row import Blocking, DepthwiseRow
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.float_fpu import FLOAT, FloatLayer, biases_of, read_layer
-from tvm_cascade.schedules.rules.geometry import Columns, Run
+from tvm_cascade.schedules.rules.geometry import Run
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
-from tvm_cascade.schedules.rules.opaque_loops import OpaqueLoops
+from tvm_cascade.schedules.rules.opaque_loops import OuterProducts
 from tvm_cascade.schedules.rules.parts import Source
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
@@ -32,10 +32,9 @@ OTHERS = tuple(Blocking(p, LANES, unroll=n, step=n) for p, n in ((4, 4), (4, 2),
 DEPTHWISE_PIXELS = (3, 4)
 
 
-class _Conv(OpaqueLoops):
+class _Conv(OuterProducts):
     """Convolution by outer products: one input value times the weights of four output channels at a time."""
 
-    group = 1
     by_form = True
     conv: FloatLayer
 
@@ -51,13 +50,6 @@ class _Conv(OpaqueLoops):
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         return _zeros(self.k, pixels * size)
-
-    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        lo, hi = group.k0 * self.depth, group.k1 * self.depth
-        passes, step = self.split(hi - lo)
-        with self.loop(passes) as i:
-            for u in range(step):
-                self._tap(acc, at + i * step + u, weights, i * step + u + lo, pixels, size)
 
     def _tap(self, acc: Value, at: Value, weights: Value, tap: Value, pixels: int, size: int) -> None:
         k, g = self.k, self.g

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 
 from tvm_cascade.schedules.rules.conv_row import ConvRow
 from tvm_cascade.schedules.rules.emit import best_step
+from tvm_cascade.schedules.rules.geometry import Columns
 from tvm_cascade.schedules.tir import Value, i32
 
 
@@ -34,3 +35,19 @@ class OpaqueLoops(ConvRow):
             return self.k.loop(1, "i")
         loaded = self.k.let(self.table[i32(self.passes.index(passes))], "passes")
         return self.k.loop(loaded, "i", passes=passes)
+
+
+class OuterProducts(OpaqueLoops):
+    """A convolution that adds one input value times the weights of a block of output channels at a time (`_tap`)."""
+
+    group = 1
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
+        passes, step = self.split(hi - lo)
+        with self.loop(passes) as i:
+            for u in range(step):
+                self._tap(acc, at + i * step + u, weights, i * step + u + lo, pixels, size)
+
+    def _tap(self, acc: Value, at: Value, weights: Value, tap: Value, pixels: int, size: int) -> None:
+        raise NotImplementedError

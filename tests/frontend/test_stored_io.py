@@ -57,13 +57,17 @@ def test_the_integers_are_those_between(tmp_path: Path, outputs: int) -> None:
     assert outputs == 2 or float_remains(_LOWER(stored)) == ()
 
 
+def refuses(writer: ModelWriter, folder: Path, words: str) -> None:
+    (folder / "net.tflite").write_bytes(writer.finish())
+    with pytest.raises(UsageError, match=words):
+        load(folder / "net.tflite", stored_io=True)
+
+
 def test_a_model_without_floats_has_none_to_store(tmp_path: Path) -> None:
     w = ModelWriter()
     x, y = w.activation((1, 4), "int8", 0.1, name="x"), w.tensor((1, 4), "int8", 0.1)
     w.operator("RELU", [x], [y])
-    (tmp_path / "net.tflite").write_bytes(w.finish())
-    with pytest.raises(UsageError, match="no float input of the model is only quantized"):
-        load(tmp_path / "net.tflite", stored_io=True)
+    refuses(w, tmp_path, "no float input of the model is only quantized")
 
 
 def test_an_input_that_something_else_reads_stays_float(tmp_path: Path) -> None:
@@ -72,9 +76,7 @@ def test_an_input_that_something_else_reads_stays_float(tmp_path: Path) -> None:
     stored, y = w.tensor((1, 4), "int8", 0.1), w.tensor((1, 4), "float32")
     w.operator("QUANTIZE", [x], [stored])
     w.operator("ABS", [x], [y])
-    (tmp_path / "net.tflite").write_bytes(w.finish())
-    with pytest.raises(UsageError, match="only quantized"):
-        load(tmp_path / "net.tflite", stored_io=True)
+    refuses(w, tmp_path, "only quantized")
 
 
 def test_an_input_of_two_quantizations_stays_float_beside_one_that_is_stored(tmp_path: Path) -> None:

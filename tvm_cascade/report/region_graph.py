@@ -31,14 +31,6 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The border of two segments, and the bytes of whole tensors that live across it."""
-
-    y: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Bar:
     """A part of a region."""
 
@@ -58,7 +50,7 @@ class RegionGraph:
     right: int  # of the boxes
     boxes: tuple[tuple[int, int], ...]  # upper and lower edges
     lines: tuple[Line, ...]
-    cuts: tuple[Cut, ...]
+    cuts: tuple[tuple[int, int], ...]  # heights of the borders of segments, and bytes of whole tensors that live across
     bars: tuple[Bar, ...]
     arcs: tuple[Outline, ...]  # tensors, from the operator that makes one to one that reads it
 
@@ -104,12 +96,12 @@ def _layout(plan: Plan) -> tuple[list[Line], list[tuple[int, int]], int]:
     return lines, boxes, y
 
 
-def _cuts(plan: Plan, boxes: list[tuple[int, int]]) -> list[Cut]:
+def _cuts(plan: Plan, boxes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     computing = [k for k, s in enumerate(plan.segments) if any(not plan.graph.ops[o].view for o in s.ops)]
     found = []
     for (_, bottom), after in zip(boxes, computing[1:], strict=False):
         whole = {s.tensor: s.size for s in plan.storages if s.root is None and s.lower < after < s.upper}
-        found.append(Cut(bottom + _GAP // 2, sum(whole.values())))
+        found.append((bottom + _GAP // 2, sum(whole.values())))
     return found
 
 
