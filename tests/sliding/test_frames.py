@@ -10,6 +10,7 @@ import pytest
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import IDENTITY, Window
 from tvm_cascade.sliding import Series, SlidingNetwork, Step, frame_frontier, interiors, plan_frame
+from tvm_cascade.sliding.describe import frame_record
 from tvm_cascade.sliding.validate import validate
 
 
@@ -119,3 +120,13 @@ def test_operators_of_unequal_strides_have_no_interior() -> None:
     )
     reach = interiors(SlidingNetwork(series, steps, 0, (3,)))
     assert reach.interiors[3] is None and "different strides" in reach.reasons[3]
+
+
+def test_the_work_of_the_border_is_told() -> None:
+    """Of two `same` convolutions, two rows and four; one row of each is new."""
+    same = Window(3, padding=1)
+    plan = plan_frame(chain(40, same, same, None), 1)
+    told = frame_record(plan)
+    assert told["border_rows"] == {"op0": 2, "op1": 4}
+    assert told["border_macs"] == 10 * (2 + 2) + 10 * (2 + 3 + 3 + 2)  # taps on padding are no work
+    assert told["macs"] == told["border_macs"] + 10 * (3 + 3 + 1)

@@ -20,7 +20,9 @@ def frame_text(frame: Frame, macs: int, instructions: int | None) -> list[str]:
         lines.append(f"instructions    about {instructions} a frame, {share} of the whole window's {alike}")
     if frame["border_rows"]:
         told = ", ".join(f"{rows} of {name}" for name, rows in frame["border_rows"].items())
-        lines.append(f"border rows     computed anew in every frame, as they depend on padding: {told}")
+        lines.append(
+            f"border rows     {frame['border_macs']} multiply-accumulates of a frame, as they depend on padding: {told}"
+        )
     if len(frame["frontier"]) > 1:
         points = ", ".join(f"{p['state_bytes']} bytes for {p['macs']}" for p in frame["frontier"])
         lines.append(f"state or work   {points} multiply-accumulates")

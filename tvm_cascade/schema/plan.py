@@ -167,6 +167,7 @@ class Frame(_SometimesOfFrame):
     whole_macs: Annotated[Count, "Multiply-accumulates of the whole window"]
     state_bytes: Annotated[Bytes, "Kept from frame to frame"]
     border_rows: Annotated[dict[str, Count], "By operator, rows with padding, which every frame computes anew"]
+    border_macs: Annotated[Count, "Multiply-accumulates of these rows, a part of `macs`"]
     frontier: Annotated[list[FramePoint], "Fewer states for more work, by descending bytes"]
 
 

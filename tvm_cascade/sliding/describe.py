@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm_cascade.schema.filled import filled
 from tvm_cascade.schema.plan import Frame, FramePoint
 from tvm_cascade.sliding.frame import FramePlan, frame_frontier
+from tvm_cascade.sliding.network import Rows, Step
 
 
 def frame_record(plan: FramePlan) -> Frame:
@@ -14,18 +15,33 @@ def frame_record(plan: FramePlan) -> Frame:
         plan,
         window_rows=plan.network.series[plan.network.input].rows or 0,
         border_rows=border_rows(plan),
+        border_macs=border_macs(plan),
         frontier=[filled(FramePoint, point) for point in frame_frontier(plan.network, plan.hop)],
     )
 
 
+def border_macs(plan: FramePlan) -> int:
+    """Multiply-accumulates of a frame in the rows that depend on padding."""
+    return sum(plan.network.macs(step, rows) for step, parts in _border(plan) for rows in parts)
+
+
 def border_rows(plan: FramePlan) -> dict[str, int]:
     """By operator with work of its own, the rows that are computed in every frame because they depend on padding."""
-    found: dict[str, int] = {}
+    return {step.name: sum(end - first for first, end in parts) for step, parts in _border(plan)}
+
+
+def _border(plan: FramePlan) -> list[tuple[Step, list[Rows]]]:
+    """The operators with work of their own that compute such rows, and which."""
+    found: list[tuple[Step, list[Rows]]] = []
     for step in plan.network.steps:
         own, interior = plan.series[step.output], plan.reach.interiors[step.output]
         if own is None or interior is None or not step.macs:
             continue
-        inside = sum(max(0, min(end, interior.end) - max(first, interior.first)) for first, end in own.computed)
-        if own.rows > inside:
-            found[step.name] = own.rows - inside
+        sides = [
+            part
+            for first, end in own.computed
+            for part in ((first, min(end, interior.first)), (max(first, interior.end), end))
+        ]
+        if parts := [(first, end) for first, end in sides if first < end]:
+            found.append((step, parts))
     return found
