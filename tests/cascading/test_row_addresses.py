@@ -42,7 +42,7 @@ def counted(graph: Graph) -> int:
     """Bytes live at most while a chain of one segment runs by rows: read off its windows, row by row."""
     lives = lives_of(graph)
     n = len(graph.ops)
-    trace = lives.plan_graph(0, n).trace
+    trace = lives.cascade(0, n).trace
     made: dict[tuple[int, int], int] = {(t, r): 0 for t in graph.inputs for r in range(graph.tensors[t].rows)}
     read: dict[tuple[int, int], int] = {}
     done = [0] * n

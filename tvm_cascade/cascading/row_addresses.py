@@ -22,8 +22,8 @@ from tvm_cascade.cascading.layerwise import baseline_peak
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import ROWS, Plan, Segment, Storage
 from tvm_cascade.cascading.row_lives import Lives, RowLives
-from tvm_cascade.cascading.search_cache import least_memory_order, plain_costs
-from tvm_cascade.cascading.segments import SegmentCosts, aligned
+from tvm_cascade.cascading.search_cache import row_lives
+from tvm_cascade.cascading.segments import aligned
 from tvm_cascade.cascading.structure import structure
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.graph import ITEM_BYTES, Graph
@@ -32,7 +32,6 @@ from tvm_cascade.memory.bounds import max_live_step
 from tvm_cascade.search_monitor import cached, monitor
 
 _MOST_BLOCKS = 1500  # rows and blocks of a plan; the allocator compares each with each
-_MOST_OPERATORS = 200
 _EFFORT = AllocateOptions(nodes=4_000, first_limit=2_000)  # of a search where heuristics find nothing
 _PARTS = (32, 16, 8, 4, 2, 1)  # arenas are tried at these parts of the way from the live bytes to the plan to beat
 _LITTLE = 0.01  # of the arena: where no more can be won only one size is tried
@@ -68,21 +67,10 @@ def or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
     return replace(found, bound=bound) if isinstance(found, Plan) else found
 
 
-@cached(maxsize=4)
-def _scheduled(graph: Graph, options: PlanOptions) -> tuple[RowLives, ...]:
-    """The lives of rows in every execution order that is tried; none where rows cannot have addresses."""
-    if len(graph.ops) > _MOST_OPERATORS or graph.states or not options.overlap:
-        return ()
-    known = plain_costs(graph, options)
-    settings = replace(options.settings, overlap=False, in_place=False)
-    orders = dict.fromkeys((known.order, least_memory_order(graph, options.settings.in_place)))
-    return tuple(RowLives(SegmentCosts(known.tables, order, settings, known)) for order in orders)
-
-
 @cached(maxsize=8)
 def _least(graph: Graph, options: PlanOptions, below: int) -> int:
     """The fewest bytes that are live in any plan with row addresses, or `below`, if none of them needs fewer."""
-    for lives in _scheduled(graph, options):
+    for lives in row_lives(graph, options):
         cuts = lives.smallest_cuts(below)
         below = below if cuts is None else cuts[0]
     return below
@@ -92,7 +80,7 @@ def _least(graph: Graph, options: PlanOptions, below: int) -> int:
 def _smallest(graph: Graph, options: PlanOptions, below: int) -> Plan | None:
     """The smallest plan in which rows have addresses of their own, if it needs fewer than `below` bytes; else None."""
     best = None
-    for lives in _scheduled(graph, options):
+    for lives in row_lives(graph, options):
         cuts = lives.smallest_cuts(below)
         found = None if cuts is None else _Scheduled(lives, cuts[1]).plan(below, cuts[0])
         if found is not None:

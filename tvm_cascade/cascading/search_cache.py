@@ -12,12 +12,15 @@ from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.options import PlanOptions, Settings
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.regions import region_order
+from tvm_cascade.cascading.row_lives import RowLives
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.structure import structure
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering import OrderOptions
 from tvm_cascade.ordering import order as order_by_memory
 from tvm_cascade.search_monitor import cached
+
+_MOST_OPERATORS = 200  # of graphs whose rows may have addresses of their own
 
 
 def searches(graph: Graph, options: PlanOptions) -> list[Search]:
@@ -71,8 +74,20 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     return sorted(tried, key=lambda search: search.bound)
 
 
+@lru_cache(maxsize=4)
+def row_lives(graph: Graph, options: PlanOptions) -> tuple[RowLives, ...]:
+    """The lives of rows in every execution order that is tried; none where rows cannot have addresses of their own."""
+    if len(graph.ops) > _MOST_OPERATORS or graph.states or not options.overlap:
+        return ()
+    known = plain_costs(graph, options)
+    settings = replace(options.settings, overlap=False, in_place=False)
+    orders = dict.fromkeys((known.order, least_memory_order(graph, options.settings.in_place)))
+    return tuple(RowLives(SegmentCosts(known.tables, order, settings, known)) for order in orders)
+
+
 def forget_searches() -> None:
     """Free what the planner keeps for further plans of the same graphs: 200 MB a graph of a thousand operators."""
     _kept_searches.cache_clear()
     _costs.cache_clear()
+    row_lives.cache_clear()
     drop_results()
