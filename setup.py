@@ -62,7 +62,10 @@ setup(
     ext_modules=[
         Extension(
             "tvm_cascade.native._native",
-            [f"tvm_cascade/native/{name}.c" for name in ("arena_search", "placement", "order_anneal", "order_sets")],
+            [
+                f"tvm_cascade/native/{name}.c"
+                for name in ("arena_search", "placement", "order_anneal", "order_sets", "simulate")
+            ],
             depends=["tvm_cascade/native/order_tables.h"],
             extra_compile_args=["/std:c11"] if os.name == "nt" else ["-std=c11", "-O3"],
             py_limited_api=True,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from ctypes import CDLL
 
 import pytest
 
-from tvm_cascade.cascading import simulate
+from tvm_cascade import native
+from tvm_cascade.cascading import simulate, simulate_compiled
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.options import Settings
@@ -14,6 +16,7 @@ from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.graph import PIXEL, ROW, Graph, Tile
 from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.testing.random_graphs import mixed_graph
 
 
 def _meeting() -> Graph:
@@ -60,11 +63,30 @@ def test_segments_of_one_structure_are_simulated_once(monkeypatch: pytest.Monkey
         blocks.append(range(first, len(b.ops)))
     tables = AccessTables(b.finish(x))
     traces: list[int] = []
-    run = simulate.demanded.__wrapped__
-    monkeypatch.setattr(simulate, "demanded", lambda demand: traces.append(len(demand[0])) or run(demand))
     simulate.most_held.cache_clear()
+    compiled, run = native.library(), simulate_compiled.most_held
+    assert compiled is not None
+
+    def counted(library: CDLL, demand: simulate.Demand, writes: Sequence[simulate.Write]) -> tuple[int, ...]:
+        traces.append(len(demand[0]))
+        held = run(library, demand, writes)
+        assert held == simulate.most_held_in_python(demand, tuple(writes))
+        return held
+
+    monkeypatch.setattr(simulate_compiled, "most_held", counted)
     sizes = [Cascade(tables, block).held() for block in blocks]
     assert traces == [4, 4], "the first two blocks are one structure"
     held = [[size[t] for t in sorted(size)] for size in sizes]
     assert held[0] == held[1] != held[2]
     assert set(sizes[0]).isdisjoint(sizes[1])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_compiled_simulation_holds_as_much(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = mixed_graph(seed, 16)
+    tables, members = AccessTables(graph), [op.index for op in graph.ops if not op.view]
+    tiles = (ROW, Tile(2), Tile(columns=1), Tile(columns=3))
+    compiled = [Cascade(tables, members, tile).held() for tile in tiles]
+    monkeypatch.setattr(native, "library", lambda: None)
+    simulate.most_held.cache_clear()
+    assert [Cascade(tables, members, tile).held() for tile in tiles] == compiled

@@ -14,6 +14,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from tvm_cascade import native
+from tvm_cascade.cascading import simulate_compiled
 from tvm_cascade.cascading.access_tables import AccessTables, Read, SegmentUsers, Steps
 from tvm_cascade.cascading.geometry import Units
 from tvm_cascade.graph import ROW, Tile
@@ -144,7 +146,18 @@ def demanded(demand: Demand) -> tuple[int, ...]:
 
 @lru_cache(maxsize=_RINGS)
 def most_held(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
-    """The most units of every output that are live at once, at least 1; segments of the same structure share it."""
+    """The most units of every output that are live at once, at least 1; segments of the same structure share it.
+
+    `writes` are by ascending places of their writers.
+    """
+    library = native.library()
+    if library is None:
+        return most_held_in_python(demand, writes)
+    return simulate_compiled.most_held(library, demand, writes)
+
+
+def most_held_in_python(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
+    """`most_held`, as `native/simulate.c` follows it."""
     trace = np.asarray(demanded(demand), np.int64)
     order = np.argsort(trace, kind="stable")
     names, starts = np.unique(trace[order], return_index=True)

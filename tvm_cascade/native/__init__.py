@@ -1,6 +1,7 @@
 """What is searched millions of times, in C: `arena_search.c` is `tvm_cascade.memory.arena_search` once more, step for step,
 `placement.c` is `place_in_order` of `tvm_cascade.memory.fit`, `order_anneal.c` is `anneal_in_python` of
-`tvm_cascade.ordering.anneal`, `order_sets.c` is `run_in_python` of `tvm_cascade.ordering.dp`.
+`tvm_cascade.ordering.anneal`, `order_sets.c` is `run_in_python` of `tvm_cascade.ordering.dp`, `simulate.c` is
+`most_held_in_python` of `tvm_cascade.cascading.simulate`.
 
 The C knows neither Python nor numpy and is called through ctypes, so that one library serves every Python version. It is
 compiled when the package is built; where it is missing (no compiler at hand) or the environment variable
@@ -19,6 +20,7 @@ EXPORTED = (
     "tvm_cascade_place_in_order",
     "tvm_cascade_anneal_order",
     "tvm_cascade_order_sets",
+    "tvm_cascade_most_held",
 )
 
 
