@@ -30,6 +30,7 @@ from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 s_tir: Any = _s_tir  # its passes get their names at run time
 
+_MOST_OPTIMISED = 200  # functions of a program that LLVM optimises
 _CANARY = 64  # bytes on either side of the arena
 _ENTRY, _KERNELS = "host_main", "host_kernels"
 _PAINTS = (0x5A, 0x2D)  # two patterns: a byte that equals one of them by chance differs from the other
@@ -144,8 +145,13 @@ _PIPELINE = register_pipeline(
 
 
 def optimised(mod: Any) -> Any:
-    """Compile functions for the generic CPU of this machine's architecture (TVM target "llvm")."""
-    return tvm.compile(mod, target=tvm.target.Target("llvm"), tir_pipeline=_PIPELINE)
+    """Compile functions for the generic CPU of this machine's architecture (TVM target "llvm").
+
+    LLVM takes a twentieth of a second a kernel to optimise and twice as long to load what it made of it, which many inferences
+    of a large network do not win back.
+    """
+    level = 3 if len(mod.get_global_vars()) <= _MOST_OPTIMISED else 0
+    return tvm.compile(mod, target=tvm.target.Target({"kind": "llvm", "opt-level": level}), tir_pipeline=_PIPELINE)
 
 
 def host_program(
