@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from tvm.ir import IRModule
 
-from tvm_cascade.cascading import Plan, PlanOptions, forget_searches
+from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
@@ -27,8 +27,6 @@ from tvm_cascade.passes.rewriting import Rewritten
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.search_monitor import SearchStopped, monitor
-
-_LARGE = 300  # operators of a network whose plans are too large to be kept while its candidates are planned
 
 
 class Exactness(Enum):
@@ -189,8 +187,6 @@ def best_candidate(start: Best, kinds: Iterable[Kind]) -> PlannedCandidate:
 
 def _tried(candidate: Candidate, best: Best) -> tuple[Best, Outcome]:
     """Build and plan a candidate; returns the better of it and the best so far, and what became of it."""
-    if isinstance(best, PlannedCandidate) and len(best.plan.graph.ops) > _LARGE:
-        forget_searches()
     try:
         found = candidate.apply()
     except RefusedCandidate as why:

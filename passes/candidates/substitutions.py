@@ -95,7 +95,10 @@ def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) 
 
 def _without_clips(graph: dag.Dag) -> dag.Dag:
     """The graph with clips of stored values fused into their producers, as `LowerQuantized` does without substitutions."""
-    matcher = Matcher(rules("fuse_quantized_clip"))
-    while sites := matcher.sites(graph):
-        graph = dag.replace(graph, sites[0].target)
-    return graph
+    matcher, pool, moved = Matcher(rules("fuse_quantized_clip")), graph.pool, dict[dag.Ref, dag.Ref]()
+    for node in graph.nodes:
+        made = pool.node(node.kind, tuple(moved.get(r, r) for r in node.inputs), node.attrs, node.types).outputs
+        while sites := matcher.sites_at(pool, made[0].node):
+            made = (sites[0].target[made[0]],)
+        moved.update(zip(node.outputs, made, strict=True))
+    return dag.Dag(pool, graph.inputs, tuple(moved.get(r, r) for r in graph.outputs))

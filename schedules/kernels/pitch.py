@@ -10,12 +10,16 @@ The quotient and the remainder are simplified by the ranges of the loops: `(x * 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules import tir
-from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
-from tvm_cascade.schedules.tir import Buffer, Expr, i32, ir, sym, tirx
+from tvm_cascade.schedules.kernels.kernel import Deferred, Param, Role, RowKernel
+from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, i32, ir, sym, tirx
+
+_KEPT = 256  # rewritten functions
+_NO_ROWS = "it does not write one output row by row"
 
 
 class NotPitchedError(Exception):
@@ -24,14 +28,25 @@ class NotPitchedError(Exception):
 
 def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
     """`kernel` changed to write its output pixels of `unit` bytes `pitch` bytes apart. Raises `NotPitchedError`."""
-    outputs = [p for p, role in zip(kernel.func.params, kernel.params, strict=True)
-               if role.role is Role.OUTPUT]  # fmt: skip
-    if len(outputs) != 1 or kernel.whole:
-        raise NotPitchedError("it does not write one output row by row")
-    body = kernel.func.body
+    if kernel.whole:
+        raise NotPitchedError(_NO_ROWS)
+    made = _rewritten(kernel.code, kernel.params, unit, pitch)
+    if isinstance(made, str):
+        raise NotPitchedError(made)
+    return replace(kernel, code=made)
+
+
+@lru_cache(maxsize=_KEPT)
+def _rewritten(code: PrimFunc | Deferred, params: tuple[Param, ...], unit: int, pitch: int) -> PrimFunc | str:
+    """The code of a row kernel, rewritten, or why it cannot be; equal operators share their code, and the result."""
+    func = code.func if isinstance(code, Deferred) else code
+    outputs = [p for p, role in zip(func.params, params, strict=True) if role.role is Role.OUTPUT]
+    if len(outputs) != 1:
+        return _NO_ROWS
+    body = func.body
     views = {d.buffer for d in tir.collect(body, tirx.DeclBuffer) if d.data.same_as(outputs[0])}
     if any(x.source in views for c in _addresses(body) for x in tir.collect(c, ir.TensorLoad)):
-        raise NotPitchedError("it takes the address of its output")
+        return "it takes the address of its output"
     analyzer = sym.Analyzer()
     for loop in tir.collect(body, tirx.For):
         low, extent = tir.int_value(loop.min), tir.int_value(loop.extent)
@@ -39,14 +54,20 @@ def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
             analyzer.bind(loop.loop_var, ir.Range(low, low + extent))
     spread = _Spread(analyzer, unit, pitch)
     accesses = [(x.source, x.indices) for x in tir.loads(body)] + [(s.buffer, s.indices) for s in tir.stores(body)]
-    for buffer, indices in accesses:  # ahead of the rewrite: an exception inside of TVM's map would become TVM's own
-        if buffer in views:
-            spread.index(buffer, indices[0])
+    try:
+        for (
+            buffer,
+            indices,
+        ) in accesses:  # ahead of the rewrite: an exception inside of TVM's map would become TVM's own
+            if buffer in views:
+                spread.index(buffer, indices[0])
+    except NotPitchedError as why:
+        return str(why)
 
     def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
         return (buffer, [spread.index(buffer, indices[0])]) if buffer in views else None
 
-    return replace(kernel, code=kernel.func.with_body(tir.relocated(body, place)))
+    return func.with_body(tir.relocated(body, place))
 
 
 def _addresses(body: Any) -> list[Any]:

@@ -71,20 +71,24 @@ class Overlaps:
         if not dying or not made:
             return ()
         cascade = Cascade(self.tables, members, tile)
+        written = [(y, units, self._makers(y, cascade)) for y, units in made.items()]
         pairs: list[Pair | None] = []
         for x in dying:
             reads = cascade.readers(x)
             readers = tuple((o, o in cascade.accumulating) for o, _ in reads)
             known = self._distances.setdefault((x, tile, readers), {})
-            for y, units in made.items():
-                makers = tuple(m for m in self.tables.writers(y) if m in cascade.inside)  # of a join maybe some only
-                key = (y, units, makers)
+            for key in written:
                 if key not in known:
+                    y, units, makers = key
                     distance = max(self._behind(cascade, x, reads, y, units, m) for m in makers)
                     size = units * self.tables.unit_bytes(y, tile)
                     known[key] = Pair(x, y, distance, size) if distance < size else None
                 pairs.append(known[key])
         return tuple(pair for pair in pairs if pair is not None)
+
+    def _makers(self, tensor: int, cascade: Cascade) -> tuple[int, ...]:
+        """The producers of a tensor inside, of a join maybe some only."""
+        return tuple(m for m in self.tables.writers(tensor) if m in cascade.inside)
 
     def overwrites(self, pair: Pair) -> bool:
         """Whether the producer of `pair.writer` may overwrite the elements of `pair.reader` that its step reads."""

@@ -21,6 +21,7 @@ from tvm_cascade.ordering import order as order_by_memory
 from tvm_cascade.search_monitor import cached
 
 _MOST_OPERATORS = 200  # of graphs whose rows may have addresses of their own
+_LARGE = 300  # operators of a graph whose searches are too large to be kept beside those of another
 
 
 def searches(graph: Graph, options: PlanOptions) -> list[Search]:
@@ -28,7 +29,16 @@ def searches(graph: Graph, options: PlanOptions) -> list[Search]:
 
     Its graph, and that of the plans made from it, is the graph's `structure`.
     """
-    return _kept_searches(structure(graph), replace(options, sram=None, max_time=1.0, steps=None))
+    plain = structure(graph)
+    if len(plain.ops) > _LARGE:
+        _forget_others(plain)
+    return _kept_searches(plain, replace(options, sram=None, max_time=1.0, steps=None))
+
+
+@lru_cache(maxsize=1)
+def _forget_others(_graph: Graph) -> None:
+    """Free what is kept for other graphs, unless this one was searched last."""
+    forget_searches()
 
 
 def plain_costs(graph: Graph, options: PlanOptions) -> SegmentCosts:

@@ -79,10 +79,8 @@ def tables(problem: Problem) -> Tables:
     lower, upper = np.array([x.lower for x in b], np.int64), np.array([x.upper for x in b], np.int64)
     meets = (lower[:, None] < upper[None]) & (lower[None] < upper[:, None])
     np.fill_diagonal(meets, False)
-    pinned = tuple(
-        tuple(sorted((x.offset, x.offset + x.size) for j, x in enumerate(b) if x.offset is not None and meets[i, j]))
-        for i in range(len(b))
-    )
+    places = [(j, x.offset, x.offset + x.size) for j, x in enumerate(b) if x.offset is not None]
+    pinned = tuple(tuple(sorted((start, end) for j, start, end in places if meets[i, j])) for i in range(len(b)))
     free = np.array([i for i in np.argsort(lower, kind="stable") if b[i].offset is None], np.int64)
     sections = _sections(lower, upper)
     span = (sections.argmax(0), len(sections) - sections[::-1].argmax(0)) if len(b) else (lower, upper)
@@ -117,7 +115,8 @@ def _sections(lower: Ints, upper: Ints) -> Mask:
     """Live sets at the steps where a life starts, without those that are part of another."""
     live = np.array([(lower <= t) & (t < upper) for t in np.unique(lower)]).reshape(-1, len(lower))
     count = live.sum(1)
-    inside = (live.astype(np.int64) @ live.T.astype(np.int64)) == count[:, None]  # [a, b]: a is part of b
+    members = live.astype(np.float32)  # exact up to 2 ** 24, and multiplied by a library, as integers are not
+    inside = (members @ members.T) == count[:, None]  # [a, b]: a is part of b
     smaller = (count[:, None] < count[None]) | (np.arange(len(live))[:, None] > np.arange(len(live))[None])
     return live[~(inside & smaller).any(1)]
 

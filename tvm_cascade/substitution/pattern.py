@@ -139,10 +139,7 @@ class Matcher:
         all_sites: list[Site] = []
         by_kind: dict[str, list[Node]] = {}
         for node in dag.nodes:
-            known = self._single.get(node)
-            if known is None:
-                known = self._single[node] = tuple(self._at(dag.pool, node))
-            all_sites += known
+            all_sites += self.sites_at(dag.pool, node)
             by_kind.setdefault(node.kind, []).append(node)
         readers: dict[Ref, list[Node]] | None = None
         for rule in self.rules:
@@ -159,6 +156,13 @@ class Matcher:
                 )
                 all_sites += [site for site in candidates if site is not None]
         return all_sites
+
+    def sites_at(self, pool: Pool, node: Node) -> tuple[Site, ...]:
+        """Sites of rules of one root at `node`, whatever reads its results."""
+        known = self._single.get(node)
+        if known is None:
+            known = self._single[node] = tuple(self._at(pool, node))
+        return known
 
     def _at(self, pool: Pool, node: Node) -> Iterator[Site]:
         """Sites of rules of one root at `node`."""
