@@ -5,7 +5,9 @@
 DIR of --models holds public `.tflite` files, that of --cases minimalloc's CSV files, that of --zoo what `zoo_convert.py` made;
 other networks are written by `speed_networks.py`. Every command runs by itself with new cache folders; "again" runs it once more
 with the same ones. Vela and minimalloc run on the same files in the same run; without their programs their column stays empty.
-Times are user + system seconds of the process and its children, beside that of a fixed loop, which says how fast the machine was.
+Times are user + system seconds of the process and its children. A fixed loop is timed before and after every command; `loops` is
+the command's seconds in loops, and `of aim` that beside the seconds aimed at, which were stated for a machine on which the loop
+takes 0.40 s: 1.00 is just met.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import pstats
 import subprocess
 import sys
 import tempfile
@@ -29,6 +32,25 @@ CORES = ("cortex-m4", "cortex-m7", "cortex-m55")
 LIMIT = 600  # seconds after which a command is ended
 CACHES = ("XDG_CACHE_HOME", "TVM_CASCADE_CACHE_DIR")
 CAPACITY = 1 << 20  # of minimalloc's public cases, bytes
+LOOP = 0.40  # seconds of the loop on the machine that the limits were stated for
+PHASES = {  # functions whose share of a plan is told, with all that they call
+    "read the file": ("frontend.py", "load"),
+    "search for substitutions": ("substitutions.py", "promised_rewrite"),
+    "lower integers": ("lower_quantized.py", "lowered"),
+    "graph and kernels, all candidates": ("prepare_graph.py", "prepare_graph"),
+    "search over segments, all candidates": ("planner.py", "cascade"),
+    "multi-row tiles": ("raise_tile_rows.py", "raise_tile_rows"),
+    "bytes of code": ("choose_variants.py", "flash_of"),
+    "estimates and frontier": ("frontier.py", "frontier_report"),
+}
+PROFILED = """
+import cProfile, sys
+import tvm_cascade
+tvm_cascade.plan  # with what it imports
+profile = cProfile.Profile()
+profile.runcall(tvm_cascade.plan, sys.argv[1])
+profile.dump_stats(sys.argv[2])
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +62,15 @@ class Row:
     limit: float
     rival: tuple[str, ...] = ()
     again: float | None = None  # seconds aimed at for a second run
+
+    def cells(self, first: Measured, again: Measured | None, rival: Measured | None, unit: float) -> tuple[str, ...]:
+        """The row of the table; `unit` are the seconds of the loop beside it."""
+        share = "" if first.status is None else f"{first.seconds / unit / (self.limit / LOOP):.2f}"
+        second = "" if again is None or self.again is None else f"{again.seconds / unit / (self.again / LOOP):.2f}"
+        return (
+            self.label, cell(first), f"{first.seconds / unit:.1f}", f"{self.limit:g}", share,
+            cell(again), "" if self.again is None else f"{self.again:g}", second, f"{first.megabytes:.0f}", cell(rival),
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -104,7 +135,9 @@ def rows(args: argparse.Namespace, folder: Path) -> Iterator[Row]:
             yield Row(f"plan {name}", ("plan", str(path)), limits[name], (*vela, str(path)) if vela else ())
     made = speed_networks.write(folder)
     for name, limit, options in (
-        ("softmax_100", 2.5, ()), ("deeplab_513", 20, ()), ("chain_800", 30, ()), ("branches_400", 30, ()),
+        ("softmax_100", 2.5, ()), ("deeplab_513", 20, ()),
+        ("chain_200", 30, ()), ("chain_400", 30, ()), ("chain_800", 30, ()),
+        ("branches_100", 30, ()), ("branches_200", 30, ()), ("branches_400", 30, ()),
         ("mcunet_80", 20, ("--max-macs", "2.0", "--stream-input", "--stored-io")),
     ):  # fmt: skip
         yield Row(
@@ -155,36 +188,45 @@ def main() -> None:
         parser.add_argument(f"--{name}", default="")
     args = parser.parse_args()
     ours = (sys.executable, "-m", "tvm_cascade.cli")
+    before = os.getloadavg()[0]
     lines = [
         "# Processor time of whole commands\n",
         DOC.split("\n\n", 2)[2],
-        f"Machine: {platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}.",
-        f"The loop took {min(loop() for _ in range(5)):.2f} s; the limits were stated for a machine on which it takes 0.40 s.\n",
-        "| command | seconds | aimed at | again | aimed at | MB | rival, seconds |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        f"Machine: {platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; "
+        f"{'other programs ran' if before > 0.5 else 'nothing else ran'} on it (load {before:.1f} when this began).\n",
+        "| command | seconds | loops | aimed at | of aim | again | aimed at | of aim | MB | rival, seconds |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
+    units: list[float] = []
     with tempfile.TemporaryDirectory() as name:
-        runner = Runner(Path(name))
-        for row in rows(args, Path(name)):
-            if args.only not in row.label:
-                continue
+        runner, table = Runner(Path(name)), [r for r in rows(args, Path(name)) if args.only in r.label]
+        for row in table:
+            around = [loop(), loop()]
             first = runner.run((*ours, *row.arguments))
             again = runner.run((*ours, *row.arguments), again=True) if row.again is not None else None
+            around += [loop(), loop()]
             rival = runner.run(row.rival) if row.rival else None
-            aimed = "" if row.again is None else f"{row.again:g}"
-            cells = (
-                row.label,
-                cell(first),
-                f"{row.limit:g}",
-                cell(again),
-                aimed,
-                f"{first.megabytes:.0f}",
-                cell(rival),
-            )
-            lines.append(f"| {' | '.join(cells)} |")
+            units.append(min(around))
+            lines.append(f"| {' | '.join(row.cells(first, again, rival, units[-1]))} |")
             print(lines[-1], flush=True)
+        lines.append(f"\nThe loop took {min(units):.2f} to {max(units):.2f} s.")
+        profiled = [r for r in table if r.label in ("plan mobilenetv2_100_224_int8", "plan nasnet_mobile")]
+        lines += [line for row in profiled for line in profile(row, Path(name))]
     if not args.only:
         (RESULTS / "speed.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def profile(row: Row, folder: Path) -> list[str]:
+    """Where the time of a plan goes, measured by Python's profiler, which slows calls of Python down."""
+    path = folder / "profile"
+    subprocess.run([sys.executable, "-c", PROFILED, row.arguments[1], str(path)], check=True, capture_output=True)
+    stats: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]
+    whole = max(cumulative for _, _, _, cumulative, _ in stats.values())
+    found = [f"\n## What is left of `{row.label}`, in shares of the profiled call without imports\n"]
+    for phase, (file, function) in PHASES.items():
+        spent = sum(s[3] for (where, _, name), s in stats.items() if where.endswith("/" + file) and name == function)
+        found.append(f"- {phase}: {100 * spent / whole:.0f} %")
+    return found
 
 
 if __name__ == "__main__":

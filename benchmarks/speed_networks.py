@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,8 @@ def softmax() -> bytes:
 
 
 NETWORKS: dict[str, Callable[[], bytes]] = {
-    "chain_800": chain,
-    "branches_400": branches,
+    **{f"chain_{count}": partial(chain, count) for count in (200, 400, 800)},
+    **{f"branches_{count}": partial(branches, count) for count in (100, 200, 400)},
     "deeplab_513": deeplab,
     "mcunet_80": mcunet,
     "wired_1000": wired,
