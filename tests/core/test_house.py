@@ -64,7 +64,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "ordering": {"graph", "memory", "native"},
     "sliding": {"graph"},
     "cost": {"graph", "operators"},
-    "cascading": {"graph", "cores", "memory", "ordering", "cost"},
+    "cascading": {"native", "graph", "cores", "memory", "ordering", "cost"},
     "parallel": {"graph", "operators", "cost"},
     "substitution": {"graph", "operators", "cost", "parallel"},
     "schedules": ALGORITHMS,
