@@ -1,4 +1,4 @@
-"""What one step makes of a map, in two real plans of the sample network: some pixels, one row, or several rows."""
+"""What one step makes of a map, in real plans of the sample network: some pixels, one row, or several rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ def tile_figure() -> tuple[str, str]:
     """The drawing, and what it shows in words."""
     import tvm_cascade
 
-    small, capped = tvm_cascade.plan(NETWORK).plan, tvm_cascade.plan(NETWORK, sram="12KiB").plan
-    chosen = [_first(small, pixels=True), _first(small, pixels=False), _tallest(capped)]
+    fine = tvm_cascade.plan(NETWORK, granularity="pixel").plan
+    capped = tvm_cascade.plan(NETWORK, sram="12KiB").plan
+    chosen = [_first(fine, pixels=True), _first(capped, pixels=False), _tallest(capped)]
     parts, told = [], []
     for k, (plan, segment, op) in enumerate(chosen):
         drawn, words = _panel(20 + 240 * k, plan, segment, op)
@@ -37,7 +38,7 @@ def _steps(plan: Any) -> list[tuple[Any, Any, int]]:
 
 
 def _first(plan: Any, pixels: bool) -> tuple[Any, Any, int]:
-    return next(step for step in _steps(plan) if step[1].tile.by_pixels == pixels)
+    return next(step for step in _steps(plan) if step[1].tile.by_pixels == pixels and step[1].tile.rows == 1)
 
 
 def _tallest(plan: Any) -> tuple[Any, Any, int]:
