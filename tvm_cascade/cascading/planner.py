@@ -279,6 +279,11 @@ def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple
         yield after, plan
 
 
+def finest(graph: Graph, options: PlanOptions) -> Plan:
+    """The smallest plan in rings that does nothing twice, by as small steps as there are, whatever time they take."""
+    return _cascade(graph, replace(options, sram=None, max_macs=1.0))
+
+
 def finest_in_time(graph: Graph, options: PlanOptions) -> int:
     """The fewest pixels of a step that `options.max_time` allows without recompute; 0: only whole rows are fast enough."""
     return _in_time(graph, replace(options, sram=None, max_macs=1.0))[1].finest

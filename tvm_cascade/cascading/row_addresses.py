@@ -61,8 +61,10 @@ def or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
         below += 1
     own = _smallest(structure(graph), asked, below) if below else None
     if own is not None:
-        known = found.baseline_peak if isinstance(found, Plan) else own.baseline_peak
-        made: Any = replace(own, graph=graph, bound=min(own.bound, bound or own.bound), baseline_peak=known)
+        known = found if isinstance(found, Plan) else own
+        finer = known.finer if known.finer is not None and known.finer[0] < own.peak else None
+        least = min(own.bound, bound or own.bound)
+        made: Any = replace(own, graph=graph, bound=least, baseline_peak=known.baseline_peak, finer=finer)
         return made
     return replace(found, bound=bound) if isinstance(found, Plan) else found
 

@@ -1,4 +1,8 @@
-"""The frontier of a network (plans that no other plan beats in both peak and work), with estimates and lower bounds."""
+"""The frontier of a network, with estimates and lower bounds.
+
+On it are the plans that no other one beats in peak, work and instructions at once. Smaller steps take more instructions for the
+same work, and recompute more of both.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier
 from tvm_cascade.cascading.channel_search import frontier_in_groups
-from tvm_cascade.cascading.cuts import undominated
+from tvm_cascade.cascading.planner import finest
+from tvm_cascade.cascading.timing import instruction_factor
+from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.cores.work import Work
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import Estimate, estimate_operators, total
@@ -65,11 +71,35 @@ def frontier_report(
             more_work = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
             plans += frontier(graph, more_work, tell)
             plans += frontier_in_groups(graph, options, tell)
+            if options.granularity == "auto" and options.steps is not None:
+                plans.append(finest(graph, options))
         known = bounds(graph, options)
-    best = undominated(plans, lambda p: (p.peak, p.macs))
+    best = unbeaten(plans, [(p.peak, p.macs, _time(p, options.steps)) for p in plans])
+    counted = {key: work(p) for key, p in {id(p): p for p in (*best, chosen)}.items()}
+    told = [total(estimate_operators(p, options.steps, counted[id(p)])).instructions for p in best]
+    best = unbeaten(best, [(p.peak, p.macs, float(n)) for p, n in zip(best, told, strict=True)])
     points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
     marks = tuple(any(op.kernels.channel_tiling is not None for op in p.graph.ops) for p in best)
-    counted = {key: work(p) for key, p in {id(p): p for p in (*best, chosen)}.items()}
     estimates = tuple(total(estimate_operators(p, options.steps, counted[id(p)])) for p in best)
     operators = estimate_operators(chosen, options.steps, counted[id(chosen)])
     return FrontierReport(points, estimates, known, marks, operators)
+
+
+def _time(plan: Plan, model: StepModel | None) -> float:
+    """A factor for the instructions of a plan, by the model of steps: what its kernels take is known only of few plans."""
+    work = plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
+    return work if model is None else work * instruction_factor(plan, model)
+
+
+def unbeaten(plans: Sequence[Plan], figures: Sequence[tuple[int, int, float]]) -> list[Plan]:
+    """The plans that no other is at least as good as in all figures, ascending in the first; of equals the first."""
+    found: list[tuple[tuple[int, int, float], int]] = []
+    for k, own in enumerate(figures):
+        worse = (
+            all(b <= a for a, b in zip(own, other, strict=True))
+            for n, other in enumerate(figures)
+            if n != k and (other != own or n < k)
+        )
+        if not any(worse):
+            found.append((own, k))
+    return [plans[k] for _, k in sorted(found)]
