@@ -10,6 +10,7 @@ but the topmost occupies a multiple of A.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from math import gcd
 
 from tvm_cascade.memory.problem import Buffer, OffsetConstraint, Problem
@@ -29,11 +30,22 @@ def max_live_step(problem: Problem) -> tuple[int, int]:
         starting.setdefault(b.lower, []).append(k)
     for f in problem.offset_constraints:
         following.setdefault(f.reader, []).append(f)
-    live: list[int] = []  # positions
+    padded = [b.size + -b.size % b.alignment for b in buffers]
+    highest = max((b.offset + b.size for b in buffers if b.offset is not None), default=0)
+    live, total, ending = set[int](), 0, list[tuple[int, int]]()  # positions, their bytes, and when they die
     for t in sorted(starting):
-        live = sorted([k for k in live if buffers[k].upper > t] + starting[t])
-        constraints = [f for k in live for f in following.get(buffers[k].id, ())]
-        need = _need([buffers[k] for k in live], constraints)
+        while ending and ending[0][0] <= t:
+            k = heappop(ending)[1]
+            live.discard(k)
+            total -= padded[k]
+        for k in starting[t]:
+            live.add(k)
+            total += padded[k]
+            heappush(ending, (buffers[k].upper, k))
+        if max(total, highest) <= best:
+            continue  # they need no more than that
+        constraints = [f for k in sorted(live) for f in following.get(buffers[k].id, ())]
+        need = _need([buffers[k] for k in sorted(live)], constraints)
         if need > best:
             best, step = need, t
     return best, step
