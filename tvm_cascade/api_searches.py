@@ -89,15 +89,14 @@ def stages(
 
     Parameters
     ----------
-    target : str
-        "cuda" or "llvm", optionally followed by options of TVM's targets.
-    device : str, optional
-        Name of a device description; None takes the generic one of the target.
+    model : path or IRModule
+        A network, or a .json file of the IOS authors (`parallel.authors_schedule`).
+    target, device : str
+        "cuda" or "llvm", optionally followed by options of TVM's targets; a device description, None: the target's generic one.
     batch : int, optional
         Batch size; only with the analytic cost.
     unit, variant : str
-        What is scheduled as one ("op", "fused", "sepconv", "cell": `parallel.units`), and which schedules are searched
-        ("sequential", "greedy", "merge", "parallel", "both").
+        What is scheduled as one ("op", "fused", "sepconv", "cell": `parallel.units`); what is searched (`parallel.VARIANTS`).
     r, s : int, optional
         Limits on the units of a group and on the groups of a stage; 0 or None for no limit.
     cost : str
@@ -105,7 +104,7 @@ def stages(
     load, output, picture : path, optional
         Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
     database, time_limit : path and float, optional
-        File that keeps measurements; seconds after which the search ends with the best schedule so far.
+        File that keeps measurements; seconds after which the best schedule so far is taken.
     metaschedule, trials : path, int
         Folder with MetaSchedule's records of tuned kernels; candidates measured for a kernel without a record.
     emit : path, optional
@@ -115,20 +114,22 @@ def stages(
     Raises
     ------
     LoadError, UsageError, MissingToolError
-        The model or the saved schedule cannot be read; a value that an option cannot have; this machine lacks the device or
-        the tool to measure with.
+        A model or schedule cannot be read; a value that an option cannot have; a device or tool to measure with is absent.
     """
     from tvm_cascade.deploy.search import folder_of
-    from tvm_cascade.runtime.stages import Found
-    from tvm_cascade.runtime.stages import stages as schedule
+    from tvm_cascade.ordering.graph_file import is_graph_file
+    from tvm_cascade.parallel.authors_schedule import stages_of_authors_file
+    from tvm_cascade.runtime import stages as command
 
-    request = StagesRequest.of_all(options)
+    request, reading = StagesRequest.of_all(options), _reading(input_shapes, until, from_)
+    if is_graph_file(model):
+        return stages_of_authors_file(model, request, reading)
     folder = folder_of(request, progress)
-    loaded = pipeline.load(model, _reading(input_shapes, until, from_))
+    loaded = pipeline.load(model, reading)
     progress(f"{loaded.name}: scheduling")
-    found: list[Found] = []
+    found: list[command.Found] = []
     with SearchMonitor(request.time_limit) as limit:
-        data, text = schedule(loaded.mod, request, progress, found.append)
+        data, text = command.stages(loaded.mod, request, progress, found.append)
     made: Stages = {**data, "limited": limit.limited}
     if folder is not None:
         made["emitted"] = folder.write(loaded, found[-1])

@@ -23,7 +23,6 @@ from tvm_cascade.parallel import (
     validate_schedule,
     with_batch,
 )
-from tvm_cascade.parallel.authors_file import load_authors_file
 from tvm_cascade.parallel.blocks import cut_points, split
 from tvm_cascade.parallel.merging import merge_classes, merged_window
 from tvm_cascade.parallel.stage_search import search
@@ -306,32 +305,6 @@ def test_foreign_and_damaged_schedules_are_refused(fire, inception, tmp_path):
         load_schedule(path, fire)
     with pytest.raises(LoadError, match="no schedule can be read"):
         load_schedule(tmp_path / "nothing.json", fire)
-
-
-@pytest.mark.parametrize(
-    ("name", "counts"), [("1", (55, 13, 102)), ("16", (43, 18, 113)), ("64", (44, 19, 115)), ("v100", (55, 13, 102))]
-)
-def test_the_authors_files(test_data, name, counts):
-    graph, found = load_authors_file(test_data / "cases" / "ios" / f"inception_v3_{name}.json")
-    validate_schedule(graph, found)
-    concurrent = sum(len(s.groups) > 1 for s in found.stages)
-    assert (len(found.stages), concurrent, sum(not op.view for op in graph.ops)) == counts
-    units = unit_graph(graph, "op")
-    assert schedule(graph, V100, replace(ALL, unit="op")).schedule.cost_ms < sum(
-        V100.stage_ms([[k for i in g for k in (units.features[_unit(units, i)][0],)] for g in s.groups])
-        for s in found.stages
-    )
-
-
-def _unit(units, op: int) -> int:
-    return next(u.index for u in units.units if op in u.ops)
-
-
-def test_files_of_other_kinds_are_refused(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text('{"blocks": 3}')
-    with pytest.raises(LoadError, match="IOS authors"):
-        load_authors_file(path)
 
 
 def test_wrong_batch_is_refused(fire):

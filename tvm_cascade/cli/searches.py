@@ -148,7 +148,11 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @prints(Stages)
 @guarded
 def stages(model: Path, as_json: bool, **options: Any) -> None:
-    """Find which operators of MODEL run at the same time, or merged into one, for the lowest latency (IOS)."""
+    """Find which operators of MODEL run at the same time, or merged into one, for the lowest latency (IOS).
+
+    MODEL is a network, or a .json file of the IOS authors, which is scheduled by the description of a device: -o writes such a
+    file again, --load prices the schedule of one.
+    """
     from tvm_cascade import api
 
     refuse_idle_trials(options["metaschedule"])

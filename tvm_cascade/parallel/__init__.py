@@ -8,8 +8,9 @@ merge; `substitution.rules_conv` merges convolutions as a rewrite of the graph i
 from __future__ import annotations
 
 from tvm_cascade.parallel.authors_file import load_authors_file
+from tvm_cascade.parallel.batch import with_batch
 from tvm_cascade.parallel.problem import CONCURRENT, MERGE, UNITS, VARIANTS, Block, Options, Schedule, Stage
-from tvm_cascade.parallel.report import run_stages, stages_report, with_batch
+from tvm_cascade.parallel.report import run_stages, stages_report
 from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
 from tvm_cascade.parallel.scheduler import NetworkSchedule, schedule
 from tvm_cascade.parallel.validate import validate_schedule

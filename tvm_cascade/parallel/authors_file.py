@@ -1,4 +1,4 @@
-"""Reader of the IOS authors' files: a network and its schedule in one JSON text.
+"""Reader of the IOS authors' files: a network and its schedule in one JSON text; `authors_schedule` writes them.
 
 The input of a node is a concatenation of terms; a term is a list of slices `[node, first channel, last channel)`, added
 up. A merged operator is in the file as one node (`hint_name` lists the operators that it replaces), and its readers
@@ -85,7 +85,7 @@ class _Reader:
                 tuple(columns),
                 macs=macs,
                 weight_bytes=weights,
-                attrs={"groups": node.get("groups", 1)},
+                attrs={"groups": node.get("groups", 1), "act": node.get("act")},
             )
         )
 
@@ -95,9 +95,14 @@ def load_authors_file(path: str | Path) -> tuple[Graph, Schedule]:
 
     Raises `LoadError` if the file cannot be read or has another format.
     """
+    return read_authors_file(path)[1:]
+
+
+def read_authors_file(path: str | Path) -> tuple[dict, Graph, Schedule]:
+    """The text of a file, and what `load_authors_file` makes of it."""
     try:
-        text = json.loads(Path(path).read_text())
-        return _parse(text)
+        text = json.loads(Path(path).read_text(encoding="utf-8"))
+        return text, *_parse(text)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise LoadError(path, f"is not a schedule of the IOS authors' format: {error!r}") from None
 

@@ -51,7 +51,7 @@ def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
     if op.kind not in MERGEABLE or len(set(op.inputs)) != 1 or len(op.outputs) != 1 or op.attrs.get("groups", 1) != 1:
         return None
     tensor, out = graph.tensors[op.inputs[0]], graph.tensors[op.outputs[0]]
-    base = (op.kind, op.inputs[0], out.dtype, out.row_axis, out.col_axis)
+    base = (op.kind, op.inputs[0], op.attrs.get("act"), out.dtype, out.row_axis, out.col_axis)
     if op.kind != "conv2d":
         return (*base, out.shape[:-1])
     if not op.windows or not op.columns or op.windows[0] is None or op.columns[0] is None:

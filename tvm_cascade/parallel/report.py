@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tvm_cascade.cost import AnalyticCost, CostModel, find_device
-from tvm_cascade.errors import UsageError
-from tvm_cascade.graph import Graph, Op, Tensor
+from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
 from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of, schedule
@@ -119,20 +118,3 @@ def _text(network: NetworkSchedule, model: CostModel) -> str:
         f"{schedule.transitions} transitions, {schedule.priced} stages priced, {schedule.seconds:.2f} s\n"
     )
     return head + text_timeline(network.units, schedule, model)
-
-
-def with_batch(graph: Graph, batch: int) -> Graph:
-    """The graph at another batch size. Raises `UsageError` if it is below 1, or some tensor has no leading axis of extent 1."""
-    if batch < 1:
-        raise UsageError(f"batch must be at least 1, not {batch}")
-    odd = [t.name for t in graph.tensors if not t.shape or t.shape[0] != 1]
-    if odd and batch != 1:
-        raise UsageError(f"tensor {odd[0]} has no leading batch of 1: load the model with --input-shape instead")
-
-    def wide(t: Tensor) -> Tensor:
-        return replace(t, shape=(batch, *t.shape[1:]))
-
-    def heavy(op: Op) -> Op:
-        return replace(op, macs=op.macs * batch, view_offsets=tuple(o * batch for o in op.view_offsets))
-
-    return Graph(tuple(map(wide, graph.tensors)), tuple(map(heavy, graph.ops)), graph.inputs, graph.outputs, graph.name)

@@ -1,4 +1,7 @@
-"""Saves and loads schedules as JSON files with a digest of their graph; loading for another graph is an error."""
+"""Saves and loads schedules as JSON files with a digest of their graph; loading for another graph is an error.
+
+The files of the IOS authors, which hold the graph itself, are loaded too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from pathlib import Path
 
 from tvm_cascade.errors import LoadError, UsageError, ValidationError
 from tvm_cascade.graph import Graph
+from tvm_cascade.parallel.authors_file import load_authors_file
+from tvm_cascade.parallel.batch import with_batch
 from tvm_cascade.parallel.problem import Schedule, Stage
 from tvm_cascade.parallel.validate import validate_schedule
 from tvm_cascade.publish import whole_file
@@ -45,13 +50,13 @@ def load_schedule(path: str | Path, graph: Graph) -> Schedule:
         text = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise LoadError(path, f"no schedule can be read: {error}") from None
+    if isinstance(text, dict) and "blocks" in text:
+        other, schedule = load_authors_file(path)
+        _require_same(path, structure(with_batch(other, graph.tensors[0].shape[0])), len(other.ops), graph)
+        return schedule
     if not isinstance(text, dict) or text.get("format") != FORMAT:
         raise LoadError(path, f"is not a schedule of this project (expected the format {FORMAT})")
-    if text.get("graph") != structure(graph):
-        raise UsageError(
-            f"{path}: the schedule was made for another graph ({len(text.get('operators', []))} operators, here "
-            f"{len(graph.ops)}): search again for this one, with the same model, input shapes and batch"
-        )
+    _require_same(path, text.get("graph"), len(text.get("operators", [])), graph)
     try:
         stages = tuple(
             Stage(s["strategy"], tuple(tuple(int(i) for i in g) for g in s["groups"])) for s in text["stages"]
@@ -61,3 +66,11 @@ def load_schedule(path: str | Path, graph: Graph) -> Schedule:
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise LoadError(path, f"the schedule is damaged: {error}") from None
     return schedule
+
+
+def _require_same(path: str | Path, digest: object, operators: int, graph: Graph) -> None:
+    if digest != structure(graph):
+        raise UsageError(
+            f"{path}: the schedule was made for another graph ({operators} operators, here {len(graph.ops)}): search again "
+            "for this one, with the same model, input shapes and batch"
+        )

@@ -19,8 +19,9 @@ from tvm_cascade.cost.measured import MeasuredCost, Stages, confirm
 from tvm_cascade.cost.records import CONCURRENT, RecordStore
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.graph import Graph
+from tvm_cascade.parallel.batch import with_batch
 from tvm_cascade.parallel.problem import Options
-from tvm_cascade.parallel.report import Kept, finish_report, found_or_loaded, with_batch
+from tvm_cascade.parallel.report import Kept, finish_report, found_or_loaded
 from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
