@@ -10,7 +10,7 @@ BOARDS = {"cortex-m3": "mps2-an385", "cortex-m4": "mps2-an386", "cortex-m55": "m
 PLANS: dict[str, dict[str, object]] = {
     "layer by layer": {"layerwise": True},
     "row rings": {"granularity": "row"},
-    "smallest arena": {},
+    "smallest arena": {"row_addresses": True},
 }
 # Million instructions on M3, M4, M55; July 2026. CMSIS-NN in its best build: gcc -O2 with inline-assembly requantize on
 # M3 and M4, clang -O3 on M55. TFLM's reference kernels: -O2. Kernels tuned by hand for each layer, generated from TIR,

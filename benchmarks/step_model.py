@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 from cortex_m import RESULTS, prepared_for, read
-from cortex_m_table import BOARDS, MODELS
+from cortex_m_table import BOARDS, MODELS, PLANS
 
-from tvm_cascade.cascading import cascade
+from tvm_cascade.cascading import plan_graph
 from tvm_cascade.cascading.timing import instruction_factor
 from tvm_cascade.cores import get_core
 from tvm_cascade.testing.plan_options import rows_alone
@@ -34,8 +35,8 @@ def main() -> None:
             if model is None or smallest is None or rows is None:
                 continue
             graph = prepared_for(options.models / f"{name}.tflite", core, target.backend, True).graph
-            wanted = rows_alone(alignment=target.align, pixels=True, accumulators=True, stripes=True, steps=model)
-            plan = cascade(graph, wanted)
+            can: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, **PLANS["smallest arena"]}
+            plan = plan_graph(graph, rows_alone(alignment=target.align, steps=model, **can))
             estimated, counted = instruction_factor(plan, model), smallest.instructions / rows.instructions
             note = "" if plan.peak == smallest.arena else f"  (counted with an arena of {smallest.arena})"
             print(f"{name:>26} {core:>11} {plan.peak:>7} {estimated:>9.3f} {counted:>8.3f}{note}", flush=True)

@@ -99,7 +99,7 @@ def row(name: str, form: str, path: Path) -> str:
         "-" if value is None or not step else f"{value / step:.1f}" for value in (ran.max_abs_diff, ran.tolerance)
     )
     return (
-        f"| {name} | {form} | {layerwise} | {peak} | {layerwise / peak:.2f}x | {report['bound_bytes']} | {report['macs']} "
+        f"| {name} | {form} | {layerwise} | {peak} | {layerwise / peak:.2f}x | {report['search_bound_bytes']} | {report['macs']} "
         f"| {ran.arena_high_water_bytes} | {ran.executed_macs} | {floats} | {steps}{'' if ran.match else ' NO'} | {allowed} |"
     )
 

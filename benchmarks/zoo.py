@@ -40,7 +40,7 @@ def measure(model: Path) -> dict[str, object]:
         compiled = time.perf_counter() - started
         ran = tvm_cascade.run(Path(folder) / "p", board="host", check=model, progress=say)
     report = made.to_dict()
-    keys = ("baseline_peak_bytes", "peak_bytes", "bound_bytes", "macs")
+    keys = ("baseline_peak_bytes", "peak_bytes", "search_bound_bytes", "macs")
     return {k: report[k] for k in keys} | {
         "touched": ran.arena_high_water_bytes,
         "executed": ran.executed_macs,
@@ -65,7 +65,7 @@ def row(model: Path, timeout: float) -> str:
     factor = d["baseline_peak_bytes"] / d["peak_bytes"]
     return (
         f"| {model.stem} | {size} | {d['baseline_peak_bytes']} | {d['peak_bytes']} | {factor:.2f}x "
-        f"| {d['bound_bytes']} | {d['macs']} | {d['touched']} | {d['executed']} "
+        f"| {d['search_bound_bytes']} | {d['macs']} | {d['touched']} | {d['executed']} "
         f"| {'yes' if d['match'] else 'no'} | {d['compile_s']:.0f} | {d['seconds']:.0f} |"
     )
 
