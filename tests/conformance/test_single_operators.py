@@ -14,15 +14,17 @@ from tvm_cascade.testing.single_operators import UNKNOWN, drawn, examined
 # ARG_MIN and CAST whose attribute contradicts the output's type, GELU of int16 at huge scales, an order of int16 of two scales,
 # EXP beyond the range of floats, RESHAPE and SVDF whose output is of another type, HARD_SWISH to a huge scale, stored numbers
 # of unequal scales compared and joined, a slice that its offset leads beyond the end, LEAKY_RELU of int16 that overflows, EQUAL
-# of bytes in steps above 1, slopes of PRELU of another type
+# of bytes in steps above 1, slopes of PRELU of another type, RSQRT of scales that the reference shifts out of 32 bits for
 ONCE_WRONG = {789: PASS, 479: PASS, 1134: PASS, 924: PASS, 1310: PASS, 582: REFUSED, 198: REFUSED, 59: PASS}
 ONCE_WRONG |= {94: REFUSED, 120: PASS, 546: PASS, 736: PASS, 567: REFUSED, 604: PASS, 235: REFUSED, 398: REFUSED}
 ONCE_WRONG |= {1341: PASS, 1490: REFUSED, 1901: REFUSED, 1751: REFUSED, 1752: UNKNOWN, 60425: UNKNOWN, 60825: REFUSED}
+ONCE_WRONG |= {90217: UNKNOWN}
 
 
 def test_operators_changed_at_random_equal_the_reference_or_are_refused() -> None:
-    cases = {seed: drawn(seed) for seed in (*ONCE_WRONG, *range(400, 440))}
+    further = range(400, 440)
+    cases = {seed: drawn(seed) for seed in (*ONCE_WRONG, *further)}
     found = {case.name: outcome for case, outcome in forked(cases.values(), examined)}
     assert {seed: found[cases[seed].name].verdict for seed in ONCE_WRONG} == ONCE_WRONG
     assert not {n: o for n, o in found.items() if o.verdict not in (PASS, REFUSED, UNKNOWN)}
-    assert sum(o.verdict == PASS for o in found.values()) > len(found) // 2
+    assert sum(found[cases[seed].name].verdict == PASS for seed in further) > len(further) // 2

@@ -244,25 +244,43 @@ _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
 )
 
 
-_COMPARISONS = frozenset(("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"))
+Tensor: TypeAlias = Mapping[str, Any]  # what the interpreter tells of one
+
+
+def _no_meaning(operands: Sequence[Tensor], _made: Tensor) -> bool:
+    return any(np.dtype(t["dtype"]).itemsize == 1 and t["quantization"][0] >= 1 for t in operands)
+
+
+def _overflows(operands: Sequence[Tensor], made: Tensor) -> bool:
+    scale, out = operands[0]["quantization"][0], made["quantization"][0]
+    return bool(operands[0]["dtype"] is np.int16 and out and scale / out >= 1 << 14)
+
+
+def _shifts(operands: Sequence[Tensor], made: Tensor) -> bool:
+    scale, out = operands[0]["quantization"][0], made["quantization"][0]
+    return bool(operands[0]["dtype"] is np.int8 and np.sqrt(scale) * out > 1 << 12)
+
+
+_UNREPAIRED: Mapping[str, tuple[Callable[[Sequence[Tensor], Tensor], bool], str]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"),
+            (_no_meaning, "has no meaning where a scale is 1 or more"),
+        ),
+        "SUM": (lambda operands, _: operands[0]["dtype"] is np.int16, "reads int16 as unsigned bytes"),
+        "LEAKY_RELU": (_overflows, "of int16 overflows where scales are so far apart"),
+        "RSQRT": (_shifts, "of int8 shifts by more than 31 bits where scales are so large"),
+    }
+)
 
 
 def doubts(interpreter: Any) -> str:
-    """What the reference gets wrong and no other form of the model repairs: SUM of int16, LEAKY_RELU of int16 whose output's
-    scale is a sixteen thousandth of its input's, comparisons of bytes in steps of 1 or more; empty where nothing."""
+    """What the reference gets wrong and no other form of the model repairs (`_UNREPAIRED`); empty where nothing."""
     tensors = {d["index"]: d for d in interpreter.get_tensor_details()}
     for operator in interpreter._get_ops_details():
-        given = [tensors[index] for index in operator["inputs"] if index in tensors]
-        first = given[0] if given else None
-        if first is None or np.dtype(first["dtype"]) != np.dtype("int16"):
-            quantized = first is not None and np.dtype(first["dtype"]).itemsize == 1
-            if quantized and operator["op_name"] in _COMPARISONS and any(d["quantization"][0] >= 1 for d in given):
-                return f"LiteRT's reference {operator['op_name']} has no meaning where a scale is 1 or more"
-            continue
-        if operator["op_name"] == "SUM":
-            return "LiteRT's reference SUM reads int16 as unsigned bytes"
-        if operator["op_name"] == "LEAKY_RELU":
-            scale, made = first["quantization"][0], tensors[operator["outputs"][0]]["quantization"][0]
-            if made and scale / made >= 1 << 14:
-                return "LiteRT's reference LEAKY_RELU of int16 overflows where scales are so far apart"
+        name, operands = operator["op_name"], [tensors[index] for index in operator["inputs"] if index in tensors]
+        if name in _UNREPAIRED and operands:
+            wrong, said = _UNREPAIRED[name]
+            if wrong(operands, tensors[operator["outputs"][0]]):
+                return f"LiteRT's reference {name} {said}"
     return ""
