@@ -9,7 +9,7 @@ products and sums, as C99 asks, results are those of the generic kernel, bit for
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import isfinite, prod
@@ -206,13 +206,21 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     layer = read_layer(spec) if target.core.fpu else None
     if layer is None:
         return []
+    return blocked(layer, partial(depthwise, layer), DEPTHWISE_PIXELS, partial(convolution, layer), (BLOCKING, *OTHERS))
+
+
+def blocked(
+    layer: FloatLayer,
+    depthwise: Callable[[int], RowKernel],
+    pixels: tuple[int, ...],
+    convolution: Callable[[Blocking], RowKernel],
+    blockings: Sequence[Blocking],
+) -> list[Variant]:
+    """Variants of a layer: a depthwise one in blocks of `pixels` or fewer, those first that its width takes fewest of."""
     if layer.depthwise:
-        usual = geometry.fewest_blocks(layer.window.out_width, DEPTHWISE_PIXELS)
-        widths = dict.fromkeys((usual, *DEPTHWISE_PIXELS[::-1], 2, 1))
-        return [
-            Variant(f"depthwise {p}", partial(depthwise, layer, p))
-            for p in widths
-            if p <= layer.window.out_width or p == usual
-        ]
+        width = layer.window.out_width
+        usual = geometry.fewest_blocks(width, pixels)
+        widths = [p for p in dict.fromkeys((usual, *pixels[::-1], 2, 1)) if p <= width or p == usual]
+        return [Variant(f"depthwise {p}", partial(depthwise, p)) for p in widths]
     rows = max(layer.window.tile_rows, 1)
-    return [Variant(f"conv {b.name}", partial(convolution, layer, b), rows) for b in (BLOCKING, *OTHERS)]
+    return [Variant(f"conv {b.name}", partial(convolution, b), rows) for b in blockings]

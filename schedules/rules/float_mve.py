@@ -18,7 +18,7 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import geometry
 from tvm_cascade.schedules.rules.conv_row import Blocking, DepthwiseRow
 from tvm_cascade.schedules.rules.emit import KernelBuilder
-from tvm_cascade.schedules.rules.float_fpu import FLOAT, FloatLayer, biases_of, read_layer
+from tvm_cascade.schedules.rules.float_fpu import FLOAT, FloatLayer, biases_of, blocked, read_layer
 from tvm_cascade.schedules.rules.geometry import Run
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
 from tvm_cascade.schedules.rules.opaque_loops import OuterProducts
@@ -135,13 +135,4 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     layer = read_layer(spec) if target.vectors else None
     if layer is None or layer.outputs % LANES or layer.multiplier > 1:
         return []
-    if layer.depthwise:
-        usual = geometry.fewest_blocks(layer.window.out_width, DEPTHWISE_PIXELS)
-        widths = dict.fromkeys((usual, *DEPTHWISE_PIXELS[::-1], 2, 1))
-        return [
-            Variant(f"depthwise {p}", partial(depthwise, layer, p))
-            for p in widths
-            if p <= max(usual, layer.window.out_width)
-        ]
-    rows = max(layer.window.tile_rows, 1)
-    return [Variant(f"conv {b.name}", partial(convolution, layer, b), rows) for b in (BLOCKING, *OTHERS)]
+    return blocked(layer, partial(depthwise, layer), DEPTHWISE_PIXELS, partial(convolution, layer), (BLOCKING, *OTHERS))

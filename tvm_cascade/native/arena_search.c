@@ -8,11 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef _WIN32
-#define EXPORTED __declspec(dllexport)
-#else
-#define EXPORTED __attribute__((visibility("default")))
-#endif
+#include "exported.h"
 
 #define FAR INT64_C(0x4000000000000000)
 enum { FOUND = 1, NONE = 0, LIMIT = -1, NO_MEMORY = -2 };

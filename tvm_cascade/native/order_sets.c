@@ -5,13 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exported.h"
 #include "order_tables.h"
-
-#ifdef _WIN32
-#define EXPORTED __declspec(dllexport)
-#else
-#define EXPORTED __attribute__((visibility("default")))
-#endif
 
 enum { FOUND = 1, NONE = 0, STOPPED = -1, NO_MEMORY = -2 };
 

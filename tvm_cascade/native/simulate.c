@@ -5,11 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#ifdef _WIN32
-#define EXPORTED __declspec(dllexport)
-#else
-#define EXPORTED __attribute__((visibility("default")))
-#endif
+#include "exported.h"
 
 enum { DONE = 1, NO_MEMORY = -2 };
 

@@ -51,7 +51,10 @@ def _panel(left: float, plan: Any, segment: Any, op: int) -> tuple[list[str], st
     high, wide = _SIDE / tensor.rows, _SIDE / tensor.columns
     step = (segment.trace.count(op) // 3) or 1  # one in the middle, after which the ring is full
     if tile.by_pixels:
-        makes, ring = f"{tile.columns} pixels", f"{storage.pixels} of {tensor.rows * tensor.columns} pixels"
+        makes, ring = (
+            f"{tile.columns} pixel{'s' if tile.columns > 1 else ''}",
+            f"{storage.pixels} of {tensor.rows * tensor.columns} pixels",
+        )
         end = (step + 1) * tile.columns
         kept, now = range(max(end - storage.pixels, 0), end), range(end - tile.columns, end)
         shape = [
