@@ -1,7 +1,8 @@
 """`plan_in_memories`: which plan of a network, and which memory for each of its blocks, of a machine with several memories.
 
 Plans are those that the planner makes under caps: the smallest, with steps as small as they get or not, the cheapest within
-the fastest memory, within the two fastest and so on, by whole rows, and layer by layer. Each is placed (`memory.pools`) by
+the fastest memory, within the two fastest and so on, by whole rows, and layer by layer; and such whose rows have addresses of
+their own, which lie in one memory as a whole: the smallest, and one within the fastest memory. Each is placed (`memory.pools`) by
 the bytes that its kernels read and write (`schedules.tuning.traffic`), and the best one is taken: by `time` of fewest cycles,
 arithmetic and accesses together, by `bytes` of fewest bytes. Order, cuts, rings and placement are chosen together as far as
 these plans go.
@@ -16,7 +17,7 @@ from itertools import accumulate
 import numpy as np
 
 from tvm_cascade.cascading import Plan
-from tvm_cascade.cascading.memories import in_memories, joined
+from tvm_cascade.cascading.memories import blocks, in_memories, joined
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.machine import Ram, require_size
 from tvm_cascade.memory import PlacedPlan, Placement, PlacementProblem, Problem, place
@@ -29,6 +30,9 @@ from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.search_monitor import SearchStopped, monitor
 
 Progress = Callable[[str], None]
+Planner = Callable[
+    [PlanRequest, bool], PlannedCandidate
+]  # of a request, and whether rows may have addresses of their own
 _ARENA = (Ram("", None, 0.0),)  # where no memory is named: it answers at once
 _ANY = 1e6  # a factor of instructions that no plan exceeds: cycles decide
 
@@ -48,9 +52,7 @@ class _Placed:
         return (cycles, held) if objective == "time" else (held, cycles)
 
 
-def plan_in_memories(
-    request: PlanRequest, planned: Callable[[PlanRequest], PlannedCandidate], progress: Progress
-) -> PlannedCandidate:
+def plan_in_memories(request: PlanRequest, planned: Planner, progress: Progress) -> PlannedCandidate:
     """The best plan in the memories of `request`, of those that `planned` gives for requests without them.
 
     Where a limit (`search_monitor`) strikes, the best so far.
@@ -67,11 +69,11 @@ def plan_in_memories(
     found: list[_Placed] = []
     known: list[Plan] = []
     error: InfeasibleError | None = None
-    for asked in _requests(request):
+    for asked, addressed in _requests(request):
         if (found or error is not None) and monitor().over():
             break
         try:
-            candidate = planned(asked)
+            candidate = planned(asked, addressed)
             if candidate.plan in known:
                 continue
             known.append(candidate.plan)
@@ -97,19 +99,23 @@ def _lack(error: InfeasibleError) -> int:
     return error.needed - error.available
 
 
-def _requests(request: PlanRequest) -> Iterator[PlanRequest]:
-    """Requests without memories, whose plans are placed."""
-    plain = replace(request, memory=())
-    yield plain
+def _requests(request: PlanRequest) -> Iterator[tuple[PlanRequest, bool]]:
+    """Requests without memories, whose plans are placed, and whether their rows may have addresses of their own."""
+    plain = replace(request, memory=(), sram=None, ram=None)
+    yield plain, False
     if plain.layerwise:
         return
-    yield replace(plain, max_time=_ANY)
-    for cap in accumulate(ram.capacity or 0 for ram in request.memory):
-        yield replace(plain, sram=cap)
+    yield plain, True
+    yield replace(plain, max_time=_ANY), False
+    sizes = accumulate(ram.capacity or 0 for ram in request.memory)
+    caps = tuple(size if request.sram is None else min(size, int(request.sram)) for size in sizes)
+    yield replace(plain, sram=caps[0]), True
+    for cap in dict.fromkeys(caps):
+        yield replace(plain, sram=cap), False
     if request.granularity == "auto":
-        yield replace(plain, granularity="row")
+        yield replace(plain, granularity="row"), False
     if not request.stream_input:
-        yield replace(plain, layerwise=True)
+        yield replace(plain, layerwise=True), False
 
 
 def _placed(found: PlannedCandidate, request: PlanRequest) -> _Placed:
@@ -117,12 +123,13 @@ def _placed(found: PlannedCandidate, request: PlanRequest) -> _Placed:
     plan, prepared = found.plan, found.prepared
     kernels = prepared.kernels_of(plan)
     moved = TrafficCounter(prepared.core).count(plan, kernels).sum(axis=1)
-    position = {b.name: k for k, b in enumerate(plan.problem.buffers)}
+    position = {b.name: k for k, b in enumerate(blocks(plan).buffers)}
     pairs = tuple((position[a], position[b]) for a, b in joined(plan))
     accessed = tuple(float(n) for n in moved.sum(axis=0))
     weights = weight_reads(plan, prepared, request)
     problem = None if weights is None or not (request.ram_weights or request.prefetch) else weights.problem
-    asked = PlacementProblem(plan.problem, request.memory, accessed, pairs, request.objective, problem)
+    most = None if request.sram is None else int(request.sram)
+    asked = PlacementProblem(blocks(plan), request.memory, accessed, pairs, request.objective, problem, most)
     try:
         placement = place(asked)
     except InfeasibleError as error:

@@ -39,15 +39,13 @@ from tvm_cascade.search_monitor import SearchMonitor, monitor
 Progress = Callable[[str], None]
 
 
-def plan_options(request: PlanRequest, core: KernelTarget, placed: bool = False) -> PlanOptions:
-    """The planner's options: the fields it shares with the request, and the core's alignment and cost model of steps.
-
-    Plans that are to be `placed` in several memories consist of blocks that lie in one of them each: their rows have no
-    addresses of their own.
+def plan_options(request: PlanRequest, core: KernelTarget, addressed: bool = True) -> PlanOptions:
+    """The planner's options: the fields it shares with the request, the core's alignment and cost model of steps, and
+    whether rows may have addresses of their own: `addressed`.
     """
     shared = {f.name for f in fields(PlanOptions)} & {f.name for f in fields(request)}
     asked = {name: getattr(request, name) for name in shared}
-    return PlanOptions(**asked, alignment=core.core.align, steps=core.core.steps, row_addresses=not placed)
+    return PlanOptions(**asked, alignment=core.core.align, steps=core.core.steps, row_addresses=addressed)
 
 
 def plan_network(
@@ -85,8 +83,8 @@ def plan_network(
     with SearchMonitor(request.time_limit):
         source = kernels or KernelSource(core or KernelTarget(), database)
 
-        def planned(asked: PlanRequest) -> PlannedCandidate:
-            return _plan_network(mod, asked, source, progress, placed=bool(request.memory))
+        def planned(asked: PlanRequest, addressed: bool = True) -> PlannedCandidate:
+            return _plan_network(mod, asked, source, progress, addressed)
 
         if request.memory:
             found = plan_in_memories(request, planned, progress)
@@ -98,10 +96,10 @@ def plan_network(
 
 
 def _plan_network(
-    mod: IRModule, request: PlanRequest, kernels: KernelSource, progress: Progress, placed: bool
+    mod: IRModule, request: PlanRequest, kernels: KernelSource, progress: Progress, addressed: bool
 ) -> PlannedCandidate:
     """`plan_network` inside of the monitor of the request's limit on time."""
-    options = plan_options(request, kernels.core, placed)
+    options = plan_options(request, kernels.core, addressed)
 
     def planned(mod: IRModule, kernels: KernelSource = kernels) -> PlannedCandidate:
         integers = lower_integers(mod)

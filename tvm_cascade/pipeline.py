@@ -188,7 +188,7 @@ def plan(
     with told_with_cut(loaded):
         found = plan_network(source, request, progress=lambda line: progress(f"{loaded.name}: {line}"), kernels=kernels)
     mod = source if found.rewritten is None else found.rewritten.mod
-    return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core, bool(request.memory)))
+    return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core))
 
 
 def prepare(

@@ -80,7 +80,9 @@ class LoadRequest(Asked):
 class PlanRequest(Asked):
     """Options of planning; the defaults give the smallest arena at no extra multiply-accumulates."""
 
-    sram: Annotated[int | str | None, checks.cap] = None  # bytes of arena at most; None: as few as possible
+    sram: Annotated[int | str | None, checks.cap] = (
+        None  # bytes of arena, or of all memories together, at most; None: as few as possible
+    )
     ram: Annotated[int | str | None, checks.optional(checks.size)] = (
         None  # bytes of RAM of the linked image at most, in all
     )
@@ -101,11 +103,6 @@ class PlanRequest(Asked):
     flash_wait: Annotated[float | None, checks.optional(checks.number(float, 0.0, 1e6, "cycles"))] = (
         None  # cycles of a byte that is read from flash, beside the arithmetic; None: the board's file, or none
     )
-
-    def __post_init__(self) -> None:
-        super(PlanRequest, self).__post_init__()
-        if self.memory and (self.sram is not None or self.ram is not None):
-            raise UsageError("--sram and --ram cap one arena: with --memory, the sizes of the memories are the caps")
 
     def within_ram(self, beside: int = LEAST_BESIDE) -> Self:
         """The same under a cap on the arena that leaves `beside` bytes of `ram` to the rest of the image."""

@@ -171,7 +171,7 @@ class Caller:
         """Pointer to row y of tensor t, whose rows are contiguous."""
         if t in self.calls.row_tables:
             entry = self.memory.view("flash", "int32")[y + self.calls.row_tables[t]]
-            return self.memory.address(0, self.graph.tensors[t].dtype, entry)
+            return self.memory.row(t, entry, self.graph.tensors[t].dtype)
         place, tensor = self._at(t)
         return self.pointer(place, slot_of(y, place, tensor) * strides(tensor, place)[1])
 

@@ -222,7 +222,7 @@ class Driver:
         place, tensor = self.calls.places[t], self.plan.graph.tensors[t]
         if place.scattered:
             entry = self.memory.view("flash", "int32")[row + self.calls.row_tables[t]]
-            to = self.memory.address(0, "int8", entry * ITEM_BYTES[tensor.dtype])
+            to = self.memory.row(t, entry * ITEM_BYTES[tensor.dtype], "int8")
         else:
             to = self.memory.address(place.address, "int8", slot_of(row, place, tensor) * place.row_bytes)
         args = [self.memory.context, i32(self.plan.graph.inputs.index(t)), row, to]

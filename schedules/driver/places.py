@@ -84,6 +84,10 @@ class Memory:
         view, index = self.element(address, dtype, further)
         return tirx.address_of(view[index])
 
+    def row(self, tensor: int, entry: Expr | int, dtype: str) -> Expr:
+        """Typed pointer to the element that an entry of a tensor's row table (`row_table`) names."""
+        return self.address(_first_address(self.plan, tensor), dtype, entry)
+
     def constant(self, offset: int, dtype: str) -> Expr:
         """Typed pointer to the byte `offset` of flash."""
         return tirx.address_of(self.view("flash", dtype)[i32(offset // ITEM_BYTES[dtype])])
@@ -146,6 +150,11 @@ def place_of(plan: Plan, tensor: int) -> int:
     return plan.allocation.offsets[plan.buffers.index(f"tensor {storage.tensor}")] + shift
 
 
+def _first_address(plan: Plan, tensor: int) -> int:
+    """The first address of the memory that a tensor lies in."""
+    return plan.memory_at(place_of(plan, tensor)).start
+
+
 def tiles_are_contiguous(plan: Plan, tensor: int, pixels: int) -> bool:
     """Whether no tile of `pixels` pixels wraps around the end of a tensor's ring."""
     storage, columns = plan.storages[tensor], plan.graph.tensors[tensor].columns
@@ -201,7 +210,7 @@ def row_table(plan: Plan, tensor: int) -> tuple[np.ndarray, int]:
     start, height = place_of(plan, tensor), min(storage.height, seen.rows)
     at = storage.row_addresses or [start + r % height * seen.row_bytes for r in range(seen.rows)]
     entries = [at[0]] * before + [*at] + [at[-1]] * behind
-    return np.array(entries, np.int32) // ITEM_BYTES[seen.dtype], before
+    return (np.array(entries, np.int32) - _first_address(plan, tensor)) // ITEM_BYTES[seen.dtype], before
 
 
 def first_of(window: Window, position: Expr) -> Expr:

@@ -83,7 +83,7 @@ class AddressedRowSteps(BuiltKernel):
         def read(i: int) -> Expr | None:
             t = caller.op.inputs[i]
             if i in by_table:
-                return caller.memory.address(0, caller.graph.tensors[t].dtype)
+                return caller.memory.row(t, 0, caller.graph.tensors[t].dtype)
             return caller.row(t, y) if _by_rows(kernel, caller, i) else None
 
         own = {

@@ -22,7 +22,6 @@ from tvm_cascade.cascading.memories import apart
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.machine import Ram
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.lower_plan import Driver
@@ -46,15 +45,16 @@ class TrafficCounter:
         self._kept: list[BuiltKernel | None] = []  # what is used is not written anew
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> np.ndarray:
-        """Bytes of one inference: `[operator, 0 read or 1 written, buffer of plan.problem]`; `kernels` as in `PlanCounter`."""
+        """Bytes of one inference: `[operator, 0 read or 1 written, buffer of memories.blocks]`; `kernels` as in `PlanCounter`."""
         alone = apart(plan)
         columns = {use.ram.label: k for k, use in enumerate(alone.memories)}
         self._kept += kernels
         total = self._moved(alone, driver_of(alone, kernels), columns)
+        at = dict(zip(alone.buffers, alone.allocation.offsets, strict=True))
         for s, segment in enumerate(plan.segments):
             for operator, steps in Tally(segment.trace).items() if segment.state_bytes else ():
                 if operator >= 0:  # a step reads its counter and writes it
-                    total[operator, :, columns[Ram(f"state {s}").label]] += _COUNTER * steps
+                    total[operator, :, columns[alone.memory_at(at[f"state {s}"]).ram.label]] += _COUNTER * steps
         return total
 
     def count_flash(

@@ -18,7 +18,7 @@ from tvm_cascade.memory.weights import Weight, WeightCopies, WeightProblem
 SRAM, PSRAM = Ram("sram", 24, 1.0), Ram("psram", 60, 10.0)
 
 
-def drawn(random: Random, objective: str) -> PlacementProblem:
+def drawn(random: Random, objective: str, most: int | None = None) -> PlacementProblem:
     buffers = []
     for i in range(random.randrange(2, 7)):
         first = random.randrange(4)
@@ -32,7 +32,7 @@ def drawn(random: Random, objective: str) -> PlacementProblem:
     joined = [(0, len(buffers) - 1)] if random.random() < 0.3 else []
     accessed = tuple(float(random.randrange(1, 50)) for _ in buffers)
     return PlacementProblem(
-        Problem(tuple(buffers), None, tuple(pairs)), (SRAM, PSRAM), accessed, tuple(joined), objective
+        Problem(tuple(buffers), None, tuple(pairs)), (SRAM, PSRAM), accessed, tuple(joined), objective, most=most
     )
 
 
@@ -45,7 +45,8 @@ def least(asked: PlacementProblem) -> float | None:
         peaks = [peak(asked.problem, [i for i, c in enumerate(chosen) if c == m]) for m in range(2)]
         cycles = sum(asked.memories[c].cycles_per_byte * a for c, a in zip(chosen, asked.accessed, strict=True))
         value = cycles if asked.objective == "time" else float(sum(peaks))
-        if all(p <= (ram.capacity or 0) for p, ram in zip(peaks, asked.memories, strict=True)):
+        fits = all(p <= (ram.capacity or 0) for p, ram in zip(peaks, asked.memories, strict=True))
+        if fits and (asked.most is None or sum(peaks) <= asked.most):
             best = value if best is None else min(best, value)
     return best
 
@@ -58,9 +59,10 @@ def peak(problem: Problem, held: list[int]) -> int:
 
 
 @pytest.mark.parametrize("objective", ["time", "bytes"])
+@pytest.mark.parametrize("most", [None, 30])
 @pytest.mark.parametrize("seed", range(40))
-def test_equals_brute_force(seed: int, objective: str) -> None:
-    asked = drawn(Random(seed), objective)
+def test_equals_brute_force(seed: int, objective: str, most: int | None) -> None:
+    asked = drawn(Random(seed), objective, most)
     expected = least(asked)
     if expected is None:
         with pytest.raises(InfeasibleError, match=r"\d+ bytes missing"):
@@ -79,9 +81,9 @@ def test_the_hot_buffer_is_inside() -> None:
 
 def test_what_is_missing_is_said() -> None:
     problem = Problem((Buffer(0, 20, 0, 2), Buffer(1, 70, 0, 2)))
-    with pytest.raises(InfeasibleError, match="10 bytes missing in sram and psram") as error:
+    with pytest.raises(InfeasibleError, match="6 bytes missing in sram and psram, 10 more of psram would do") as error:
         place(PlacementProblem(problem, (SRAM, PSRAM), (5.0, 50.0)))
-    assert (error.value.needed, error.value.available) == (94, 84)
+    assert (error.value.needed, error.value.available) == (90, 84)
 
 
 def test_without_scipy_it_is_greedy(monkeypatch: pytest.MonkeyPatch) -> None:

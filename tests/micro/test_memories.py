@@ -114,6 +114,22 @@ def exported(project: Path, place: Path, memories: Mapping[str, Region], target_
         assert all(f"| `{name}_ram_{memory}` |" in (package / "README.md").read_text() for memory in memories)
 
 
+def test_a_cap_on_all_ram_counts_every_memory(tmp_path: Path, emulator: None, quick_host: None) -> None:
+    loose = compiled("mps2-an500", tmp_path / "p", "600:0.5", "1MiB:4", ram="64KiB")
+    assert loose.ram_bytes is not None and loose.stack_bytes is not None
+    cap = loose.ram_bytes + loose.stack_bytes + 16
+    made = compiled("mps2-an500", tmp_path / "q", "600:0.5", "1MiB:4", ram=cap)
+    sections = {s.name: s.bytes for s in read_sections(made.folder / str(made.elf))}
+    held = {n: sections.get(n, 0) for n in (".data", ".bss", ".stack", ".sram", ".psram")}
+    assert made.ram_bytes == sum(held.values()) - held[".stack"] and made.stack_bytes == held[".stack"] > 128
+    assert sum(held.values()) <= cap and 0 < held[".sram"] <= 600
+    ran = api.run(made.folder)
+    assert ran.to_dict()["equals_host"] and 0 < (ran.stack_bytes or 0) <= made.stack_bytes
+    with pytest.raises(InfeasibleError, match=r"\d+ bytes missing"):
+        compiled("mps2-an500", tmp_path / "r", "600:0.5", "1MiB:4", ram=1000)
+    assert not (tmp_path / "r").exists()
+
+
 def test_what_the_board_lacks_is_refused(tmp_path: Path) -> None:
     for wrong, why in (
         ({"memory": "nosuch=1MiB"}, "mps2-an500 has sram, psram"),
@@ -148,3 +164,17 @@ def test_memories_of_a_board_file(tmp_path: Path) -> None:
         path.write_text(text.replace(change, why))
         with pytest.raises(UsageError, match=r"memories\.psram"):
             load_board(path)
+
+
+def test_rows_at_addresses_of_their_own_run_in_any_memory(tmp_path: Path, emulator: None, quick_host: None) -> None:
+    net = Net("int8", seed=3)
+    x = net.conv(net.input((1, 24, 12, 4), "x"), 8, 3)
+    for _ in range(3):
+        x = net.conv(net.depthwise(x, 3), 8, 1)
+    mod = net.finish(net.global_pool(x))
+    memory = ("sram=64:0.5", f"psram={api.plan(mod, target='cortex-m7').peak_bytes}:4")
+    made = api.compile(mod, target="cortex-m7", board="mps2-an500", output=tmp_path / "p", memory=memory)
+    assert any(s.row_addresses for s in made.plan.storages) and made.plan.placed[1].bytes == made.peak_bytes
+    ran = api.run(made.folder).to_dict()
+    touched = {m["name"]: m["high_water_bytes"] for m in ran.get("memories", [])}
+    assert ran["equals_host"] and touched["sram"] == 0 < touched["psram"] <= made.peak_bytes

@@ -87,6 +87,37 @@ def test_a_bound_and_what_fewer_bytes_of_the_fastest_memory_cost() -> None:
     assert "placement" not in planned().to_dict()
 
 
+def test_a_cap_on_all_memories_together() -> None:
+    smallest = planned(FAST, SLOW, objective="bytes").peak_bytes
+    loose, tight = planned(FAST, SLOW), planned(FAST, SLOW, sram=smallest)
+    assert tight.peak_bytes == smallest < loose.peak_bytes and tight.cycles > loose.cycles
+    assert planned(FAST, SLOW, ram=smallest + 256).peak_bytes <= smallest
+    with pytest.raises(InfeasibleError, match="100 bytes missing in fast and slow"):
+        planned(FAST, SLOW, sram=smallest - 100)
+    weights = planned(FAST, SLOW, sram=smallest + 64, ram_weights="64KiB", flash_wait=9)
+    assert smallest < weights.peak_bytes + sum(weights.weights_in.values()) <= smallest + 64
+
+
+def test_rows_at_addresses_of_their_own_lie_in_one_memory() -> None:
+    """Ds-cnn's rows in a fast memory that its rings exceed: wherever they lie, the program finds them by its tables."""
+    net = Net("int8", seed=3)
+    x = net.conv(net.input((1, 24, 12, 4), "x"), 8, 3)
+    for _ in range(3):
+        x = net.conv(net.depthwise(x, 3), 8, 1)
+    mod = net.finish(net.global_pool(x))
+    plain = api.plan(mod, target="cortex-m4")
+    assert any(s.row_addresses for s in plain.plan.storages)
+    for memory in (
+        (Ram("fast", plain.peak_bytes, 0.5), SLOW),
+        (Ram("fast", 64, 0.5), Ram("slow", plain.peak_bytes, 4.0)),
+    ):
+        found = api.plan(mod, target="cortex-m4", memory=memory)
+        validate(found.plan)
+        assert found.peak_bytes == plain.peak_bytes and any(s.row_addresses for s in found.plan.storages)
+        assert [use.bytes for use in found.plan.placed].count(0) == 1
+        assert sum(x.cycles for x in found.layers) == found.cycles
+
+
 def test_one_memory_is_laid_out_as_the_arena() -> None:
     plain, named = planned(), planned(Ram("m", 1 << 20, 1.0), objective="bytes")
     assert named.peak_bytes <= plain.peak_bytes and not plain.plan.placed
@@ -114,8 +145,6 @@ def test_mistakes(wrong: object) -> None:
 
 
 def test_what_excludes_memories() -> None:
-    with pytest.raises(UsageError, match="the sizes of the memories are the caps"):
-        PlanRequest(memory=(FAST,), sram=1000)
     with pytest.raises(UsageError, match="a Relax function has one arena"):
         Cascade(PlanRequest(memory=(FAST,)))
     with pytest.raises(UsageError, match="without copies of them"):

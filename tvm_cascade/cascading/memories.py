@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tvm_cascade.cascading.plan import MemoryUse, Plan
+from tvm_cascade.cascading.plan import ROWS, MemoryUse, Plan
 from tvm_cascade.machine import Ram
+from tvm_cascade.memory import Buffer, Problem
 
 _ALIGN = 64  # bytes, of the address that a memory begins at; what follows it stays free for so many at least
+
+
+def blocks(plan: Plan) -> Problem:
+    """What may lie in one memory or another: the blocks; all as one where rows have addresses of their own among them."""
+    return Problem((Buffer(0, plan.peak, 0, 1, name=ROWS),)) if ROWS in plan.buffers else plan.problem
 
 
 def in_memories(plan: Plan, memories: Sequence[Ram], chosen: Sequence[int], offsets: Sequence[int]) -> Plan:
@@ -19,23 +25,27 @@ def in_memories(plan: Plan, memories: Sequence[Ram], chosen: Sequence[int], offs
     memories : Ram
         In the order of their addresses in the plan.
     chosen, offsets : int
-        For each buffer of `plan.problem`: the position of its memory among `memories`, and the bytes from its start.
+        For each buffer of `blocks`: the position of its memory among `memories`, and the bytes from its start.
     """
-    buffers = plan.problem.buffers
+    buffers = blocks(plan).buffers
     uses: list[MemoryUse] = []
     for m, ram in enumerate(memories):
         ends = [o + b.size for b, c, o in zip(buffers, chosen, offsets, strict=True) if c == m]
         start = -(-(uses[-1].end + _ALIGN) // _ALIGN) * _ALIGN if uses else 0
         uses.append(MemoryUse(ram, start, max(ends, default=0)))
-    at = {b.name: uses[c].start + o for b, c, o in zip(buffers, chosen, offsets, strict=True)}
+    at, storages = {b.name: uses[c].start + o for b, c, o in zip(buffers, chosen, offsets, strict=True)}, plan.storages
     at |= {writer: at[block] for writer, block in plan.overwritten}
+    if ROWS in plan.buffers:
+        start = at[ROWS]
+        at = {name: start + o for name, o in zip(plan.buffers, plan.allocation.offsets, strict=True)}
+        storages = tuple(replace(s, row_addresses=tuple(start + a for a in s.row_addresses)) for s in storages)
     allocation = replace(plan.allocation, offsets=tuple(at[name] for name in plan.buffers), peak=uses[-1].end)
-    return replace(plan, allocation=allocation, placed=tuple(uses))
+    return replace(plan, allocation=allocation, storages=storages, placed=tuple(uses))
 
 
 def apart(plan: Plan) -> Plan:
     """The plan with every block in a memory of its own, which is called as the block is."""
-    names = [b.name for b in plan.problem.buffers]
+    names = [b.name for b in blocks(plan).buffers]
     return in_memories(plan, [Ram(name) for name in names], range(len(names)), [0] * len(names))
 
 
@@ -45,6 +55,8 @@ def joined(plan: Plan) -> tuple[tuple[str, str], ...]:
     A row table (`schedules.forms.row_table`) is in scratch and leads to elements of a ring, or to a copy behind the table
     where a run of pixels wraps around the ring's end: kernels reach both from one pointer.
     """
+    if ROWS in plan.buffers:
+        return ()
     overwritten, found = dict(plan.overwritten), dict[tuple[str, str], None]()
     for s, segment in enumerate(plan.segments):
         for o in segment.ops if segment.tile.by_pixels and segment.scratch_bytes else ():

@@ -132,7 +132,7 @@ def _check_rows(plan: Plan, storage: Storage, alignment: int) -> None:
     if min(addresses) < 0 or any(a % unit for a in addresses):
         raise ValidationError(f"a row of tensor {tensor.name} does not lie at a multiple of {unit} bytes")
     mixed = storage.root is not None or storage.pitch or storage.columns or storage.granularity is not Granularity.ROW
-    if mixed or plan.placed or storage.size != storage.height * tensor.row_bytes or tensor.index in plan.graph.outputs:
+    if mixed or storage.size != storage.height * tensor.row_bytes or tensor.index in plan.graph.outputs:
         raise ValidationError(f"tensor {tensor.name} cannot have rows at addresses of their own")
     _require(plan, ROWS, tensor.bytes, f"the rows of tensor {tensor.name}")
     for segment in plan.segments:

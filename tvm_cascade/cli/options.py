@@ -144,8 +144,8 @@ def board(record: type[Asked], text: str) -> Option:
 
 TIME_LIMIT = option(PlanRequest, "time_limit", "End searches after S seconds, with the best found so far.", metavar="S")
 _PLANNING = (
-    option(PlanRequest, "sram", "Cap on the arena; the cheapest plan within it. [default: min, the smallest arena at no extra "
-           "multiply-accumulates, within --max-time]", metavar="SIZE|min", callback=parse_cap),
+    option(PlanRequest, "sram", "Cap on the arena, or on all of --memory together; the cheapest plan within it. [default: min, "
+           "the smallest arena at no extra multiply-accumulates, within --max-time]", metavar="SIZE|min", callback=parse_cap),
     option(PlanRequest, "ram", "Cap on all RAM of the linked image: arena, stack (the bound of its calls), data and bss. `plan`, "
            "which links nothing, takes 256 bytes of it for what is not the arena."),
     option(PlanRequest, "max_macs", "Allow recomputation up to F times the network's multiply-accumulates: stripes, channels "

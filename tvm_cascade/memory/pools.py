@@ -38,6 +38,7 @@ _SEARCHED = 1  # layouts of more that are searched for; the rest are the allocat
 _TRIES = 24  # layouts in all
 _NODES = 2_000  # of the integer program
 _SPARE = 0.25  # what all copies together are worth, of cycles or bytes, where they take what buffers leave
+_ALL = -1  # where a memory's position is asked for: all of them together
 _EFFORT = AllocateOptions(nodes=6_000, first_limit=3_000)
 
 
@@ -51,6 +52,13 @@ class PlacementProblem:
     joined: tuple[tuple[int, int], ...] = ()  # positions of buffers that lie in the same memory
     objective: str = "time"  # or "bytes"
     weights: WeightProblem | None = None  # that may be copied
+    most: int | None = None  # bytes of all memories together, with copies of weights; None: as many as they have
+
+    def bytes(self, peaks: Sequence[int], copies: WeightCopies) -> int:
+        """Bytes of all memories, of which blocks take `peaks`."""
+        if self.weights is None or not copies:
+            return sum(peaks)
+        return sum(peaks) + -peaks[copies.memory] % ALIGN + self.weights.bytes(copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,7 @@ def place(asked: PlacementProblem) -> Placement:
     Raises
     ------
     InfeasibleError
-        No placement was found. `needed - available` is how many bytes more the last memory would have to have.
+        No placement was found. `needed - available` is how many bytes all memories together fall short, at least.
     """
     search = _Search(asked)
     found = search.best()
@@ -97,15 +105,17 @@ def place(asked: PlacementProblem) -> Placement:
 
 
 def _missing(asked: PlacementProblem) -> InfeasibleError:
-    """The error for buffers that do not fit: with a last memory without an end, how far it is exceeded."""
-    last = replace(asked.memories[-1], capacity=None)
-    wide = replace(asked, memories=(*asked.memories[:-1], last), objective="overflow", weights=None)
-    found = _Search(wide).best()
-    assert found is not None
-    available = sum(ram.capacity or 0 for ram in asked.memories)
-    missing = max(found.peaks[-1] - (asked.memories[-1].capacity or 0), 1)
-    names = " and ".join(ram.name for ram in asked.memories)
-    remedy = f"{missing} bytes missing in {names}: give them more, or allow more work with --max-macs"
+    """The error for buffers that do not fit: how far all memories together fall short, and what the last would need."""
+    last = asked.memories[-1]
+    wide = replace(asked, memories=(*asked.memories[:-1], replace(last, capacity=None)), weights=None, most=None)
+    beyond, least = (_Search(replace(wide, objective=objective)).best() for objective in ("overflow", "bytes"))
+    assert beyond is not None and least is not None
+    capacity, names = sum(ram.capacity or 0 for ram in asked.memories), " and ".join(ram.name for ram in asked.memories)
+    available = capacity if asked.most is None else min(asked.most, capacity)
+    enough = max(beyond.peaks[-1] - (last.capacity or 0), 1)
+    missing = least.bytes - available if least.bytes > available else enough
+    more = f", {enough} more of {last.name} would do" if enough > missing and available == capacity else ""
+    remedy = f"{missing} bytes missing in {names}{more}: give them more, or allow more work with --max-macs"
     most = sorted(asked.problem.buffers, key=lambda b: -b.size)[:2]
     return InfeasibleError(available + missing, available, [b.name or f"buffer {b.id}" for b in most], remedy)
 
@@ -118,7 +128,7 @@ class _Search:
     cuts: list[tuple[int, list[int]]] = field(
         default_factory=list
     )  # memory, and buffers that do not fit there together
-    smaller: dict[int, int] = field(default_factory=dict)  # memory -> bytes that it is taken to have
+    smaller: dict[int, int] = field(default_factory=dict)  # memory, or _ALL -> bytes that it is taken to have
     proven: bool = True  # whether only assignments were left out that have no layout
 
     def best(self) -> Placement | None:
@@ -130,7 +140,7 @@ class _Search:
                 found.append(laid)
                 break
         greedy = None if found and self.asked.objective == "time" else self._filled(self._laid_out(self._greedy()))
-        alone = (self._filled(p) for p in self._alone()) if self.asked.objective != "time" else ()
+        alone = (self._filled(p) for p in self._alone()) if self.asked.objective != "time" or not found else ()
         found += [p for p in (greedy, *alone) if p is not None]
         if not found:
             return None
@@ -148,7 +158,14 @@ class _Search:
         """A placement of buffers with copies of weights in what they leave."""
         if placed is None or self.asked.weights is None:
             return placed
-        copies = fill(self.asked.weights, self.asked.memories, placed.peaks)
+        rooms = self.asked.memories
+        if self.asked.most is not None:
+            ends = [self.asked.most - placed.bytes + peak for peak in placed.peaks]
+            rooms = tuple(
+                replace(r, capacity=end if r.capacity is None else min(r.capacity, end))
+                for r, end in zip(rooms, ends, strict=True)
+            )
+        copies = fill(self.asked.weights, rooms, placed.peaks)
         return replace(placed, copies=copies, saved=self.asked.weights.cycles(copies, self.asked.memories))
 
     def _objective(self, placed: Placement) -> float:
@@ -183,6 +200,10 @@ class _Search:
             peaks[m] = made.peak
             for i, offset in zip(held, made.offsets, strict=True):
                 offsets[i] = offset
+        taken, most = self.asked.bytes(peaks, copies), self.asked.most
+        if most is not None and taken > most:
+            self.proven, self.smaller[_ALL] = False, self.smaller.get(_ALL, most) - max(taken - most, most // 100, 4)
+            return None
         cycles = sum(memories[c].cycles_per_byte * a for c, a in zip(chosen, self.asked.accessed, strict=True))
         return Placement(tuple(chosen), tuple(offsets), tuple(peaks), cycles, -inf, False, copies, saved)
 
@@ -193,7 +214,8 @@ class _Search:
         room = None if ram.capacity is None else ram.capacity - copied
         room = room // ALIGN * ALIGN if room is not None and copied else room
         if room is None or made.peak <= room:
-            return allocate(part, options=_EFFORT) if self.asked.objective != "time" and len(held) <= _FEW else made
+            tight = self.asked.objective != "time" or self.asked.most is not None
+            return allocate(part, options=_EFFORT) if tight and len(held) <= _FEW else made
         searched = len(held) <= _FEW or len(self.cuts) < _SEARCHED
         try:
             return allocate(replace(part, capacity=room), optimise=searched, options=_EFFORT)
@@ -353,6 +375,11 @@ class _Program:
         for m, ram in enumerate(self.asked.memories if copied else ()):
             assert copied is not None
             at_most(copied.held(m) | {peaks + m: 1.0}, self._room(m, ram))
+        if self.asked.most is not None:
+            whole = {peaks + m: 1.0 for m in range(machine)}
+            for m in range(machine if copied else 0):
+                whole |= copied.held(m) if copied else {}
+            at_most(whole, self.smaller.get(_ALL, self.asked.most))
         for row, most in copied.rows() if copied else ():
             at_most(row, most)
         return rows, low, high

@@ -14,7 +14,8 @@ def validate_placement(asked: PlacementProblem, placed: Placement) -> None:
     """Raise `ValidationError` unless `placed` solves `asked`.
 
     Every buffer lies in one memory, joined ones in the same; every memory is a valid allocation within its capacity, of the
-    peak that is stated; the cycles are those of the accesses, and the bound is not above what was reached.
+    peak that is stated, and all together keep their cap; the cycles are those of the accesses, and the bound is not above
+    what was reached.
     """
     buffers = asked.problem.buffers
     if not len(buffers) == len(placed.chosen) == len(placed.offsets) or len(placed.peaks) != len(asked.memories):
@@ -33,6 +34,8 @@ def validate_placement(asked: PlacementProblem, placed: Placement) -> None:
     if not isclose(cycles, placed.cycles, rel_tol=1e-9, abs_tol=1e-6):
         raise ValidationError(f"the accesses cost {cycles} cycles, the placement says {placed.cycles}")
     _validate_copies(asked, placed)
+    if asked.most is not None and asked.bytes(placed.peaks, placed.copies) > asked.most:
+        raise ValidationError(f"all memories together hold more than {asked.most} bytes")
     paid = 0.0 if asked.weights is None or asked.weights.flash is None else placed.saved
     reached = cycles - paid if asked.objective == "time" else sum(placed.peaks)
     if placed.bound > reached + abs(reached) * 1e-9 + 1e-6:

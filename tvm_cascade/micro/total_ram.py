@@ -2,6 +2,7 @@
 
 An image under a cap is linked for its board with a RAM of that many bytes, and with the bound as the stack's reserve: the
 linker holds it to both. The board's file in the compiled folder says so, and every later link of the folder obeys it.
+Where a network lies in named memories, which may lie apart, the cap is one of their sum: it is checked once the image is linked.
 """
 
 from __future__ import annotations
@@ -39,22 +40,23 @@ def within_ram(image: Image, built: BuildResult, board: Board, cap: int, cache: 
     if needed > cap:
         raise RamExceededError(built.arena_bytes, needed - built.arena_bytes, cap)
     try:
-        made = build_image(image, capped_board(board, cap, stack), cache=cache)
+        made = build_image(image, capped_board(board, None if image.memory_names else cap, stack), cache=cache)
     except MemoryOverflowError as error:
         excess = error.needed - error.available
         raise RamExceededError(built.arena_bytes, cap + excess - built.arena_bytes, cap) from None
     return replace(made, stack_bytes=stack)
 
 
-def capped_board(board: Board, cap: int, stack: int) -> Board:
-    """A board with `cap` bytes of RAM in all, no more than it has, `stack` of them for the stack."""
+def capped_board(board: Board, cap: int | None, stack: int) -> Board:
+    """A board with `cap` bytes of RAM in all (None: in all of its memories, whose sizes stay), `stack` of them for the stack."""
     data = json.loads(board.source)
-    data.pop("memories", None)  # those of --memory, which does not go with --ram
     memory = data["memory"]
     if board.stack is not None:
         memory["stack"]["bytes"] = stack
-        cap -= stack
-    memory["ram"]["bytes"] = min(cap, board.ram.bytes) // 8 * 8
+    if cap is not None:
+        data.pop("memories", None)
+        cap -= stack if board.stack is not None else 0
+        memory["ram"]["bytes"] = min(cap, board.ram.bytes) // 8 * 8
     data["stack_reserve"] = stack
     data["description"] = f"{board.description}; RAM capped by --ram".lstrip("; ")
     return read_board(json.dumps(data, indent=2) + "\n", Path(f"{board.name}.json"))
