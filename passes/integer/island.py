@@ -206,7 +206,7 @@ class Island:
         return self.reader.real_operators or self.explicit
 
     def operand(self, index: int) -> Quantized:
-        """The dequantized operand `index` of the core."""
+        """Operand `index` of the float operator that the island computes. Raises `NotLowered` where it is not dequantized."""
         quantized = self.reader.dequantized(self.core.args[index])
         if quantized is None:
             raise NotLowered(f"operand {index} of {name_of(self.core)} is not dequantized from integers")

@@ -40,7 +40,7 @@ class Family:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """The keys of its rates: that of the variant, and that of all variants of the schedule."""
+        """Where its rate stands in a table: under the variant itself, else under the schedule with all of its variants."""
         return f"{self.kind}|{self.dtype}|{self.variant}", f"{self.kind}|{self.dtype}|{self.rule}"
 
 

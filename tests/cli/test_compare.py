@@ -34,6 +34,7 @@ def test_plans_projects_and_runs(tmp_path: Path, quick_host: None) -> None:
     both = tvm_cascade.compare(folder, run)
     assert both["a"]["peak_bytes"] == both["b"]["peak_bytes"] and both["a"]["macs"] == both["b"]["macs"]
     assert both["a"]["options"]["target"] == "host" and both["b"]["kind"] == "run"
+    assert both["a"]["bound_bytes"] == found["a"]["bound_bytes"]  # the same network's, of a project and of a plan
     assert "nothing that both say differs" in call("compare", a, a).stdout
     plans = [json.loads(path.read_text()) for path in (a, b)]
     assert [found[side]["instructions"] for side in "ab"] == [p["estimated"]["estimated_instructions"] for p in plans]

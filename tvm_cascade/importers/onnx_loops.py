@@ -61,7 +61,7 @@ def _shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[
 
 
 class _Steps:
-    """The nodes of the steps of one loop, and the values that are known among what they compute."""
+    """Writes the steps of one loop out as nodes, and keeps those of their values that are known while the file is read."""
 
     def __init__(self, model: Any, node: Any) -> None:
         self.model = model

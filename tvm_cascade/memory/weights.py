@@ -183,7 +183,7 @@ class WeightColumns:
         return {self.hot(k, m): float(w.held) for k, w in enumerate(self.asked.weights)} | {self.half(m): 2.0}
 
     def rows(self) -> list[tuple[dict[int, float], float]]:
-        """Rows, with the most that each may be."""
+        """Constraints of the integer program: coefficients by column, and the upper bound of their sum."""
         weights, machine = self.asked.weights, range(len(self.memories))
         able = set(self.gains())
         found: list[tuple[dict[int, float], float]] = [({self.here(m): 1.0 for m in machine}, 1.0)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_cascade.cache import package_version
-from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cascading import Plan, PlanOptions, bound_of
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
@@ -136,7 +136,8 @@ def _of_plan(plan: Plan, options: dict[str, object], cost: Cost) -> dict[str, ob
         "plan": {
             "peak_bytes": plan.peak,
             "baseline_peak_bytes": plan.baseline_peak,
-            "bound_bytes": plan.bound,
+            "bound_bytes": bound_of(plan),
+            "search_bound_bytes": plan.bound,
             "macs": plan.macs,
             "baseline_macs": plan.baseline_macs,
             "cost": asdict(cost),

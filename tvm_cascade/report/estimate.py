@@ -73,7 +73,7 @@ def with_waits(operators: Sequence[Estimate], waits: Sequence[float]) -> tuple[E
 def estimate_operators(
     plan: Plan, model: StepModel | None = None, counted: Sequence[Work] | None = None
 ) -> tuple[Estimate, ...]:
-    """`estimate` of every operator, by index, of views zeros; instructions and cycles are those `counted`, where they are."""
+    """The estimate of every operator, by index; zeros for views. Instructions and cycles are those of `counted`, if given."""
     model = model or STEPS
     found = [Estimate(0, 0, 0, 0, 0)] * len(plan.graph.ops)
     for segment in plan.segments:

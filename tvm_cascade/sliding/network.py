@@ -108,7 +108,7 @@ def merged(ranges: Sequence[Rows]) -> tuple[Rows, ...]:
 
 
 def without(ranges: Sequence[Rows], hole: Rows) -> tuple[Rows, ...]:
-    """The ranges without the rows of `hole`."""
+    """Ranges of rows `[first, end)`, less the rows that lie in `hole`."""
     below = [(first, min(end, hole[0])) for first, end in ranges]
     above = [(max(first, hole[1]), end) for first, end in ranges]
     return merged([*below, *above])

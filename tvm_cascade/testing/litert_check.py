@@ -29,7 +29,7 @@ def equal_outputs(folder: Path, writer: ModelWriter, *given: list[np.ndarray]) -
 
 
 def equal_sequence(folder: Path, writer: ModelWriter, calls: int = 20) -> tuple[str, ...]:
-    """The same for a sequence of random calls whose states both keep; returns the names of the states."""
+    """Compare a sequence of calls with random inputs, in which network and reference keep their states; returns their names."""
     path = folder / "m.tflite"
     path.write_bytes(writer.finish())
     lower: Any = LowerQuantized()
