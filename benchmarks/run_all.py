@@ -23,6 +23,7 @@ def main() -> None:
     models = parser.parse_args().models
     commands = [
         ["random_dags.py"],
+        ["anchors.py", "--only", "msf", "stm32"],
         ["serenity.py"],
         ["order.py"],
         *(["metaflow.py", "--figure", f] for f in ("table2", "6", "7", "9", "10")),
