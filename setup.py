@@ -41,6 +41,21 @@ def version() -> str:
     return found[1]
 
 
+def urls() -> dict[str, str]:
+    """Addresses on PyPI's page: of the repository on GitHub whose workflow builds the package; none elsewhere."""
+    repository = os.environ.get("GITHUB_REPOSITORY", "")
+    if not repository:
+        return {}
+    owner, _, name = repository.partition("/")
+    source, site = f"https://github.com/{repository}", f"https://{owner}.github.io/{name}"
+    return {
+        "Documentation": f"{site}/",
+        "Source": source,
+        "Issues": f"{source}/issues",
+        "Changelog": f"{site}/changelog.html",
+    }
+
+
 def packages() -> list[str]:
     """Every package of the project under the name it is imported by."""
     core = [p for p in find_packages(str(HERE), include=["tvm_cascade", "tvm_cascade.*"], exclude=CHECKOUT_ONLY)]
@@ -79,10 +94,12 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    project_urls=urls(),
     keywords="tvm tinyml microcontroller memory scheduling deep-learning compiler",
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",
+        "Operating System :: POSIX :: Linux",  # where it is tested
         "Programming Language :: C",
         "Programming Language :: Python :: 3 :: Only",
         *(f"Programming Language :: Python :: 3.{minor}" for minor in (10, 11, 12, 13)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,8 @@ import pytest
 from tvm_cascade import publish as module
 from tvm_cascade.errors import UsageError
 from tvm_cascade.publish import publish, require_empty, whole_file
+
+resource = pytest.importorskip("resource", reason="processes are forked, killed and limited as POSIX has it")
 
 FILES = ("a", "b/c", "d")
 
