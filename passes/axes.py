@@ -1,10 +1,11 @@
-"""Layout inference: which axis of every tensor holds its rows (NHWC or NCHW), from the operators' access patterns.
+"""Layout inference: which axis of every tensor holds its rows (NHWC or NCHW), from what operators say and how they read.
 
-An operator votes where its access pattern distinguishes height from channels: windows slide along spatial axes,
-contractions run over channels, global pools run over both spatial axes. Votes propagate through operators that have no
-vote (element-wise ones, layout transposes: the row axis of the input maps to the output axis that reads it). Rank-4
-tensors that no vote reaches follow the majority, NHWC in a tie; those of other ranks above 2 take axis 1. Tensors of
-rank 2 and below have no rows.
+An operator whose function says its layout votes for that: the patterns of maps of one row, such as those of a frame of a
+window that slides, do not tell. What no such vote reaches is decided where access patterns distinguish height from
+channels: windows slide along spatial axes, contractions run over channels, global pools run over both spatial axes.
+Votes propagate through operators that have no vote (element-wise ones, layout transposes: the row axis of the input maps
+to the output axis that reads it). Rank-4 tensors that no vote reaches follow the majority, NHWC in a tie; those of other
+ranks above 2 take axis 1. Tensors of rank 2 and below have no rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tvm_cascade.passes.windows import AccessPattern
 from tvm_cascade.schedules.tir import shape_of
 
 NHWC_ROWS, NCHW_ROWS = 1, 2
+_ROWS = {"NHWC": NHWC_ROWS, "NCHW": NCHW_ROWS}
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class _Link:
     output: int
     local: tuple[tuple[bool, ...], ...]
     slides: tuple[tuple[bool, ...], ...]
+    layout: str = ""  # as the operator says it
 
     def forward(self, axis: int) -> int | None:
         return next((b for b, row in enumerate(self.local) if axis < len(row) and row[axis]), None)
@@ -58,16 +61,16 @@ def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[in
     found: dict[int, int] = {}
     votes = [_vote(shapes[link.input], link) for link in links]
     default = NCHW_ROWS if votes.count(NCHW_ROWS) > votes.count(NHWC_ROWS) else NHWC_ROWS
-    for link, vote in zip(links, votes, strict=True):
-        if vote is None:
-            continue
-        found.setdefault(link.input, vote)
-        target = link.forward(vote)
-        if len(shapes[link.output]) == 4:
-            found.setdefault(link.output, vote if target is None else target)
-    changed = True
-    while changed:
-        changed = any([_spread(link, shapes, found) for link in (*links, *reversed(links))])
+    for said in (True, False):
+        for link, vote in zip(links, votes, strict=True):
+            if vote is None or (said and not link.layout):
+                continue
+            found.setdefault(link.input, vote)
+            target = link.forward(vote)
+            if len(shapes[link.output]) == 4:
+                found.setdefault(link.output, vote if target is None else target)
+        while any([_spread(link, shapes, found) for link in (*links, *reversed(links))]):
+            pass
     return tuple(
         found.get(t, default if len(s) == 4 else NHWC_ROWS) if len(s) > 2 else None for t, s in enumerate(shapes)
     )
@@ -122,14 +125,16 @@ def _links_of(pattern: AccessPattern) -> list[_Link]:
                 moved = [q.lo - p.lo for p, q, _ in pairs]
                 slides.append(tuple(h and m > (p.hi == p.lo) for h, m, (p, *_) in zip(here, moved, pairs, strict=True)))
             else:
-                made.append(_Link(tensor, output, tuple(local), tuple(slides)))
+                made.append(_Link(tensor, output, tuple(local), tuple(slides), pattern.layout))
     return made
 
 
 def _vote(shape: tuple[int, ...], link: _Link) -> int | None:
-    """The row axis of a rank-4 input as implied by one operator; None if its accesses do not decide NHWC or NCHW."""
+    """The row axis of a rank-4 input as implied by one operator; None if nothing decides between NHWC and NCHW."""
     if len(shape) != 4 or len(link.local) != 4:
         return None
+    if link.layout in _ROWS:
+        return _ROWS[link.layout]
     local = [any(row[a] for row in link.local) for a in range(4)]
     slides = [any(row[a] for row in link.slides) for a in range(4)]
     read_whole = [shape[a] > 1 and not local[a] for a in range(4)]

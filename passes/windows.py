@@ -56,6 +56,7 @@ class AccessPattern:
     def __init__(self, func: PrimFunc, activations: int, tables: Mapping[Var, np.ndarray] | None = None) -> None:
         self.inputs: tuple[Buffer, ...] = tuple(func.params[:activations])
         self.outputs = tir.outputs_of(func)
+        self.layout = str((func.attrs or {}).get("layout", ""))  # of its tensors, where the function says it
         self.reasons: dict[tuple[Buffer, int], str] = {}
         self._tables = dict(tables or {})
         self.affine = True  # whether all indices that are read are affine

@@ -11,8 +11,9 @@ import tvm
 import tvm_ffi
 from tvm import relax as _relax
 
+import tvm_cascade
 from tvm_cascade.errors import GraphError, UsageError
-from tvm_cascade.passes.extract_graph import extract_order_graph
+from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers
 from tvm_cascade.passes.sliding.incremental import Incremental, frame_module
 from tvm_cascade.testing.builder import Net
@@ -112,6 +113,22 @@ def test_rows_move_up_in_their_states() -> None:
     kinds = [op.kind for op in graph.ops]
     assert kinds.count("assign_state") == len(graph.states) == 3 and "concat" not in kinds
     assert all(graph.consumers[after] for _, after in graph.states)
+
+
+def test_a_frame_of_a_causal_network_takes_a_twentieth() -> None:
+    """Of the multiply-accumulates and of the instructions of a window: maps of one row have the kernels of all others."""
+    net = Net("int8")
+    x = net.conv(net.input((1, 64, 1, 16)), 32, (3, 1), padding="valid", activation="relu")
+    for dilation in (1, 2):
+        x = net.depthwise(x, (3, 1), padding="valid", dilation=(dilation, 1))
+        x = net.conv(x, 32, 1, activation="relu")
+    mod = net.finish(net.dense(net.flatten(net.global_pool(x)), 6))
+    graph = extract_graph(lower_integers(frame_module(mod, 1).mod)).graph
+    assert {t.row_axis for t in graph.tensors if len(t.shape) == 4} == {1}
+    made = tvm_cascade.plan(mod, target="cortex-m4", hop=1)
+    frame, instructions = made.frame, made.estimated_instructions
+    assert frame is not None and 20 * frame["macs"] <= frame["whole_macs"]
+    assert 20 * instructions <= frame["whole_estimated_instructions"]
 
 
 def test_the_pass_leaves_its_module_and_says_how_many_states_there_are() -> None:
