@@ -171,7 +171,10 @@ def test_from_sound_to_label_on_the_emulator(tmp_path: Path, models: Path) -> No
     seconds = 4 * int(os.environ.get("TVM_CASCADE_SWEEP", "1"))
     model, wave = models / "micro_speech_quantized.tflite", sound(16000 * seconds, 7)
     tvm_cascade.compile(model, target="cortex-m4", output=tmp_path / "p", name="speech")
-    write_front_end(FrontEndRequest(), tmp_path / "p")
+    write_front_end(FrontEndRequest(), tmp_path / "audio")
+    with pytest.raises(UsageError, match="exists and is not empty; name a new folder"):
+        write_front_end(FrontEndRequest(), tmp_path / "p")
+    shutil.copytree(tmp_path / "audio", tmp_path / "p", dirs_exist_ok=True)
     (tmp_path / "p" / "main.c").write_text(SPEECH_MAIN)
     elf = build_image(read_image(tmp_path / "p"), BOARD).elf
     (tmp_path / "inputs.bin").write_bytes(wave.tobytes())

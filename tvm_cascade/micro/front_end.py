@@ -17,7 +17,7 @@ import tvm_cascade
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro import front_end_tables as tables
 from tvm_cascade.micro.template import fill_template, template
-from tvm_cascade.publish import whole_file
+from tvm_cascade.publish import publish, require_empty
 from tvm_cascade.request import FrontEndRequest
 
 _LINE = 116  # characters of a row of numbers
@@ -57,15 +57,14 @@ class _Table:
 
 
 def write_front_end(asked: FrontEndRequest, output: Path) -> FrontEnd:
-    """Write the C and the header into the folder `output`, which is made where it is not there.
+    """Write the C and the header into the new folder `output`.
 
-    Raises `UsageError` for a configuration that makes no front end.
+    Raises `UsageError` for a configuration that makes no front end, and where `output` exists and is not empty.
     """
     made = front_end(asked)
-    output.mkdir(parents=True, exist_ok=True)
-    for name, text in made.texts.items():
-        with whole_file(output / name) as partial:
-            partial.write_text(text, encoding="utf-8", newline="\n")
+    with publish(output, require_empty) as folder:
+        for name, text in made.texts.items():
+            (folder / name).write_text(text, encoding="utf-8", newline="\n")
     return made
 
 
