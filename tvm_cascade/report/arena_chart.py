@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tvm_cascade.cascading.plan import ROWS, Plan
+from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.report.scale import Axis, Outline
 from tvm_cascade.report.text import block_rows
 from tvm_cascade.report.timeline import Band, timeline
@@ -16,6 +16,7 @@ HIGH = 1000  # of the drawing, which is as wide as the plan has steps and is str
 KINDS = {
     "tensor": "whole tensor",
     "ring": "rolling buffer",
+    "rows": "row at its own address",
     "accumulator": "sums",
     "scratch": "scratch",
     "kept": "kept columns",
@@ -92,7 +93,7 @@ def _straight(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> boo
 
 
 def _tip(band: Band, block: Block) -> str:
-    if block["kind"] == "rows":
+    if band.kind == "rows":
         size = band.high[0] - band.low[0]
         return f"{band.name}: {size:,} bytes at offset {band.low[0]:,}; lives in steps {band.times[0]:,} to {band.times[-1]:,}"
     first, last = block["lower"], block["upper"] - 1
@@ -111,12 +112,7 @@ def _labels(bands: Sequence[Band], plan: Plan, times: Axis, high: Axis) -> tuple
         inside = [t for t, a, b in zip(band.times, band.low, band.high, strict=True) if a <= middle <= b]
         left, wide = times.part(inside[0]), times.part(inside[-1]) - times.part(inside[0])
         tall = high.part(max(b - a for a, b in zip(band.low, band.high, strict=True)))
-        if (
-            wide >= _LEAST[0]
-            and tall >= _LEAST[1]
-            and band.kind in ("tensor", "ring")
-            and plan.buffers[band.block] != ROWS
-        ):
+        if wide >= _LEAST[0] and tall >= _LEAST[1] and band.kind in ("tensor", "ring"):
             name = plan.graph.tensors[int(plan.buffers[band.block].partition(" ")[2])].name
             label = Label(name, f"{100 * left:.2f}%", f"{100 * (1 - high.part(middle)):.2f}%", f"{100 * wide:.2f}%")
             found.append((-wide * tall, label))

@@ -28,7 +28,7 @@ class Band:
 
     name: str
     block: int  # its index in `block_rows`
-    kind: str  # "tensor", "ring", "kept", "state", "scratch", "accumulator"
+    kind: str  # "tensor", "ring", "rows", "kept", "state", "scratch", "accumulator"
     times: tuple[int, ...]
     low: tuple[int, ...]
     high: tuple[int, ...]
@@ -110,7 +110,12 @@ def timeline(plan: Plan) -> Timeline:
             used.append(covered((*((a, b) for _, a, b in extents), *((b.low[0], b.high[0]) for b in there))))
         cuts.append(cuts[-1] + length)
     bands = [
-        Band(b["name"], n, "ring" if b["ring"] else b["kind"], *(tuple(v) for v in zip(*s, strict=True)))
+        Band(
+            b["name"],
+            n,
+            "ring" if b["ring"] and b["kind"] != "rows" else b["kind"],
+            *(tuple(v) for v in zip(*s, strict=True)),
+        )
         for n, (b, s) in enumerate(zip(blocks, spans, strict=True))
         if s
     ]
@@ -133,7 +138,7 @@ def _rows(plan: Plan) -> list[tuple[int, int, Band]]:
             t, at = int(name.partition(" ")[2]), _row_address(plan, int(name.partition(" ")[2]), int(row))
             told = f"row {row} of {plan.graph.tensors[t].name}"
             found.append(
-                (t, int(row), Band(told, block, "ring", (b.lower, b.upper), (at, at), (at + b.size, at + b.size)))
+                (t, int(row), Band(told, block, "rows", (b.lower, b.upper), (at, at), (at + b.size, at + b.size)))
             )
     return found
 
