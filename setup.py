@@ -147,6 +147,7 @@ setup(
             "pytest",
             "pytest-xdist",
             "kconfiglib",
+            "setuptools>=64",  # which Python 3.12 brings no more: what setup.py tells
             "jsonschema",  # holds what commands print under --json to its schemas
             *(package for extra in ("check", "onnx", "plot", "images", "board", "farm") for package in EXTRAS[extra]),
         ],

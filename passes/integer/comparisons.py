@@ -31,6 +31,7 @@ _TESTS = {
 
 @TESTS.lowers(*_TESTS)
 def lower_test(island: Island) -> Value:
+    """A comparison of two stored activations; its output is boolean."""
     a, b = island.operand(0), island.operand(1)
     kind = name_of(island.core).removeprefix("relax.")
     a, b = a.like(b), b.like(a)

@@ -89,6 +89,7 @@ def _copied(
 
 @DIRECT.lowers("nn.pad")
 def lower_pad(island: Island) -> Value:
+    """Padding of stored values: by a constant here, by elements of the tensor in `lower_moving_pad`."""
     if str(island.core.attrs.pad_mode) != "constant":
         return lower_moving_pad(island)
     return _padded(island, island.core.args[0], pad_value(island.core) - island.output.offset)
@@ -124,6 +125,7 @@ def _padded(island: Island, source: Value, fill: int) -> Value:
 
 @DIRECT.lowers("permute_dims")
 def lower_transpose(island: Island) -> Value:
+    """A transpose, which moves stored values as they are."""
     return transposed(island.emitter, island.core.args[0], transpose_axes(island.core))
 
 
@@ -149,6 +151,7 @@ def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
 
 @DIRECT.lowers("strided_slice")
 def lower_strided_slice(island: Island) -> Value:
+    """A slice with strides along any axes, which may count from the end."""
     core = island.core
     shape = shape_of(core.args[0])
     axes, begins = _tuple_of_ints(core.args[1]), _tuple_of_ints(core.args[2])

@@ -34,6 +34,7 @@ _SUM_HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # the same for sums of 
 
 @ISLANDS.lowers("nn.conv2d", "nn.conv2d_transpose", "matmul")
 def lower_without_bias(island: Island) -> Value:
+    """A convolution or product whose sums no bias is added to."""
     return _BIASED[name_of(island.core)](island, island.core, None)
 
 
@@ -60,6 +61,7 @@ def lower_add(island: Island) -> Value:
 
 @ISLANDS.lowers("subtract")
 def lower_subtract(island: Island) -> Value:
+    """A difference, by the arithmetic of sums."""
     return _sum(island, "sub")
 
 

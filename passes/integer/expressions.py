@@ -17,6 +17,7 @@ def name_of(expr: Value) -> str:
 
 
 def constant_of(expr: Value) -> np.ndarray | None:
+    """The data of a constant; None for any other expression."""
     return expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
 
 
@@ -45,4 +46,5 @@ def attributes(holder: Function | Module) -> dict[str, object]:
 
 
 def dtype_of(expr: Value) -> str:
+    """The element type of an expression, such as "int8"; empty for what is no tensor."""
     return str(getattr(expr.ty, "dtype", ""))

@@ -49,6 +49,7 @@ def lower_gather(island: Island) -> Value:
 
 @DIRECT.lowers("tile")
 def lower_tile(island: Island) -> Value:
+    """A tensor repeated along its axes."""
     data = island.core.args[0]
     shape = shape_of(data)
     extents = island.output.shape[len(island.output.shape) - len(shape) :]
@@ -63,6 +64,7 @@ def lower_tile(island: Island) -> Value:
 
 @DIRECT.lowers("broadcast_to")
 def lower_broadcast(island: Island) -> Value:
+    """A tensor repeated along axes of extent 1, and along new axes in front."""
     return island.elementwise("broadcast", lambda index, a: te_broadcast(a, index), [island.core.args[0]])
 
 
@@ -85,6 +87,7 @@ def lower_moving_pad(island: Island) -> Value:
 
 @DIRECT.lowers("image.resize2d")
 def lower_resize_nearest(island: Island) -> Value:
+    """A resize that copies the nearest pixel: stored values as they are."""
     if str(island.core.attrs.method) != "nearest_neighbor":
         raise NotLowered(f"a resize by {island.core.attrs.method} on stored values")
     grids = _grids(island)
@@ -108,6 +111,7 @@ def lower_resize_nearest(island: Island) -> Value:
 
 @ISLANDS.lowers("image.resize2d")
 def lower_resize_bilinear(island: Island) -> Value:
+    """A resize that interpolates between four pixels."""
     if str(island.core.attrs.method) != "linear":
         raise NotLowered(f"a resize by {island.core.attrs.method}")
     x, out = island.operand(0), island.output

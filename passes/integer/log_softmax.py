@@ -29,6 +29,7 @@ _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 63845
 
 @ISLANDS.lowers("nn.log_softmax")
 def lower_log_softmax(island: Island) -> Value:
+    """A log softmax along the last axis, of stored bytes, with the reference's output scale of 1/16."""
     x, out = island.operand(0), island.output
     rank = len(out.shape)
     if int(island.core.attrs.axis) % rank != rank - 1:

@@ -27,6 +27,7 @@ _OUTSIDE = "an average with a window outside of its map"
 
 @DIRECT.lowers("nn.max_pool2d")
 def lower_max_pool2d(island: Island) -> Value:
+    """A max pool, of stored values as they are; padding is the least of them."""
     out = island.output
     (kh, kw), (sy, sx), (dy, dx), padding = _window(island)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -35,6 +38,15 @@ def without(monkeypatch: pytest.MonkeyPatch):
 def test_every_extra_that_a_message_names_is_declared() -> None:
     declared = set(re.findall(r'^    "(\w+)": \[', (ROOT / "setup.py").read_text(), re.M))
     assert {extra for _, extra in extras._EXTRAS.values()} <= declared
+
+
+@pytest.mark.parametrize(("repository", "source"), [("octo/own", {"https://github.com/octo/own"}), ("", set())])
+def test_addresses_of_the_package_are_those_of_the_repository_that_builds_it(tmp_path, repository, source) -> None:
+    given = os.environ | {"GITHUB_REPOSITORY": repository}
+    command = [sys.executable, "setup.py", "-q", "egg_info", "-e", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, env=given, check=True, capture_output=True)
+    (told,) = tmp_path.glob("*/PKG-INFO")
+    assert set(re.findall(r"^Project-URL: Source, (.*)$", told.read_text(encoding="utf-8"), re.M)) == source
 
 
 @pytest.mark.parametrize("place", ["x.html", "folder"])

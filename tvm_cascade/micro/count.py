@@ -57,6 +57,7 @@ def counter_of(
 
 
 def batches(tasks: Sequence[Task]) -> list[list[Task]]:
+    """The tasks in groups that fit one image: by the bytes of their constants and by their number."""
     batches: list[list[Task]] = []
     size = _BATCH_BYTES + 1
     for task in tasks:

@@ -144,6 +144,7 @@ def run_without_inputs(elf: Path, board: Board, timeout_s: float) -> tuple[int, 
 
 
 def find_qemu(board: Board) -> str:
+    """The path of the emulator of a board. Raises `UsageError` where it has none, `MissingToolError` where that is absent."""
     if board.qemu_machine is None:
         raise UsageError(f"board {board.name} has no emulator; flash it and use --port, or choose another --board")
     qemu = shutil.which(board.family.qemu)

@@ -250,6 +250,7 @@ def _about(side: str, spec: TensorSpec) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
+    """Write a text, with the folders that it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 

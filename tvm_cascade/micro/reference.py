@@ -91,6 +91,7 @@ def float_inputs(path: Path) -> set[str]:
 
 
 def exported_program(path: Path) -> Any:
+    """The program of a `.pt2` file. Raises `LoadError` for what is none."""
     torch = torch_package()
     try:
         return torch.export.load(str(path))

@@ -18,6 +18,8 @@ OTHER_EFFICIENCY = 0.25  # `Operator.efficiency` of kernels that are not built a
 
 
 class TensorType(NamedTuple):
+    """Shape and element type of a tensor."""
+
     shape: tuple[int, ...]
     dtype: str = "float32"
 
