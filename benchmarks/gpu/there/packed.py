@@ -56,7 +56,8 @@ def unpack(name: str, work: Path) -> Packed:
     if not (folder / "unpacked").exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(HERE / "networks" / f"{name}.tar.xz") as archive:
-            archive.extractall(folder, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2, of Debian 12, has none
+            archive.extractall(folder)
         (folder / "unpacked").touch()
     return Packed(name, folder)
 
