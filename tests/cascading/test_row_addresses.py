@@ -98,6 +98,17 @@ def test_cuts_of_fewest_live_bytes() -> None:
     assert tried > 20
 
 
+def test_longer_segments_need_no_less_than_their_bound() -> None:
+    told = 0
+    for graph in (able(random_graph(seed)) for seed in range(60)):
+        lives, n = lives_of(graph), len(graph.ops)
+        for i, j in combinations(range(n + 1), 2):
+            floor = lives.needed(i, j)[1]
+            assert all(floor <= lives.bytes(i, k) for k in range(j + 1, n + 1))
+            told += floor > 0 and j < n
+    assert told > 500
+
+
 def test_plans_replay_and_are_smaller_than_rings() -> None:
     smaller = 0
     for seed in range(60):

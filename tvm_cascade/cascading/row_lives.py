@@ -10,7 +10,6 @@ An element-wise step writes its row over the row that it reads, if that dies wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,18 +148,30 @@ class RowLives:
             self._last = (i, j), Cascade(self.tables, self.costs.members(i, j), ROW)
         return self._last[1]
 
-    @cached_method
     def bytes(self, i: int, j: int) -> int:
         """The most bytes that are live at once while [i, j) runs by rows; no arena of this segment is smaller."""
-        costs, unit = self.costs, self.costs.settings.alignment
-        steps = max(len(self.cascade(i, j).trace), 1)
-        change = np.zeros(steps + 1, np.int64)
+        return self.needed(i, j)[0]
+
+    @cached_method
+    def needed(self, i: int, j: int) -> tuple[int, int]:
+        """`bytes` of [i, j), and a lower bound of those of all longer segments that begin at `i`.
+
+        Where all that leaves [i, j) comes from its only sink, a longer one asks that for its steps in turn, and it asks all
+        others as here: what dies in [i, j) lives as long there. What is needed later may die by rows. Else the bound is 0.
+        """
+        costs, unit, cascade = self.costs, self.costs.settings.alignment, self.cascade(i, j)
+        steps = max(len(cascade.trace), 1)
+        change, later = np.zeros((2, steps + 1), np.int64)
         for lives in self.lives(i, j):
-            change += lives.part_bytes * np.bincount(lives.lower, minlength=steps + 1)
-            change -= lives.part_bytes * np.bincount(lives.upper, minlength=steps + 1)
+            own = np.bincount(lives.lower, minlength=steps + 1) - np.bincount(lives.upper, minlength=steps + 1)
+            change += lives.part_bytes * own
+            if costs.last[lives.tensor] >= j:
+                later += lives.part_bytes * own
         sums = sum(aligned(self.tables.graph.ops[o].kernels.accumulator_bytes, unit) for o in costs.accumulating(i, j))
         fixed = costs.state_bytes(i, j) + costs.scratch_bytes(i, j, BY_ROWS) + sums
-        return int(np.cumsum(change)[:-1].max(initial=0)) + fixed
+        most, dying = (int(np.cumsum(c)[:-1].max(initial=0)) + fixed for c in (change, change - later))
+        asked = {o for o in cascade.members for t in self.tables.written(o) if costs.last[t] >= j}
+        return most, dying if len(cascade.sinks) == 1 and asked <= set(cascade.sinks) else 0
 
     def smallest_cuts(self, below: int) -> tuple[int, tuple[int, ...]] | None:
         """Cut positions of fewest live bytes, and these bytes; None where they are not fewer than `below`."""
@@ -168,23 +179,20 @@ class RowLives:
         n = len(costs.order)
         across = [sum(self.tables.tensor_bytes[t] for t in costs.across[i]) for i in range(n + 1)]
         least, came = [0] + [_UNREACHED] * n, [0] * (n + 1)
+        longer = [0] * n  # lower bounds of all segments from there on that are longer than those seen
         for j in range(1, n + 1):
             limit.check()
             if across[j] >= below and j < n:
                 continue
-            for i in self._starts(j, least, below):
-                peak = max(least[i], self.bytes(i, j))
-                if peak < least[j]:
-                    least[j], came[j] = peak, i
+            for i in range(j - 1, -1, -1):
+                if max(least[i], longer[i]) < min(least[j], below):
+                    needed, floor = self.needed(i, j)
+                    longer[i] = max(longer[i], floor)
+                    if max(least[i], needed) < least[j]:
+                        least[j], came[j] = max(least[i], needed), i
         if least[n] >= below:
             return None
         cuts = [n]
         while cuts[-1]:
             cuts.append(came[cuts[-1]])
         return least[n], tuple(reversed(cuts))
-
-    def _starts(self, j: int, least: list[int], below: int) -> Iterator[int]:
-        """The starts of segments that end at `j` and may make `least[j]` smaller, the longest segment last."""
-        for i in range(j - 1, -1, -1):
-            if least[i] < min(least[j], below):
-                yield i
