@@ -17,6 +17,7 @@ from tvm_cascade.schedules.rules.variants import shape_key
 from tvm_cascade.schedules.tuning.counting import Counter, Task, task_of
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
 from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME, Candidate, Database, Shape, choices_for, tune
+from tvm_cascade.search_monitor import counted
 
 
 def choose_variants(
@@ -79,7 +80,7 @@ def flash_of(
         codes.setdefault(signature, set()).add(id(kernel.code))
     digests: dict[int, int] = {}  # of functions that need to be written, to be compared
     code, seen = 0.0, set[object]()
-    for (made, kernel), signature in zip(chosen, signatures, strict=True):
+    for (made, kernel), signature in counted("bytes of code", list(zip(chosen, signatures, strict=True))):
         several, at = len(codes[signature]) > 1, id(kernel.code)
         if several and at not in digests:
             digests[at] = tvm_ffi.structural_hash(kernel.func)

@@ -34,6 +34,7 @@ from tvm_cascade.schedules.kernels.pixel_kernel import writes_pixels
 from tvm_cascade.schedules.kernels.stages import Stage, computes_parts, macs_of_stages, stages_of
 from tvm_cascade.schedules.tir import PrimFunc
 from tvm_cascade.schedules.tir.macs import macs_of
+from tvm_cascade.search_monitor import counted
 
 _INTERNAL_ATTRS = frozenset(
     ("global_symbol", "tirx.noalias", "s_tir", "layout_free_buffers", "op_kind", "num_activations", "op_pattern")
@@ -122,7 +123,7 @@ def analyse(source: Source, function: str = "main", known: Analyses | None = Non
     )
     ops: list[Op] = []
     made: list[Computation | None] = []
-    for call, pattern, view in zip(source.calls, patterns, views, strict=True):
+    for call, pattern, view in counted("operators analysed", list(zip(source.calls, patterns, views, strict=True))):
         made.append(known.computation(call, pattern, tensors) if view is None else None)
         ops.append(_op(len(ops), call, made[-1]) if view is None else _view(len(ops), call, view, tensors))
     return Extracted(Graph(tensors, tuple(ops), source.inputs, source.outputs, function), tuple(made))

@@ -43,6 +43,7 @@ from tvm_cascade.passes.integer.signed import signed_variables
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.lowered_source import with_source
 from tvm_cascade.passes.relax_functions import bindings_of, substitute
+from tvm_cascade.search_monitor import counted
 
 LOG = logging.getLogger("tvm_cascade")
 REAL_ATTR = "cascade_real_operators"
@@ -144,7 +145,7 @@ class _Lowering:
         private = "global_symbol" not in attributes(self.func)
         with builder.function(name, list(self.func.params), attrs=self._attrs(), private=private):
             with builder.dataflow():
-                for place, binding in enumerate(self.bindings):
+                for place, binding in enumerate(counted("operators lowered", self.bindings)):
                     if binding.var in swallowed and binding.var in renamed:
                         continue
                     if _may_be_float(binding.var):

@@ -25,6 +25,7 @@ from tvm_cascade.schedules.rules.select import select
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.plan_cost import PlanCounter
 from tvm_cascade.schedules.tuning.tune import Database, shipped
+from tvm_cascade.search_monitor import counted
 
 
 @dataclass(frozen=True)
@@ -91,11 +92,11 @@ def prepare_graph(
     extracted = analyse(with_states(source, state_count(mod)), known=known)
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
     graph = extracted.graph
-    operators = zip(graph.ops, extracted.operators, strict=True)
+    operators = counted("kernels chosen", list(zip(graph.ops, extracted.operators, strict=True)))
     kernels = tuple(None if o is None else select(o, tensors_of(graph, op), core) for op, o in operators)
     made = PreparedGraph(with_kernels(graph, kernels), extracted, kernels, core)
     ops = tuple(
         op if (site := made.site(op.index)) is None else replace(op, kernels=footprints_of(site))
-        for op in made.graph.ops
+        for op in counted("forms of kernels", made.graph.ops)
     )
     return replace(made, graph=replace(made.graph, ops=ops))

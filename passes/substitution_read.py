@@ -19,6 +19,7 @@ from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
 from tvm_cascade.passes.substitution_islands import IslandReader
+from tvm_cascade.search_monitor import counted
 from tvm_cascade.substitution.dag import Dag, Pool, Ref
 
 
@@ -62,7 +63,7 @@ class _Reader:
         inputs = tuple(self.refs[number] for number in self.program.inputs)
         if len(set(inputs)) != len(inputs):
             raise GraphError("two parameters of the function have the same name")
-        for call in self.program.calls:
+        for call in counted("operators read", self.program.calls):
             self.refs.update(zip(call.outputs, self._call(call), strict=True))
         outputs: list[Ref] = []
         result = self._number(self.program.result, outputs)

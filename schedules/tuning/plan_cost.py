@@ -26,6 +26,7 @@ from tvm_cascade.schedules.tuning.counting import Task
 from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, Part, read, sampled, taken
 from tvm_cascade.schedules.tuning.known_values import Env
 from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped, shipped_cycles
+from tvm_cascade.search_monitor import counted
 
 _STEPS = 96  # most steps of an operator that are looked at
 _STRIPES = 6  # most stripes
@@ -92,7 +93,7 @@ def each_step(driver: Driver, read: Callable[[Any, Sequence[Any]], Part]) -> Ite
 
     The weights of an operator sum up to its steps.
     """
-    for index, segment in enumerate(driver.plan.segments):
+    for index, segment in enumerate(counted("segments estimated", driver.plan.segments)):
         trace = Tally(segment.trace)
         for o in (o for o in trace if o >= 0):
             step, table = tirx.Var("step", "int32"), driver.bounds[index]

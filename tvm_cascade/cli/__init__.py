@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> None:
     Other imports come inside of the `try`, so that Ctrl-C during them ends without a traceback.
     """
     sys.unraisablehook = _interrupt_again
-    gc.set_threshold(500_000, 20, 100)  # next to nothing that a command makes is a cycle: a tenth of its time, otherwise
+    gc.set_threshold(500_000, 20, 100)  # next to nothing of what a command makes is a cycle: a tenth of its time else
     atexit.register(gc.freeze)  # nor is a last search for cycles worth a fifth of a second as the process ends
     try:
         from tvm_cascade.cli.group import tvm_cascade
