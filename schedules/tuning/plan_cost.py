@@ -46,7 +46,7 @@ class PlanCounter:
         """Estimated work of one inference, by operator; `kernels` are those that the plan calls (None for views)."""
         self._kept += kernels
         driver, named = driver_of(plan, kernels)
-        functions = {name: self._library.read(func) for name, func in named.items()}
+        functions = {name: self._library.read(func) for name, func in counted("kernels read", named.items())}
         factors, cycles = self._rates(plan, kernels)
         counter = Counter(self.target.core, functions, factors, _flash(driver))
         total, fetched = [0.0] * len(plan.graph.ops), _fetched(plan)
@@ -71,7 +71,7 @@ def driver_of(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> tuple[Driver
     """The writer of a plan's driver, and the functions that its steps call, by name."""
     named: dict[str, PrimFunc] = {}
     names: list[list[str]] = []
-    for op, kernel in zip(plan.graph.ops, kernels, strict=True):
+    for op, kernel in counted("kernels written", list(zip(plan.graph.ops, kernels, strict=True))):
         functions = kernel.functions(op.kind) if kernel else ()
         names.append([f"{op.index}.{k}" for k in range(len(functions))])
         named |= dict(zip(names[-1], (func for _, func in functions), strict=True))

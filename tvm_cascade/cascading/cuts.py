@@ -58,6 +58,7 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
         if end == n:
             return peak
         done[end] = True
+        limit.report("cuts", end, n, None, peak)
         needs = np.maximum(np.maximum(lower_bound[end, end + 1 :], rest[end + 1 :]), peak)
         needs[1:][needs[1:] >= _OUT_OF_REACH] = _NEVER
         ends[end] = _ascending(needs, np.arange(end + 1, n + 1))

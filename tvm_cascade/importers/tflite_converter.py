@@ -31,6 +31,7 @@ from tvm_cascade.importers.tflite_moves import (
 )
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.integer.island import activation_range
+from tvm_cascade.search_monitor import counted
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset((
@@ -94,7 +95,7 @@ class Converter(ControlConverters):
             For operators that cannot be converted, or not in their form, with their names.
         """
         missing: dict[int, str] = {}
-        for i in range(self.subgraph.OperatorsLength()):
+        for i in counted("operators of the file", range(self.subgraph.OperatorsLength())):
             op, name = self.subgraph.Operators(i), "unknown"
             try:
                 if i in self._absent:
