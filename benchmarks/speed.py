@@ -2,7 +2,8 @@
 
     python benchmarks/speed.py --models DIR [--cases DIR] [--zoo DIR] [--vela PATH] [--minimalloc PATH] [--only TEXT]
 
-DIR of --models holds public `.tflite` files, that of --cases minimalloc's CSV files, that of --zoo what `zoo_convert.py` made;
+DIR of --models holds public `.tflite` files, that of --cases minimalloc's CSV files, that of --zoo what `zoo_convert.py` made, of
+which all but NASNetMobile are planned for their memory (MB) alone;
 other networks are written by `speed_networks.py`. Every command runs by itself with new cache folders; "again" runs it once more
 with the same ones. Vela and minimalloc run on the same files in the same run; without their programs their column stays empty.
 Times are user + system seconds of the process and its children. A fixed loop is timed before and after every command; `loops` is
@@ -13,6 +14,7 @@ takes 0.40 s: 1.00 is just met.
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import platform
 import pstats
@@ -55,20 +57,22 @@ profile.dump_stats(sys.argv[2])
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A command of ours, the seconds aimed at, and a rival's command for the same file."""
+    """A command of ours, the seconds aimed at, if any were, and a rival's command for the same file."""
 
     label: str
     arguments: tuple[str, ...]
-    limit: float
+    limit: float | None
     rival: tuple[str, ...] = ()
     again: float | None = None  # seconds aimed at for a second run
 
     def cells(self, first: Measured, again: Measured | None, rival: Measured | None, unit: float) -> tuple[str, ...]:
         """The row of the table; `unit` are the seconds of the loop beside it."""
-        share = "" if first.status is None else f"{first.seconds / unit / (self.limit / LOOP):.2f}"
+        aim, share = "" if self.limit is None else f"{self.limit:g}", ""
+        if first.status is not None and self.limit is not None:
+            share = f"{first.seconds / unit / (self.limit / LOOP):.2f}"
         second = "" if again is None or self.again is None else f"{again.seconds / unit / (self.again / LOOP):.2f}"
         return (
-            self.label, cell(first), f"{first.seconds / unit:.1f}", f"{self.limit:g}", share,
+            self.label, cell(first), f"{first.seconds / unit:.1f}", aim, share,
             cell(again), "" if self.again is None else f"{self.again:g}", second, f"{first.megabytes:.0f}", cell(rival),
         )  # fmt: skip
 
@@ -163,6 +167,9 @@ def rows(args: argparse.Namespace, folder: Path) -> Iterator[Row]:
             command = ("compile", str(path), "--target", core, "-o", str(folder / f"{name}-{core}"))
             if not large or core == CORES[-1]:
                 yield Row(f"compile {name} for {core}", command, 25 if large else 8, again=None if large else 4)
+    for path in sorted(args.zoo.glob("*.tflite")) if args.zoo else ():
+        if path.stem != "nasnet_mobile":
+            yield Row(f"plan {path.stem}", ("plan", str(path)), None)
     if args.zoo and (nasnet := args.zoo / "nasnet_mobile.tflite").exists():
         yield Row("plan nasnet_mobile", ("plan", str(nasnet)), 30, (*vela, str(nasnet)) if vela else ())
         yield Row(
@@ -188,6 +195,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", default="")
     args = parser.parse_args()
     ours = (sys.executable, "-m", "tvm_cascade.cli")
+    for part in ("tvm_cascade", "passes", "schedules"):  # as those of an installation are
+        compileall.compile_dir(Path(__file__).parent.parent / part, quiet=1)
     before = os.getloadavg()[0]
     lines = [
         "# Processor time of whole commands\n",
