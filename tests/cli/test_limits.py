@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tvm_cascade import plan as plan_api
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cli.guard import ended_early
 from tvm_cascade.cli.progress_bar import values
-from tvm_cascade.search_monitor import Progress
+from tvm_cascade.search_monitor import Progress, SearchMonitor
 
 MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
 BUFFERS = "id,lower,upper,size\n" + "".join(
@@ -203,6 +204,16 @@ def test_a_terminal_shows_phase_best_value_and_bound() -> None:
     assert "a line" in lines
     assert len([line for line in lines if line.strip()]) > 30  # it is drawn again and again
     assert not lines[-1].strip()  # and removed at the end
+
+
+def test_what_reads_lowers_and_estimates_tells_how_far_it_is() -> None:
+    told: dict[str, Progress] = {}
+    with SearchMonitor(show=lambda progress: told.update({progress.phase: progress})):
+        plan_api(MODEL, target="cortex-m4")
+    phases = {"operators of the file", "operators read", "operators lowered", "operators analysed", "kernels chosen"}
+    phases |= {"forms of kernels", "bytes of code", "kernels written", "kernels read", "segments estimated"}
+    assert phases <= set(told)
+    assert all(told[phase].done == told[phase].total for phase in phases)
 
 
 def test_short_commands_and_other_files_get_no_bar() -> None:
