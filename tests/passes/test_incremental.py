@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,8 @@ def random_rows(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) ->
     return rng.integers(-128, 128, shape).astype("int8") if dtype == "int8" else rng.standard_normal(shape).astype("f4")
 
 
-def compare(mod: Any, hop: int, frames: int, dtype: str) -> None:
-    """Frames from a clear state, and once more from the middle of them on, after what a reset does."""
+def compare(mod: Any, hop: int, frames: int, dtype: str, resets: Collection[int] = ()) -> None:
+    """Frames from a clear state, and again from the frames `resets` on: what an application does after a gap."""
     made = frame_module(mod, hop)
     whole, frame = runner(mod), runner(made.mod)
     shapes = [tuple(int(d) for d in p.ty.shape.values) for p in made.mod["main"].params]
@@ -82,7 +82,7 @@ def compare(mod: Any, hop: int, frames: int, dtype: str) -> None:
     stream = random_rows(np.random.default_rng(hop), (frames * hop, *shapes[0][2:]), dtype)
     compared, start, states = 0, 0, []
     for number in range(frames):
-        if number in (0, frames // 2):
+        if number == 0 or number in (resets or (frames // 2,)):
             start, states = number * hop, [np.zeros(s, k) for s, k in zip(shapes[1:], kinds[1:], strict=True)]
         end = (number + 1) * hop
         result = frame(stream[None, end - hop : end], *states)
@@ -103,8 +103,11 @@ def test_frames_are_whole_windows(build: Callable[[Net], Any], dtype: str, hop: 
     compare(module(build, dtype), hop, 100, dtype)
 
 
-def test_thousands_of_frames() -> None:
-    compare(module(causal, "int8"), 1, 3000, "int8")
+@pytest.mark.parametrize(("build", "hop"), [(causal, 1), (strided, 3)])
+def test_thousands_of_frames_with_gaps(build: Callable[[Net], Any], hop: int) -> None:
+    """Some gaps come before the window is full, some right behind one another."""
+    resets = {*np.random.default_rng(hop).choice(3000, 40, replace=False).tolist(), 1500, 1501}
+    compare(module(build, "int8"), hop, 3000, "int8", resets)
 
 
 def test_rows_move_up_in_their_states() -> None:
