@@ -103,6 +103,8 @@ def plan(
         Tensors of the file at which the network ends, and at which it begins: operators outside are not looked at.
     hop, axis : int, optional, and str
         The input's window slides by `hop` rows along "time", its first axis behind the batch: a call takes the new rows alone.
+    hop_state : int or str, optional
+        Bytes that a frame of `hop` rows may keep at most; it computes again what that leaves out.
     stored_io, stateless : bool
         Inputs and outputs are stored integers, where the file has floats; recurrent layers of `.tflite` begin every call anew.
     database : path, optional

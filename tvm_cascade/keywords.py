@@ -44,6 +44,7 @@ class PlanningKeywords(TypedDict, total=False):
     stateless: bool
     hop: int | None
     axis: str
+    hop_state: int | str | None
     database: PathOrText | None
 
 

@@ -111,7 +111,7 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
             raise UsageError("a module is cut as it is loaded: load(path, until=..., from_=...)")
         if request.state:
             raise UsageError("a module's states are paired as it is loaded: load(path, state=...)")
-        return _sliding(Loaded(model, "network"), request.hop)
+        return _sliding(Loaded(model, "network"), request)
     name = Path(model).stem
     asked = (request.stored_io, request.until, request.from_, request.state, request.stateless)
     mod = frontend.load(model, request.input_shapes, *asked)
@@ -121,14 +121,16 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
         progress(
             f"{name}: {tensor}: a float that the network only quantizes; --stored-io takes integers, {stored} bytes for {real}"
         )
-    return _sliding(Loaded(mod, name, storable, Path(model), request), request.hop)
+    return _sliding(Loaded(mod, name, storable, Path(model), request), request)
 
 
-def _sliding(loaded: Loaded, hop: int | None) -> Loaded:
-    """The network of a frame of `hop` new rows; `loaded` itself where that is None."""
-    if hop is None:
+def _sliding(loaded: Loaded, request: LoadRequest) -> Loaded:
+    """The network of a frame of new rows; `loaded` itself where whole windows are asked for."""
+    if request.hop is None:
+        if request.hop_state is not None:
+            raise UsageError("--hop-state caps what a frame keeps: give --hop too")
         return loaded
-    made = frontend.load_frame(loaded.mod, hop)
+    made = frontend.load_frame(loaded.mod, request.hop, request.hop_state)
     return replace(loaded, mod=made.mod, whole=loaded.mod, frame=made.plan)
 
 

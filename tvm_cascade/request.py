@@ -74,6 +74,7 @@ class LoadRequest(Asked):
     stateless: Annotated[bool, checks.flag] = False  # recurrent layers of .tflite files begin anew in every call
     hop: Annotated[int | None, checks.optional(checks.whole(1))] = None  # new rows a frame; None: whole windows
     axis: Annotated[str, checks.choice("time")] = "time"  # that the window slides along: the first after the batch
+    hop_state: Annotated[int | None, checks.optional(checks.size)] = None  # bytes kept between frames at most
 
 
 @dataclass(frozen=True, slots=True)

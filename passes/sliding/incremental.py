@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from tvm.ir import IRModule
 
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.sliding.read import read_sliding
 from tvm_cascade.passes.sliding.rewrite import write_frame
-from tvm_cascade.sliding import FramePlan, plan_frame
+from tvm_cascade.sliding import FramePlan, frame_frontier, plan_frame
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,24 @@ class FrameModule:
     states: tuple[str, ...]  # names of the last parameters, whose new values are the last results
 
 
-def frame_module(mod: IRModule, hop: int) -> FrameModule:
-    """The network of one frame of `hop` new rows; `mod` is not modified.
+def frame_module(mod: IRModule, hop: int, most_state: int | None = None) -> FrameModule:
+    """The network of one frame of `hop` new rows, of the least work that keeps `most_state` bytes; `mod` is not modified.
 
     `mod` is a module as imported, before integers are lowered. Raises `UsageError` where no work would be saved, with the
-    operator that ends it, and `GraphError` for a network that is not one of a window.
+    operator that ends it, `GraphError` for a network that is not one of a window, and `InfeasibleError` where every plan
+    keeps more.
     """
     read = read_sliding(mod["main"])
     plan = plan_frame(read.network, hop)
     refusal = plan.refusal()
     if refusal is not None:
         raise UsageError(f"--hop {hop}: nothing of a frame can be reused in the next: {refusal}")
+    if most_state is not None:
+        plans = frame_frontier(read.network, hop)
+        plan = next((p for p in plans if p.state_bytes <= most_state), None)
+        if plan is None:
+            culprit = read.network.series[read.network.input].name
+            raise InfeasibleError(plans[-1].state_bytes, most_state, [culprit], "raise --hop-state")
     written = write_frame(mod, read, plan)
     return FrameModule(written.mod, plan, written.states)
 

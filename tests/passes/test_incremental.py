@@ -12,10 +12,11 @@ import tvm_ffi
 from tvm import relax as _relax
 
 import tvm_cascade
-from tvm_cascade.errors import GraphError, UsageError
+from tvm_cascade.errors import GraphError, InfeasibleError, UsageError
 from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers
 from tvm_cascade.passes.sliding.incremental import Incremental, frame_module
+from tvm_cascade.sliding import frame_frontier
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.quick_build import quick_build
 
@@ -72,9 +73,11 @@ def random_rows(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) ->
     return rng.integers(-128, 128, shape).astype("int8") if dtype == "int8" else rng.standard_normal(shape).astype("f4")
 
 
-def compare(mod: Any, hop: int, frames: int, dtype: str, resets: Collection[int] = ()) -> None:
+def compare(
+    mod: Any, hop: int, frames: int, dtype: str, resets: Collection[int] = (), most_state: int | None = None
+) -> None:
     """Frames from a clear state, and again from the frames `resets` on: what an application does after a gap."""
-    made = frame_module(mod, hop)
+    made = frame_module(mod, hop, most_state)
     whole, frame = runner(mod), runner(made.mod)
     shapes = [tuple(int(d) for d in p.ty.shape.values) for p in made.mod["main"].params]
     kinds = [str(p.ty.dtype) for p in made.mod["main"].params]
@@ -108,6 +111,23 @@ def test_thousands_of_frames_with_gaps(build: Callable[[Net], Any], hop: int) ->
     """Some gaps come before the window is full, some right behind one another."""
     resets = {*np.random.default_rng(hop).choice(3000, 40, replace=False).tolist(), 1500, 1501}
     compare(module(build, "int8"), hop, 3000, "int8", resets)
+
+
+def test_less_state_for_more_work() -> None:
+    """Every point of the frontier can be asked for, computes the same, and a byte less is the next one's."""
+    mod = module(causal, "int8")
+    first = frame_module(mod, 1).plan
+    plans = frame_frontier(first.network, 1)
+    assert len(plans) > 2 and plans[0].state_bytes == first.state_bytes
+    for plan in plans[1:]:
+        made = frame_module(mod, 1, plan.state_bytes)
+        assert (made.plan.state_bytes, made.plan.macs) == (plan.state_bytes, plan.macs)
+        compare(mod, 1, 60, "int8", most_state=plan.state_bytes)
+    with pytest.raises(InfeasibleError, match="raise --hop-state"):
+        frame_module(mod, 1, plans[-1].state_bytes - 1)
+    with pytest.raises(UsageError, match="give --hop too"):
+        tvm_cascade.plan(mod, hop_state="1KiB")
+    assert tvm_cascade.plan(mod, hop=1, hop_state=plans[1].state_bytes).macs == plans[1].macs
 
 
 def test_rows_move_up_in_their_states() -> None:

@@ -165,6 +165,8 @@ _PLANNING = (
     option(LoadRequest, "hop", "The network's window slides: every call takes N new rows alone, and what it needs of earlier "
            "ones is kept from call to call. Outputs are those of the whole window, bit for bit on integers."),
     option(LoadRequest, "axis", "With --hop: what the window slides along, the first axis behind the batch."),
+    option(LoadRequest, "hop_state", "With --hop: keep at most so many bytes from frame to frame, and compute again what that "
+           "leaves out: the point of `plan`'s \"state or work\" that fits."),
     option(LoadRequest, "stored_io", "Take inputs and give outputs in the integers that a quantized network stores, where its "
            "file has floats: a quarter of their bytes. The header gives scale and zero point."),
     option(PlanRequest, "rewrite", "Take an equivalent network (substitutions for memory) where its arena is smaller. "

@@ -23,13 +23,12 @@ class Frame:
     plan: FramePlan
 
 
-def load_frame(mod: tvm.IRModule, hop: int) -> Frame:
+def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None) -> Frame:
     """The network of one frame of `hop` new rows, of a module as `load` returns it; the states begin as zeros.
 
-    Raises `UsageError` where no work would be saved, with the operator that ends it, and `GraphError` for a network that is
-    not one of a window.
+    Raises what `frame_module` raises.
     """
-    made = frame_module(mod, hop)
+    made = frame_module(mod, hop, most_state)
     io = _interface(mod)
     main: Any = made.mod["main"]
     taken = [i.name for i in (*io.inputs, *io.outputs)]
