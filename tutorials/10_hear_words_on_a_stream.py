@@ -247,3 +247,8 @@ ran = subprocess.run((str(out / "listen"), str(out / "test.wav")), check=True, c
 answers = np.array([line.split() for line in ran.stdout.splitlines()], int)
 assert (answers == np.load(out / "scores.npz")["scores"].reshape(-1, 3)).all()
 print(f"{len(answers)} frames in C, each as before; heard", *(WORDS[w] for _, w in spotted(answers.argmax(1))))
+
+# %%
+# ``export --as zephyr --front-end`` and ``--as arduino`` put both into a package, with an example that hears; the samples of the
+# microphone's driver are what it leaves to you.
+print(f"tvm-cascade export {folder} --as arduino --front-end {front_end} -o {out / 'words'}")

@@ -338,7 +338,9 @@ def quantize(
     return quantize_model(checks.path("model", model), data, asked, shapes, progress)
 
 
-def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:
+def export(
+    directory: str | Path, *, kind: str, output: str | Path, front_end: str | Path | None = None
+) -> tuple[str, ...]:
     """Write the compiled project or bundle in `directory` as a package; returns its files, relative to `output`.
 
     Parameters
@@ -348,6 +350,8 @@ def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str
         std, "stm32cube" for a folder of STM32CubeIDE projects, "zephyr" for a module.
     output : path
         A new folder.
+    front_end : path, optional
+        A folder that `front-end` wrote: its C goes with the network's, and the example from sound to outputs.
 
     Raises
     ------
@@ -359,7 +363,8 @@ def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str
     from tvm_cascade.micro.packages import KINDS
 
     checks.choice(*KINDS)("as", kind)
-    return export_folder(checks.path("directory", directory), kind, checks.path("output", output))
+    heard = checks.optional(checks.path)("front_end", front_end)
+    return export_folder(checks.path("directory", directory), kind, checks.path("output", output), heard)
 
 
 def bundle(directories: Sequence[str | Path], *, output: str | Path, board: str | None = None) -> BundleResult:

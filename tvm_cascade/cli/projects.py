@@ -50,10 +50,15 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
 @click.command()
 @FOLDER
 @click.option("--as", "kind", type=click.Choice(KINDS), required=True, help="Kind of package.")
+@click.option(
+    "--front-end",
+    type=PATH,
+    help="A folder of `front-end`: the package has its C, and the example hears. Not for rust.",
+)
 @NEW_FOLDER
 @prints(Export)
 @guarded
-def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
+def export(directory: Path, kind: str, front_end: Path | None, output: Path, as_json: bool) -> None:
     """Write the network of the project in DIR, or the networks of a bundle, as a package for another build system.
 
     An Arduino or PlatformIO library, a CMSIS-Pack, an ESP-IDF component, Rust crates without std, a folder for
@@ -61,7 +66,7 @@ def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
     """
     from tvm_cascade import api
 
-    files = api.export(directory, kind=kind, output=output)
+    files = api.export(directory, kind=kind, output=output, front_end=front_end)
     data = {"kind": kind, "output": str(output), "files": list(files)}
     show(as_json, data, f"{output}: {len(files)} files for {kind}")
 

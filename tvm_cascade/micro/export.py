@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.hearing import read_hearing
 from tvm_cascade.micro.image import read_image
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.package import Package, common_values, write_file
@@ -17,19 +18,22 @@ from tvm_cascade.micro.template import fill_template, template_folder
 from tvm_cascade.publish import publish, require_empty
 
 
-def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
+def export_folder(folder: Path, kind: str, out: Path, front_end: Path | None = None) -> tuple[str, ...]:
     """Write the compiled `folder` as a package of `kind` into the new folder `out`; returns the files, relative to it.
 
     Parameters
     ----------
     kind : str
         One of `packages.KINDS`.
+    front_end : Path, optional
+        A folder that `front-end` wrote: its C goes with the network's, and the example from sound to outputs.
 
     Raises
     ------
     UsageError
         `kind` is unknown, or `out` exists and is not empty; kernels are compiled for cores that the kind does not serve;
-        the network lies in several memories, which the kind does not place; the name of `out` is none that the kind allows.
+        the network lies in several memories, which the kind does not place; the name of `out` is none that the kind allows;
+        there is no front end in `front_end`, or none for the only network.
     MissingToolError
         Compiled kernels have to be packed and the target's binutils are missing.
     """
@@ -37,7 +41,10 @@ def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
         raise UsageError(f"unknown kind of package {kind!r}; known: {', '.join(KINDS)}")
     image = read_image(folder)
     # named after its network, or after its folder where there are several
-    package = Package(c_identifier(folder.resolve().name, image.name) if image.several else image.name, image)
+    hearing = None if front_end is None else read_hearing(front_end)
+    if hearing is not None and image.several:
+        raise UsageError(f"--front-end is for one network, and {folder} holds several")
+    package = Package(c_identifier(folder.resolve().name, image.name) if image.several else image.name, image, hearing)
     writer = package_kind(kind)
     writer.refuse(package, out)
     with publish(out, require_empty) as staging:

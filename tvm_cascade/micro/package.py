@@ -14,6 +14,7 @@ from typing import ClassVar
 from tvm_cascade.cores import Core
 from tvm_cascade.cores.families import Family
 from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.hearing import Hearing, example_call
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.image_text import arena_source
 from tvm_cascade.micro.main_text import user_callback
@@ -39,6 +40,7 @@ class Package:
 
     name: str  # C identifier
     image: Image
+    hearing: Hearing | None = None  # a front end whose C lies beside, and that the example calls
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -75,6 +77,7 @@ class Package:
             yield "arena.c", arena_source(self.image)
         if self.image.shared_weight_bytes:
             yield SOURCE, self._text(SOURCE)
+        yield from self._heard(".c")
 
     def headers(self) -> Iterator[tuple[str, str]]:
         """Names and texts of the headers; those of several networks define TVM_CASCADE_SHARED_ARENA themselves."""
@@ -83,6 +86,11 @@ class Package:
             yield header, (_SHARED if self.image.several else "") + self._text(header)
         if self.image.shared_weight_bytes:
             yield HEADER, self._text(HEADER)
+        yield from self._heard(".h")
+
+    def _heard(self, end: str) -> Iterator[tuple[str, str]]:
+        texts = {} if self.hearing is None else self.hearing.texts
+        yield from ((name, text) for name, text in texts.items() if name.endswith(end))
 
     @property
     def uses_math(self) -> bool:
@@ -191,6 +199,7 @@ def common_values(package: Package) -> dict[str, str]:
     """Values of the templates of every kind."""
     names = [network.name for network in package.networks]
     several = len(names) > 1
+    headers = [*names, *([package.hearing.name] if package.hearing else [])]
     values = {
         "name": package.name,
         "NAME": package.name.upper(),
@@ -200,25 +209,34 @@ def common_values(package: Package) -> dict[str, str]:
         "what": f"{len(names)} neural networks" if several else "A neural network",
         "flags": " ".join(package.flags),
         "memories": memory_table(package),
-        "includes": "\n".join(f'#include "{name}.h"' for name in names),
-        "library_includes": "\n".join(f"#include <{name}.h>" for name in names),
+        "includes": "\n".join(f'#include "{name}.h"' for name in headers),
+        "library_includes": "\n".join(f"#include <{name}.h>" for name in headers),
         "include_words": ", ".join(f"`{name}.h`" for name in names),
-        "calls": "\n".join(_call(network) for network in package.networks),
+        "calls": "\n".join(_call(network, package.hearing) for network in package.networks),
         "print_all": "\n".join(f'    printk("{name}: status %d\\n", (int)call_{name}());' for name in names),
         "call_all": "\n".join(f"    if (status == 0) status = call_{name}();" for name in names),
         "report_all": "\n".join(
             f'    Serial.print("{name}: status ");\n    Serial.println((long)call_{name}());' for name in names
         ),
+        "pause": "    delay(1000);\n",
     }
+    if package.hearing is not None:  # there are samples all the time
+        (name,) = names
+        values["print_all"] = f"    while (call_{name}() == 0) {{\n        k_msleep(1);\n    }}"
+        values["report_all"] = f'    if (call_{name}() != 0) {{\n        Serial.println("{name}: refused");\n    }}'
+        values["pause"] = ""
     return values | {"sketch": fill_template(template("sketch.cpp.in"), values)}
 
 
-def _call(network: Network) -> str:
-    """C of an example's function `call_<name>`, which runs one inference, preceded by callbacks of streamed inputs."""
+def _call(network: Network, hearing: Hearing | None) -> str:
+    """C of an example's function `call_<name>`, which runs one inference, preceded by callbacks of streamed inputs; with a
+    front end it hears and runs as often as there are rows."""
     name = network.name
     streamed = [spec for spec in network.inputs if spec.streamed]
     about_inputs = "\n".join(_about("inputs", spec) for spec in network.inputs)
     about_outputs = "\n".join(_about("outputs", spec) for spec in network.outputs)
+    if hearing is not None:
+        return example_call(network, hearing, about_outputs)
     return (
         "".join(user_callback(spec, f"{name}_{spec.c_name}") for spec in streamed)
         + f"""

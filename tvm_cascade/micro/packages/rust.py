@@ -10,6 +10,7 @@ import re
 from math import prod
 from pathlib import Path
 
+from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.network import Network
 from tvm_cascade.micro.package import Package, PackageKind, section_text, write_sources
 from tvm_cascade.tensor_spec import TensorSpec
@@ -40,6 +41,13 @@ _HOOK = re.compile(r"int32_t \(\*hook\)\(")  # in the header of a network that c
 class _Rust(PackageKind):
     templates = "rust"
     title = "a Rust crate"
+
+    def refuse(self, package: Package, out: Path) -> None:
+        if package.hearing is not None:
+            raise UsageError(
+                "--front-end goes with examples in C, and a crate's is Rust: compile the front end beside it"
+            )
+        super().refuse(package, out)
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
         place = folder / f"{package.name}_network_sys" / "c"
