@@ -122,7 +122,7 @@ def test_less_state_for_more_work() -> None:
     for plan in plans[1:]:
         made = frame_module(mod, 1, plan.state_bytes)
         assert (made.plan.state_bytes, made.plan.macs) == (plan.state_bytes, plan.macs)
-        compare(mod, 1, 60, "int8", most_state=plan.state_bytes)
+        compare(mod, 1, 80, "int8", most_state=plan.state_bytes)
     with pytest.raises(InfeasibleError, match="raise --hop-state"):
         frame_module(mod, 1, plans[-1].state_bytes - 1)
     with pytest.raises(UsageError, match="give --hop too"):
