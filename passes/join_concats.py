@@ -55,7 +55,7 @@ def _offsets(prepared: PreparedGraph, op: Op, pitches: _Pitches) -> tuple[int, .
         return starts if all(s % 4 == 0 and _free(graph, op, t) for s, t in zip(starts, op.inputs, strict=True)) else ()
     move = read_move(made.spec) if op.kind == "concat" and made is not None else None
     whole = graph.tensors[op.outputs[0]]
-    if move is None or not has_pixels(whole) or len(set(op.inputs)) < len(op.inputs):
+    if move is None or move.ends or not has_pixels(whole) or len(set(op.inputs)) < len(op.inputs):
         return ()
     units = tuple(graph.tensors[t].row_bytes // max(graph.tensors[t].columns, 1) for t in op.inputs)
     if move.blocks != whole.columns or tuple(r.bytes for r in move.runs) != units:

@@ -1,13 +1,14 @@
 """Kernels of operators that only copy data: rows of concatenations, padding and slices along columns or channels, and states.
 
-A row of the output is a sequence of runs, each contiguous in one input or filled with one value. Where all runs are
-aligned to words, the kernel copies words (on MVE up to sixteen bytes at a time); elsewhere the generic kernel, which
-copies element by element, is as good.
+A row of the output is a sequence of runs, each contiguous in one input or filled with one value; or it is a row of one of
+several inputs. Where all runs are aligned to words, the kernel copies words (on MVE up to sixteen bytes at a time);
+elsewhere the generic kernel, which copies element by element, is as good.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import gcd, prod
 
 from tvm_cascade.cores import KernelTarget
@@ -43,6 +44,7 @@ class Move:
     dtype: str
     top: int = 0  # rows of padding at the top
     rows: int = 0  # input rows, where rows are padded; 0: every output row has an input row
+    ends: tuple[int, ...] = ()  # where each run is all of a row, the row at which that of another input begins
 
 
 def read_move(spec: OperatorSpec) -> Move | None:
@@ -62,8 +64,12 @@ def read_move(spec: OperatorSpec) -> Move | None:
 
 
 def _concat(axis: int | None, shapes: list[tuple[int, ...]], dtype: str) -> Move | None:
-    if axis not in (2, 3):
+    if axis not in (1, 2, 3):
         return None
+    if axis == 1:
+        size = prod(shapes[0][2:]) * _BYTES[dtype]
+        runs = tuple(Run(i, 0, size) for i in range(len(shapes)))
+        return Move(1, runs, (size,) * len(shapes), dtype, ends=tuple(accumulate(s[1] for s in shapes)))
     sizes = [prod(s[axis:]) * _BYTES[dtype] for s in shapes]
     runs = tuple(Run(i, 0, size) for i, size in enumerate(sizes))
     return Move(prod(shapes[0][2:axis]), runs, tuple(sizes), dtype)
@@ -117,7 +123,11 @@ class _Mover:
     def _emit(self) -> None:
         k, move = self.k, self.move
         width = sum(r.bytes for r in move.runs)
-        if move.rows:
+        if move.ends:
+            for run, first, end in zip(move.runs, (0, *move.ends), move.ends, strict=False):
+                with k.when(tirx.all(k.y >= first, k.y < end)):
+                    self._run(run, i32(0), i32(0))
+        elif move.rows:
             inside = k.let(k.y - move.top, "inside")
             fill = next((r.fill for r in move.runs if r.source < 0), 0)
             with k.when(tirx.any(inside < 0, inside >= move.rows)):

@@ -37,10 +37,11 @@ def operator(
 
 
 def run_rows(kernel: RowKernel, folder: Path, xs: list[np.ndarray], out: np.ndarray, first) -> np.ndarray:
-    """Every output row from whole inputs; `first(y)` is the first row of the window."""
+    """Every output row from whole inputs; `first(y)` is the first row of the window, or the first one of each input's."""
     library, heights = CKernel(kernel, folder), [len(x) for x in xs]
     for y in range(len(out)):
-        slots = {Role.SLOT: [first(y) % height for height in heights], Role.SLOTS: heights}
+        begins = np.broadcast_to(first(y), len(xs)).tolist()
+        slots = {Role.SLOT: [b % height for b, height in zip(begins, heights, strict=True)], Role.SLOTS: heights}
         library(y, slots | {Role.INPUT: xs, Role.OUTPUT: [out[y]]})
     return out
 
@@ -108,16 +109,17 @@ def test_reciprocals_are_exact() -> None:
         assert int(sums[-1]) * factor < 1 << 31
 
 
-@pytest.mark.parametrize("axis", [2, 3])
+@pytest.mark.parametrize("axis", [1, 2, 3])
 def test_concatenations(axis: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
-    shapes = [(3, 5, 8), (3, 5, 12)] if axis == 3 else [(3, 5, 8), (3, 2, 8)]
+    shapes = {1: [(3, 5, 8), (2, 5, 8)], 2: [(3, 5, 8), (3, 2, 8)], 3: [(3, 5, 8), (3, 5, 12)]}[axis]
     xs = [rng.integers(-128, 128, s).astype(np.int8) for s in shapes]
     want = np.concatenate(xs, axis=axis - 1)
     spec = operator("concat", [(1, *s) for s in shapes], (1, *want.shape), "int8", axis=axis, table_of_input=[-1, -1])
     kernel = first_rule(spec, M4)
     assert kernel is not None and kernel.rule == "moves.words"
-    np.testing.assert_array_equal(run_rows(kernel, tmp_path, xs, np.zeros_like(want), lambda y: y), want)
+    firsts = (lambda y: [y, y - 3]) if axis == 1 else lambda y: y
+    np.testing.assert_array_equal(run_rows(kernel, tmp_path, xs, np.zeros_like(want), firsts), want)
     odd = operator("concat", [(1, 3, 5, 7), (1, 3, 5, 8)], (1, 3, 5, 15), "int8", axis=3, table_of_input=[-1, -1])
     assert first_rule(odd, M4) is None
 
