@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm.ir import IRModule
 
@@ -16,6 +16,8 @@ from tvm_cascade.search_monitor import SearchMonitor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from tvm_cascade.runtime.optimize_module import Optimized
 
 Model = str | Path | IRModule
 Progress = Callable[[str], None]
@@ -159,42 +161,55 @@ def optimize(
     device : str, optional
         Name of a device description; None takes the generic one of the target.
     alpha, budget : float and int
-        MetaFlow's relaxation: graphs that cost up to alpha times the best are expanded; how many graphs are priced, for
-        each part of a network that is split.
-    output, picture : path, optional
-        Files for the graph (.onnx, else a Relax module) and for a picture of it before and after.
-    emit : path, optional
-        As in `stages`, of the graph that was found and of its schedule by the device's description.
+        MetaFlow's relaxation: graphs of up to alpha times the least cost are expanded; graphs priced, at most, per part.
+    rules : path, optional
+        A file of TASO's substitutions: those that hold on random tensors are searched too.
+    output, picture, emit : path, optional
+        Files for the graph (.onnx, else a Relax module) and for a picture of it before and after; a folder as in `stages`,
+        of the graph that was found and its schedule by the device's description.
     database, time_limit : path and float, optional
-        File that keeps measurements; seconds after which the search ends with the best graph so far. None: by numbers of
-        graphs, and, where kernels are measured, after 50 seconds.
+        File that keeps measurements; seconds after which the best graph so far is taken (None: 50 where kernels are measured).
 
     Raises
     ------
     LoadError, UsageError, GraphError, InfeasibleError
-        The model cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
+        A file cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
     """
     from tvm_cascade.deploy.search import folder_of
-    from tvm_cascade.runtime.optimize_module import optimize_module, require_exportable, save_optimized
-    from tvm_cascade.substitution.report import format_report
+    from tvm_cascade.runtime.optimize_module import optimize_module, require_exportable
+    from tvm_cascade.substitution.metaflow import SearchOptions
+    from tvm_cascade.substitution.report import format_report, rules_report
+    from tvm_cascade.substitution.rules import ALL_RULES
+    from tvm_cascade.substitution.rules_taso import load_taso_rules
 
     asked = OptimizeRequest.of_all(options)
-    folder = folder_of(asked, progress)
+    folder, extra = folder_of(asked, progress), None if asked.rules is None else load_taso_rules(asked.rules)
+    rules = ALL_RULES if extra is None else (*ALL_RULES, *extra.rules)
     loaded = pipeline.load(model, _reading(input_shapes, until, from_))
     require_exportable(loaded.mod, asked.output)
     progress(f"{loaded.name}: searching")
-    search = {"alpha": asked.alpha, "budget": asked.budget, "database": asked.database}
+    search = SearchOptions(asked.alpha, asked.budget)
+    effort: Any = {"options": search, "seconds": asked.time_limit, "database": asked.database}
     with SearchMonitor(asked.time_limit) as limit:
-        done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, seconds=asked.time_limit, **search)
+        done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, rules=rules, **effort)
+    made = _saved(asked, loaded, done, limit.limited)
+    if extra is not None:
+        made["rules"] = rules_report(extra.names, extra.refused, done.report)
+    text = format_report(made)
+    if folder is not None:
+        made["emitted"] = folder.write(loaded, folder.scheduled(done.mod))
+        text += f"\nemitted         {folder.path}, {', '.join(made['emitted']['files'])}"
+    return made, text
+
+
+def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, limited: bool) -> Optimization:
+    """The JSON object, after the files that were asked for are written: the graph, and a picture of it before and after."""
+    from tvm_cascade.runtime.optimize_module import save_optimized
+
     if asked.output is not None:
         save_optimized(done, asked.output, pipeline.output_names(loaded.mod))
     if asked.picture is not None:
         from tvm_cascade.substitution.picture import draw
 
         draw(done.read.dag, done.result.dag, asked.picture)
-    made: Optimization = {**done.report, "limited": limit.limited}
-    text = format_report(done.report)
-    if folder is not None:
-        made["emitted"] = folder.write(loaded, folder.scheduled(done.mod))
-        text += f"\nemitted         {folder.path}, {', '.join(made['emitted']['files'])}"
-    return made, text
+    return {**done.report, "limited": limited}

@@ -117,6 +117,7 @@ class OptimizeKeywords(SearchKeywords, total=False):
 
     alpha: float
     budget: int
+    rules: PathOrText | None
 
 
 class QuantizeKeywords(TypedDict, total=False):

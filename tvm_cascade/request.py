@@ -235,6 +235,7 @@ class OptimizeRequest(SearchRequest):
     cost: Annotated[str, checks.text] = "latency"
     alpha: Annotated[float, checks.factor(1.0)] = 1.05  # how much worse a graph may get on the way
     budget: Annotated[int, checks.whole(1)] = 2000  # graphs priced, at most, per part
+    rules: OptionalPath = None  # a file of TASO's substitutions, searched beside ours
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,7 @@ def test_quantized_islands_survive() -> None:
 
 def test_saved_module_comes_back(tmp_path) -> None:
     mod = branches("NHWC")
-    done = optimize_module(mod, "cuda", budget=300)
+    done = optimize_module(mod, "cuda", options=SearchOptions(max_graphs=300))
     path = save_optimized(done, tmp_path / "faster.zip")
     check_equal(mod, load_optimized(path))
     assert path.read_bytes() == save_optimized(done, tmp_path / "again.zip").read_bytes()
@@ -232,7 +232,7 @@ def test_onnx_file_computes_the_same(tmp_path) -> None:
     from onnx.reference import ReferenceEvaluator
 
     mod = branches()
-    done = optimize_module(mod, "cuda", budget=300)
+    done = optimize_module(mod, "cuda", options=SearchOptions(max_graphs=300))
     path = save_optimized(done, tmp_path / "faster.onnx", ("scores",))
     (x,) = inputs_of(mod)
     (made,) = ReferenceEvaluator(str(path)).run(["scores"], {"input0": x})
@@ -258,7 +258,7 @@ def test_a_network_of_equal_weights_exports_the_same_logits(test_data, tmp_path)
 def test_what_has_no_onnx_form_is_named(tmp_path) -> None:
     pytest.importorskip("onnx")
     with pytest.raises(UnsupportedOperatorError, match="conv2d"):
-        save_optimized(optimize_module(branches("NHWC"), budget=50), tmp_path / "x.onnx")
+        save_optimized(optimize_module(branches("NHWC"), options=SearchOptions(max_graphs=50)), tmp_path / "x.onnx")
 
 
 def test_an_export_that_cannot_be_is_refused_before_the_search(monkeypatch, tmp_path) -> None:

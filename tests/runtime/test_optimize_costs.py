@@ -73,7 +73,9 @@ def test_the_schedule_is_a_cost_of_optimize():
 @pytest.mark.parametrize("cost", ["measured", "learned"])
 def test_measured_costs_keep_the_fastest_network(cost, tmp_path):
     mod = rnntc(steps=3, hidden=32, classes=4)
-    done = optimize_module(mod, "llvm", cost, seconds=4, budget=60, database=tmp_path / "kernels.db")
+    done = optimize_module(
+        mod, "llvm", cost, seconds=4, options=SearchOptions(max_graphs=60), database=tmp_path / "kernels.db"
+    )
     ran = done.report["measured"]
     assert isinstance(ran, dict)
     assert set(ran["milliseconds"]) == {"original", "analytic", "measured"} and ran["kept"] in ran["milliseconds"]
@@ -82,7 +84,9 @@ def test_measured_costs_keep_the_fastest_network(cost, tmp_path):
     assert "kept: " + ran["kept"] in format_report(done.report)
     Draft202012Validator(schema_of("optimize", Substituted)).validate(json.loads(json.dumps(done.report)))
     np.testing.assert_allclose(outputs(done.mod)[0], outputs(mod)[0], rtol=1e-4, atol=1e-5)
-    again = optimize_module(mod, "llvm", cost, seconds=1, budget=1, database=tmp_path / "kernels.db")
+    again = optimize_module(
+        mod, "llvm", cost, seconds=1, options=SearchOptions(max_graphs=1), database=tmp_path / "kernels.db"
+    )
     found = again.report["measured"]
     assert isinstance(found, dict) and found["measurements"] < ran["measurements"]
 

@@ -169,6 +169,8 @@ def stages(model: Path, as_json: bool, **options: Any) -> None:
 @_DEVICE
 @option(OptimizeRequest, "alpha", "How much worse a graph may get on the way.")
 @option(OptimizeRequest, "budget", "Graphs to price, at most, per part.")
+@option(OptimizeRequest, "rules", "Substitutions by TASO (graph_subst.pb): those that hold on random tensors are searched too.",
+        metavar="FILE.pb")  # fmt: skip
 @option(
     OptimizeRequest,
     "output",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,9 @@ from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.costs import STAGES, TVM, Latency, Limited, parse_cost
 from tvm_cascade.substitution.export_onnx import export_onnx, require_onnx_form
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
+from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.report import optimize_report
+from tvm_cascade.substitution.rules import ALL_RULES
 from tvm_cascade.substitution.schedule_cost import ScheduleLatency
 
 _UNITS = {
@@ -60,8 +63,8 @@ def optimize_module(
     cost: str = "latency",
     device: str | None = None,
     *,
-    alpha: float = 1.05,
-    budget: int = 2000,
+    options: SearchOptions | None = None,
+    rules: Sequence[Rule] = ALL_RULES,
     seconds: float | None = None,
     database: str | Path | None = None,
 ) -> Optimized:
@@ -75,10 +78,10 @@ def optimize_module(
         each also with a limit.
     device : str, optional
         Latencies come from the analytic model of this device; None is `target`'s generic one.
-    alpha : float
-        Graphs are expanded while their cost is below `alpha` times the best cost; 1 is a greedy search.
-    budget : int
-        Graphs priced per subgraph, at most.
+    options : SearchOptions, optional
+        Its relaxation and the number of graphs that it prices; None: the defaults.
+    rules : sequence of Rule
+        Substitutions of the search: all of ours, or these and those of a file (`rules_taso.load_taso_rules`).
     seconds : float, optional
         Time limit of the whole search. None: it ends by numbers of graphs, and results depend on no machine; but what
         measures kernels ('measured', 'learned') ends after `optimize_measured.SECONDS`.
@@ -94,14 +97,13 @@ def optimize_module(
     UsageError
         The cost or device has an unknown name, or measuring is asked for another target than this machine's CPU.
     """
-    options = SearchOptions(alpha=alpha, max_graphs=budget)
     main, _, _ = cost.replace(" ", "").partition(",")
     if main in ("measured", "learned"):
-        return _measured(mod, target, cost, Effort(options, seconds=SECONDS if seconds is None else seconds), database)
+        return _measured(mod, target, cost, Effort(options, rules, SECONDS if seconds is None else seconds), database)
     model = AnalyticCost(find_device(device, target))
     priced = parse_cost(cost, model, TVM, {"ios": ScheduleLatency(model, TVM)})
     with SearchMonitor(seconds):
-        done = substitute(mod, priced, options=options, functions=lambda name: name == "main")
+        done = substitute(mod, priced, rules, options, functions=lambda name: name == "main")
     if "main" not in done.results:
         raise GraphError(done.skipped.get("main", "the module has no function main"))
     result, read = done.results["main"], done.read["main"]

@@ -121,8 +121,17 @@ class Trial(Timed):
     not_measured: Annotated[dict[str, str], "By kind of operator, why it could not be"]
 
 
+class RulesRead(TypedDict):
+    """What became of the rules of a file."""
+
+    verified: Annotated[Count, "Rules that hold on random tensors, and were searched"]
+    refused: Annotated[dict[str, str], "By name, why others are not used"]
+    taken: Annotated[list[str], "Those in the winning sequence"]
+
+
 class _Ran(TypedDict, total=False):
     measured: Annotated[Trial, "Graphs that ran here, with --cost measured or learned"]
+    rules: Annotated[RulesRead, "Rules of a file, with --rules"]
 
 
 class Substituted(_Ran):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tvm_cascade.schema.searches import Figures, Substituted, Trial
+from tvm_cascade.schema.searches import Figures, RulesRead, Substituted, Trial
 from tvm_cascade.substitution.costs import TVM, Engine, figures, peak_bytes
 from tvm_cascade.substitution.dag import Dag
 from tvm_cascade.substitution.metaflow import SearchResult, Step
@@ -46,6 +46,12 @@ def optimize_report(before: Dag, result: SearchResult, unit: str = "ms", engine:
     }
 
 
+def rules_report(verified: Sequence[str], refused: Mapping[str, str], report: Substituted) -> RulesRead:
+    """What became of the rules of a file: how many were verified, why others are not used, and which the search took."""
+    taken = {step["rule"] for step in report["steps"]}
+    return {"verified": len(verified), "refused": dict(refused), "taken": [name for name in verified if name in taken]}
+
+
 def format_report(report: Substituted, limit: int = 40) -> str:
     """The report as text; at most `limit` steps of the winning sequence are listed."""
     before, after = report["before"], report["after"]
@@ -59,12 +65,23 @@ def format_report(report: Substituted, limit: int = 40) -> str:
     if len(steps) > limit:
         rest = Counter(s["rule"] for s in steps[limit:])
         lines.append("then " + ", ".join(f"{rule} x{n}" for rule, n in rest.most_common()))
+    if "rules" in report:
+        lines += _read(report["rules"])
     if "measured" in report:
         lines += _measured(report["measured"])
     if not report["complete"]:
         lines.append("the budget ended the search: a larger one may find more")
     lines.append("no bound: nothing is known of graphs that were not reached")
     return "\n".join(lines)
+
+
+def _read(data: RulesRead) -> list[str]:
+    """Lines on the rules of a file."""
+    why = Counter(data["refused"].values())
+    every = len(data["refused"]) + data["verified"]
+    lines = [f"rules of the file: {data['verified']} of {every} hold on random tensors and were searched"]
+    lines += [f"not used: {n} ({reason})" for reason, n in why.most_common()]
+    return [*lines, "taken: " + (", ".join(data["taken"]) or "none, ours cost less or as much")]
 
 
 def _measured(data: Trial) -> list[str]:
