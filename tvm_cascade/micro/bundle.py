@@ -89,7 +89,7 @@ def write_bundle(folder: Path, images: Sequence[Image], board: Board) -> Image:
     board that cannot run them, networks that were compiled without a sharable arena, and a folder that is not empty.
     """
     _check(folder, images)
-    _check_memories(images)
+    _check_memories(images, board)
     networks = [read_network(image, image.networks[0]) for image in images]
     bundle = write_image(folder, networks, BuildOptions(images[0].target, board, images[0].optimise))
     write_metadata(bundle, {"hosts": _copy_host_programs(folder, images)})
@@ -107,13 +107,12 @@ def _copy_host_programs(folder: Path, images: Sequence[Image]) -> dict[str, obje
     return found
 
 
-def _check_memories(images: Sequence[Image]) -> None:
-    """Raise `UsageError` for a network in memories of its own: networks of a bundle share one arena."""
+def _check_memories(images: Sequence[Image], board: Board) -> None:
+    """Raise `UsageError` for a network in memories that the board lacks, and for one that keeps states in what it shares."""
     for image in images:
-        if any(n.interface.memories for n in image.networks):
-            raise UsageError(
-                f"{image.name} lies in memories that it was given: bundle networks compiled without --memory"
-            )
+        lacking = [name for name in image.memory_names if name not in board.memories]
+        if lacking:
+            raise UsageError(f"{image.name} lies in {lacking[0]}: board {board.name} has no memory of that name")
         kept = [n for n in image.networks if n.interface.states]
         if kept:
             raise UsageError(

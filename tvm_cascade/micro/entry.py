@@ -87,7 +87,7 @@ def _arrays(c: CInterface, mark: str) -> list[str]:
         for m in c.memories
         if _has_array(c, m)
     ]
-    return [*lines, *([mark.removesuffix("\n")] if mark else [])]
+    return ["#if !defined(TVM_CASCADE_SHARED_ARENA)", *lines, *mark.splitlines(), "#endif"]
 
 
 def _ready(c: CInterface, blocks: Mapping[str, list[str]]) -> list[str]:
@@ -101,7 +101,7 @@ def _ready(c: CInterface, blocks: Mapping[str, list[str]]) -> list[str]:
     wrong = " || ".join(f"((uintptr_t){name} % {c.upper}_ARENA_ALIGN) != 0u" for name in own)
     return [
         f"static int32_t {c.name}_ready(void) {{",
-        *blocks["refuse_if_it_runs"],
+        *blocks["refuse_if_any_runs"],
         f"    return ({wrong}) ? {c.upper}_MISALIGNED : {c.upper}_OK;",
         "}",
     ]

@@ -59,15 +59,23 @@ def _place(c: CInterface) -> str:
     lines = [
         "/* The network lies in several memories, each an array of its own in a section that your linker script places:",
         " * .NAME for the memory NAME, or what you define <NETWORK>_RAM_<NAME>_SECTION as. */",
-        "#if defined(TVM_CASCADE_SHARED_ARENA) || defined(TVM_CASCADE_ARENA_POINTER)",
-        f'#error "{c.name} lies in several memories: they are arrays of its own"',
+        "#if defined(TVM_CASCADE_ARENA_POINTER)",
+        f'#error "{c.name} lies in several memories: they are arrays, of its own or shared"',
         "#endif",
+        "#if defined(TVM_CASCADE_SHARED_ARENA)",
+        "/* In arrays that all networks of the image share, which you define, and what says that one of them runs. */",
+        "extern volatile uint8_t tvm_cascade_arena_busy;",
+        f"#define {c.name}_busy tvm_cascade_arena_busy",
     ]
-    for m in (m for m in c.interface.memories if m.bytes):
+    held = [m for m in c.interface.memories if m.bytes]
+    for m in held:
+        lines += [f"extern uint8_t tvm_cascade_{m.label}[];", f"#define {c.array(m)} tvm_cascade_{m.label}"]
+    lines.append("#else")
+    for m in held:
         macro = f"{c.upper}_{m.label.upper()}"
         lines += [f"#ifndef {macro}_SECTION", f'#define {macro}_SECTION ".{m.name}"', "#endif"]
         lines += [f"extern uint8_t {c.array(m)}[{macro}_SIZE];"]
-    return "\n".join(lines) + ("\n" + mark.removesuffix("\n") if mark else "")
+    return "\n".join((*lines, *mark.splitlines(), "#endif"))
 
 
 def _sizes(c: CInterface) -> list[str]:

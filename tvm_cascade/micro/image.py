@@ -2,7 +2,7 @@
 
 An image of one network is a project. Several networks (a bundle) run one after the other and share one arena, as large as
 the largest needs: the maximum of their arenas, not the sum. They are compiled with TVM_CASCADE_SHARED_ARENA, which makes
-each of them use `tvm_cascade_arena` in place of an array of its own.
+each of them use `tvm_cascade_arena` in place of an array of its own; the same of every memory that they were placed in.
 
 Layout of a folder: the networks' own files, `main.c`, `startup.c`, the I/O port for measuring, `CMakeLists.txt`, `README.md`,
 `metadata.json`, `boards/<board>/`, `host/` with the programs for this machine, and `build/` with the images. Several
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,17 @@ class Image:
 
     @property
     def arena_bytes(self) -> int:
-        return max(network.interface.arena_bytes for network in self.networks)
+        """Of all memories."""
+        return sum(memory.bytes for memory in self.arrays)
 
     @property
     def arrays(self) -> tuple[NetworkMemory, ...]:
-        """The memories that its network lies in; one, the arena, where there are several networks."""
-        return (NetworkMemory("", 0, self.arena_bytes),) if self.several else self.networks[0].interface.arrays
+        """The memories that its networks lie in, each as large as the largest needs; copies of weights are each network's own."""
+        found: dict[str, NetworkMemory] = {}
+        for own in (m for network in self.networks for m in network.interface.arrays):
+            other = found.get(own.name, replace(own, weights=0))
+            found[own.name] = replace(own, bytes=max(own.bytes, other.bytes), weights=own.weights + other.weights)
+        return tuple(found.values())
 
     @property
     def memory_names(self) -> tuple[str, ...]:

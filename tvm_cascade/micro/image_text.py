@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm_cascade.micro.cmake import cmake_library, compile_flags
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.main_text import describe, main_source, serial_sources
-from tvm_cascade.micro.network import Network
+from tvm_cascade.micro.network import Network, NetworkMemory
 from tvm_cascade.micro.shared_weights import SOURCE
 from tvm_cascade.micro.template import fill_template, template
 
@@ -21,7 +21,7 @@ def files(image: Image) -> dict[str, str]:
         "CMakeLists.txt": fill_template(template("CMakeLists.txt.in"), values),
         "toolchain.cmake": fill_template(template("toolchain.cmake.in"), values),
         "README.md": fill_template(template(readme), values | _readme_values(image)),
-        "main.c": main_source(image.networks),
+        "main.c": main_source(image),
         **serial_sources(image.networks),
     }
     return texts | ({"arena.c": arena_source(image)} if image.several else {})
@@ -35,26 +35,35 @@ def own_sources(image: Image) -> tuple[str, ...]:
 
 
 def arena_source(image: Image) -> str:
-    """`arena.c`: the shared arena; an #error in it stops the build if a recompiled network needs a larger one."""
-    size, align = image.arena_bytes, image.arena_align
-    names = [network.name for network in image.networks]
+    """`arena.c`: what networks share, the arena or memories; an #error stops the build if a recompiled network needs more."""
+    align, arrays = image.arena_align, {m.name: m for m in image.arrays if m.bytes or not m.name}
     checks = [
-        f"#if {name.upper()}_ARENA_SIZE > {size} || {name.upper()}_ARENA_ALIGN > {align}\n"
-        f'#error "{name} was compiled again and needs another arena: bundle again"\n#endif\n'
-        for name in names
+        f"#if {n.name.upper()}_{m.label.upper()}_SIZE > {arrays[m.name].bytes} || {n.name.upper()}_ARENA_ALIGN > {align}\n"
+        f'#error "{n.name} was compiled again and needs another arena: bundle again"\n#endif\n'
+        for n in image.networks
+        for m in n.interface.arrays
+        if m.name in arrays
     ]
     return (
         "/* The arena of all networks of this image: as large as the largest needs. */\n#include <stdint.h>\n\n"
-        + "".join(f'#include "{name}.h"\n' for name in names)
+        + "".join(f'#include "{network.name}.h"\n' for network in image.networks)
         + "\n"
         + "".join(checks)
-        + f"\nextern uint8_t tvm_cascade_arena[{size}];\n"
-        f'__attribute__((section(".bss.tvm_cascade_arena"), aligned({align}))) '
-        f"uint8_t tvm_cascade_arena[{size}];\n\n"
-        "/* Not 0 while one of them runs: the others refuse to. */\n"
+        + "".join(_shared_array(m, align) for m in arrays.values())
+        + "\n/* Not 0 while one of them runs: the others refuse to. */\n"
         "extern volatile uint8_t tvm_cascade_arena_busy;\n"
         "volatile uint8_t tvm_cascade_arena_busy;\n"
     )
+
+
+def _shared_array(memory: NetworkMemory, align: int) -> str:
+    """The definition of an array that networks share; the build may name the section of a memory of the board."""
+    array, section, named = f"tvm_cascade_{memory.label}", f'".bss.tvm_cascade_{memory.label}"', ""
+    if memory.name:
+        section = f"{array}_section".upper()
+        named = f'#ifndef {section}\n#define {section} ".{memory.name}"\n#endif\n'
+    placed = f"__attribute__((section({section}), aligned({align}))) uint8_t {array}[{memory.bytes}];\n"
+    return f"\n{named}extern uint8_t {array}[{memory.bytes}];\n{placed}"
 
 
 def host_library(network: Network) -> str:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import C_TYPES, Network
 from tvm_cascade.micro.states import free_ranges
 from tvm_cascade.micro.template import fill_template, template
 from tvm_cascade.tensor_spec import TensorSpec
 
 
-def main_source(networks: Sequence[Network]) -> str:
+def main_source(image: Image) -> str:
     """`main.c`: the application, which the user completes, and the program that measures in the emulator."""
-    if len(networks) == 1:
-        return fill_template(template("main.c.in"), _main_of_one(networks[0]))
-    return fill_template(template("bundle_main.c.in"), _main_of_several(networks))
+    if not image.several:
+        return fill_template(template("main.c.in"), _main_of_one(image.networks[0]))
+    return fill_template(template("bundle_main.c.in"), _main_of_several(image))
 
 
 def serial_sources(networks: Sequence[Network]) -> dict[str, str]:
@@ -141,11 +142,18 @@ def _arrays(network: Network) -> list[tuple[str, str]]:
     ]
 
 
-def _main_of_several(networks: Sequence[Network]) -> dict[str, str]:
+def _main_of_several(image: Image) -> dict[str, str]:
+    networks, pattern = image.networks, "(uint8_t)pattern"
+    shared = [(f"tvm_cascade_{m.label}" if m.bytes or not m.name else "", m.bytes) for m in image.arrays]
     streamed = [(n.name, spec) for n in networks for spec in _streamed(n)]
     return {
         "includes": "\n".join(f'#include "{network.name}.h"' for network in networks),
-        "arena_bytes": str(max(network.interface.arena_bytes for network in networks)),
+        "arrays": "\n".join(f"extern uint8_t {array}[];" for array, _ in shared if array),
+        "paint_memories": "\n".join(f"        measure_paint_arena({a}, {n}u, {pattern});" for a, n in shared if a),
+        "report_memories": "\n".join(
+            f"        report({f'measure_arena({array}, {size}u, {pattern})' if array else '0u'});"
+            for array, size in shared
+        ),
         "row_readers": "".join(_port_callback(spec, f"{name}_{spec.c_name}") for name, spec in streamed),
         "application_readers": "".join(user_callback(spec, f"{name}_{spec.c_name}") for name, spec in streamed),
         "measured_networks": "\n".join(_measured(network) for network in networks),

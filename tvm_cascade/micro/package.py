@@ -7,7 +7,7 @@ paths `NAME` stands for the package and in whose texts `@key@` for a value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -51,9 +51,13 @@ class Package:
         return self.image.target
 
     @property
-    def memories(self) -> tuple[tuple[Network, NetworkMemory], ...]:
-        """The memories of the board that arrays of the networks lie in; none where all lies in an arena."""
-        return tuple((n, m) for n in self.networks for m in n.interface.memories if m.all_bytes)
+    def memories(self) -> tuple[tuple[str, NetworkMemory], ...]:
+        """The memories of the board that arrays lie in, each with the prefix of its names; none where all lies in an arena."""
+        own = [(n.name, m) for n in self.networks for m in n.interface.memories if m.all_bytes]
+        if self.image.several:  # networks share their arrays, and have copies of weights of their own
+            own = [(name, replace(m, bytes=0)) for name, m in own if m.weights]
+            own += [("tvm_cascade", replace(m, weights=0)) for m in self.image.arrays if m.name and m.bytes]
+        return tuple(own)
 
     @property
     def has_objects(self) -> bool:
@@ -125,14 +129,14 @@ class PackageKind:
         """What is made of the whole folder, behind the templates."""
 
 
-def section_macro(network: Network, memory: NetworkMemory) -> str:
+def section_macro(prefix: str, memory: NetworkMemory) -> str:
     """The macro that says which section a memory's array lies in."""
-    return f"{network.name}_{memory.label}_SECTION".upper()
+    return f"{prefix}_{memory.label}_SECTION".upper()
 
 
-def weights_macro(network: Network) -> str:
+def weights_macro(prefix: str) -> str:
     """The macro that says which section copies of weights lie in."""
-    return f"{network.name}_WEIGHTS_SECTION".upper()
+    return f"{prefix}_WEIGHTS_SECTION".upper()
 
 
 def section_text(package: Package, known: Mapping[str, tuple[tuple[str, str], ...]]) -> str:
@@ -140,12 +144,12 @@ def section_text(package: Package, known: Mapping[str, tuple[tuple[str, str], ..
     lines: list[str] = []
     macros = [(n, m, section_macro(n, m)) for n, m in package.memories if m.bytes]
     macros += [(n, m, weights_macro(n)) for n, m in package.memories if m.weights]
-    for network, memory, macro in macros:
+    for prefix, memory, macro in macros:
         lines.append(f"#ifndef {macro}")
         own = known.get(memory.name, ())
         for k, (condition, section) in enumerate(own):
             lines += [f"#{'elif' if k else 'if'} {condition}", f'#define {macro} "{section}"']
-        other = f'#define {macro} ".bss.{network.name}_{memory.label}"'
+        other = f'#define {macro} ".bss.{prefix}_{memory.label}"'
         lines += ["#else", other, "#endif"] if own else [other]
         lines.append("#endif")
     return "".join(f"{line}\n" for line in lines)
@@ -156,13 +160,13 @@ def memory_table(package: Package) -> str:
     if not package.memories:
         return ""
     rows = ["| array | bytes | memory | macro that names its section |", "| --- | --- | --- | --- |"]
-    for network, memory in package.memories:
+    for prefix, memory in package.memories:
         at = "" if memory.address is None else f" at 0x{memory.address:08x}"
         if memory.bytes:
-            array = f"`{network.name}_{memory.label}`"
-            rows.append(f"| {array} | {memory.bytes} | {memory.name}{at} | `{section_macro(network, memory)}` |")
+            array = f"`{prefix}_{memory.label}`"
+            rows.append(f"| {array} | {memory.bytes} | {memory.name}{at} | `{section_macro(prefix, memory)}` |")
         if memory.weights:
-            rows.append(f"| copies of weights | {memory.weights} | {memory.name}{at} | `{weights_macro(network)}` |")
+            rows.append(f"| copies of weights | {memory.weights} | {memory.name}{at} | `{weights_macro(prefix)}` |")
     about = "Its arrays belong in several memories. Each lies in the build's RAM (bss) unless what is described here, or your"
     about += (
         "\ncompiler options, name the section of a memory: `-DMACRO='\".section\"'`, as your linker script calls it."

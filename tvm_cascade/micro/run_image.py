@@ -127,7 +127,7 @@ def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int
     records = host_records(image)
     outputs: list[dict[str, np.ndarray]] = [{} for _ in feeds]
     executed, planned = [0] * len(feeds), 0
-    high = (0,) * len(image.arrays)
+    high = {memory.name: 0 for memory in image.arrays}
     for network in image.networks:
         if network.name not in records:
             raise LoadError(image.folder / METADATA, f"has no host program of {network.name}; compile again")
@@ -138,8 +138,9 @@ def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int
             made |= {image.label(network, name): array for name, array in found.items()}
         executed = [a + b for a, b in zip(executed, done.macs, strict=True)]
         planned += record.macs
-        high = tuple(map(max, high, done.memory_high_water))
-    return _Measured(outputs, high), executed, planned
+        for memory, touched in zip(network.interface.arrays, done.memory_high_water, strict=True):
+            high[memory.name] = max(high[memory.name], touched)
+    return _Measured(outputs, tuple(high.values())), executed, planned
 
 
 def _reference(image: Image, feeds: Sequence[Arrays], model: Path, progress: Progress) -> Sequence[Expected | None]:
