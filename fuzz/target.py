@@ -31,6 +31,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized  # noqa: E402
 
 KIND = sys.argv[1]
 LARGEST = 1 << 16  # bytes of a mutated file
+FOUND = next((a.partition("=")[2] for a in sys.argv if a.startswith("-artifact_prefix=")), "./")  # libFuzzer's option
 logging.disable(logging.CRITICAL)
 lower: Any = LowerQuantized()
 
@@ -46,6 +47,9 @@ def test_one_input(data: bytes) -> None:
         text = str(error)
         assert text and "\n" not in text, f"not one line: {text!r}"
         assert all(c.isprintable() for c in text), f"not printable: {text!r}"
+    except Exception:  # libFuzzer's own copy is lost where libraries end the process before it is written
+        Path(f"{FOUND}raised").write_bytes(data)
+        raise
 
 
 def mutate_onnx(data: bytes, size: int, seed: int) -> bytes:
