@@ -251,20 +251,19 @@ def lower_biased_transpose(island: Island, core: Call, bias: np.ndarray | None) 
 @FLOAT.lowers("nn.conv2d_transpose")
 def lower_float_transpose(island: Island) -> Value | None:
     """A float transposed convolution, rewritten from NHWC to NCHW because Relax cannot legalize NHWC."""
-    core, bb = island.core, island.emitter.builder
-    attrs = core.attrs
+    core, attrs, emitter = island.core, island.core.attrs, island.emitter
     if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "IOHW"):
         return None
-    planes = bb.emit(relax.op.permute_dims(island.emitter.new(core.args[0]), [0, 3, 1, 2]))
+    planes = emitter.emit(relax.op.permute_dims(emitter.new(core.args[0]), [0, 3, 1, 2]), "")
     result = relax.op.nn.conv2d_transpose(
         planes,
-        island.emitter.new(core.args[1]),
+        emitter.new(core.args[1]),
         **{k: [int(v) for v in attrs[k]] for k in ("strides", "padding", "output_padding", "dilation")},
         groups=int(attrs.groups),
         data_layout="NCHW",
         kernel_layout="IOHW",
     )
-    return bb.emit(relax.op.permute_dims(bb.emit(result), [0, 2, 3, 1]), name_hint=island.emitter.name)
+    return emitter.emit(relax.op.permute_dims(emitter.emit(result, ""), [0, 2, 3, 1]))
 
 
 def _flipped(weights: np.ndarray, groups: int, dilation: list[int], zero_point: int) -> np.ndarray:

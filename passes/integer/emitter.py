@@ -27,9 +27,9 @@ class Emitter:
     # functions that `call` wrote, and the types of their outputs, by what they were written from
     written: dict[Hashable, tuple[Value, Value]] = field(default_factory=dict[Hashable, tuple[Value, Value]])
 
-    def emit(self, value: Value) -> Value:
-        """Binds a value of the new function to a new variable."""
-        made = self.builder.emit(value, name_hint=self.name)
+    def emit(self, value: Value, name: str | None = None) -> Value:
+        """Binds a value of the new function to a new variable, of the tensor's name unless one is given."""
+        made = self.builder.emit(value, name_hint=self.name if name is None else name)
         self.places[made] = self.place
         return made
 

@@ -214,3 +214,17 @@ def test_a_transposed_convolution_of_a_given_size_has_the_declared_one(tmp_path:
     op.inputs[0] = writer.activation((4,), "int32")
     x = random_inputs([{"dtype": dtype, "shape": tuple(writer._tensors[op.inputs[2]].shape)}], 0)
     equal_outputs(tmp_path, writer, [*x, size])
+
+
+def test_a_transposed_convolution_that_stays_float_is_computed_before_it_is_quantized(tmp_path: Path) -> None:
+    """Found by fuzzing: no multiplier holds a scale so small, and what the operator became stood behind its reader."""
+    writer = ModelWriter()
+    weighted_cases.transpose_conv(np.random.default_rng(5), "int8", writer)
+    op = writer._operators[0]
+    quantization: Any = writer._tensors[op.outputs[0]].quantization
+    quantization.scale, quantization.zeroPoint = np.array([1e-40], "float32"), np.array([0])
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    lower: Any = LowerQuantized()
+    x = random_inputs([{"dtype": "int8", "shape": tuple(writer._tensors[op.inputs[2]].shape)}], 0)
+    made = Compiled(lower(load(tmp_path / "m.tflite")))(*x)[0]
+    assert {-128, 127} <= set(np.unique(made).tolist()) <= {-128, 0, 127}
