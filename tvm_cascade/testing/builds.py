@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tvm_cascade.cores import Core
+from tvm_cascade.cores import Core, get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.board_files import board_header
 from tvm_cascade.micro.cmake import compile_flags
+from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.main_text import main_source
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.template import template
@@ -35,7 +36,8 @@ def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False, co
     folder.mkdir(parents=True, exist_ok=True)
     write_files(folder, network.files)
     write_files(folder, {name: template(name) for name in ("port.h", "port_host.c", "measure.h")})
-    write_files(folder, {"main.c": main_source((network.record,)), "board.h": board_header(None)})
+    image = Image(folder, (network.record,), get_core("host"), "host", "balanced")
+    write_files(folder, {"main.c": main_source(image), "board.h": board_header(None)})
     sanitizers = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     program = folder / network.name
     sources = [str(folder / name) for name in (*network.sources, "main.c", "port_host.c")]
