@@ -216,6 +216,14 @@ def test_activations_of_scale_zero_are_refused(tmp_path: Path, dtype: str) -> No
     assert _refused(tmp_path / "m.tflite", writer.finish(), "scale of 0") is not None
 
 
+@pytest.mark.parametrize(("dtype", "zero_point"), [("int8", 128), ("int8", -129), ("uint8", -1), ("int16", 1 << 15)])
+def test_zero_points_that_the_type_does_not_hold_are_refused(tmp_path: Path, dtype: str, zero_point: int) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 4), dtype, 0.1, zero_point)
+    writer.operator("RELU", [x], [writer.tensor((1, 4), dtype, 0.1)])
+    assert _refused(tmp_path / "m.tflite", writer.finish(), f"a zero point that {dtype} does not hold") is not None
+
+
 _LONG = (1 << 31) - 1
 _CONTRADICTIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
     "UNPACK": ({"num": 65537, "axis": -2}, (), "num 65537 of"),

@@ -182,7 +182,9 @@ def _check_quantization(tensor: _Tensor, name: str, size: int) -> None:
     _require(q.ScaleLength() * 4 <= size and q.ZeroPointLength() * 8 <= size, f"the scales of {name} exceed the file")
     scales, zeros = np.asarray(q.ScaleAsNumpy()), np.asarray(q.ZeroPointAsNumpy())
     _require(bool(np.all(np.isfinite(scales)) and np.all(scales >= 0)), f"tensor {name} has a scale that is no number")
-    _require(zeros.size == 0 or bool(np.all(np.abs(zeros) < 1 << 31)), f"tensor {name} has a zero point out of range")
+    of = np.iinfo(_SIZED[tensor.Type()] if tensor.Type() in _STORED else "int32")
+    held = bool(np.all((of.min <= zeros) & (zeros <= of.max)))
+    _require(held, f"tensor {name} has a zero point that {of.dtype} does not hold")
 
 
 def _unique_names(graph: Any) -> list[str]:
