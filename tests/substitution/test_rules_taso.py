@@ -111,6 +111,22 @@ def test_products_of_one_input_are_merged_and_split_where_they_were_joined(tmp_p
         np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
+def test_axes_mean_what_they_say_for_as_many_axes_alone(tmp_path: Path):
+    found = load_taso_rules(written(tmp_path / "r.pb", MERGE))
+    pool = Pool()
+    x = pool.input("x", (2, 4, 3))  # a batch of matrices: axis 1 of the products is not that of the weights
+    products = tuple(pool.make("matmul", x, pool.weight(n, (3, 2)), act="") for n in "vw")
+    assert not Matcher(found.rules).sites(Dag(pool, (x,), products))
+
+
+def test_a_split_of_nothing_that_was_joined_matches_nothing(tmp_path: Path):
+    joined = (CONCAT, ((0, 0), (0, 1)), {RANK: 2, AXIS: 1})
+    found = load_taso_rules(
+        written(tmp_path / "r.pb", ([(SPLIT, ((X, 0),), {AXIS: 1}), joined], [binary(ADD, X, X)], [(1, 0, 0, 0)]))
+    )
+    assert found.names == () and "no small shapes" in found.refused["taso_0"]
+
+
 @pytest.mark.parametrize("data", [b"", b"\x0a", b"\x0a\xff", b"not a protocol buffer", b"\x00" * 40, b"\x80" * 30,
                                   record((1, record((1, record((1, 99)))))), record((1, b""))])  # fmt: skip
 def test_other_files_are_refused_in_one_line(tmp_path: Path, data: bytes):

@@ -81,7 +81,7 @@ def _read(data: RulesRead) -> list[str]:
     every = len(data["refused"]) + data["verified"]
     lines = [f"rules of the file: {data['verified']} of {every} hold on random tensors and were searched"]
     lines += [f"not used: {n} ({reason})" for reason, n in why.most_common()]
-    return [*lines, "taken: " + (", ".join(data["taken"]) or "none, ours cost less or as much")]
+    return [*lines, "taken: " + (", ".join(data["taken"]) or "none")]
 
 
 def _measured(data: Trial) -> list[str]:

@@ -1,7 +1,8 @@
 """TASO's generated substitutions (Jia et al., SOSP 2019) as rules, each verified by this project's own evaluation.
 
 TASO proves its rules with axioms about its own operators; whether they hold for ours is found out here: source and
-target of every rule compute random tensors of all small shapes that fit, and a rule with one difference is refused.
+target of every rule compute random tensors of some small shapes that fit (matrices, batches of them, images), and a rule
+with one difference is refused. Rules that concatenate are matched with tensors of as many axes as they name alone.
 Rules whose two outputs come from operators without a common operand are refused too, as no pattern joins these.
 
 What the file leaves open is taken as TASO's loader does: convolutions of one group and stride 1 keep the image's size,
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, combinations, product
+from itertools import chain, combinations, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +32,12 @@ Ends = dict[int, dict[int, int]]  # by operator: by axis, where the first part o
 _ACTIVATIONS = {0: "", 2: "relu"}
 _NO_COMMON = "its two outputs come from operators that read nothing in common"
 _SHAPES = (
-    (2, 3), (3, 2), (2, 2), (4, 3), (3, 4), (2, 4), (4, 2), (2, 2, 3), (2, 3, 2),
-    (1, 2, 4, 5), (1, 4, 4, 5), (2, 2, 4, 5), (2, 2, 3, 3), (4, 2, 3, 3), (2, 4, 3, 3), (2, 2, 1, 1), (2, 4, 1, 1),
-)  # fmt: skip
-_CASES = 6  # of different shapes that a rule is verified on
-_TRIES = 3000  # assignments of shapes that are looked at for them
+    ((2, 3), (3, 2), (2, 2), (4, 3), (3, 4), (2, 4), (4, 2)),
+    ((2, 2, 3), (2, 3, 2), (2, 3, 3), (3, 2), (3, 3)),
+    ((1, 2, 4, 5), (1, 4, 4, 5), (2, 2, 4, 5), (2, 2, 3, 3), (4, 2, 3, 3), (2, 4, 3, 3), (2, 2, 1, 1), (2, 4, 1, 1)),
+)  # of matrices, of batches of matrices, of images and weights
+_CASES = 4  # of each kind of shapes that a rule is verified on
+_TRIES = 1500  # assignments of shapes that are looked at for them
 _TOLERANCE = 1e-9  # relative to the largest value, in float64
 
 
@@ -83,10 +85,10 @@ def _common(rule: TasoRule) -> int | None:
 
 def _rewritten(rule: TasoRule, swapped: frozenset[int], pool: Pool, **roots: Node) -> Target:
     """The replacements of a match; None where the operators do not have the form of the source."""
-    match = _Match(rule.source, swapped, {}, {})
-    if not all(match.binds(o, roots[f"n{k}"]) for k, ((o, _), _) in enumerate(rule.outputs)):
-        return None
+    match = _Match(rule.source, (*rule.source, *rule.target), swapped, {}, {})
     with suppress(GraphError):
+        if not all(match.binds(o, roots[f"n{k}"]) for k, ((o, _), _) in enumerate(rule.outputs)):
+            return None
         made = build(pool, rule.target, match.values)
         new = {match.nodes[a].outputs[p]: made[b][q] for (a, p), (b, q) in rule.outputs}
         if all(old.type == ref.type for old, ref in new.items()) and any(old != ref for old, ref in new.items()):
@@ -99,6 +101,7 @@ class _Match:
     """Operators of a graph, and values of variables, that a rule's source is matched with."""
 
     source: Sequence[TasoOperator]
+    ranked: Sequence[TasoOperator]  # all operators of the rule: its concatenations say how many axes tensors have
     swapped: frozenset[int]  # operators whose operands are matched in the other order
     nodes: dict[int, Node]
     values: Values
@@ -110,6 +113,9 @@ class _Match:
         operator = self.source[k]
         if node.kind != operator.kind or not _fits(operator, node):
             return False
+        ranks = {o.parameters["rank"] for o in self.ranked if o.kind == "concat"}
+        if any(len(r.shape) not in (ranks or {len(r.shape)}) for r in node.inputs):
+            return False  # axes are numbers: in other tensors they mean something else
         self.nodes[k] = node
         read = tuple(reversed(node.inputs)) if k in self.swapped else node.inputs
         for (o, port), ref in zip(operator.inputs, read, strict=True):
@@ -239,19 +245,19 @@ def _defect(rule: TasoRule) -> str | None:
 
 def small_cases(rule: TasoRule) -> Iterator[tuple[Pool, Values]]:
     """Inputs of different shapes for the variables of a rule, on which its source can be built."""
-    variables = tuple(dict.fromkeys(o for operator in rule.source for o, _ in operator.inputs if o < 0))
-    found = 0
-    for tries, values in enumerate(_assigned(rule, variables, {})):
-        if tries >= _TRIES or found >= _CASES:
-            return
-        if values is not None:
-            found += 1
-            pool = Pool()
-            yield pool, {v: pool.input(f"v{-v}", shape) for v, shape in values.items()}
+    for shapes in _SHAPES:
+        found = 0
+        for values in islice(_assigned(rule, shapes, {}), _TRIES):
+            if values is not None:
+                found += 1
+                pool = Pool()
+                yield pool, {v: pool.input(f"v{-v}", shape) for v, shape in values.items()}
+            if found == _CASES:
+                break
 
 
 def _assigned(
-    rule: TasoRule, variables: Sequence[int], shapes: Mapping[int, tuple[int, ...]]
+    rule: TasoRule, allowed: Sequence[tuple[int, ...]], shapes: Mapping[int, tuple[int, ...]]
 ) -> Iterator[dict[int, tuple[int, ...]] | None]:
     """Shapes of all variables with which the source can be built, operator by operator; None for every dead end."""
     pool = Pool()
@@ -268,5 +274,5 @@ def _assigned(
         yield dict(shapes)
         return
     asked = tuple(dict.fromkeys(o for o, _ in rule.source[ready].inputs if o < 0 and o not in shapes))
-    for chosen in product(_SHAPES, repeat=len(asked)):
-        yield from _assigned(rule, variables, {**shapes, **dict(zip(asked, chosen, strict=True))})
+    for chosen in product(allowed, repeat=len(asked)):
+        yield from _assigned(rule, allowed, {**shapes, **dict(zip(asked, chosen, strict=True))})
