@@ -196,7 +196,7 @@ def main() -> int:
             tried = fuzz(kind, args.seconds // len(kinds), args.seed, found)
             print(f"{kind}: {tried} inputs, nothing found", flush=True)
         except subprocess.CalledProcessError:
-            print(f"{kind}: see {found}/{kind}.log and the input beside it", flush=True)
+            print(f"{kind}: see {found}/{kind}.log, of the input {found}/{kind}-last.{kind}", flush=True)
             failed = 1
     return failed
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
+    INT32_MAX,
     i32,
     range_of,
     round_half_away,
@@ -122,6 +123,8 @@ def lower_resize_bilinear(island: Island) -> Value:
         return from_own_scale(island, own.output, lower_resize_bilinear(own))
     rows, columns = _grids(island)
     if out.declared != "uint8":
+        if any((g.target + 1) * g.fixed_step > INT32_MAX for g in (rows, columns)):
+            raise NotLowered("a resize whose coordinates exceed 32 bits")
         return _bilinear(island, x.value, rows, lambda a, n, y, xx, c: _te_blend_fixed(a, n, c, rows, y, columns, xx))
 
     def unsigned(a: Tensor, n: Index, y: Index, xx: Index, c: Index) -> Scalar:
@@ -175,6 +178,14 @@ class Grid:
             return np.float32(self.source - 1) / np.float32(self.target - 1)
         return np.float32(self.source) / np.float32(self.target)
 
+    @property
+    def fixed_step(self) -> int:
+        """The same in units of 1/1024."""
+        one = 1 << _FRACTION_BITS
+        if self.align_corners and self.target > 1:
+            return (one * (self.source - 1) + (self.target - 1) // 2) // (self.target - 1)
+        return (one * self.source + self.target // 2) // self.target
+
 
 def nearest_sources(grid: Grid) -> np.ndarray:
     """The input index of every output index, in the reference's float32."""
@@ -223,11 +234,7 @@ def _around(i: Index, extent: int, before: int, after: int) -> Scalar:
 
 def _te_fixed_coordinate(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
     """The two source indices of output index `i`, and the weight of the second in units of 1/1024."""
-    one = 1 << _FRACTION_BITS
-    if grid.align_corners and grid.target > 1:
-        step = (one * (grid.source - 1) + (grid.target - 1) // 2) // (grid.target - 1)
-    else:
-        step = (one * grid.source + grid.target // 2) // grid.target
+    one, step = 1 << _FRACTION_BITS, grid.fixed_step
     at = i * step + (step // 2 - one // 2) if grid.half_pixel else i * step
     first = tirx.max(at, i32(0)) >> i32(_FRACTION_BITS)  # as C's division, which truncates negative coordinates to 0
     second = tirx.min((at + i32(one - 1)) >> i32(_FRACTION_BITS), i32(grid.source - 1))

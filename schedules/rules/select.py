@@ -17,6 +17,7 @@ from tvm_cascade.schedules.rules import (
     float_fpu,
     float_mve,
     float_pool,
+    hybrid_mve,
     moves,
     pooling,
     softmax,
@@ -31,6 +32,7 @@ RULE_SETS: Mapping[str, RuleSet] = {
     "cortex_m_dsp": cortex_m_dsp.variants,
     "cortex_m_scalar": cortex_m_scalar.variants,
     "riscv": cortex_m_scalar.variants,  # plain arithmetic has nothing of Arm's in it
+    "hybrid_mve": hybrid_mve.variants,
     "float_mve": float_mve.variants,
     "float_fpu": float_fpu.variants,
     "float_pool": float_pool.variants,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import sys
 import tracemalloc
 from pathlib import Path
@@ -15,6 +16,7 @@ pytest.importorskip("ai_edge_litert")
 
 from tvm_cascade.errors import GraphError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.frontend import load
+from tvm_cascade.importers.tflite_model import open_model
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.testing.operator_cases import OPERATORS
 from tvm_cascade.testing.tflite import ModelWriter
@@ -45,6 +47,18 @@ def test_truncated_at_every_length_of_a_sweep(tmp_path: Path, model: bytes) -> N
     lengths = [*range(0, 64), *range(64, len(model), max(len(model) // 150, 1))]
     for length in lengths:
         assert _refused(tmp_path / "cut.tflite", model[:length]) is not None, length
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_operator_codes_beyond_the_file_or_over_each_other(tmp_path: Path, model: bytes, beyond: bool) -> None:
+    """Where a file is cut, codes that nothing uses become others."""
+    table: Any = open_model(model)._tab
+    vector, data = table.Vector(table.Offset(6)), bytearray(model)
+    if beyond:
+        struct.pack_into("<I", data, vector - 4, (len(model) - vector) // 4 + 1)
+    else:
+        struct.pack_into("<I", data, vector, 4)
+    assert _refused(tmp_path / "codes.tflite", bytes(data), "its operator codes") is not None
 
 
 def test_random_bytes_behind_a_valid_header(tmp_path: Path) -> None:

@@ -234,6 +234,7 @@ _REFUSED = {
     "nowhere": ([("Relu", ["nowhere"], "y0")], "operator Relu reads nowhere, which nothing computes"),
     "Constant": ([("Constant", [], "y0", "k")], "operator Constant k with no value is not supported"),
     "Slice": ([("Slice", ["x0", "x1", "x1"], "y0")], "operator Slice with starts .* is not supported"),
+    "Concat": ([("Concat", ["x0", "", "x0"], "y0")], "operator Concat leaves out one of the inputs"),
     "Pad": ([("Pad", ["x0", "x1"], "y0")], "operator Pad with pads .* is not supported"),
 }
 

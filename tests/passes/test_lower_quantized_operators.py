@@ -150,3 +150,16 @@ def test_layers_of_int16_sum_beyond_32_bits(tmp_path: Path) -> None:
     assert np.ptp(theirs[0].astype("int32")) > 10000 and abs(int(theirs[0][0, 0])) < 32767
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_resizes_whose_coordinates_exceed_32_bits_are_computed_in_floats(tmp_path: Path) -> None:
+    w, rows = ModelWriter(), 6 << 20
+    x, size = w.activation((1, rows, 1, 1), "int8", 0.5), w.constant(np.array([3, 1], "int32"))
+    w.operator("RESIZE_BILINEAR", [x, size], [w.tensor((1, 3, 1, 1), "int8", 0.5)], "ResizeBilinearOptions")
+    path = tmp_path / "long.tflite"
+    path.write_bytes(w.finish())
+    lower: Any = LowerQuantized()
+    lowered = lower(load(path))
+    assert {r.reason for r in float_remains(lowered)} == {"a resize whose coordinates exceed 32 bits"}
+    value = np.arange(rows).astype("int8").reshape(1, rows, 1, 1)
+    assert Compiled(lowered)(value)[0].ravel().tolist() == [value[0, r, 0, 0] for r in (0, rows // 3, 2 * rows // 3)]

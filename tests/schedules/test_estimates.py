@@ -27,8 +27,6 @@ from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.estimate_cases import CHECKED, FIRMWARE, layers
 
 WITHIN = 0.25  # of what is counted
-# LLVM makes vectors of this loop over 30 or 25 units, and not over 20 or 15: half the instructions a product, or twice as many
-FURTHER = {"cortex-m55": {"dense hybrid: hybrid_dense|float32|generic"}}
 M4 = get_core("cortex-m4")
 
 
@@ -197,7 +195,7 @@ def test_kernels_of_other_shapes_than_rates_come_from(core: str, backend: str, b
     counts = counter_of(target.core, find_board(Path(), board), backend)([t for *_, t in found])
     far = {name: (round(e), c.instructions) for (name, e, _), c in zip(found, counts, strict=True)
            if abs(e / c.instructions - 1) > WITHIN}  # fmt: skip
-    assert set(far) == FURTHER.get(core, set()), far
+    assert not far
 
 
 @pytest.mark.emulator

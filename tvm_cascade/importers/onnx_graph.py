@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, defs, helper, numpy_helper
 
 from tvm_cascade.errors import LoadError
 from tvm_cascade.importers.onnx_folding import copied, tensor_names
@@ -77,12 +77,16 @@ def in_order(path: Path, model: Any) -> Any:
     Raises
     ------
     LoadError
-        For nodes in a cycle, a tensor that nothing computes, and a Constant whose value is no tensor of numbers.
+        For nodes in a cycle, a tensor that nothing computes, a Constant whose value is no tensor of numbers, and an empty
+        name among inputs of any number.
     """
     made = copied(model)
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     for node in made.graph.node:
         if node.op_type == "Constant":
             _set_tensor(path, node)
+        if "" in _listed(node, opset):
+            raise LoadError(path, f"operator {_named(node)} leaves out one of the inputs that it takes any number of")
     ordered = list(_ordered(path, made.graph))
     if any(a is not b for a, b in zip(ordered, made.graph.node, strict=True)):
         ordered = [copied(n) for n in ordered]
@@ -113,6 +117,15 @@ def _ordered(path: Path, graph: Any) -> Iterator[Any]:
             names = ", ".join(_named(n) for n in later[:4])
             raise LoadError(path, f"its operators form a cycle, in which each waits for another: {names}")
         waiting = later
+
+
+def _listed(node: Any, opset: int) -> list[str]:
+    """The inputs of a node that its operator takes any number of."""
+    if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, opset):
+        return []
+    formal = defs.get_schema(node.op_type, opset, "").inputs
+    variadic = bool(formal) and formal[-1].option == defs.OpSchema.FormalParameterOption.Variadic
+    return list(node.input[len(formal) - 1 :]) if variadic else []
 
 
 def read_names(node: Any) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from tvm_cascade.importers.tflite_moves import scale_of, tflite, zero_point_of
 
 _OF_TWO = frozenset(("ADD", "MAXIMUM", "MINIMUM", "MUL", "SQUARED_DIFFERENCE", "SUB"))  # inputs of one type
+_BY_WEIGHTS = frozenset(("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV"))  # their second input
 _ORDERS = frozenset(("GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"))
 _AS_STORED = frozenset((tflite.TensorType.INT16, tflite.TensorType.INT32, tflite.TensorType.INT64))  # compared, joined
 _OF_ONE = frozenset(  # operators whose output has the type of their first input
@@ -39,16 +40,21 @@ def contradiction(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> s
         return "it orders integers of unequal scales, which TFLite compares as if they were equal"
     if name == "CONCATENATION" and stored and len(scales | {(scale_of(outputs[0]), zero_point_of(outputs[0]))}) > 1:
         return "it joins integers of unequal scales, which TFLite copies as if they were equal"
-    if name == "PRELU" and inputs[0].qnn_params:
+    if name == "PRELU":
         kinds = {inputs[0].tensor.Type(), *([types.INT8] if inputs[0].tensor.Type() == types.INT16 else [])}
         if inputs[1].tensor.Type() not in kinds:
             return "its slopes are of another type than its input"
-    if name == "SOFTMAX" and inputs[0].qnn_params and inputs[0].tensor.Type() == types.UINT8:
-        made = outputs[0]
-        if made.tensor.Type() != types.UINT8 or not made.qnn_params:
-            return "its input and output are of unequal types"
-        if not isclose(scale_of(made), 1 / 256, rel_tol=1e-3) or zero_point_of(made):
-            return "an output of uint8 whose scale is not 1/256"
+    if name in _BY_WEIGHTS and inputs[1].qnn_params and inputs[1].tensor.Type() == types.INT8 and _zero(inputs[1]):
+        return "weights of int8 with a zero point, which TFLite defines as 0"
+    return _of_softmax(inputs[0], outputs[0]) if name == "SOFTMAX" else ""
+
+
+def _of_softmax(data: Any, made: Any) -> str:
+    types, (kind, result) = tflite.TensorType, (t.tensor.Type() for t in (data, made))
+    if kind in (types.FLOAT32, types.UINT8) and (result != kind or (kind == types.UINT8 and not made.qnn_params)):
+        return "its input and output are of unequal types"
+    if kind == types.UINT8 and (not isclose(scale_of(made), 1 / 256, rel_tol=1e-3) or zero_point_of(made)):
+        return "an output of uint8 whose scale is not 1/256"
     return ""
 
 

@@ -27,6 +27,7 @@ from tvm_cascade.tensor_spec import free_name
 tflite: Any = _tflite
 flatbuffers: Any = _flatbuffers
 
+_CODES = 6  # the slot of the operator codes in the table of a model
 MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
 
 _STORED = (tflite.TensorType.INT8, tflite.TensorType.UINT8, tflite.TensorType.INT16)  # of activations with a scale
@@ -127,7 +128,10 @@ def check_model(model: Model, size: int) -> None:
     """Raise `MalformedModel` where an offset, count or size that the importer reads is wrong; `size`: bytes of the file."""
     _require(1 <= model.SubgraphsLength() <= MAX_COUNT, "it has no subgraph")
     _require(model.BuffersLength() * 4 <= size and model.BuffersLength() <= MAX_COUNT, "its buffers exceed the file")
-    _require(model.OperatorCodesLength() * 4 <= size, "its operator codes exceed the file")
+    codes = model.OperatorCodesLength()
+    end = model._tab.Vector(model._tab.Offset(_CODES)) + 4 * codes if codes else 0
+    _require(codes <= MAX_COUNT and end <= size, "its operator codes exceed the file")
+    _require(all(model.OperatorCodes(k)._tab.Pos >= end for k in range(codes)), "its operator codes overlap")
     for g in range(model.SubgraphsLength()):
         _check_subgraph(model, g, size)
 
