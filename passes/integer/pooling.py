@@ -9,6 +9,7 @@ rescaled too, by one multiplier for every n.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -16,7 +17,15 @@ import numpy as np
 from tvm_cascade.passes.integer.convolution import te_pad2d
 from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_rescale, te_rescale_channel
-from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier
+from tvm_cascade.passes.integer.island import (
+    DIRECT,
+    ISLANDS,
+    STORED_TYPES,
+    Island,
+    Output,
+    Quantized,
+    bounded_multiplier,
+)
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.schedules.kernels.spec import HALF_UP
 
@@ -80,17 +89,20 @@ def _average(island: Island, source: Value) -> Value:
         def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
             rows = _inside(y, sy, top, kh, 0, height) if padding[0] or padding[2] else i32(kh)
             columns = _inside(xx, sx, left, kw, 0, width) if padding[1] or padding[3] else i32(kw)
-            count, total = rows * columns, acc[n, y, xx, c]
-            half = tirx.truncdiv(count, i32(2))
-            if out.offset:  # the reference rounds the sum of the file's values, which is not negative
-                return out.clamped(tirx.truncdiv(total + count * i32(out.offset) + half, count) - i32(out.offset))
-            average = tirx.truncdiv(total + tirx.Select(total > i32(0), half, i32(0) - half), count)
-            return out.clamped(average)
+            return te_average(out, acc[n, y, xx, c], rows * columns)
 
         return te.compute(out.shape, finish, name="avg_pool2d")
 
     rounding = {"rounding": HALF_UP} if out.offset else {}
     return island.emitter.call("avg_pool2d", compute, [source], **_attributes(island, padding), **rounding)
+
+
+def te_average(out: Output, total: Scalar, count: Scalar) -> Scalar:
+    """The stored average of `count` stored values with the sum `total`."""
+    half = tirx.truncdiv(count, i32(2))
+    if out.offset:  # the reference rounds the sum of the file's values, which is not negative
+        return out.clamped(tirx.truncdiv(total + count * i32(out.offset) + half, count) - i32(out.offset))
+    return out.clamped(tirx.truncdiv(total + tirx.Select(total > i32(0), half, i32(0) - half), count))
 
 
 def _window_sums(island: Island, a: Tensor) -> Tensor:
@@ -174,49 +186,56 @@ def _multiplier_tables(pairs: Mapping[int, tuple[int, int]]) -> np.ndarray:
     return tables
 
 
-@ISLANDS.lowers("mean")
-def lower_mean(island: Island) -> Value:
-    """Mean: the multiplier, shifted up as far as possible, is divided by the count."""
-    x = island.operand(0)
-    count = prod(x.shape[a] for a in reduced_axes(island))
-    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale)))
-    bits = min(count.bit_length() - 1, 32, 31 + s)
-    return _rescaled_sum(island, "mean", x, (m << bits) // count, s - bits)
-
-
-@ISLANDS.lowers("sum")
+@ISLANDS.lowers("mean", "sum")
 def lower_sum(island: Island) -> Value:
-    """Sum, as the reference's of uint8. (The reference reads int8 and int16 inputs as unsigned bytes; this does not.)"""
-    x = island.operand(0)
-    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale)))
-    return _rescaled_sum(island, "sum", x, m, s)
-
-
-def _rescaled_sum(island: Island, kind: str, x: Quantized, m: int, s: int) -> Value:
-    out, axes = island.output, reduced_axes(island)
-    count = prod(x.shape[a] for a in axes)
-    bound = count * x.span
-    if s > 30 or bound > INT32_MAX:
-        raise NotLowered(f"a {kind} whose sum or multiplier exceeds 32 bits")
+    """Mean: the multiplier, shifted up as far as possible, is divided by the count. Sum, as the reference's of uint8. (The
+    reference reads int8 and int16 inputs as unsigned bytes; this does not.)"""
+    found, kind = rescaled_sum(island), name_of(island.core).removeprefix("relax.")
 
     def compute(a: Tensor) -> Tensor:
         acc = te_reduced(island, a, te.sum, lambda element: element.astype("int32"), f"{kind}_acc")
-
-        def finish(*index: Index) -> Scalar:
-            return out.stored(te_rescale(acc[index] - i32(x.zero_point * count), m, s, bound))
-
-        return te.compute(out.shape, finish, name=kind)
+        return te.compute(island.output.shape, lambda *index: found.stored(acc[index]), name=kind)
 
     return island.emitter.call(
         kind,
         compute,
-        [x.value],
-        axes=tuple(axes),
-        input_zero_point=x.zero_point,
-        multiplier=m,
-        shift=s,
-        **out.described,
+        [found.x.value],
+        axes=tuple(reduced_axes(island)),
+        input_zero_point=found.x.zero_point,
+        multiplier=found.multiplier,
+        shift=found.shift,
+        **island.output.described,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RescaledSum:
+    """What a mean or a sum makes of the int32 sum of its stored operand's `count` elements."""
+
+    x: Quantized
+    output: Output
+    count: int
+    multiplier: int
+    shift: int
+
+    def stored(self, total: Scalar) -> Scalar:
+        """The stored output of a sum."""
+        bound = self.count * self.x.span
+        centred = total - i32(self.x.zero_point * self.count)
+        return self.output.stored(te_rescale(centred, self.multiplier, self.shift, bound))
+
+
+def rescaled_sum(island: Island) -> RescaledSum:
+    """The arithmetic of a mean or a sum. Raises `NotLowered` where 32 bits do not hold it."""
+    x, kind = island.operand(0), name_of(island.core).removeprefix("relax.")
+    count = prod(x.shape[a] for a in reduced_axes(island))
+    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale)))
+    if kind == "mean":
+        bits = min(count.bit_length() - 1, 32, 31 + s)
+        m, s = (m << bits) // count, s - bits
+    if s > 30 or count * x.span > INT32_MAX:
+        raise NotLowered(f"a {kind} whose sum or multiplier exceeds 32 bits")
+    return RescaledSum(x, island.output, count, m, s)
 
 
 def reduced_axes(island: Island) -> list[int]:

@@ -9,14 +9,16 @@ from math import prod
 from typing import Any
 
 from tvm_cascade.errors import GraphError
-from tvm_cascade.graph import ITEM_BYTES, Window
+from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Window
 from tvm_cascade.passes.integer.untyped import Binding, Function, Value, relax
 from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.passes.sliding.rules import rule_of
 from tvm_cascade.passes.sliding.site import NotSliding, Site, Sliding, shape_of
+from tvm_cascade.passes.sliding.totals import Total, find_totals
 from tvm_cascade.sliding import Series, SlidingNetwork, Step
 
 _AXIS = 1  # the time axis of the network's input: the first after the batch
+_VIEWS = ("reshape", "expand_dims", "squeeze", "flatten", "permute_dims", "strided_slice")  # zeros stay zeros
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class ReadStep:
     binding: Binding
     sliding: Sliding | None  # None: its output has no rows
     inputs: tuple[Value, ...]  # the variables of `Step.inputs`
+    total: Total | None = None  # where the output is a function of the sum of all rows
+    views: tuple[ReadStep, ...] = ()  # behind the input, in front of what is summed
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class _Reader:
     def read(self) -> SlidingFunction:
         given = self.func.params[0]
         self._add(given, _AXIS)
+        self.totals = find_totals(bindings_of(self.func))
         network: list[Step] = []
         for binding in bindings_of(self.func):
             step = self._step(binding)
@@ -97,6 +102,9 @@ class _Reader:
         read = [v for v in relax.analysis.free_vars(binding.value) if v in self.number]
         if not read:
             return None
+        total = self.totals.get(binding.var)
+        if total is not None and self.axes.get(total.source) in total.axes:
+            return self._summed(binding, total)
         sliding = self._sliding(binding, read)
         inputs = tuple(self._fields(binding.value)) if sliding is not None else tuple(read)
         windows: tuple[Window | None, ...] = (None,) * len(inputs) if sliding is None else sliding.windows
@@ -105,6 +113,21 @@ class _Reader:
         macs = _macs(binding.value) if sliding is None else sliding.macs
         free = sliding is not None and sliding.free
         return Step(_name(binding), tuple(self.number[v] for v in inputs), output, windows, macs, free)
+
+    def _summed(self, binding: Binding, total: Total) -> Step:
+        """An operator that sums all rows, in the place of those that it consists of."""
+        source, views = total.source, list[ReadStep]()
+        while (number := self.number[source]) and self._is_view(self.steps[number - 1]):
+            views.insert(0, self.steps[number - 1])
+            source = views[0].inputs[0]
+        terms = prod(shape_of(total.source)) // shape_of(total.source)[self.axes[total.source]]
+        output = self._add(binding.var, None)
+        self.steps.append(ReadStep(binding, None, (source,), total, tuple(views)))
+        return Step(total.name, (self.number[source],), output, (None,), total_bytes=total.bytes, terms=terms)
+
+    def _is_view(self, step: ReadStep) -> bool:
+        sliding, named = step.sliding, _op(step.binding.value).rpartition(".")[2] in _VIEWS
+        return named and sliding is not None and sliding.free and sliding.windows == (IDENTITY,)
 
     def _fields(self, value: Value) -> list[Value]:
         """The tensors with rows that a call reads, in order."""
@@ -139,5 +162,8 @@ def _macs(value: Value) -> int:
 
 
 def _name(binding: Binding) -> str:
-    op = getattr(getattr(binding.value, "op", None), "name", type(binding.value).__name__)
-    return f"{str(op).rpartition('.')[2]} ({binding.var.name})"
+    return f"{_op(binding.value).rpartition('.')[2]} ({binding.var.name})"
+
+
+def _op(value: Value) -> str:
+    return str(getattr(getattr(value, "op", None), "name", type(value).__name__))

@@ -13,6 +13,7 @@ from tvm_cascade.passes.integer.untyped import Builder, Module, Value, relax
 from tvm_cascade.passes.relax_functions import UniqueNames, bindings_of, substitute, without_main
 from tvm_cascade.passes.sliding.read import ReadStep, SlidingFunction
 from tvm_cascade.passes.sliding.site import shape_of
+from tvm_cascade.passes.sliding.totals import Total
 from tvm_cascade.passes.states import STATES_ATTR
 from tvm_cascade.sliding import FramePlan, SeriesPlan
 from tvm_cascade.sliding.network import Rows, read_rows
@@ -39,6 +40,8 @@ class _Writer:
     runs: dict[int, list[tuple[Rows, Value]]] = field(default_factory=dict)  # stored rows, by tensor
     made: dict[tuple[int, Rows], Value] = field(default_factory=dict)
     renamed: dict[Value, Value] = field(default_factory=dict)  # constants, and values without rows
+    fresh: dict[int, Sequence[Value]] = field(default_factory=dict)  # stored rows that are computed, by tensor
+    sums: dict[int, Value] = field(default_factory=dict)  # of tensors whose sums over all rows are kept
 
     def write(self) -> FrameNetwork:
         main = self.mod["main"]
@@ -48,11 +51,12 @@ class _Writer:
         given = relax.Var(main.params[0].name, self._type(0, self._own(0).computed[0]))
         stated = [t for t, p in enumerate(self.plan.series) if p is not None and p.state_rows]
         free = UniqueNames([given.name])
-        names = tuple(free(f"{self.plan.network.series[t].name}_state") for t in stated)
-        states = {
-            t: relax.Var(name, self._type(t, (0, self._own(t).state_rows)))
-            for t, name in zip(stated, names, strict=True)
-        }
+        totals = sorted(self.plan.totals)
+        named = [*((t, "state") for t in stated), *((t, "sum") for t in totals)]
+        names = tuple(free(f"{self.plan.network.series[t].name}_{what}") for t, what in named)
+        types = [self._type(t, (0, self._own(t).state_rows)) for t in stated]
+        types += [relax.TensorType(self._total(t).shape, "int32") for t in totals]
+        states = {t: relax.Var(*of) for t, *of in zip([*stated, *totals], names, types, strict=True)}
         attrs = {k: v for k, v in dict(main.attrs or {}).items() if k not in ("global_symbol", "num_input")}
         attrs |= {"num_input": 1 + len(states), STATES_ATTR: len(states)}
         with self.builder.function("main", [given, *states.values()], attrs=attrs):
@@ -60,7 +64,7 @@ class _Writer:
                 self._emit_all(given, states)
                 result = substitute(main.body.body, self._results())
                 results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
-                after = [self._state_after(t, states[t]) for t in stated]
+                after = [*(self._state_after(t, states[t]) for t in stated), *(self.sums[t] for t in totals)]
                 outputs = [self.builder.emit_output(v) for v in (*results, *after)]
             self.builder.emit_func_output(relax.Tuple(outputs) if len(outputs) > 1 else outputs[0])
         made = relax.transform.DeadCodeElimination()(self.builder.finalize())
@@ -95,20 +99,70 @@ class _Writer:
             elif own.stored:
                 self._put_together(tensor, states, [self._computed(tensor, rows) for rows in own.computed])
 
+    def _total(self, tensor: int) -> Total:
+        """The sum over all rows that a tensor is computed from."""
+        total = self.step_of[tensor].total
+        assert total is not None
+        return total
+
     def _emit(self, value: Value, name: str) -> Value:
         return self.builder.emit(value, name_hint=name)
 
     def _emit_whole(self, step: ReadStep) -> None:
         """An operator that reads all rows of what it reads."""
+        if step.total is not None:
+            self._emit_total(step, step.total)
+            return
         whole = {v: self._rows(self._number(v), None) for v in step.inputs}
         if not isinstance(step.binding.value, relax.Call):  # another name of outputs
             whole = {v: self._apart(self._number(v), value) for v, value in whole.items()}
         value = substitute(step.binding.value, {**self.renamed, **whole})
         self.renamed[step.binding.var] = self._emit(value, step.binding.var.name)
 
+    def _emit_total(self, step: ReadStep, total: Total) -> None:
+        """An operator on the sum of all rows: from the sum that is kept and the rows at the border, or as it was."""
+        source, tensor = self._number(step.inputs[0]), self._number(step.binding.var)
+        if tensor in self.sums:
+            network_step = self.plan.network.producer[tensor]
+            border = [self._viewed(step, self._rows(source, r), r) for r in self.plan.border_of(network_step)]
+            self.renamed[total.result] = total.finished(self.builder, self.sums[tensor], border)
+            return
+        rows = 0, self.plan.network.series[source].rows or 0
+        known = {**self.renamed, total.source: self._viewed(step, self._rows(source, None), rows)}
+        values = {b.var: b.value for b in bindings_of(self.mod["main"])}
+        for variable in total.chain:
+            known[variable] = self._emit(substitute(values[variable], known), variable.name)
+        self.renamed[total.result] = known[total.result]
+
+    def _move_sum(self, tensor: int, states: dict[int, Value]) -> None:
+        """The sum of all rows of what `tensor` is computed from: with those that enter, without those that leave."""
+        step = self.step_of[tensor]
+        source = self._number(step.inputs[0])
+        own, interior = self._own(source), self.plan.reach.interiors[source]
+        assert interior is not None
+        first, end, shift = interior.first, interior.end, own.shift
+        number = next(k for k, r in enumerate(own.computed) if r[0] <= end - shift and end <= r[1])
+        at = end - shift - own.computed[number][0]
+        entering = self._slice(source, self.fresh[source][number], (at, at + shift))
+        at = first - own.held[0]
+        leaving = self._slice(source, states[source], (at, at + shift))
+        rows = ((entering, (end - shift, end)), (leaving, (first, first + shift)))
+        self.sums[tensor] = self._total(tensor).moved(
+            self.builder, states[tensor], *(self._viewed(step, value, r) for value, r in rows)
+        )
+
+    def _viewed(self, step: ReadStep, value: Value, rows: Rows) -> Value:
+        """Rows of what an operator sums, through the views in front of it."""
+        for view in step.views:
+            value = self._part(view, [value], rows, [rows])
+        return value
+
     def _put_together(self, tensor: int, states: dict[int, Value], computed: Sequence[Value]) -> None:
         """The rows of a tensor that readers find: those kept and those computed, one value for rows without a gap."""
         own = self._own(tensor)
+        self.fresh[tensor] = computed
+        for total in sorted(t for t in self.plan.totals if self._number(self.step_of[t].inputs[0]) == tensor):
+            self._move_sum(total, states)
         parts = list(zip(own.computed, computed, strict=True))
         if own.state_rows:
             at = own.entering[0] - own.held[0] if own.moves else 0
@@ -161,7 +215,14 @@ class _Writer:
             height = network.series[self._number(variable)].rows
             assert height is not None
             read.append(read_rows(window, rows, height))
-        values = iter([self._rows(self._number(v), r) for v, r in zip(step.inputs, read, strict=True)])
+        return self._part(
+            step, [self._rows(self._number(v), r) for v, r in zip(step.inputs, read, strict=True)], rows, read
+        )
+
+    def _part(self, step: ReadStep, inputs: Sequence[Value], rows: Rows, read: Sequence[Rows]) -> Value:
+        """Rows of an operator's output, computed from rows of its inputs."""
+        values, sliding = iter(inputs), step.sliding
+        assert sliding is not None
 
         def replaced(value: Value) -> Value:
             if isinstance(value, relax.Tuple):

@@ -35,6 +35,8 @@ def random_network(rng: np.random.Generator) -> SlidingNetwork:
         if height is None or height < 6 or rng.random() < 0.1:
             step = Step(f"op{k}", (source,), len(series), (None,), 7)
             made = None
+            if height is not None and rng.random() < 0.5:
+                step = replace(step, macs=0, total_bytes=4, terms=int(rng.integers(1, 30)))
         elif others and rng.random() < 0.4:
             step = Step(f"op{k}", (source, others[0]), len(series), (IDENTITY, IDENTITY), 3)
             made = height
@@ -130,3 +132,41 @@ def test_the_work_of_the_border_is_told() -> None:
     assert told["border_rows"] == {"op0": 2, "op1": 4}
     assert told["border_macs"] == 10 * (2 + 2) + 10 * (2 + 3 + 3 + 2)  # taps on padding are no work
     assert told["macs"] == told["border_macs"] + 10 * (3 + 3 + 1)
+
+
+def summed(rows: int, *windows: Window | None, terms: int = 8) -> SlidingNetwork:
+    """A chain whose last operator is a function of the sum of all rows, of eight elements each."""
+    network = chain(rows, *windows, None)
+    last = replace(network.steps[-1], macs=0, total_bytes=32, terms=terms)
+    return replace(network, steps=(*network.steps[:-1], last))
+
+
+@pytest.mark.parametrize(("windows", "hop"), [((3,), 1), ((3,), 4), ((3, 5), 2)])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_sums_run(windows: tuple[int, ...], hop: int, padding: int) -> None:
+    """A frame adds the rows that enter and subtracts those that leave; rows with padding are added in every frame."""
+    network = summed(60, *(Window(k, padding=padding) for k in windows))
+    plan = plan_frame(network, hop)
+    before = network.series[-2].rows or 0
+    border = before - (60 - sum(k - 1 for k in windows))
+    assert plan.totals == {len(network.series) - 1} and plan.additions == 8 * (2 * hop + border)
+    validate(plan, 200)
+    without = plan_frame(network, hop, plan.totals)
+    assert (without.additions, without.macs) == (8 * before, plan.macs)
+    assert without.state_bytes == plan.state_bytes - 32
+    assert [p.totals for p in frame_frontier(network, hop)][:2] == [plan.totals, frozenset()]
+
+
+def test_sums_that_do_not_run() -> None:
+    """Of few rows, and of rows that move up every second frame alone."""
+    assert not plan_frame(summed(20, Window(3)), 1).totals
+    assert not plan_frame(summed(80, Window(2, stride=2)), 1).totals
+    assert plan_frame(summed(80, Window(2, stride=2)), 2).totals
+
+
+def test_a_sum_that_cannot_run_is_found() -> None:
+    """Rows that move up every second frame: those that leave are not in the state any more."""
+    plan = plan_frame(summed(80, Window(2, stride=2)), 1)
+    validate(plan, 170)
+    with pytest.raises((ValidationError, KeyError)):
+        validate(replace(plan, totals=frozenset((2,))), 170)

@@ -18,14 +18,21 @@ def frame_text(frame: Frame, macs: int, instructions: int | None) -> list[str]:
     if instructions is not None and alike:
         share = _share(instructions, alike)
         lines.append(f"instructions    about {instructions} a frame, {share} of the whole window's {alike}")
+    if frame["running_sums"]:
+        told = ", ".join(f"{size} bytes of {name}" for name, size in frame["running_sums"].items())
+        lines.append(f"running sums    {frame['additions']} additions a frame; kept: {told}")
     if frame["border_rows"]:
         told = ", ".join(f"{rows} of {name}" for name, rows in frame["border_rows"].items())
         lines.append(
             f"border rows     {frame['border_macs']} multiply-accumulates of a frame, as they depend on padding: {told}"
         )
     if len(frame["frontier"]) > 1:
-        points = ", ".join(f"{p['state_bytes']} bytes for {p['macs']}" for p in frame["frontier"])
-        lines.append(f"state or work   {points} multiply-accumulates")
+        summed = any(p["additions"] for p in frame["frontier"])
+        points = [
+            f"{p['state_bytes']} bytes for {p['macs']}{' + ' + str(p['additions']) if summed else ''}"
+            for p in frame["frontier"]
+        ]
+        lines.append(f"state or work   {', '.join(points)} multiply-accumulates{' + additions' if summed else ''}")
     return lines
 
 

@@ -151,6 +151,7 @@ class FramePoint(TypedDict):
 
     state_bytes: Annotated[Bytes, "Kept from frame to frame"]
     macs: Annotated[Count, "Multiply-accumulates of a frame"]
+    additions: Annotated[Count, "Additions and subtractions of a frame in means and sums of integers over all rows"]
 
 
 class _SometimesOfFrame(TypedDict, total=False):
@@ -166,6 +167,10 @@ class Frame(_SometimesOfFrame):
     least_macs: Annotated[Count, "A bound: rows that no earlier frame had, and operators that read all rows"]
     whole_macs: Annotated[Count, "Multiply-accumulates of the whole window"]
     state_bytes: Annotated[Bytes, "Kept from frame to frame"]
+    additions: Annotated[Count, "Additions and subtractions of a frame in means and sums of integers over all rows"]
+    running_sums: Annotated[
+        dict[str, Bytes], "By mean or sum over all rows, what is kept of its int32 sum, of `state_bytes`"
+    ]
     border_rows: Annotated[dict[str, Count], "By operator, rows with padding, which every frame computes anew"]
     border_macs: Annotated[Count, "Multiply-accumulates of these rows, a part of `macs`"]
     frontier: Annotated[list[FramePoint], "Fewer states for more work, by descending bytes"]

@@ -14,6 +14,7 @@ def frame_record(plan: FramePlan) -> Frame:
         Frame,
         plan,
         window_rows=plan.network.series[plan.network.input].rows or 0,
+        running_sums={s.name: s.total_bytes for s in plan.network.steps if s.output in plan.totals},
         border_rows=border_rows(plan),
         border_macs=border_macs(plan),
         frontier=[filled(FramePoint, point) for point in frame_frontier(plan.network, plan.hop)],

@@ -3,16 +3,17 @@
 Demand goes backwards: outputs need all their rows, an operator's rows need those in their windows. Of the rows that are
 needed of a tensor, those that an earlier frame had are kept as state, and all between them and the newest: a row enters at
 the end of the interior as it is computed, and moves up by the shift every period. The others are computed, and the rows
-that enter. A tensor that is read once, row for row, is computed with its reader and never kept.
+that enter. A tensor that is read once, row for row, is computed with its reader and never kept. Of rows that move up every
+frame, a sum of all in integers is kept too: the rows that enter are added, and those that leave are subtracted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tvm_cascade.graph import IDENTITY
+from tvm_cascade.graph import IDENTITY, ITEM_BYTES
 from tvm_cascade.sliding.interior import Reach, interiors
 from tvm_cascade.sliding.network import Rows, SlidingNetwork, Step, merged, read_rows, without
 
@@ -58,6 +59,8 @@ class SeriesPlan:
 
 ALL = SeriesPlan(((0, 1),))
 
+_OF_A_TOTAL = 21  # additions, for an element of a running sum, that cost what it does beside its own
+
 
 @dataclass(frozen=True)
 class FramePlan:
@@ -67,12 +70,38 @@ class FramePlan:
     hop: int
     series: tuple[SeriesPlan | None, ...]  # by tensor, `ALL` for those without rows; None: not needed
     reach: Reach
+    totals: frozenset[int] = frozenset()  # outputs of operators whose sum over all rows is kept
 
     @cached_property
     def state_bytes(self) -> int:
         """Bytes kept from frame to frame."""
         sizes = ((s.row_bytes, p) for s, p in zip(self.network.series, self.series, strict=True) if p is not None)
-        return sum(bytes_ * plan.state_rows for bytes_, plan in sizes)
+        sums = sum(self.network.producer[t].total_bytes for t in self.totals)
+        return sums + sum(bytes_ * plan.state_rows for bytes_, plan in sizes)
+
+    @cached_property
+    def additions(self) -> int:
+        """Additions of a frame in the sums over all rows that may be kept."""
+        steps = (s for s in self.network.steps if s.total_bytes and self.series[s.output] is not None)
+        return sum(s.terms * sum(map(len, self._added(s))) for s in steps)
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """What plans are compared by: multiply-accumulates, then additions."""
+        return self.macs, self.additions
+
+    def border_of(self, step: Step) -> list[Rows]:
+        """The rows that a running sum does not hold: those that depend on padding."""
+        interior, rows = self.reach.interiors[step.inputs[0]], self.network.series[step.inputs[0]].rows or 0
+        assert interior is not None
+        return [part for part in ((0, interior.first), (interior.end, rows)) if part[0] < part[1]]
+
+    def _added(self, step: Step) -> list[range]:
+        """The rows that a sum adds or subtracts in a frame."""
+        own = self.series[step.inputs[0]]
+        if step.output not in self.totals or own is None:
+            return [range(self.network.series[step.inputs[0]].rows or 0)]
+        return [range(2 * own.shift), *(range(*rows) for rows in self.border_of(step))]
 
     @cached_property
     def macs(self) -> int:
@@ -139,7 +168,8 @@ class FramePlan:
 
 
 def plan_frame(network: SlidingNetwork, hop: int, dropped: Collection[int] = ()) -> FramePlan:
-    """The plan of a frame that keeps whatever is needed again, except rows of the tensors `dropped`, which it recomputes."""
+    """The plan of a frame that keeps whatever is needed again, except rows of the tensors `dropped`, which it recomputes;
+    of a tensor without rows, the sum that it is computed from."""
     reach = interiors(network)
     needed: list[list[Rows]] = [[] for _ in network.series]
     used = set(network.outputs)
@@ -164,7 +194,19 @@ def plan_frame(network: SlidingNetwork, hop: int, dropped: Collection[int] = ())
                 window = network.window(step, position)
                 needed[tensor] += [read_rows(window, rows, height) for rows in plan.computed]
     plans[network.input] = _series_plan(network, reach, hop, network.input, needed[network.input], False)
-    return FramePlan(network, hop, tuple(plans), reach)
+    made = FramePlan(network, hop, tuple(plans), reach)
+    sums = (s for s in network.steps if s.total_bytes and plans[s.output] is not None and s.output not in dropped)
+    return replace(made, totals=frozenset(s.output for s in sums if _runs(made, s)))
+
+
+def _runs(plan: FramePlan, step: Step) -> bool:
+    """Whether the sum of an operator's rows can be kept, and costs less than to add all of them."""
+    own, interior = plan.series[step.inputs[0]], plan.reach.interiors[step.inputs[0]]
+    if own is None or interior is None or not own.moves or own.kept[0] != interior.first:
+        return False
+    beside = _OF_A_TOTAL * step.total_bytes // ITEM_BYTES["int32"]
+    alone, running = (replace(plan, totals=frozenset(t)).additions for t in ((), (step.output,)))
+    return running + beside <= alone
 
 
 def _need(network: SlidingNetwork, needed: list[list[Rows]], tensor: int) -> None:
@@ -227,14 +269,20 @@ def frame_frontier(network: SlidingNetwork, hop: int) -> list[FramePlan]:
     while True:
         last = plans[-1]
         kept = [t for t, p in enumerate(last.series) if p is not None and p.state_rows and t != network.input]
+        kept += sorted(last.totals)
         tried = [(plan_frame(network, hop, dropped | {t}), t) for t in kept]
         smaller = [(p, t) for p, t in tried if p.state_bytes < last.state_bytes]
         if not smaller:
             return plans
-        best, tensor = min(
-            smaller, key=lambda c: ((c[0].macs - last.macs) / (last.state_bytes - c[0].state_bytes), c[1])
-        )
+        best, tensor = min(smaller, key=lambda c: (*_price(c[0], last), c[1]))
         dropped |= {tensor}
-        if best.macs <= last.macs:
+        if best.work <= last.work:
             plans.pop()
         plans.append(best)
+
+
+def _price(plan: FramePlan, last: FramePlan) -> tuple[float, float]:
+    """The work that a plan does more than `last`, for a byte that it keeps less."""
+    saved = last.state_bytes - plan.state_bytes
+    macs, additions = (a - b for a, b in zip(plan.work, last.work, strict=True))
+    return macs / saved, additions / saved

@@ -35,6 +35,8 @@ class Step:
     windows: tuple[Window | None, ...]  # by input; None: every row of the output depends on all of the input
     macs: int = 0  # multiply-accumulates of a tap of the first window for a row; of all, where the output has no rows
     free: bool = False  # moves or converts values only: computed wherever it is read, its rows are never kept
+    total_bytes: int = 0  # of the sum of all rows, where the output is a function of that, exact in integers; else 0
+    terms: int = 0  # elements of a row that such a sum adds
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ expressions. Only what the plan keeps survives a frame.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -36,10 +37,11 @@ def validate(plan: FramePlan, frames: int) -> None:
         for t, p in enumerate(plan.series)
         if p is not None and p.state_rows
     }
+    totals = {t: Counter({symbols.of(("clear", network.producer[t].inputs[0])): _summed(plan, t)}) for t in plan.totals}
     for frame in range(1, frames + 1):
         end = frame * plan.hop
         window = [symbols.of(("stream", at)) for at in range(end - rows, end)]
-        made, state = _frame(plan, symbols, state, window[max(rows - plan.hop, 0) :])
+        made, state = _frame(plan, symbols, state, window[max(rows - plan.hop, 0) :], totals)
         if end < rows:
             continue
         wanted = _whole(network, symbols, window)
@@ -47,6 +49,25 @@ def validate(plan: FramePlan, frames: int) -> None:
             if made[tensor] != wanted[tensor]:
                 name = network.series[tensor].name
                 raise ValidationError(f"frame {frame}: output {name} is not that of the whole window")
+
+
+def _summed(plan: FramePlan, tensor: int) -> int:
+    """How many rows the running sum of a tensor holds."""
+    interior = plan.reach.interiors[plan.network.producer[tensor].inputs[0]]
+    return 0 if interior is None else interior.end - interior.first
+
+
+def _total(
+    plan: FramePlan, step: Step, values: dict[int, dict[int, Row]], state: list[Row], total: Counter[Row]
+) -> None:
+    """Add the rows that enter a running sum, and take those away that leave it, which the state holds as it was."""
+    tensor = step.inputs[0]
+    own, interior = plan.series[tensor], plan.reach.interiors[tensor]
+    if own is None or interior is None:
+        raise ValidationError(f"{step.name} sums rows that nobody keeps")
+    total.update(values[tensor][r] for r in range(interior.end - own.shift, interior.end))
+    first = interior.first - own.held[0]
+    total.subtract(state[first : first + own.shift])
 
 
 def _whole(network: SlidingNetwork, symbols: _Symbols, window: list[Row]) -> dict[int, dict[int, Row]]:
@@ -57,7 +78,11 @@ def _whole(network: SlidingNetwork, symbols: _Symbols, window: list[Row]) -> dic
 
 
 def _frame(
-    plan: FramePlan, symbols: _Symbols, state: dict[int, list[Row]], new: list[Row]
+    plan: FramePlan,
+    symbols: _Symbols,
+    state: dict[int, list[Row]],
+    new: list[Row],
+    totals: dict[int, Counter[Row]],
 ) -> tuple[dict[int, dict[int, Row]], dict[int, list[Row]]]:
     """The rows that a frame has, by tensor, and the state that it leaves."""
     network = plan.network
@@ -72,6 +97,11 @@ def _frame(
         wanted = [r for part in own.computed for r in range(*part)]
         if step is None:
             have |= dict(zip(wanted, new, strict=True))
+        elif tensor in totals:
+            _total(plan, step, values, state[step.inputs[0]], totals[tensor])
+            whole = totals[tensor].copy()
+            whole.update(values[step.inputs[0]][r] for rows in plan.border_of(step) for r in range(*rows))
+            have |= {0: symbols.of((_sum(tensor, whole),))}
         else:
             have |= _rows_of(network, step, symbols, values, wanted)
         values[tensor] = have
@@ -102,5 +132,12 @@ def _rows_of(
                         f"{step.name} reads row {tap} of {network.series[tensor].name}: nobody has it"
                     )
             read.append(tuple(values[tensor][t] if 0 <= t < height else None for t in taps))
+        if step.total_bytes:
+            read = [_sum(step.output, Counter(values[step.inputs[0]].values()))]
         made[row] = symbols.of(tuple(read))
     return made
+
+
+def _sum(tensor: int, terms: Counter[Row]) -> Hashable:
+    """A sum of rows, in whatever order."""
+    return tensor, frozenset((row, count) for row, count in terms.items() if count)

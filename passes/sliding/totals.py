@@ -1,0 +1,159 @@
+"""Sums over all rows of stored integers: means, sums and average pools whose int32 sum a frame may keep.
+
+A frame adds the rows that enter to the sum of the last one and subtracts those that leave. Integers are exact in any order,
+so what the operator's arithmetic makes of the sum is the same bit for bit. Sums of floats are not, and stay sums of all rows.
+"""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tvm_cascade.passes.integer.emitter import Emitter
+from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32
+from tvm_cascade.passes.integer.island import VIEWS, Island, Output, Reader
+from tvm_cascade.passes.integer.pooling import reduced_axes, rescaled_sum, te_average
+from tvm_cascade.passes.integer.untyped import Binding, Builder, Call, Index, Scalar, Tensor, Value, relax, te
+from tvm_cascade.passes.read.relax_names import integers
+
+_ITEM = 4  # bytes of an int32
+_STORED = ("int8", "int16")  # uint8 is stored as int8 wherever no kernel of its own reads it
+
+
+@dataclass(frozen=True)
+class Total:
+    """An operator whose output is a function of the sum of its input over some axes."""
+
+    name: str
+    source: Value  # what is summed
+    axes: tuple[int, ...]
+    stored: Callable[[Scalar], Scalar]  # an element of the output from one of the sum
+    dtype: str
+    result: Value
+    chain: tuple[Value, ...]  # the variables behind `source`, up to `result`
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the sum: one along the axes that are summed."""
+        return tuple(1 if k in self.axes else d for k, d in enumerate(shape_of(self.source)))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the sum."""
+        return _ITEM * prod(self.shape)
+
+    def moved(self, builder: Builder, last: Value, entering: Value, leaving: Value) -> Value:
+        """Emits the sum of a frame from that of the last one, and the rows that enter and leave it."""
+
+        def compute(total: Tensor, new: Tensor, old: Tensor) -> Tensor:
+            change = self._sum((new, old), lambda a, b: a.astype("int32") - b.astype("int32"))
+            return te.compute(self.shape, lambda *index: total[index] + change(index), name="running_sum")
+
+        return self._call(builder, "running_sum", compute, [last, entering, leaving])
+
+    def finished(self, builder: Builder, total: Value, border: Sequence[Value]) -> Value:
+        """Emits the output from the sum of the rows that slide and the others, those of the border."""
+
+        def compute(whole: Tensor, *rows: Tensor) -> Tensor:
+            sums = [self._sum((r,), lambda a: a.astype("int32")) for r in rows]
+            return te.compute(
+                self.shape, lambda *index: self.stored(sum((s(index) for s in sums), whole[index])), name="of_sum"
+            )
+
+        made = self._call(builder, "of_sum", compute, [total, *border])
+        shape = shape_of(self.result)
+        return made if shape == self.shape else builder.emit(relax.op.reshape(made, list(shape)))
+
+    def _sum(self, tensors: Sequence[Tensor], element: Callable[..., Scalar]) -> Callable[[Sequence[Index]], Scalar]:
+        """The sum of `element` of tensors over the axes, at an index of the total."""
+        summed = [k for k in self.axes if int(tensors[0].shape[k]) > 1]
+        if not summed:
+            return lambda index: element(*(t[tuple(index)] for t in tensors))
+        reduced = {k: te.reduce_axis((0, int(tensors[0].shape[k])), f"r{k}") for k in summed}
+
+        def at(*index: Index) -> Scalar:
+            place = tuple(reduced.get(k, i) for k, i in enumerate(index))
+            return te.sum(element(*(t[place] for t in tensors)), axis=list(reduced.values()))
+
+        acc = te.compute(self.shape, at, name="sum_acc")
+        return lambda index: acc[tuple(index)]
+
+    def _call(self, builder: Builder, kind: str, compute: Callable[..., Tensor], operands: Sequence[Value]) -> Value:
+        return Emitter(builder, {}, f"{self.result.name}_{kind}").call(kind, compute, list(operands))
+
+
+def find_totals(bindings: Sequence[Binding]) -> dict[Value, Total]:
+    """The operators of a function that sum stored integers, by their results."""
+    found = _Finder(Reader({b.var: b.value for b in bindings}))
+    made = {b.var: found.total(b.var, b.value) for b in bindings}
+    return {var: total for var, total in made.items() if total is not None}
+
+
+@dataclass(frozen=True)
+class _Finder:
+    reader: Reader
+
+    def total(self, var: Value, value: Value) -> Total | None:
+        """The sum that ends in a variable; None where there is none."""
+        try:
+            if name_of(value) == "relax.quantize":
+                return self._island(var, value)
+            if name_of(value) == "relax.astype" and dtype_of(var) in _STORED:
+                return self._average(var, self.reader.define(value.args[0]))
+        except NotLowered:
+            pass
+        return None
+
+    def _island(self, var: Value, quantize: Call) -> Total | None:
+        found = self.reader.island(quantize)
+        moves = {name_of(self.reader.define(m)) for m in found.moves}
+        out = Output.unbounded(shape_of(found.source), found.dtype, found.step, found.zero_point)
+        island = Island(found.core, out, self.reader, Emitter(relax.BlockBuilder(), {}))
+        if not moves <= VIEWS or island.explicit:
+            return None
+        if name_of(found.core) == "relax.nn.avg_pool2d":
+            x = island.activation(found.core.args[0])
+            return self._pooled(var, found.core, x.value, out) if out.same_as(x) else None
+        if name_of(found.core) not in ("relax.mean", "relax.sum"):
+            return None
+        made = rescaled_sum(island)
+        return self._made(var, found.core, made.x.value, tuple(reduced_axes(island)), made.stored)
+
+    def _average(self, var: Value, pool: Value) -> Total | None:
+        """An average pool of stored values, between casts."""
+        widened = self.reader.define(pool.args[0]) if name_of(pool) == "relax.nn.avg_pool2d" else None
+        if widened is None or name_of(widened) != "relax.astype":
+            return None
+        return self._pooled(var, pool, widened.args[0], Output.unbounded(shape_of(var), dtype_of(var)))
+
+    def _pooled(self, var: Value, pool: Call, source: Value, out: Output) -> Total | None:
+        """An average pool whose window is all of its map."""
+        shape, attrs = shape_of(source), pool.attrs
+        whole = str(attrs.layout) == "NHWC" and integers(attrs.pool_size) == shape[1:3]
+        plain = not any(integers(attrs.padding)) and set(integers(attrs.dilation)) == {1}
+        count = prod(shape[1:3])
+        if not whole or not plain or shape_of(pool)[1:3] != (1, 1) or count << 16 > INT32_MAX:
+            return None
+        return self._made(var, pool, source, (1, 2), lambda total: te_average(out, total, i32(count)))
+
+    def _made(
+        self, var: Value, core: Call, source: Value, axes: tuple[int, ...], stored: Callable[[Scalar], Scalar]
+    ) -> Total | None:
+        chain = _between(self.reader.definitions, source, var)
+        if chain is None or dtype_of(source) not in _STORED or shape_of(source)[0] != 1:
+            return None
+        name = f"{name_of(core).rpartition('.')[2]} ({var.name})"
+        return Total(name, source, axes, stored, dtype_of(var), var, chain)
+
+
+def _between(definitions: Mapping[Value, Value], source: Value, result: Value) -> tuple[Value, ...] | None:
+    """The variables behind `source` up to `result`, each computed from the one before; None where that is not so."""
+    found: list[Value] = []
+    while isinstance(result, relax.Var) and result in definitions and not result.same_as(source):
+        found.append(result)
+        result = definitions[result].args[0]
+    return tuple(reversed(found)) if isinstance(result, relax.Var) and result.same_as(source) else None
