@@ -54,28 +54,36 @@ class AccessPattern:
     """
 
     def __init__(self, func: PrimFunc, activations: int, tables: Mapping[Var, np.ndarray] | None = None) -> None:
-        self.inputs: tuple[Buffer, ...] = tuple(func.params[:activations])
-        self.outputs = tir.outputs_of(func)
+        self._whole: dict[Buffer, tuple[Buffer, Box]] = {}  # every buffer as this object knows it, and all of it
+        self.inputs: tuple[Buffer, ...] = tuple(self._own(b) for b in func.params[:activations])
+        self.outputs = tuple(map(self._own, tir.outputs_of(func)))
         self.layout = str((func.attrs or {}).get("layout", ""))  # of its tensors, where the function says it
         self.reasons: dict[tuple[Buffer, int], str] = {}
         self._tables = dict(tables or {})
         self.affine = True  # whether all indices that are read are affine
         self.clipped = False  # whether a demand so far reached beyond the axes of a block
-        index_loads = (i for load in tir.collect(func.body, ir.TensorLoad) for i in load.indices)
-        self.uses_tables = any(tir.collect(i, ir.TensorLoad) for i in index_loads)  # as indices
+        indices = (i for load in tir.collect(func.body, ir.TensorLoad) for i in load.indices[:])
+        made = (i for i in indices if type(i) not in (tirx.Var, tirx.IntImm))
+        self.uses_tables = any(tir.collect(i, ir.TensorLoad) for i in made)  # as indices
         self._blocks = [self._block(r) for r in tir.leaf_blocks(func)]
+
+    def _own(self, buffer: Buffer) -> Buffer:
+        """One object for equal buffers: dictionaries compare others by calls into TVM."""
+        if buffer not in self._whole:
+            self._whole[buffer] = buffer, tuple(map(Strided.full, tir.shape_of(buffer)))
+        return self._whole[buffer][0]
 
     def _block(self, realize: Any) -> _Block:
         block = realize.block
         slots = {iv.var: k for k, iv in enumerate(block.iter_vars)}
         extents = tuple(int(iv.dom.extent) for iv in block.iter_vars)
         writes = tuple(
-            (s.buffer, tuple(slots.get(i) if isinstance(i, tirx.Var) else None for i in s.indices))
+            (self._own(s.buffer), tuple(slots.get(i) if isinstance(i, tirx.Var) else None for i in s.indices))
             for s in tir.stores(block.body)
         )
         written = {b for b, _ in writes}
         found: list[Any] = tir.collect(block.body, ir.TensorLoad)
-        reads = tuple((x.source, self._indices(x, slots)) for x in found if x.source not in written)
+        reads = tuple((self._own(x.source), self._indices(x, slots)) for x in found if x.source not in written)
         return _Block(extents, writes, reads)
 
     def _indices(self, load: Any, slots: Mapping[Var, int]) -> tuple[Evaluator | None, ...]:
@@ -100,15 +108,14 @@ class AccessPattern:
         boxes: dict[Buffer, Box] = {}
         for output in self.outputs if outputs is None else outputs:
             wanted = restricted.get(output, {})
-            boxes[output] = tuple(wanted.get(k, Strided.full(d)) for k, d in enumerate(tir.shape_of(output)))
+            boxes[output] = tuple(wanted.get(k, every) for k, every in enumerate(self._whole[output][1]))
         for block in reversed(self._blocks):
             env = self._axes(block, boxes)
             if env is None:
                 continue
             for buffer, indices in block.reads:
-                part = tuple(
-                    Strided.full(tir.shape_of(buffer)[k]) if f is None else f(env) for k, f in enumerate(indices)
-                )
+                whole = self._whole[buffer][1]
+                part = tuple(whole[k] if f is None else f(env) for k, f in enumerate(indices))
                 old = boxes.get(buffer)
                 boxes[buffer] = part if old is None else tuple(hull(a, b) for a, b in zip(old, part, strict=True))
         return boxes

@@ -10,6 +10,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import tvm
 
@@ -21,12 +22,14 @@ from tvm_cascade.importers.cut_file import cut_copy, cut_data, file_graph
 from tvm_cascade.importers.index_inputs import with_index_inputs
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.limits import check_types
-from tvm_cascade.importers.sliding import Frame, load_frame
 from tvm_cascade.importers.states import with_pairs
 from tvm_cascade.importers.stored_io import storable_inputs, store_io, with_scales
 from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec
 
-__all__ = ["Frame", "IoSpec", "TensorSpec", "io_spec", "load", "load_frame", "storable_inputs"]
+if TYPE_CHECKING:
+    from tvm_cascade.importers.sliding import Frame
+
+__all__ = ["IoSpec", "TensorSpec", "io_spec", "load", "load_frame", "storable_inputs"]
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -108,6 +111,13 @@ def load(
     mod = with_index_inputs(with_scales(attach(mod, replace(io_spec(mod), cut=cut))))
     mod = with_pairs(mod, checks.pairs("state", state))
     return store_io(mod) if stored_io else mod
+
+
+def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None) -> Frame:
+    """The network of one frame (`importers.sliding.load_frame`), whose modules only such networks need."""
+    from tvm_cascade.importers import sliding
+
+    return sliding.load_frame(mod, hop, most_state)
 
 
 def cut_in_front(

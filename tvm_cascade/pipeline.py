@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tvm.ir import IRModule
 
@@ -49,9 +50,11 @@ from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.schedules.tuning.tune import Database
-from tvm_cascade.sliding import FramePlan
-from tvm_cascade.sliding.describe import frame_record
 from tvm_cascade.tensor_spec import Cut, IoSpec, graph_io
+
+if TYPE_CHECKING:
+    from tvm_cascade.schema.plan import Frame
+    from tvm_cascade.sliding import FramePlan
 
 Model = str | Path | IRModule
 Progress = Callable[[str], None]
@@ -245,10 +248,19 @@ def describe(
         operators=operators,
         flash=flash,
         suggestions=suggestions(chosen.plan, options, loaded.storable),
-        frame=None if loaded.frame is None else frame_record(loaded.frame),
+        frame=_frame(loaded.frame),
         weights_in=_weights_in(chosen),
         placements=describe_placements(chosen.placements, sum(e.cycles for e in operators), whole),
     )
+
+
+def _frame(frame: FramePlan | None) -> Frame | None:
+    """What a frame of a sliding window does, as plans tell it."""
+    if frame is None:
+        return None
+    from tvm_cascade.sliding.describe import frame_record
+
+    return frame_record(frame)
 
 
 def _weights_in(chosen: PlannedCandidate) -> dict[str, int]:

@@ -29,7 +29,7 @@ def constant(data: np.ndarray | np.generic) -> Value:
 def shape_of(expr: Value) -> tuple[int, ...]:
     """The static shape; raises `NotLowered` if it is symbolic."""
     try:
-        return tuple(int(d) for d in expr.ty.shape.values)
+        return tuple(int(d) for d in expr.ty.shape.values[:])
     except (AttributeError, TypeError) as error:
         raise NotLowered("a shape that is not static") from error
 

@@ -66,7 +66,10 @@ def tandem_runs(symbols: np.ndarray) -> list[Loop]:
     for p in range(1, min(_LONGEST_PERIOD, n // 2) + 1):
         same = symbols[p:] == symbols[:-p]
         stops = np.append(np.nonzero(~same)[0], len(same))
-        run = np.repeat(stops, np.diff(stops, prepend=-1))[: len(same)] - place[: len(same)]  # up to the next stop
+        lengths = np.diff(stops, prepend=-1)
+        if lengths.max() <= p:
+            continue  # nothing is repeated
+        run = np.repeat(stops, lengths)[: len(same)] - place[: len(same)]  # up to the next stop
         cover = np.where(run >= p, (run // p + 1) * p, 0)
         better = cover > covered[: len(cover)]
         covered[: len(cover)][better] = cover[better]

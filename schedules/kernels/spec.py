@@ -124,7 +124,7 @@ def read_spec(func: Any, constants: Sequence[np.ndarray] = ()) -> OperatorSpec:
 
 def _tensor(param: Any) -> TensorType:
     dtype = param.ty.dtype
-    return TensorType(tuple(int(d) for d in param.ty.shape), str(getattr(dtype, "dtype", dtype)))
+    return TensorType(tuple(int(d) for d in param.ty.shape[:]), str(getattr(dtype, "dtype", dtype)))
 
 
 def _integers(value: Any) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.kernel import Deferred, Param, Role, RowKernel, contract_params
 from tvm_cascade.schedules.tir import PASSES, PrimFunc, Stmt, Value, Var, i32, kernel_function, pointer_var, tirx
 
@@ -41,11 +42,9 @@ class Builder:
 
     def let(self, value: Value, stem: str = "v", dtype: str = "int32") -> Value:
         """Bind `value` to a new variable at this point; constants and variables are returned as they are."""
-        if isinstance(value, int):
+        if isinstance(value, int) or type(value) in (tirx.IntImm, tirx.Var):
             return value
-        if isinstance(value, (tirx.IntImm, tirx.Var)):
-            return value
-        var = tirx.Var(self.name(stem), dtype)
+        var = tir.scalar(self.name(stem), dtype)
         self.add(tirx.Bind(var, value))
         return var
 

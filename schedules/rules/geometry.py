@@ -213,7 +213,7 @@ def folded_bias(
     `weights` is [kh, kw, inputs, channels], with 1 input for depthwise. With `every_column` all kernel columns count as
     valid, in one column group: for kernels that add the products of the zero point in padding columns.
     """
-    w = weights.astype(np.int64).sum(axis=2)
+    w = weights.sum(axis=2, dtype=np.int64)
     variants = g.row_variants()
     groups = [Columns(0, g.out_width, 0, g.kernel[1])] if every_column else g.column_groups()
     table = np.empty((len(variants), len(groups), w.shape[-1]), np.int64)

@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm.ir import Call, Op, TensorLoad
 
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.tir import Value, tirx
 
 
@@ -136,8 +137,7 @@ tirx.register_intrin_lowering("tirx.fabs", target="c", f=_fabs)
 def call(name: str, *args: Value) -> Value:
     """The operation `tc_<name>` on `args`."""
     op, dtype = _OPS[name]
-    values = [tirx.const(a, "int32") if isinstance(a, int) else a for a in args]
-    return Call(op, values, ret_ty=dtype)
+    return tir.call(op, [tir.i32(a) for a in args], dtype)
 
 
 C_PRELUDE = r"""

@@ -19,12 +19,12 @@ def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     whole = length // group * group
     flat = weights.reshape(kh, length, oc)
     parts: list[np.ndarray] = []
-    for start in range(0, oc, block):
-        for row in range(kh):
-            taps = flat[row, :, start : start + block]
-            parts.append(taps[:whole].reshape(-1, group, taps.shape[1]).transpose(0, 2, 1).ravel())
-            parts.append(taps[whole:].ravel())
-    return np.concatenate(parts).astype(weights.dtype)
+    for start, count, size in ((0, oc // block, block), (oc // block * block, 1, oc % block)):
+        own = flat[..., start : start + count * size].reshape(kh, length, count, size).transpose(2, 0, 1, 3)
+        main = own[:, :, :whole].reshape(count, kh, whole // group, group, size).swapaxes(3, 4)
+        rows = (p.reshape(count, kh, p[0, 0].size if count else 0) for p in (main, own[:, :, whole:]))
+        parts.append(np.concatenate([*rows], axis=2).ravel())
+    return np.concatenate(parts)
 
 
 PAIRED = (0, 2, 1, 3)  # order in which `uxtb16` and `uxtb16 ror 8` widen the four bytes of a word to halfwords

@@ -84,7 +84,7 @@ def reference(acc: np.ndarray, m: np.ndarray, s: np.ndarray, zero_point: int, cl
     """`clamp(MBQM(acc, m, s) + zero_point)`, element-wise on int64 arrays; shifts `s` are negative to the right."""
     left, right = np.maximum(s, 0), np.maximum(-s, 0)
     shifted = ((acc << left) + (1 << 31)) % (1 << 32) - (1 << 31)
-    product = np.array([int(a) * int(b) + (1 << 30) >> 31 for a, b in zip(shifted, m, strict=True)], np.int64)
+    product = (shifted * m + (1 << 30)) >> 31  # of two numbers of 32 bits: below 2^63
     half = (np.int64(1) << right) >> 1
     rounded = (product + np.where(right > 0, product >> 63, 0) + half) >> right
     return np.clip(rounded + zero_point, *clamp)
@@ -111,7 +111,7 @@ def _refusal(m: np.ndarray, s: np.ndarray, acc_lo: np.ndarray, acc_hi: np.ndarra
         return "an accumulator may reach 2^30"
     e = -s
     addend = (np.int64(1) << (e - 1)) + zero_point * (np.int64(1) << e)
-    product = np.array([(int(a) * int(b) >> 31) + 2 for a, b in zip(largest, m, strict=True)], np.int64)
+    product = (largest * m >> 31) + 2
     if (m < 0).any() or (product + np.abs(addend) + 1 >= _LIMIT).any():
         return "the rounded product and its addend may exceed 31 bits"
     return ""
@@ -124,8 +124,8 @@ def accumulator_bounds(
 
     Padding contributes 0, which lies between the two.
     """
-    w = weights.astype(np.int64)
-    positive, negative = np.maximum(w, 0).sum(0), np.minimum(w, 0).sum(0)
+    positive = np.maximum(weights, 0).sum(0, np.int64)
+    negative = weights.sum(0, np.int64) - positive
     low, high = input_range[0] - input_zero_point, input_range[1] - input_zero_point
     low, high = min(low, 0), max(high, 0)
     b = bias.astype(np.int64).ravel()

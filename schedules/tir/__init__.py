@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from numbers import Integral
 from typing import Any, TypeAlias
 
@@ -31,11 +32,13 @@ Buffer: TypeAlias = Any  # a variable with a BufferType
 PrimFunc: TypeAlias = Any
 PASSES = "tvm_cascade.passes"  # annotation of a loop: the value of its extent, which compilers are not to know
 IF_THEN_ELSE = "prim.if_then_else"
+_CALL, _VAR = (_tvm_ffi.get_global_func(f"ir.{name}") for name in ("Call", "Var"))
+_type = cache(ir.PrimType)
 
 
 def shape_of(buffer: Buffer) -> tuple[int, ...]:
     """Static extents of a buffer."""
-    return tuple(int(d) for d in buffer.ty.shape)
+    return tuple(int(d) for d in buffer.ty.shape[:])
 
 
 def dtype_of(buffer: Buffer) -> str:
@@ -46,7 +49,24 @@ def dtype_of(buffer: Buffer) -> str:
 
 def i32(value: Value) -> Expr:
     """A Python integer as an int32 constant; expressions are returned as they are."""
+    if type(value) is int:
+        return _constant(value)
     return tirx.const(int(value), "int32") if isinstance(value, Integral) else value
+
+
+@cache
+def _constant(value: int) -> Expr:
+    return tirx.const(value, "int32")
+
+
+def scalar(name: str, dtype: str) -> Var:
+    """A variable of a primitive type; `tirx.Var` makes its type anew and imports modules in every call."""
+    return _VAR(name, _type(dtype), None)
+
+
+def call(op: Any, args: Sequence[Expr], dtype: str) -> Expr:
+    """A call of an operation; as `scalar`, in place of `tvm.ir.Call`."""
+    return _CALL(_type(dtype), op, args, None, [], None)
 
 
 def pointer_var(name: str, dtype: str) -> Var:
@@ -75,7 +95,7 @@ def int_value(expr: Any) -> int | None:
     """The value of an integer constant, None for anything else."""
     if isinstance(expr, int):
         return expr
-    return int(expr.value) if isinstance(expr, tirx.IntImm) else None
+    return int(expr.value) if type(expr) is tirx.IntImm else None
 
 
 def is_if_then_else(expr: Any) -> bool:
@@ -148,7 +168,7 @@ def is_own(value: Any, store: Any) -> bool:
 def outputs_of(func: PrimFunc) -> tuple[Buffer, ...]:
     """The parameters that the function writes, in order."""
     written = {s.buffer for s in stores(func.body)}
-    return tuple(p for p in func.params if p in written)
+    return tuple(p for p in func.params[:] if p in written)
 
 
 def narrow_indices(func: PrimFunc) -> PrimFunc:

@@ -141,7 +141,7 @@ class Reader:
         if kind is tirx.Evaluate:
             return self._evaluated(stmt.value)
         if kind is tirx.SeqStmt:
-            return self._sequence(list(stmt.seq))
+            return self._sequence(stmt.seq[:])
         if kind is tirx.For:
             return self._loop(stmt)
         if kind is tirx.IfThenElse:
@@ -247,7 +247,7 @@ class Reader:
         name = str(getattr(value.op, "name", ""))
         if name.endswith("address_of"):
             return 0.0
-        args = [a for a in value.args if _computed(type(a))]
+        args = [a for a in value.args[:] if _computed(type(a))]
         if name == IF_THEN_ELSE:
             return self.branch + self.value(args[0]) + max(self.value(a) for a in args[1:])
         if name.endswith("call_pure_extern") or name.endswith("call_extern"):

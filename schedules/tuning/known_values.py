@@ -163,12 +163,12 @@ class Survey:
 
     def _load(self, load: Any, visitor: Any) -> None:
         self._seen.append(hash(load.source))
-        for index in load.indices:
+        for index in load.indices[:]:
             self._inside.update(self._read(index, visitor))
 
     def _store(self, store: Any, visitor: Any) -> None:
         self._stores.append((hash(store.buffer), self._read(store.value, visitor)))
-        for index in store.indices:
+        for index in store.indices[:]:
             self._inside.update(self._read(index, visitor))
 
     def _bind(self, bind: Any, visitor: Any) -> None:
@@ -188,7 +188,7 @@ class Survey:
 
     def _call(self, call: Any, visitor: Any) -> None:
         if type(call.op) is ir.GlobalVar:
-            for value in call.args:
+            for value in call.args[:]:
                 self._roots.update(self._read(value, visitor))
         else:
             visitor.default_visit(call)

@@ -68,16 +68,18 @@ class Search:
         places = {self.regions.region_of[o] for o in working}
         return len(working) < 2 or (len(places) == 1 and None not in places)
 
-    def interleavings(self, i: int, j: int) -> Iterator[Interleaving]:
+    def interleavings(self, i: int, j: int, cap: int = INFEASIBLE) -> Iterator[Interleaving]:
         """Interleavings without stripes that are tried for [i, j), coarse first.
 
         Only the coarsest where the segment has several sinks or is long. Pixel tiles that need too much scratch are
-        left out; whole rows are always possible.
+        left out; whole rows are always possible. Those that need more than `cap` bytes may be missing.
         """
         count, tried = len(self.costs.members(i, j)), 0
         for interleaving in self._interleavings if count > 1 else ():
             if tried and (count > LONGEST_BY_PIXELS or not self.costs.one_sink(i, j)):
                 return
+            if tried and not self._fits(i, j, interleaving, cap):
+                continue
             if self.costs.little_scratch(i, j, interleaving):
                 yield interleaving
                 tried += 1
@@ -191,7 +193,7 @@ class Search:
         """
         if not self.possible(i, j):
             return None
-        plain = next((c for c in self.interleavings(i, j) if self._fits(i, j, c, cap)), None)
+        plain = next((c for c in self.interleavings(i, j, cap) if self._fits(i, j, c, cap)), None)
         in_stripes = self.lower_bounds.stripes if self.recompute else self.lower_bounds.halo_stripes
         if plain is not None or in_stripes[i, j] > cap:
             return plain

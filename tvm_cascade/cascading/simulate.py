@@ -34,10 +34,13 @@ class Cascade:
         self.tables, self.members, self.tile = tables, tuple(members), tile
         self.inside = frozenset(members)
         self.accumulating = frozenset(o for o in members if tables.accumulates(o, self.inside))
+        self._steps: dict[int, Steps] = {}
 
     def steps(self, op: int) -> Steps:
         """The steps of one member."""
-        return self.tables.steps(op, self.tile, op in self.accumulating)
+        if op not in self._steps:
+            self._steps[op] = self.tables.steps(op, self.tile, op in self.accumulating)
+        return self._steps[op]
 
     def waits(self, op: int) -> dict[int, Units]:
         """For each producer inside, the number of its steps that each step of `op` waits for."""

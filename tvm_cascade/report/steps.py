@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from tvm_cascade.cascading.plan import Plan, Segment, Storage
 from tvm_cascade.cascading.regions import partition
@@ -28,7 +28,10 @@ def operator_rows(plan: Plan) -> list[tuple[int | None, Step]]:
     rows: list[tuple[int | None, Step]] = []
     for k, segment in enumerate(plan.segments):
         live = live_bytes(blocks, k)
-        order = sorted((o for o in segment.ops if not plan.graph.ops[o].view), key=_first_step(segment))
+        steps = Counter(segment.trace)  # in the order of first steps
+        ranks = {o: rank for rank, o in enumerate(steps)}
+        working = (o for o in segment.ops if not plan.graph.ops[o].view)
+        order = sorted(working, key=lambda o: (ranks.get(o, len(ranks)), o))
         for t in segment.streamed:
             name = f"rows of {plan.graph.tensors[t].name}"
             source: Step = {
@@ -37,7 +40,7 @@ def operator_rows(plan: Plan) -> list[tuple[int | None, Step]]:
                 "live_bytes": live,
                 "operator": name,
                 "kind": "source",
-                "steps": segment.trace.count(-1 - t),
+                "steps": steps[-1 - t],
                 "by": "1 row",
                 "output": _outputs(plan, (t,)),
                 "rings": _rings(plan, (t,)),
@@ -51,8 +54,8 @@ def operator_rows(plan: Plan) -> list[tuple[int | None, Step]]:
                 "live_bytes": live,
                 "operator": op.name,
                 "kind": op.kind,
-                "steps": segment.trace.count(o) * max(len(segment.stripes), 1),
-                "by": _makes(plan, segment, o),
+                "steps": steps[o] * max(len(segment.stripes), 1),
+                "by": _makes(plan, segment, o, steps[o]),
                 "output": _outputs(plan, op.outputs),
                 "rings": _rings(plan, op.outputs),
             }
@@ -74,23 +77,16 @@ def step_table(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _first_step(segment: Segment) -> Any:
-    first: dict[int, int] = {}
-    for k, o in enumerate(segment.trace):
-        first.setdefault(o, k)
-    return lambda o: (first.get(o, len(segment.trace)), o)
-
-
-def _makes(plan: Plan, segment: Segment, op: int) -> str:
+def _makes(plan: Plan, segment: Segment, op: int, steps: int) -> str:
     if op in segment.accumulating:
         return "sums"
     out = plan.graph.tensors[plan.graph.ops[op].outputs[0]]
     if segment.stripes:
         return f"1 row of {len(segment.stripes)} stripes"
-    if out.rows == 1 or segment.trace.count(op) == 1:
+    if out.rows == 1 or steps == 1:
         return "all"
     tile = segment.tile
-    if tile.by_pixels and segment.trace.count(op) > out.rows:
+    if tile.by_pixels and steps > out.rows:
         return f"{tile.columns} pixel{'s' if tile.columns > 1 else ''}"
     return "1 row" if tile.rows == 1 else f"{tile.rows} rows"
 
