@@ -15,7 +15,6 @@ from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers
 from tvm_cascade.report.placements import Placements
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import (
-    above,
     block_rows,
     does_twice,
     memory_map,
@@ -25,6 +24,7 @@ from tvm_cascade.report.text import (
     summary,
 )
 from tvm_cascade.schema import plan as schema
+from tvm_cascade.search_monitor import above
 from tvm_cascade.sizes import bytes_and_unit
 
 
@@ -113,6 +113,7 @@ class PlanResult:
             "baseline_macs": plan.baseline_macs,
             "bound_bytes": bound_of(plan),
             "search_bound_bytes": plan.bound,
+            "optimal": None if does_twice(plan) else plan.peak <= plan.bound,
             "gap_percent": None if does_twice(plan) else round(above(plan.peak, bound_of(plan)), 2),
             "limited": self.limited,
             "bounds": self._bounds(),

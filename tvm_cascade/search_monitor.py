@@ -139,6 +139,11 @@ def monitor() -> SearchMonitor:
     return _innermost.get()
 
 
+def above(best: float, bound: float) -> float:
+    """Per cent by which what was found lies above its bound; 0 where the bound is 0."""
+    return (best / bound - 1) * 100 if bound else 0.0
+
+
 def counted(phase: str, items: Collection[Result]) -> Iterator[Result]:
     """The items one by one; the monitor is told how many of them are done."""
     for done, item in enumerate(items):

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib import import_module
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Tensor
 from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules import (
-    cortex_m_dsp,
-    cortex_m_mve,
-    cortex_m_scalar,
-    float_fpu,
-    float_mve,
-    float_pool,
-    hybrid_mve,
-    moves,
-    pooling,
-    softmax,
-)
 from tvm_cascade.schedules.rules.variants import Variant, shape_key
 
 RuleSet = Callable[[OperatorSpec, KernelTarget], list[Variant]]
 
-# Rule sets by name, as listed in `cores.Core.rules`; the name is also the prefix of their variants' names.
-RULE_SETS: Mapping[str, RuleSet] = {
-    "cortex_m_mve": cortex_m_mve.variants,
-    "cortex_m_dsp": cortex_m_dsp.variants,
-    "cortex_m_scalar": cortex_m_scalar.variants,
-    "riscv": cortex_m_scalar.variants,  # plain arithmetic has nothing of Arm's in it
-    "hybrid_mve": hybrid_mve.variants,
-    "float_mve": float_mve.variants,
-    "float_fpu": float_fpu.variants,
-    "float_pool": float_pool.variants,
-    "pooling": pooling.variants,
-    "moves": moves.variants,
-    "softmax": softmax.variants,
-}
+# Names of rule sets, as listed in `cores.Core.rules`; they are the prefixes of their variants' names, and modules beside this
+# one, but for plain arithmetic, which has nothing of Arm's in it.
+RULE_SETS = (
+    "cortex_m_mve", "cortex_m_dsp", "cortex_m_scalar", "riscv", "hybrid_mve", "float_mve", "float_fpu", "float_pool",
+    "pooling", "moves", "softmax",
+)  # fmt: skip
+_MODULES = {"riscv": "cortex_m_scalar"}
 GENERIC = "generic"  # name of the variant that is the generic kernel
 _WHOLE = ("assign_state",)  # kinds whose kernels compute everything in one call, whatever rows are
 
@@ -50,9 +33,15 @@ def variants_of(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     They come from one rule set: the first of the core's rule sets with a variant that applies.
     """
     for name in target.core.rules:
-        if listed := RULE_SETS[name](spec, target):
+        if listed := _rule_set(name)(spec, target):
             return [_of_set(name, v) for v in listed]
     return []
+
+
+@cache
+def _rule_set(name: str) -> RuleSet:
+    """The function `variants` of a rule set, whose module is imported when a core asks for it."""
+    return import_module(f"tvm_cascade.schedules.rules.{_MODULES.get(name, name)}").variants
 
 
 def _of_set(name: str, variant: Variant) -> Variant:

@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import LoadError
 from tvm_cascade.publish import whole_file
 from tvm_cascade.schedules.tuning.counting import Count, Counter, Task
 from tvm_cascade.schedules.tuning.kernel_cost import KernelCost, kernel_cost
-from tvm_cascade.schedules.tuning.tune_model import CountModel
+
+if TYPE_CHECKING:
+    from tvm_cascade.schedules.tuning.tune_model import CountModel
 
 SHIPPED = Path(__file__).parents[1] / "data" / "tuned.json"
 KEPT = 4  # best-ranked candidates of a shape that are counted
@@ -161,6 +164,8 @@ def tune(
     The default variant of a shape is always counted, and so are the generic kernel and the smallest; and the `finalists`
     candidates for which the model trained on earlier counts, or else the analytic model, predicts fewest instructions.
     """
+    from tvm_cascade.schedules.tuning.tune_model import CountModel  # plans count nothing
+
     database = Database()
     database.merge(known)
     uncounted = [s for s in shapes if not known.counted(target, s.key)]

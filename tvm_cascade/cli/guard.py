@@ -17,7 +17,7 @@ from tvm_cascade.cli.signals import Terminated, stoppable
 from tvm_cascade.errors import CascadeError, MissingToolError, UsageError
 from tvm_cascade.messages import printable, printable_lines
 from tvm_cascade.schema.refusal import Error
-from tvm_cascade.search_monitor import SearchMonitor
+from tvm_cascade.search_monitor import SearchMonitor, above
 
 
 def say(text: str) -> None:
@@ -41,7 +41,7 @@ def ended_early(data: Mapping[str, object]) -> str:
     best, bound = next(((data[a], data[b]) for a, b in pairs if a in data and b in data), (None, None))
     gap = ""
     if isinstance(best, (int, float)) and isinstance(bound, (int, float)) and bound > 0:
-        gap = f", at most {100 * (best / bound - 1):.1f} % above the lower bound"
+        gap = f", at most {above(best, bound):.1f} % above the lower bound"
     return f"\nlimited         the search was ended early: this is the best found so far{gap}"
 
 

@@ -11,7 +11,7 @@ from tvm_cascade.memory.problem import Allocation, Buffer, Problem
 from tvm_cascade.publish import whole_file
 from tvm_cascade.request import AllocateRequest
 from tvm_cascade.schema.searches import Layout
-from tvm_cascade.search_monitor import SearchMonitor
+from tvm_cascade.search_monitor import SearchMonitor, above
 
 _COLUMNS = ("id", "lower", "upper", "size")
 
@@ -71,7 +71,8 @@ def write(path: str | Path, problem: Problem, allocation: Allocation) -> None:
 
 
 def run(path: str | Path, request: AllocateRequest | None = None, out: str | Path | None = None) -> Layout:
-    """The command `tvm-cascade allocate`: a dictionary of `peak_bytes`, `bound_bytes`, `optimal`, `limited` and `seconds`.
+    """The command `tvm-cascade allocate`: a dictionary of `peak_bytes`, `bound_bytes`, `optimal`, `gap_percent`, `limited`
+    and `seconds`.
 
     With a capacity the search may take far longer; it stops at the first layout that fits.
     """
@@ -87,6 +88,7 @@ def run(path: str | Path, request: AllocateRequest | None = None, out: str | Pat
         "peak_bytes": allocation.peak,
         "bound_bytes": allocation.bound,
         "optimal": allocation.optimal,
+        "gap_percent": round(above(allocation.peak, allocation.bound), 2),
         "limited": limit.limited,
         "seconds": round(allocation.seconds, 3),
     }

@@ -11,7 +11,7 @@ from tvm_cascade.ordering.rewriting import fold_concats, nodes
 from tvm_cascade.ordering.solve import OrderOptions, order
 from tvm_cascade.ordering.validate import footprint, peak_of, validate
 from tvm_cascade.schema.searches import Order
-from tvm_cascade.search_monitor import SearchMonitor
+from tvm_cascade.search_monitor import SearchMonitor, above
 
 
 def order_report(
@@ -43,6 +43,7 @@ def order_report(
         "peak_bytes": solution.peak,
         "bound_bytes": solution.bound,
         "optimal": solution.optimal,
+        "gap_percent": round(above(solution.peak, solution.bound), 2),
         "limited": limit.limited,
         "rewritten": rewritten,
         "order": [chosen.ops[i].name for i in solution.order],

@@ -13,6 +13,7 @@ from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
 from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of, schedule
 from tvm_cascade.parallel.timeline import draw_timeline, text_timeline
 from tvm_cascade.schema.searches import Schedule as ScheduleJson
+from tvm_cascade.search_monitor import above
 
 Kept = Callable[[tuple[NetworkSchedule, str]], object]  # called with a schedule and the name of its cost model
 
@@ -27,21 +28,23 @@ def describe(network_schedule: NetworkSchedule, model: CostModel) -> ScheduleJso
 
     Keys: `stages` (list of `{strategy, groups}` with groups of operator names), `cost_ms`, `bound_ms`, `sequential_ms`,
     `greedy_ms`, `transitions` (pairs of state and ending, identical blocks once), `priced` (stages priced), `optimal`,
-    `blocks`, `operators`, `units`, `cost_model`, `seconds`.
+    `gap_percent`, `blocks`, `operators`, `units`, `cost_model`, `seconds`.
     """
     ops = network_schedule.units.graph.ops
+    cost, bound = network_schedule.schedule.cost_ms, network_schedule.schedule.bound_ms
     return {
         "stages": [
             {"strategy": s.strategy, "groups": [[ops[i].name for i in g] for g in s.groups]}
             for s in network_schedule.schedule.stages
         ],
-        "cost_ms": network_schedule.schedule.cost_ms,
-        "bound_ms": network_schedule.schedule.bound_ms,
+        "cost_ms": cost,
+        "bound_ms": bound,
         "sequential_ms": network_schedule.sequential_ms,
         "greedy_ms": network_schedule.greedy_ms,
         "transitions": network_schedule.schedule.transitions,
         "priced": network_schedule.schedule.priced,
         "optimal": network_schedule.schedule.optimal,
+        "gap_percent": round(above(cost, bound), 2),
         "blocks": len(network_schedule.sizes),
         "units": len(network_schedule.units.units),
         "operators": len(ops),

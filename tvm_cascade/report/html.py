@@ -22,7 +22,8 @@ from tvm_cascade.report.frontier_chart import frontier_chart
 from tvm_cascade.report.layers import layers
 from tvm_cascade.report.region_graph import region_graph
 from tvm_cascade.report.template import TEMPLATES, render
-from tvm_cascade.report.text import above, block_rows, does_twice, smallest_of
+from tvm_cascade.report.text import block_rows, does_twice, smallest_of
+from tvm_cascade.search_monitor import above
 from tvm_cascade.sizes import human
 
 PAGES = (".html", ".htm")  # endings of a report that is one page

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tvm_cascade.cascading import Bounds, Plan, Storage, bound_of
 from tvm_cascade.cascading.plan import ROWS
 from tvm_cascade.schema.plan import Block, Memory, Placed
+from tvm_cascade.search_monitor import above
 from tvm_cascade.sizes import bytes_and_unit
 
 
@@ -138,11 +139,6 @@ def peak_segment(plan: Plan) -> int:
     """The segment with the most live bytes, the first of equals."""
     rows = block_rows(plan)
     return max(range(len(plan.segments)), key=lambda k: (live_bytes(rows, k), -k), default=0)
-
-
-def above(peak: int, bound: int) -> float:
-    """Per cent by which an arena exceeds a bound."""
-    return (peak / bound - 1) * 100 if bound else 0.0
 
 
 def work_factor(plan: Plan) -> float:

@@ -204,6 +204,9 @@ class Plan(_Sometimes):
     search_bound_bytes: Annotated[
         Bytes, "Proven: no plan of the search space has a smaller arena; where work is done twice, the least searched"
     ]
+    optimal: Annotated[
+        bool | None, "Whether no plan of the search space has a smaller arena; null where work is done twice"
+    ]
     gap_percent: Annotated[Percent | None, "The arena above `bound_bytes`; null where work is done twice"]
     limited: Annotated[bool, "Whether a limit ended a search: more time may give a smaller arena"]
     bounds: Annotated[Bounds | None, "Bounds by what a step makes; null where a limit struck before"]

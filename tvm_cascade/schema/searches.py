@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from tvm_cascade.schema.units import Bytes, Count, Milliseconds, Ratio, Seconds
+from tvm_cascade.schema.units import Bytes, Count, Milliseconds, Percent, Ratio, Seconds
 
 
 class Layout(TypedDict):
@@ -13,6 +13,7 @@ class Layout(TypedDict):
     peak_bytes: Annotated[Bytes, "The smallest peak that was found"]
     bound_bytes: Annotated[Bytes, "Proven lower bound of it"]
     optimal: Annotated[bool, "Whether no smaller one is possible"]
+    gap_percent: Annotated[Percent, "The peak above the bound"]
     limited: Annotated[bool, "Whether a limit ended the search"]
     seconds: Annotated[Seconds, "Time taken"]
 
@@ -83,6 +84,7 @@ class Schedule(_Measured):
     transitions: Annotated[Count, "Pairs of state and ending that were looked at"]
     priced: Annotated[Count, "Stages that were priced"]
     optimal: Annotated[bool, "Whether no schedule of the search space costs less"]
+    gap_percent: Annotated[Percent, "The cost above the bound"]
     blocks: Annotated[Count, "Blocks that were scheduled one by one"]
     units: Annotated[Count, "Units that were scheduled as one"]
     operators: Annotated[Count, "Operators of the network"]
