@@ -210,6 +210,19 @@ def test_declared_and_computed_shapes_must_agree(tmp_path: Path) -> None:
         load(tmp_path / "m.tflite")
 
 
+def test_choices_between_two_types_are_refused(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    given = [
+        writer.activation((3, 2), "bool"),
+        writer.activation((3, 2), "bool"),
+        writer.activation((3, 2), "int8", 0.1),
+    ]
+    writer.operator("SELECT_V2", given, [writer.tensor((3, 2), "int8", 0.1)])
+    assert _refused(
+        tmp_path / "m.tflite", writer.finish(), "SELECT_V2 (operator 0): its input and output are of unequal"
+    )
+
+
 def test_indices_that_cannot_be_narrowed_are_one_error(tmp_path: Path) -> None:
     """Found by fuzzing: 64-bit tensors whose kernels keep 64-bit loops."""
     onnx = pytest.importorskip("onnx")

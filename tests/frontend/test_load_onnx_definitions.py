@@ -259,6 +259,23 @@ def test_suppression_by_limits_that_are_given_at_run_time(tmp_path: Path, names:
         load(tmp_path / "n.onnx")
 
 
+def test_suppression_of_boxes_that_have_no_scores(tmp_path: Path) -> None:
+    nodes, (boxes, scores), weights = _boxes(["n"])
+    _save(tmp_path / "n.onnx", nodes, [np.repeat(boxes, 3, 0), scores], weights)
+    with pytest.raises(LoadError, match=r"boxes of shape \[3, 4, 4\] with scores of shape \[1, 1, 4\]"):
+        load(tmp_path / "n.onnx")
+
+
+def test_transforms_of_more_than_memory_are_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("STFT", ["x0", "step", "", "length"], ["y0"])]
+    _save(tmp_path / "n.onnx", nodes, [_x(1, 4, 1)], {"step": np.array(8), "length": np.array(16)})
+    model = onnx.load(tmp_path / "n.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1 << 31
+    onnx.save(model, tmp_path / "n.onnx")
+    with pytest.raises(LoadError, match="frames of 16 samples every 8 of 2147483648"):
+        load(tmp_path / "n.onnx")
+
+
 def test_ids_of_64_bits_are_narrowed_whatever_else_they_are(tmp_path: Path) -> None:
     table, ids = _x(50, 6), np.array([[1, 49, -1, 0]])
     nodes = [helper.make_node("Gather", ["table", "x0"], ["y0"])]

@@ -164,6 +164,16 @@ def test_scans_of_a_batch(tmp_path: Path, back: bool) -> None:
     np.testing.assert_allclose(every, np.stack(parts, 1), rtol=1e-5, atol=1e-5)
 
 
+def test_scans_of_more_inputs_than_they_have_are_refused(tmp_path: Path) -> None:
+    node = _scan()
+    next(a for a in node.attribute if a.name == "num_scan_inputs").i = 1 << 31
+    onnx.save(_model([node], ["last", "all"]), tmp_path / "n.onnx")
+    with pytest.raises(
+        LoadError, match="operator Scan whose num_scan_inputs is 2147483648 of 2 inputs is not supported"
+    ):
+        load(tmp_path / "n.onnx")
+
+
 def test_sequences_of_unequal_lengths_are_refused(tmp_path: Path) -> None:
     _scan_of_batch(tmp_path / "n.onnx", False, "lengths")
     with pytest.raises(LoadError, match="operator Scan with sequence_lens is not supported"):

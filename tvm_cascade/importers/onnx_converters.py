@@ -191,6 +191,9 @@ def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
     """Limits of NonMaxSuppression: the importer takes computed ones for its own defaults, which are not ONNX's."""
     names = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
     defaults = (None, np.float32(0), np.finfo("float32").min)
+    boxes, scores = shape_of(inputs[0]), shape_of(inputs[1])
+    if len(boxes) != 3 or len(scores) != 3 or (boxes[0], boxes[1], 4) != (scores[0], scores[2], boxes[2]):
+        raise NotImplementedError(f"boxes of shape {list(boxes)} with scores of shape {list(scores)}")
     for index, (name, default) in enumerate(zip(names, defaults, strict=True), 2):
         if inputs[index] is not None and _constant(inputs, index) is None:
             raise NotImplementedError(f"{name} that is computed, or an input: make it a constant")

@@ -164,6 +164,8 @@ def _scan(steps: _Steps, node: Any, shapes: Mapping[str, tuple[int, ...]]) -> li
     """The names of a Scan's outputs: its last states, and what all steps computed."""
     attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     count = int(attrs["num_scan_inputs"])
+    if not 0 < count <= len(node.input):
+        raise NotUnrolled(f"whose num_scan_inputs is {count} of {len(node.input)} inputs")
     if steps.opset < _SCANS_WITHOUT_BATCH:
         return _scan_of_batch(steps, node, shapes, count, attrs.get("directions", [0] * count))
     states, inputs = list(node.input[: len(node.input) - count]), list(node.input[len(node.input) - count :])

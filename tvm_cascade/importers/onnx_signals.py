@@ -63,7 +63,7 @@ def short_time_fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> V
     length = _scalar(inputs[3], "frame_length") if window is None else window.size
     batch, extent, parts = (*shape_of(x), 1)[:3]
     count = 1 + (extent - length) // step if step > 0 else 0
-    if not 0 < length <= extent or count < 1:
+    if not 0 < length <= extent or count < 1 or batch * count * length * parts > MAX_ELEMENTS:
         raise NotImplementedError(f"frames of {length} samples every {step} of {extent}")
     places = np.arange(count)[:, None] * step + np.arange(length)[None]
     frames = bb.normalize(relax.op.take(x, relax.const(places.reshape(-1), "int32"), 1))

@@ -32,6 +32,8 @@ def contradiction(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> s
         if tensor.qnn_params and tensor.tensor.Type() == types.INT16 and _zero(tensor):
             return "a tensor of int16 with a zero point, which TFLite defines as 0"
     compared = [*inputs[: 2 if name in _OF_TWO else 1], *outputs] if name in _OF_ONE else []
+    if name in ("SELECT", "SELECT_V2"):
+        compared = [*inputs[1:], *outputs]
     if len({tensor.tensor.Type() for tensor in compared}) > 1:
         return "its input and output are of unequal types"
     stored = all(tensor.qnn_params and tensor.tensor.Type() in _AS_STORED for tensor in inputs)
