@@ -4,19 +4,21 @@ Plans are those that the planner makes under caps: the smallest, with steps as s
 the fastest memory, within the two fastest and so on, by whole rows, and layer by layer; and such whose rows have addresses of
 their own, which lie in one memory as a whole: the smallest, and one within the fastest memory. Each is placed (`memory.pools`) by
 the bytes that its kernels read and write (`schedules.tuning.traffic`), and the best one is taken: by `time` of fewest cycles,
-arithmetic and accesses together, by `bytes` of fewest bytes. Order, cuts, rings and placement are chosen together as far as
-these plans go.
+arithmetic and accesses together, by `bytes` of fewest bytes. By `time` cuts, tiles, rings and placement are then searched
+together, for fewer cycles than the best of these takes (`passes.timed_plans`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import inf
 
 import numpy as np
 
-from tvm_cascade.cascading import Plan
+from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cascading.memories import blocks, in_memories, joined
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.machine import Ram, require_size
@@ -24,6 +26,7 @@ from tvm_cascade.memory import PlacedPlan, Placement, PlacementProblem, Problem,
 from tvm_cascade.memory.validate_placement import validate_placement
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.copied_weights import weight_reads
+from tvm_cascade.passes.timed_plans import timed_plans
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.plan_cost import PlanCounter
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
@@ -52,7 +55,9 @@ class _Placed:
         return (cycles, held) if objective == "time" else (held, cycles)
 
 
-def plan_in_memories(request: PlanRequest, planned: Planner, progress: Progress) -> PlannedCandidate:
+def plan_in_memories(
+    request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress
+) -> PlannedCandidate:
     """The best plan in the memories of `request`, of those that `planned` gives for requests without them.
 
     Where a limit (`search_monitor`) strikes, the best so far.
@@ -87,12 +92,34 @@ def plan_in_memories(request: PlanRequest, planned: Planner, progress: Progress)
         progress(f"in memories: {round(found[-1].cycles)} cycles, {found[-1].placement.bytes} bytes")
     if not found:
         raise error or SearchStopped
+    bound = _jointly(found, request, options, progress)
     best = min(found, key=lambda placed: placed.key(request.objective))
     least = min(plan.bound for plan in known)  # of a narrower request it would be above what others found
     placements = tuple(
         PlacedPlan(p.placement, p.problem, p.cycles) for p in (best, *(p for p in found if p is not best))
     )
-    return replace(best.found, plan=replace(best.found.plan, bound=least), placements=placements)
+    return replace(best.found, plan=replace(best.found.plan, bound=least), placements=placements, least_cycles=bound)
+
+
+def _jointly(found: list[_Placed], request: PlanRequest, options: PlanOptions, progress: Progress) -> float | None:
+    """Add the plans of the joint search to those `found`; a bound in cycles of all of them, None where none was searched."""
+    if request.objective != "time" or request.layerwise:
+        return None
+    start, bound = min(found, key=lambda placed: placed.cycles), inf
+    graphs = dict.fromkeys(p.found.prepared.graph for p in (start, *found))
+    for graph in graphs:
+        known = next(p.found for p in (start, *found) if p.found.prepared.graph == graph)
+        try:
+            plans, least = timed_plans(known, request, options, min(p.cycles for p in found))
+        except SearchStopped:
+            return None
+        bound = min(bound, least)
+        for plan in plans:
+            with suppress(InfeasibleError):
+                found.append(_placed(replace(known, plan=plan), request))
+    best = min(p.cycles for p in found)
+    progress(f"searched with memories: {round(best)} cycles, {round(start.cycles)} before")
+    return min(bound, best)
 
 
 def _lack(error: InfeasibleError) -> int:

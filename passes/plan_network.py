@@ -87,7 +87,7 @@ def plan_network(
             return _plan_network(mod, asked, source, progress, addressed)
 
         if request.memory:
-            found = plan_in_memories(request, planned, progress)
+            found = plan_in_memories(request, plan_options(request, source.core), planned, progress)
         else:
             found = with_copies(planned(request), request)
     for note in whole_inputs(found.plan) if request.stream_input else ():

@@ -250,7 +250,7 @@ def describe(
         suggestions=suggestions(chosen.plan, options, loaded.storable),
         frame=_frame(loaded.frame),
         weights_in=_weights_in(chosen),
-        placements=describe_placements(chosen.placements, sum(e.cycles for e in operators), whole),
+        placements=describe_placements(chosen.placements, chosen.least_cycles, sum(e.cycles for e in operators), whole),
     )
 
 

@@ -89,6 +89,7 @@ class PlannedCandidate:
     waits: tuple[float, ...] = ()  # by operator, cycles of its accesses of memories; none without named memories
     copied: CopiedWeights = field(default_factory=CopiedWeights)  # weights that are copied to RAM
     placements: tuple[PlacedPlan, ...] = ()  # in named memories: of this plan, then of the others that were tried
+    least_cycles: float | None = None  # in named memories: no plan of the joint search takes fewer
 
     @property
     def graph(self) -> Graph:

@@ -84,18 +84,23 @@ def _fetched(plan: Plan) -> list[float]:
     for segment in plan.segments:
         trace = list(dict.fromkeys(segment.trace))
         for position, o in enumerate(o for o in trace if o >= 0):
-            found[o] = _FETCH + _COMPARE * position if len(trace) > 1 else 0.0
+            found[o] = fetching(position) if len(trace) > 1 else 0.0
     return found
+
+
+def fetching(position: int) -> float:
+    """Instructions that fetch a step of the operator that is the `position`-th of its segment to run."""
+    return _FETCH + _COMPARE * position
 
 
 def each_step(driver: Driver, read: Callable[[Any, Sequence[Any]], Part]) -> Iterator[tuple[int, float, Part, Env]]:
     """A sample of all steps of a plan: operator, weight, its code as `read` reads it, and the step that the code sees.
 
-    The weights of an operator sum up to its steps.
+    The weights of an operator sum up to its steps. Operators without a kernel are left out.
     """
     for index, segment in enumerate(counted("segments estimated", driver.plan.segments)):
         trace = Tally(segment.trace)
-        for o in (o for o in trace if o >= 0):
+        for o in (o for o in trace if o >= 0 and driver.kernels[o] is not None):
             step, table = tirx.Var("step", "int32"), driver.bounds[index]
             stripe: Var | None = None if table is None else driver.stripe(index, table)
             part = read(driver.step(o, step, index), [step] if stripe is None else [step, stripe])

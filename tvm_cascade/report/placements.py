@@ -30,6 +30,7 @@ class Placements:
     plans: int  # that were placed
     reached: int  # by the plan: cycles, or bytes of all memories
     bound: int | None  # none of these plans has a placement of less; None where no integer program was solved
+    search_bound: int | None = None  # cycles: no plan of the joint search takes fewer; None where there was none
     frontier: tuple[FastPoint, ...] = ()
 
     @property
@@ -45,6 +46,7 @@ class Placements:
             "reached": self.reached,
             "bound": self.bound,
             "gap_percent": self.gap_percent,
+            "search_bound": self.search_bound,
         }
 
     def to_text(self, memory: str) -> list[str]:
@@ -54,6 +56,9 @@ class Placements:
         if self.bound is not None:
             gap = f"it lies {self.gap_percent or 0:.1f} % above"
             least = f"none of the {self.plans} plans tried can be placed below {self.bound} ({gap}), other plans may be"
+        if self.search_bound:
+            above = (self.reached / self.search_bound - 1) * 100
+            least = f"no plan of the search takes fewer than {self.search_bound} (it lies {above:.1f} % above)"
         lines = [f"placement       {self.reached} {unit}; {least}"]
         if len(self.frontier) > 1:
             points = "; ".join(f"{p.fast_bytes} for {p.cycles}" for p in self.frontier)
@@ -61,11 +66,13 @@ class Placements:
         return lines
 
 
-def describe_placements(placed: Sequence[PlacedPlan], reached_cycles: int, whole: bool) -> Placements | None:
+def describe_placements(
+    placed: Sequence[PlacedPlan], least: float | None, reached_cycles: int, whole: bool
+) -> Placements | None:
     """What the placements of plans say, the chosen one first; None without named memories.
 
-    `reached_cycles` are those of the chosen plan as they are printed; `whole` asks for the frontier, which places every plan
-    again with less of the fastest memory.
+    `least` are the cycles that no plan of the joint search goes below, `reached_cycles` those of the chosen plan as they are
+    printed; `whole` asks for the frontier, which places every plan again with less of the fastest memory.
     """
     if not placed:
         return None
@@ -74,7 +81,10 @@ def describe_placements(placed: Sequence[PlacedPlan], reached_cycles: int, whole
     reached = reached_cycles if by_time else chosen.placement.bytes
     bound = min(floor(min(bounds)), reached) if all(isfinite(b) for b in bounds) else None
     told = (replace(chosen, cycles=reached_cycles), *placed[1:])  # operators' cycles are rounded one by one
-    return Placements(chosen.problem.objective, len(placed), reached, bound, _frontier(told) if whole else ())
+    search_bound = None if least is None else min(floor(least), reached)
+    return Placements(
+        chosen.problem.objective, len(placed), reached, bound, search_bound, _frontier(told) if whole else ()
+    )
 
 
 def _paid(placed: PlacedPlan) -> float:

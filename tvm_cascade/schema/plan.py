@@ -102,6 +102,11 @@ class PlacementBound(TypedDict):
         "Proven: no placement of any of these plans takes less; null where no integer program was solved. Other plans may",
     ]
     gap_percent: Annotated[Percent | None, "What was reached, above the bound"]
+    search_bound: Annotated[
+        Count | None,
+        "Proven: no plan of the search over cuts, steps of rows, rings and placements takes fewer cycles by the model; "
+        "null by 'bytes', or where a limit struck",
+    ]
 
 
 class FastPoint(TypedDict):

@@ -1,0 +1,157 @@
+"""Plans of fewest cycles in several memories: prices of segments, counted in the emitted code, for `cascading.timed_cuts`.
+
+What an operator takes in a segment depends on the tile of a step, on how its tensors are held (whole, or the size of the
+ring) and on whether the segment has other operators; so segments that agree in it share a count. Plans of which nothing is
+known yet are written and counted as they are when placed (`schedules.tuning`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cascading.assemble import Figures, Layout, assemble
+from tvm_cascade.cascading.interleaving import BY_ROWS
+from tvm_cascade.cascading.layout_search import Search
+from tvm_cascade.cascading.memories import blocks
+from tvm_cascade.cascading.search_cache import searches
+from tvm_cascade.cascading.timed_cuts import Asked, Price, TimedCuts
+from tvm_cascade.graph import Tile
+from tvm_cascade.passes.candidates.candidate import PlannedCandidate
+from tvm_cascade.passes.prepare_graph import PreparedGraph
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.schedules.forms.choose import kernels_of_plan
+from tvm_cascade.schedules.tuning.plan_cost import PlanCounter, fetching
+from tvm_cascade.schedules.tuning.traffic import TrafficCounter
+
+_LAYOUTS = 4  # of an order that are placed
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What an operator takes in one way that a segment may run it."""
+
+    steps: int
+    instructions: float  # but those that fetch a step
+    cycle: float  # cycles of an instruction
+    waits: float  # cycles of reads from flash
+    accessed: dict[str, float]  # bytes by block
+
+
+def timed_plans(
+    found: PlannedCandidate, request: PlanRequest, options: PlanOptions, ceiling: float
+) -> tuple[list[Plan], float]:
+    """Plans of a network that may take fewer than `ceiling` cycles, and a bound in cycles of all that were searched.
+
+    `found` is any plan of it. Raises `SearchStopped` where a limit strikes first.
+    """
+    prices, figures = SegmentPrices(found.prepared, request), Figures(found.plan.baseline_peak, found.plan.bound)
+    most, bound, plans = None if request.sram is None else int(request.sram), inf, list[Plan]()
+    for search in searches(found.prepared.graph, replace(options, sram=None, max_macs=1.0)):
+        best = TimedCuts(search, request.memory, most, prices.of).best(_LAYOUTS, ceiling)
+        bound = min(bound, best.bound)
+        for layout in best.layouts:
+            plans.append(replace(assemble(search.costs, layout, figures), graph=found.prepared.graph))
+    return plans, bound
+
+
+class SegmentPrices:
+    """Prices of segments of a network."""
+
+    def __init__(self, prepared: PreparedGraph, request: PlanRequest) -> None:
+        self.prepared = prepared
+        copied = request.ram_weights or request.prefetch  # what copies save is not known here
+        self.wait = 0.0 if copied else float(request.flash_wait or 0.0)
+        self.work, self.traffic = PlanCounter(prepared.core), TrafficCounter(prepared.core)
+        self.known: dict[object, _Counted] = {}
+
+    def of(self, search: Search, asked: Sequence[Asked]) -> list[Price]:
+        """The prices of segments."""
+        missing: dict[Asked, set[int]] = {}
+        claimed = set(self.known)
+        for segment in sorted(asked, key=lambda s: s[1] - s[0]):  # short ones are counted sooner
+            for o, key in self._keys(search, segment):
+                if key not in claimed:
+                    claimed.add(key)
+                    missing.setdefault(segment, set()).add(o)
+        while missing:
+            self._count(search, missing)
+        return [self._price(search, segment) for segment in asked]
+
+    def _keys(self, search: Search, segment: Asked) -> Iterator[tuple[int, object]]:
+        """The operators of a segment, and all that their counts depend on."""
+        i, j, interleaving = segment
+        costs = search.costs
+        tables, held, members = costs.tables, costs.held(i, j, interleaving), costs.members(i, j)
+        tile, alone = interleaving.tile, costs.in_place(i, j)
+        units = {t: n if n < tables.units(t, tile) else 0 for t, n in held.items()}
+        summing = costs.accumulating(i, j)
+        for o in members:
+            if o >= 0:
+                op = tables.graph.ops[o]
+                rings = tuple(units.get(tables.roots[t].tensor, 0) for t in (*op.inputs, *op.outputs))
+                yield o, (o, tile, len(members) > 1, o in summing, alone == o, rings)
+
+    def _price(self, search: Search, segment: Asked) -> Price:
+        i, j, _ = segment
+        several = len(search.costs.members(i, j)) > 1
+        cycles, accessed = 0.0, dict[str, float]()
+        ran = self._ran(search, i, j) if several else ()
+        for o, key in self._keys(search, segment):
+            own = self.known[key]
+            fetched = own.steps * fetching(ran.index(o)) if several else 0.0
+            cycles += (own.instructions + fetched) * own.cycle + own.waits
+            for block, n in own.accessed.items():
+                accessed[block] = accessed.get(block, 0.0) + n
+        return Price(cycles, accessed)
+
+    @staticmethod
+    def _ran(search: Search, i: int, j: int) -> list[int]:
+        """The operators of a segment in the order in which they first run, which steps of whole maps have too."""
+        rows = max(t.rows for t in search.costs.tables.graph.tensors)
+        return [o for o in search.costs.trace(i, j, Tile(rows)) if o >= 0]
+
+    def _count(self, search: Search, missing: dict[Asked, set[int]]) -> None:
+        """Count a plan of as many of the missing segments as follow one another, and take them from `missing`."""
+        cuts, forms, wanted = [0], [], set[int]()
+        starts: dict[int, list[Asked]] = {}
+        for segment in missing:
+            starts.setdefault(segment[0], []).append(segment)
+        while cuts[-1] < search.size:
+            own = starts.get(cuts[-1])
+            if own:
+                wanted |= missing.pop(own[0])
+            i, j, interleaving = own[0] if own else (cuts[-1], cuts[-1] + 1, BY_ROWS)
+            cuts.append(j)
+            forms.append(interleaving)
+        layout = Layout(tuple(cuts), tuple(forms))
+        plan = replace(assemble(search.costs, layout, Figures(0, 0)), graph=self.prepared.graph)
+        sites = [self.prepared.site(o) if o in wanted else None for o in range(len(plan.graph.ops))]
+        kernels = kernels_of_plan(plan, sites)
+        work, moved = self.work.count(plan, kernels), self.traffic.count(plan, kernels).sum(axis=1)
+        flash = self.traffic.count_flash(plan, kernels)[0].sum(axis=1) if self.wait else None
+        names = [b.name for b in blocks(plan).buffers]
+        for (i, j, interleaving), segment in zip(layout.segments, plan.segments, strict=True):
+            steps, trace = Tally(segment.trace), [o for o in dict.fromkeys(segment.trace) if o >= 0]
+            several = len(dict.fromkeys(segment.trace)) > 1
+            for o, key in self._keys(search, (i, j, interleaving)):
+                if o not in wanted:
+                    continue
+                fetched = steps[o] * fetching(trace.index(o)) if several else 0.0
+                n, cycles = work[o].instructions, work[o].cycles
+                waits = 0.0 if flash is None else float(flash[o]) * self.wait
+                accessed = {self._block(plan, o, b): float(m) for b, m in zip(names, moved[o], strict=True) if m}
+                self.known[key] = _Counted(steps[o], n - fetched, cycles / n if n else 0.0, waits, accessed)
+
+    def _block(self, plan: Plan, o: int, name: str) -> str:
+        """A block as it is called in any plan: of one that an operator overwrites, its input."""
+        kind, _, number = name.partition(" ")
+        if kind in ("state", "scratch"):
+            return kind
+        over = [w for w, block in plan.overwritten if block == name]
+        op, roots = plan.graph.ops[o], plan.graph.roots
+        own = [f"tensor {roots[t].tensor}" for t in (*op.inputs, *op.outputs)]
+        return next((b for b in own if b == name or b in over), f"{kind} {number}")

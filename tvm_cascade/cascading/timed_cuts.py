@@ -1,0 +1,367 @@
+"""Cuts, tile heights and memories of fewest cycles: dynamic programming over the cut positions of an execution order.
+
+The state of a cut is the memory of every tensor that is live across it. A segment adds the cycles of its operators and, for
+every byte that they access, those of the memory that it lies in (`Price`). Two things are relaxed: a memory has to hold
+live bytes, not a layout of them, and where a segment has many blocks of its own they may lie in several memories in parts,
+filled in by accessed bytes per byte, most first, which is the optimum of that relaxation. So the least total is a lower
+bound of all plans with these forms of segments; the layouts of the least totals are those worth placing (`memory.pools`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+
+from tvm_cascade.cascading.assemble import Layout
+from tvm_cascade.cascading.interleaving import Interleaving
+from tvm_cascade.cascading.layout_search import Search
+from tvm_cascade.graph import Tile
+from tvm_cascade.machine import Ram
+from tvm_cascade.search_monitor import monitor
+
+_FEW = 24  # operators of a network whose segments are tried in steps of pixels too
+_TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried, beside one and the whole map
+_TILE_ROWS_OF_MANY = (4, 2)  # where there are more operators
+_LONGEST_BY_ROWS = 8  # operators of a segment that is tried in steps of several rows
+_STATES = 96  # of a cut that are followed
+_KEPT = 3  # layouts of a state
+_ALIKE = 1e-3  # cycles: of layouts that differ by no more one is kept
+_DIVIDED = 6  # blocks of a segment beyond which some of them may lie in parts
+_MADE = 5  # most tensors that a segment leaves
+
+Asked = tuple[int, int, Interleaving]
+_Block = tuple[int, float, int, int]  # bytes at least, bytes accessed, bytes, the memory (-1: none) where the least do
+_SAME = 1 << 60  # of an operator that overwrites its input
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a segment takes: cycles of its arithmetic, and bytes that it reads and writes by block."""
+
+    cycles: float
+    accessed: dict[str, float]  # "tensor 3" by root; "state", "scratch", "accumulator 5" of the segment
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLayouts:
+    """Layouts of fewest cycles, and a bound in cycles of every plan that was searched."""
+
+    layouts: tuple[Layout, ...]
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A segment [i, j) in an interleaving: blocks as (bytes, bytes accessed)."""
+
+    i: int
+    j: int
+    interleaving: Interleaving
+    cycles: float
+    across: tuple[tuple[int, float], ...]  # tensors that are live before it
+    made: tuple[tuple[int, float], ...]  # tensors that it leaves
+    inner: tuple[tuple[int, float, tuple[int, int]], ...]  # blocks that live in it alone, and what they may share
+    carried: tuple[tuple[bool, int], ...]  # the tensors live behind it: whether it made them, and position among these
+    over: tuple[
+        tuple[int, int, int], ...
+    ]  # tensor before it, one that it made, bytes that they may share; _SAME: one block
+
+    def fast(self, cost: float) -> float:
+        """Cycles where a byte of every block costs `cost`."""
+        return self.cycles + cost * sum(b[1] for b in (*self.across, *self.made, *self.inner))
+
+    def everything(self) -> list[_Block]:
+        """All of its blocks, as small as what they may share makes them."""
+        shared = dict[int, int]()
+        for _, writer, n in self.over:
+            shared[writer] = min(shared.get(writer, 0) + n, self.made[writer][0])
+        made = [(size - shared.get(k, 0), accessed) for k, (size, accessed) in enumerate(self.made)]
+        inner = [(size - n, accessed) for size, accessed, (_, n) in self.inner]
+        return _ordered((size, n, size, -1) for size, n in (*self.across, *made, *inner))
+
+    def blocks(self, state: Sequence[int], saved: Mapping[int, int]) -> list[_Block]:
+        """Blocks that live in it alone, where of the tensors before it `saved` bytes are shared already."""
+        made: list[_Block] = []
+        for size, accessed, (r, n) in self.inner:
+            shared = min(n, max(self.across[r][0] - saved.get(r, 0), 0)) if n else 0
+            made.append((size - shared, accessed, size, state[r] if shared else -1))
+        return _ordered(made)
+
+    def worse(self, other: _Form) -> bool:
+        """Whether `other`, of the same segment, takes no more of anything."""
+        mine, its = ((*f.across, *f.made, *f.inner) for f in (self, other))
+        shared, more = ({(r, w): n for r, w, n in f.over} for f in (self, other))
+        return (
+            other.cycles <= self.cycles
+            and all(b[0] <= a[0] and b[1] <= a[1] for a, b in zip(mine, its, strict=True))
+            and all(b[0] - b[2][1] <= a[0] - a[2][1] for a, b in zip(self.inner, other.inner, strict=True))
+            and all(more.get(pair, 0) >= n for pair, n in shared.items())
+        )
+
+
+def _ordered(blocks: Iterable[_Block]) -> list[_Block]:
+    """Most accessed bytes per byte first."""
+    return sorted((b for b in blocks if b[2]), key=lambda b: -b[1] / max(b[0], 0.01))
+
+
+def _fewest(known: Mapping[int, float], more: Mapping[int, float]) -> dict[int, float]:
+    """The paths of fewest cycles, of such as take the same one."""
+    kept: dict[int, float] = {}
+    for path, cycles in sorted((*known.items(), *more.items()), key=lambda e: (e[1], e[0])):
+        if path not in kept and all(cycles - c > _ALIKE for c in kept.values()):
+            kept[path] = cycles
+        if len(kept) == _KEPT:
+            break
+    return kept
+
+
+class _Paths:
+    """Segments that follow one another from the first cut on, by number; 0 is the path of none."""
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[int, _Form | None]] = [(0, None)]
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def behind(self, path: int, form: _Form) -> int:
+        """The path with one more segment."""
+        number = self._numbers.setdefault((path, id(form)), len(self._ends))
+        if number == len(self._ends):
+            self._ends.append((path, form))
+        return number
+
+    def layout(self, path: int) -> Layout:
+        """A path as a layout."""
+        found: list[_Form] = []
+        while (form := self._ends[path][1]) is not None:
+            found.insert(0, form)
+            path = self._ends[path][0]
+        return Layout((0, *(f.j for f in found)), tuple(f.interleaving for f in found))
+
+
+class TimedCuts:
+    """The search for one order."""
+
+    def __init__(
+        self,
+        search: Search,
+        memories: Sequence[Ram],
+        most: int | None,
+        priced: Callable[[Search, Sequence[Asked]], Sequence[Price]],
+    ) -> None:
+        """Parameters
+        ----------
+        memories : Ram
+            Fastest first.
+        most : int, optional
+            Bytes of all memories together.
+        priced : Callable
+            The prices of segments of a search.
+        """
+        self.search, self.costs, self.priced = search, search.costs, priced
+        self.cost = [ram.cycles_per_byte for ram in memories]
+        self.room = [inf if ram.capacity is None else ram.capacity for ram in memories]
+        self.most = min(sum(self.room), inf if most is None else most)
+        self.dropped = inf  # the least total that a state which is not followed may come to
+
+    def best(self, count: int, ceiling: float) -> TimedLayouts:
+        """At most `count` layouts that may take fewer than `ceiling` cycles, the best first.
+
+        Raises `SearchStopped` where a limit strikes first.
+        """
+        forms = self._forms(ceiling)
+        ahead, paths = _Ahead(self, forms), _Paths()
+        # by cut and state, the fewest cycles of some paths that lead there
+        states: list[dict[tuple[int, ...], dict[int, float]]] = [{} for _ in range(self.search.size + 1)]
+        for state in product(range(len(self.cost)), repeat=len(self.costs.across[0])):
+            states[0][state] = {0: 0.0}
+        for i in range(self.search.size):
+            monitor().check()
+            for state, known in self._followed(i, states[i], ahead):
+                for form in forms[i]:
+                    for after, added in self._steps(form, state):
+                        least = added + ahead.least(form.j, after)
+                        below = {paths.behind(p, form): c + added for p, c in known.items() if c + least < ceiling}
+                        if below:
+                            states[form.j][after] = _fewest(states[form.j].get(after, {}), below)
+            states[i].clear()
+        totals: dict[int, float] = {}
+        for known in states[-1].values():
+            totals |= {path: min(cycles, totals.get(path, inf)) for path, cycles in known.items()}
+        ends = sorted(totals, key=lambda p: (totals[p], p))[:count]
+        bound = min([*totals.values(), self.dropped, ceiling])
+        return TimedLayouts(tuple(paths.layout(end) for end in ends), bound)
+
+    def _forms(self, ceiling: float) -> list[list[_Form]]:
+        """By position the forms of the segments from there on that plans below `ceiling` may have."""
+        asked: list[Asked] = []
+        for i in range(self.search.size):
+            monitor().check()
+            for j in range(i + 1, self.search.size + 1):
+                asked += [(i, j, c) for c in self._interleavings(i, j) if self._fits(i, j, c)]
+        made = [self._form(s, p) for s, p in zip(asked, self.priced(self.search, asked), strict=True)]
+        n = self.search.size
+        least = [self.least(form) for form in made]
+        until, after = [0.0] + [inf] * n, [inf] * n + [0.0]
+        for form, cycles in zip(made, least, strict=True):
+            until[form.j] = min(until[form.j], until[form.i] + cycles)
+        for form, cycles in zip(reversed(made), reversed(least), strict=True):
+            after[form.i] = min(after[form.i], after[form.j] + cycles)
+        kept: list[list[_Form]] = [[] for _ in range(n)]
+        for form, cycles in zip(made, least, strict=True):
+            alike = (f for f in kept[form.i] if f.j == form.j)
+            if until[form.i] + cycles + after[form.j] < ceiling and not any(form.worse(f) for f in alike):
+                kept[form.i].append(form)
+        return kept
+
+    def least(self, form: _Form) -> float:
+        """A lower bound of a segment's cycles, whatever lies where."""
+        return form.cycles + self._in_parts(form.everything(), self.room)
+
+    def _interleavings(self, i: int, j: int) -> Iterator[Interleaving]:
+        """Those of the search, and steps of several rows."""
+        if not self.search.possible(i, j) or len(self.costs.across[j]) > _MADE + len(self.costs.across[i]):
+            return
+        small = self.search.size <= _FEW
+        yield from self.search.interleavings(i, j) if small else (next(self.search.interleavings(i, j)),)
+        graph = self.costs.tables.graph
+        working = [graph.ops[o] for o in self.costs.members(i, j) if o >= 0]
+        if not any(op.kernels.multi_row for op in working) or len(working) > _LONGEST_BY_ROWS:
+            return
+        rows = {graph.tensors[op.outputs[0]].rows for op in working}
+        for count in dict.fromkeys((max(rows), *(_TILE_ROWS if small else _TILE_ROWS_OF_MANY))):
+            if count > 1 and not any(n % min(count, n) for n in rows):
+                yield Interleaving(Tile(count))
+
+    def _fits(self, i: int, j: int, interleaving: Interleaving) -> bool:
+        return sum(self.costs.blocks(i, j, interleaving)) - self.costs.most_shared(i, j) <= self.most
+
+    def _form(self, segment: Asked, price: Price) -> _Form:
+        """A priced segment as blocks."""
+        i, j, interleaving = segment
+        costs, accessed = self.costs, price.accessed
+        before, behind = costs.across[i], costs.across[j]
+        held = {t: costs.bytes_held(i, j, t, n, interleaving) for t, n in costs.held(i, j, interleaving).items()}
+        pairs = costs.pairs(i, j, interleaving)
+        same = {p.writer for p in pairs if p.exact}
+        made = [t for t in held if costs.last[t] >= j]
+        shared = {(p.reader, p.writer): min(p.size, max(p.reach, 0)) for p in pairs if not p.exact}
+        inside: dict[int, tuple[int, int]] = {}
+        for (reader, writer), n in shared.items():
+            inside[writer] = max(inside.get(writer, (0, 0)), (before.index(reader), n), key=lambda e: e[1])
+        alone = [(f"tensor {t}", held[t], inside.get(t, (0, 0))) for t in held if costs.last[t] < j]
+        alone += [("state", costs.state_bytes(i, j), (0, 0))]
+        alone += [("scratch", costs.scratch_bytes(i, j, interleaving), (0, 0))]
+        for o in costs.accumulating(i, j):
+            alone += [(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes, (0, 0))]
+        carried = [(t in held, made.index(t) if t in held else before.index(t)) for t in behind]
+        over = [(before.index(r), made.index(w), n) for (r, w), n in shared.items() if w in made and n]
+        over += [(before.index(p.reader), made.index(p.writer), _SAME) for p in pairs if p.exact and p.writer in made]
+        return _Form(
+            i,
+            j,
+            interleaving,
+            price.cycles,
+            tuple((costs.tables.tensor_bytes[t], accessed.get(f"tensor {t}", 0.0)) for t in before),
+            tuple((0 if t in same else held[t], accessed.get(f"tensor {t}", 0.0)) for t in made),
+            tuple((size, accessed.get(name, 0.0), over) for name, size, over in alone),
+            tuple(carried),
+            tuple(over),
+        )
+
+    def _followed(
+        self, i: int, found: Mapping[tuple[int, ...], dict[int, float]], ahead: _Ahead
+    ) -> list[tuple[tuple[int, ...], dict[int, float]]]:
+        """The most promising states of a cut."""
+        totals = {s: min(known.values()) + ahead.least(i, s) for s, known in found.items() if known}
+        order = sorted(totals, key=lambda s: (totals[s], s))
+        if len(order) > _STATES:
+            self.dropped = min(self.dropped, totals[order[_STATES]])
+        return [(s, found[s]) for s in order[:_STATES]]
+
+    def _steps(self, form: _Form, state: Sequence[int]) -> Iterator[tuple[tuple[int, ...], float]]:
+        """The states behind a segment, and the cycles that it adds."""
+        cost, room = self.cost, self.room
+        base, taken = form.cycles, [0] * len(cost)
+        for (size, accessed), m in zip(form.across, state, strict=True):
+            base += accessed * cost[m]
+            taken[m] += size
+        fixed = {w: state[r] for r, w, shared in form.over if shared == _SAME}
+        choices = [(fixed[k],) if k in fixed else range(len(cost)) for k in range(len(form.made))]
+        for made in product(*choices):
+            used, total = list(taken), base
+            for (size, accessed), m in zip(form.made, made, strict=True):
+                used[m] += size
+                total += accessed * cost[m]
+            saved: dict[int, int] = {}
+            for r, w, shared in form.over:
+                if shared != _SAME and made[w] == state[r]:
+                    saved[r] = saved.get(r, 0) + shared
+            for r, shared in saved.items():
+                used[state[r]] -= min(shared, form.across[r][0])
+            free = [a - b for a, b in zip(room, used, strict=True)]
+            if min(free) < 0:
+                continue
+            total += self._filled(form.blocks(state, saved), free, self.most - sum(used))
+            if total < inf:
+                yield tuple((made if new else state)[k] for new, k in form.carried), total
+
+    def _filled(self, blocks: Sequence[_Block], free: Sequence[float], left: float) -> float:
+        """Fewest cycles of blocks that live in one segment; `free` bytes of each memory, `left` of all. inf without room."""
+        if sum(b[0] for b in blocks) > left:
+            return inf
+        whole = self._in_parts(blocks, free)
+        if len(blocks) > _DIVIDED or not blocks or whole == inf or sum(b[2] for b in blocks) <= free[0]:
+            return whole
+        (least, accessed, size, over), *others = blocks
+        best = inf
+        for m, room in enumerate(free):
+            own, taken = self.cost[m] * accessed, least if m == over else size
+            if taken <= room:
+                rest = [r - taken if k == m else r for k, r in enumerate(free)]
+                if own + self._in_parts(others, rest) < best:
+                    best = min(best, own + self._filled(others, rest, left - taken))
+        return best
+
+    def _in_parts(self, blocks: Sequence[_Block], free: Sequence[float]) -> float:
+        """A lower bound of it: a block may lie in several memories in parts, and takes the least bytes in each."""
+        total, m, room = 0.0, 0, free[0]
+        for size, accessed, _, _ in blocks:
+            rest: float = size
+            if not size:
+                total += self.cost[0] * accessed
+            while rest:
+                part = min(rest, room)
+                total += self.cost[m] * accessed * part / size
+                room -= part
+                rest -= part
+                if rest:
+                    m += 1
+                    if m == len(free):
+                        return inf
+                    room = free[m]
+        return total
+
+
+class _Ahead:
+    """Lower bounds of the cycles from a cut on."""
+
+    def __init__(self, cuts: TimedCuts, forms: Sequence[Sequence[_Form]]) -> None:
+        live, n, fast = cuts.costs.across, len(forms), cuts.cost[0]
+        self._slower = [cost - fast for cost in cuts.cost]
+        self._anywhere, self._fast = [inf] * n + [0.0], [inf] * n + [0.0]
+        self._reads = [[inf] * len(own) for own in live]  # fewest bytes that are accessed of each tensor from there on
+        self._reads[n] = [0.0] * len(live[n])
+        for i in range(n - 1, -1, -1):
+            for f in forms[i]:
+                self._anywhere[i] = min(self._anywhere[i], cuts.least(f) + self._anywhere[f.j])
+                self._fast[i] = min(self._fast[i], f.fast(fast) + self._fast[f.j])
+                for k, t in enumerate(live[i]):
+                    later = self._reads[f.j][live[f.j].index(t)] if t in live[f.j] else 0.0
+                    self._reads[i][k] = min(self._reads[i][k], f.across[k][1] + later)
+
+    def least(self, cut: int, state: Sequence[int]) -> float:
+        """Fewest cycles from a cut on, where the tensors live across it lie in the memories `state`."""
+        more = sum(n * self._slower[m] for m, n in zip(state, self._reads[cut], strict=True) if m)
+        return max(self._anywhere[cut], self._fast[cut] + more)
