@@ -153,13 +153,14 @@ class TimedCuts:
         """Parameters
         ----------
         memories : Ram
-            Fastest first.
+            In any order.
         most : int, optional
             Bytes of all memories together.
         priced : Callable
             The prices of segments of a search.
         """
         self.search, self.costs, self.priced = search, search.costs, priced
+        memories = sorted(memories, key=lambda ram: ram.cycles_per_byte)
         self.cost = [ram.cycles_per_byte for ram in memories]
         self.room = [inf if ram.capacity is None else ram.capacity for ram in memories]
         self.most = min(sum(self.room), inf if most is None else most)
