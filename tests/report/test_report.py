@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from tvm_cascade import api
 from tvm_cascade.cascading import Plan, bounds, cascade, frontier, layerwise
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import estimate, estimate_operators, frontier_table
@@ -197,3 +199,15 @@ def test_layers_have_the_cycles_and_the_work_of_the_plan() -> None:
     ]
     untimed = replace(found, clock=None)
     assert untimed.to_dict()["milliseconds"] is None and " ms " not in untimed.to_text()
+
+
+def test_a_plan_in_two_memories_is_drawn_memory_by_memory(tmp_path: Path) -> None:
+    shapes = files("tvm_cascade.testing") / "data" / "shapes.tflite"
+    found = api.plan(str(shapes), target="cortex-m7", memory=("a=2KiB:0.5", "b=64KiB:4"))
+    found.write_report(tmp_path / "out")
+    page, picture = ((tmp_path / "out" / name).read_text() for name in ("report.html", "arena.svg"))
+    for use in found.plan.placed:
+        assert use.bytes and f"<dt>In {use.ram.name}</dt><dd><b>{use.bytes:,} " in page
+        assert f">{use.ram.name}</span>" in page and f"bytes at offset 0 of {use.ram.name};" in page
+        assert f'<text x="4" y="-4">{use.ram.name}</text>' in picture
+    assert ">Memory</button>" in page and "accesses of memories counted" in page

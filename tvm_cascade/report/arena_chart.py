@@ -46,6 +46,8 @@ class ArenaChart:
     cuts: tuple[int, ...]  # steps at which segments with steps start, and the end
     segments: tuple[int, ...]  # numbers of these
     used: str  # outline of the bytes in use
+    memories: tuple[Label, ...]  # names of memories, where each begins; none for the arena alone
+    edges: tuple[int, ...]  # where memories but the first begin
     times: Axis
     bytes: Axis
 
@@ -63,7 +65,10 @@ def arena_chart(plan: Plan) -> ArenaChart:
     segments = tuple(k for k, (start, stop) in enumerate(pairwise(drawn.cuts)) if stop > start) or (0,)
     cuts = tuple(dict.fromkeys((*drawn.cuts, round(times.high))))  # with views alone there are none
     kinds = tuple((kind, words) for kind, words in KINDS.items() if kind in present)
-    return ArenaChart(shapes, _labels(drawn.bands, plan, times, high), kinds, cuts, segments, used, times, high)
+    labels, taken = _labels(drawn.bands, plan, times, high), [use for use in plan.placed if use.bytes]
+    names = tuple(Label(use.ram.name, "0%", f"{100 * (1 - high.part(use.start)):.2f}%", "100%") for use in taken)
+    edges = tuple(round(HIGH * (1 - high.part(use.start))) for use in taken[1:])
+    return ArenaChart(shapes, labels, kinds, cuts, segments, used, names, edges, times, high)
 
 
 def _outline(times: Sequence[int], low: Sequence[int], high: Sequence[int], arena: Axis) -> str:
@@ -98,8 +103,9 @@ def _tip(band: Band, block: Block) -> str:
         return f"{band.name}: {size:,} bytes at offset {band.low[0]:,}; lives in steps {band.times[0]:,} to {band.times[-1]:,}"
     first, last = block["lower"], block["upper"] - 1
     life = f"segment {first}" if first == last else f"segments {first} to {last}"
+    memory = f" of {block['memory']}" if "memory" in block else ""
     return (
-        f"{band.name}: {KINDS[band.kind]}, {block['bytes']:,} bytes at offset {block['offset']:,}; "
+        f"{band.name}: {KINDS[band.kind]}, {block['bytes']:,} bytes at offset {block['offset']:,}{memory}; "
         f"lives in {life}, steps {band.times[0]:,} to {band.times[-1]:,}"
     )
 

@@ -92,6 +92,9 @@ def html_page(report: ReportData, drawn: Mapping[str, Any] | None = None) -> str
 def _cards(report: ReportData) -> Iterator[Card]:
     plan, data = report.plan, report.data
     yield Card("Arena", f"{plan.peak:,}", "bytes", f"{human(plan.peak)}, everything counted")
+    for use in plan.placed:
+        room = "" if use.ram.capacity is None else f"of {use.ram.capacity:,}; "
+        yield Card(f"In {use.ram.name}", f"{use.bytes:,}", "bytes", f"{room}{use.ram.cycles_per_byte:g} cycles a byte")
     gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
     yield Card("One operator after the other", f"{plan.baseline_peak:,}", "bytes", f"{gain:.2f} times the arena")
     if does_twice(plan):
@@ -106,7 +109,8 @@ def _cards(report: ReportData) -> Iterator[Card]:
     own = total(report.operators)
     if own.instructions:
         yield Card("Instructions, estimated", f"{own.instructions:,}", "", f"in {own.calls:,} kernel calls")
-        yield Card("Cycles, estimated", f"{own.cycles:,}", "", "of one inference, where memory answers at once")
+        how = "accesses of memories counted" if plan.placed else "where memory answers at once"
+        yield Card("Cycles, estimated", f"{own.cycles:,}", "", f"of one inference, {how}")
     if "weight_bytes" in data:
         code = data["estimated_code_bytes"]
         yield Card("Weights and tables", f"{data['weight_bytes']:,}", "bytes", f"of flash, and about {code:,} of code")
