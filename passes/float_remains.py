@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 
-from tvm_cascade.passes.integer.expressions import NotLowered, attributes, constant_of, dtype_of, name_of, shape_of
+from tvm_cascade.passes.integer.expressions import NotLowered, attributes, dtype_of, is_constant, name_of, shape_of
 from tvm_cascade.passes.integer.untyped import Call, Function, Module, Value, relax
 from tvm_cascade.passes.relax_functions import bindings_of
 
@@ -65,7 +65,7 @@ def _is_constant(value: Value, values: Mapping[Value, Value]) -> bool:
         value = values[value]
     if name_of(value) in ("relax.dequantize", "relax.permute_dims", "relax.reshape"):
         return _is_constant(value.args[0], values)
-    return constant_of(value) is not None or name_of(value) == "relax.zeros"
+    return is_constant(value) or name_of(value) == "relax.zeros"
 
 
 def _macs(call: Call, shape: tuple[int, ...]) -> int:

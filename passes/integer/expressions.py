@@ -18,7 +18,12 @@ def name_of(expr: Value) -> str:
 
 def constant_of(expr: Value) -> np.ndarray | None:
     """The data of a constant; None for any other expression."""
-    return expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
+    return expr.value.numpy() if is_constant(expr) else None
+
+
+def is_constant(expr: Value) -> bool:
+    """Whether an expression is a constant, which `constant_of` would copy."""
+    return isinstance(expr, ir.GenericConst)
 
 
 def constant(data: np.ndarray | np.generic) -> Value:

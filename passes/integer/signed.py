@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of
+from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, is_constant, name_of
 from tvm_cascade.passes.integer.island import DIRECT, FLOAT, INDEX, TESTS, VIEWS, Reader
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Value, relax
 
@@ -48,13 +48,13 @@ def _moves(value: Value) -> bool:
     """Whether an expression moves stored values, none of them constant: a select may choose between constants."""
     if isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
         fields: Iterable[Any] = getattr(value, "fields", ())
-    elif name_of(value) == "relax.take" and constant_of(value.args[1]) is None:
+    elif name_of(value) == "relax.take" and not is_constant(value.args[1]):
         return False  # computed indices: no integer form
     elif name_of(value) in _MOVES or name_of(value) in DIRECT.functions:
         fields = () if name_of(value) == "relax.where" else value.args
     else:
         return False
-    return not any(constant_of(f) is not None and dtype_of(f) == _UNSIGNED for f in fields)
+    return not any(is_constant(f) and dtype_of(f) == _UNSIGNED for f in fields)
 
 
 def _casts_of_averages(bindings: Sequence[Binding], reader: Reader) -> Mapping[Value, Value]:

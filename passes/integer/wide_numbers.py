@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tvm_cascade.passes.integer.emitter import Operand
-from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, name_of
+from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, is_constant, name_of
 from tvm_cascade.passes.integer.fixed_point import i64, te_broadcast
 from tvm_cascade.passes.integer.island import WIDE, Island
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
@@ -29,9 +29,7 @@ _OPERATORS: Mapping[str, Callable[..., Scalar]] = {
 def lower_wide(island: Island) -> Value | None:
     """An operator of integers, or a cast of them; None, left to Relax, for any other."""
     name = name_of(island.core).removeprefix("relax.")
-    args = [
-        island.reader.define(a) if constant_of(island.reader.define(a)) is not None else a for a in island.core.args
-    ]
+    args = [island.reader.define(a) if is_constant(island.reader.define(a)) else a for a in island.core.args]
     data = [constant_of(a) for a in args]
     integers = all(np.dtype(dtype_of(a)).kind in "iu" for a in args)
     if not integers or all(d is not None for d in data) or any(island.reader.offset(a) for a in args):

@@ -78,7 +78,7 @@ class Search:
         for interleaving in self._interleavings if count > 1 else ():
             if tried and (count > LONGEST_BY_PIXELS or not self.costs.one_sink(i, j)):
                 return
-            if tried and not self._fits(i, j, interleaving, cap):
+            if tried and self.lower_bounds.plain(interleaving.tile)[i, j] > cap:
                 continue
             if self.costs.little_scratch(i, j, interleaving):
                 yield interleaving
