@@ -200,7 +200,7 @@ def scaling_of(
         real = (x.step * scales).astype("float64") / np.float64(island.output.scale)
     else:
         real = np.float64(x.step) * scales.astype("float64") / np.float64(island.output.scale)
-    weights = np.abs(data.astype("int64") - w.zero_point).sum((0, 1) if depthwise else (0, 1, 2)).reshape(-1)
+    weights = np.abs(data.astype("int32") - w.zero_point).sum((0, 1) if depthwise else (0, 1, 2), "int64").reshape(-1)
     bound = int((weights * x.reach + np.abs(bias.astype("int64"))).max())
     return ChannelScaling.of(island.output, real, bias, bound, x.dtype == "int16")
 

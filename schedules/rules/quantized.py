@@ -103,6 +103,8 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
 
 def centred(weights: np.ndarray, zero_point: int) -> np.ndarray:
     """int8 weights less their zero point, as int16 where int8 cannot hold a difference."""
+    if weights.dtype == np.int8 and not zero_point:
+        return weights
     wide = weights.astype(np.int16) - np.int16(zero_point)
     return wide.astype(np.int8) if wide.min() >= -128 and wide.max() <= 127 else wide
 

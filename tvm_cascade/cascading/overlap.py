@@ -149,16 +149,21 @@ class Overlaps:
         done, pending = self._walk(maker, tile)
         while pending and -pending[0] >= reader:
             o = -heappop(pending)
-            sums, made = self._accumulates(o), done[o]
+            made = done[o]
             for upstream in self.tables.makers[o] if o >= 0 else ():
-                waits = self.tables.waits(o, upstream, tile, sums, self._accumulates(upstream))
-                asked = np.append(0, np.maximum.accumulate(waits))[made]
+                asked = self._asked(o, upstream, tile)[made]
                 if upstream in done:
                     done[upstream] = np.maximum(done[upstream], asked)
                 else:
                     done[upstream] = asked
                     heappush(pending, -upstream)
         return done.get(reader)
+
+    @cached_method
+    def _asked(self, op: int, maker: int, tile: Tile) -> Units:
+        """The steps of `maker` that are done, by the number of steps that `op` has done."""
+        waits = self.tables.waits(op, maker, tile, self._accumulates(op), self._accumulates(maker))
+        return np.append(0, np.maximum.accumulate(waits))
 
     @cached_method
     def _walk(self, maker: int, tile: Tile) -> tuple[dict[int, Units], list[int]]:
