@@ -395,7 +395,7 @@ def test_the_list_of_commands_is_whole_in_80_columns() -> None:
 
 
 def test_plan_loads_no_libraries_of_devices() -> None:
-    """They take a tenth of the time of TVM's import; what runs on a device has them."""
+    """It runs nothing on them; other commands have them."""
     code = """
 import atexit, sys
 from tvm_cascade.cli import main
