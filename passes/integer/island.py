@@ -14,17 +14,9 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.passes.integer.emitter import Emitter, Operand
-from tvm_cascade.passes.integer.expressions import (
-    NotLowered,
-    constant_of,
-    dtype_of,
-    is_constant,
-    name_of,
-    number_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, range_of, round_half_away, te_clamp
-from tvm_cascade.passes.integer.untyped import Call, Scalar, Tensor, Value, relax, te
+from tvm_cascade.passes.integer.untyped import Call, Scalar, Tensor, Value, ir, relax, te
 
 STORED_TYPES = ("int8", "uint8", "int16")  # of quantized activations; int16 ones have int8 weights
 BYTE_TYPES = ("int8", "uint8")
@@ -342,7 +334,7 @@ class Reader:
         stored = call.args[0]
         if not dtype_of(stored).startswith(("int", "uint")):
             raise NotLowered(f"a dequantize of {dtype_of(stored)}")
-        value = self.define(stored) if is_constant(self.define(stored)) else stored
+        value = self.define(stored) if isinstance(self.define(stored), ir.GenericConst) else stored
         if not np.all(np.isfinite(scale)) or 0 in shape_of(stored):
             raise NotLowered("a scale that is no number, or an empty tensor")
         offset = self.offset(stored)

@@ -392,16 +392,3 @@ def test_an_interrupt_inside_a_callback_is_not_lost() -> None:
 def test_the_list_of_commands_is_whole_in_80_columns() -> None:
     listed = CliRunner().invoke(main, ["--help"], terminal_width=80).output.partition("Commands:\n")[2].splitlines()
     assert len(listed) == len(main.commands) and all(line.endswith(".") and "..." not in line for line in listed)
-
-
-def test_plan_loads_no_libraries_of_devices() -> None:
-    """It runs nothing on them; other commands have them."""
-    code = """
-import atexit, sys
-from tvm_cascade.cli import main
-atexit.register(lambda: print("tvm_runtime_extra" in str(vars(sys.modules["tvm.base"]))))
-main(sys.argv[1:])
-"""
-    for command, loaded in (("plan", False), ("order", True)):
-        done = subprocess.run((sys.executable, "-c", code, command, MODEL), capture_output=True, text=True)
-        assert done.returncode == 0 and done.stdout.splitlines()[-1] == str(loaded), done.stderr

@@ -1,4 +1,4 @@
-"""Limits on time, Ctrl-C, SIGTERM, and the line of progress on a terminal, from outside."""
+"""Limits on time, Ctrl-C, SIGTERM, the line of progress on a terminal, and what a command loads, from outside."""
 
 from __future__ import annotations
 
@@ -232,3 +232,15 @@ def test_values_are_told_as_far_as_they_are_known() -> None:
     assert values(Progress("order", 1)) == ""
     assert values(Progress("arena", 1, 2, best=1234567)) == "best 1,234,567 B"
     assert values(Progress("stages", 1, 2, 0.5, 0.25, "ms")) == "best 0.5 ms, bound 0.25 ms"
+
+
+def test_plan_loads_no_libraries_of_devices() -> None:
+    """It runs nothing on them; other commands have them."""
+    for command, loaded in (("plan", False), ("order", True)):
+        done = python(f"""
+import atexit, sys
+from tvm_cascade.cli import main
+atexit.register(lambda: print("tvm_runtime_extra" in str(vars(sys.modules["tvm.base"]))))
+main([{command!r}, {MODEL!r}])
+""")
+        assert done.returncode == 0 and done.stdout.splitlines()[-1] == str(loaded), done.stderr
