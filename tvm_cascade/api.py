@@ -60,8 +60,7 @@ __all__ = [
 ]  # fmt: skip
 
 _RESULTS = {"BundleResult": "tvm_cascade.micro.bundle", "RunReport": "tvm_cascade.micro.run_report",
-            "QuantizeResult": "tvm_cascade.quantization.result",
-            "ValidationReport": "tvm_cascade.validation.report"}  # fmt: skip
+            "QuantizeResult": "tvm_cascade.quantization.result", "ValidationReport": "tvm_cascade.validation.report"}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
@@ -365,26 +364,30 @@ def export(
     return export_folder(checks.path("directory", directory), kind, checks.path("output", output), heard)
 
 
-def bundle(directories: Sequence[str | Path], *, output: str | Path, board: str | None = None) -> BundleResult:
+def bundle(
+    directories: Sequence[str | Path], *, output: str | Path, board: str | None = None, keep_states: bool = False
+) -> BundleResult:
     """Write and build one image of several compiled networks, which share one arena, in the new folder `output`.
 
     Parameters
     ----------
-    directories : sequence of paths
+    directories : paths
         At least two folders that `compile` wrote, for one target and with different names.
     board : str, optional
-        Name or .json of a board; None takes that of the first network.
+        Name or .json; None takes that of the first network.
+    keep_states : bool
+        Give states memory beside the arena, where they survive runs of the others; without it networks with states are refused.
 
     Raises
     ------
     UsageError, LoadError, MissingToolError, ToolError
-        The networks cannot share an image, or `output` is not empty; a folder is no compiled project; the cross compiler is
-        not installed, or it fails, or the image exceeds the memory of its board.
+        The networks cannot share an image, `output` is not empty, a folder is no project; the compiler is missing, or it fails.
     """
-    folders = [checks.path("directories", d) for d in directories]
+    folders, folder = [checks.path("directories", d) for d in directories], checks.path("output", output)
+    on, kept = checks.optional(checks.name_or_path)("board", board), checks.flag("keep_states", keep_states)
     from tvm_cascade.micro.bundle import make_bundle
 
-    return make_bundle(folders, checks.path("output", output), checks.optional(checks.name_or_path)("board", board))
+    return make_bundle(folders, folder, on, kept)
 
 
 def doctor(model: str | Path | None = None) -> Doctor:

@@ -129,15 +129,113 @@ def test_the_plan_lists_the_states(wake: Image) -> None:
     assert f"#define WAKE_STATE_BYTES {STATE_BYTES}" in (wake.folder / "wake.h").read_text()
 
 
-def test_an_arena_with_states_is_not_shared(wake: Image, tmp_path: Path) -> None:
-    (tmp_path / "wake.tflite").write_bytes(wake_word(seed=1))
-    tvm_cascade.compile(tmp_path / "wake.tflite", target="cortex-m4", name="other", output=tmp_path / "p")
-    with pytest.raises(UsageError, match=r"wake keeps states in its arena.*build it as a project of its own"):
-        tvm_cascade.bundle([wake.folder, tmp_path / "p"], output=tmp_path / "b")
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory, emulator: None, quick_host: None) -> Image:
+    """Another network with states."""
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "wake.tflite").write_bytes(wake_word(seed=1))
+    tvm_cascade.compile(folder / "wake.tflite", target="cortex-m4", name="other", output=folder / "p")
+    return read_image(folder / "p")
+
+
+def test_states_in_a_shared_arena_have_to_be_asked_for(wake: Image, other: Image, tmp_path: Path) -> None:
+    message = r"wake keeps states in its arena.*--keep-states gives states 184 bytes of their own"
+    with pytest.raises(UsageError, match=message):
+        tvm_cascade.bundle([wake.folder, other.folder], output=tmp_path / "b")
     (tmp_path / "main.c").write_text('#include "wake.h"\n')
     words = ("gcc", "-DTVM_CASCADE_SHARED_ARENA", f"-I{wake.folder}", "-fsyntax-only", str(tmp_path / "main.c"))
     failed = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert failed.returncode and "wake keeps states in its arena, which can therefore not be shared" in failed.stderr
+    assert failed.returncode and "define TVM_CASCADE_KEEP_STATES too" in failed.stderr
+
+
+SHARED = """
+#include "wake.h"
+#include "other.h"
+#include <stdio.h>
+#include <string.h>
+#define MOST (WAKE_ARENA_SIZE > OTHER_ARENA_SIZE ? WAKE_ARENA_SIZE : OTHER_ARENA_SIZE)
+WAKE_ALIGNED(16) uint8_t tvm_cascade_arena[MOST];
+volatile uint8_t tvm_cascade_arena_busy;
+static uint8_t saved[WAKE_STATE_BYTES];
+
+#define CALLS(NAME, name)                                                   \
+    static void name##_call(int32_t k)                                      \
+    {                                                                       \
+        struct name##_outputs outputs;                                      \
+        int8_t row[NAME##_ROW_SIZE];                                        \
+        for (int32_t i = 0; i < NAME##_ROW_SIZE; ++i) {                     \
+            row[i] = (int8_t)(i * 37 + k * 11);                             \
+        }                                                                   \
+        if (name##_push(row) != NAME##_OK) {                                \
+            printf("no push\\n");                                           \
+        }                                                                   \
+        memset(tvm_cascade_arena, 91, sizeof tvm_cascade_arena);            \
+        name##_map_outputs(&outputs);                                       \
+        if (name##_run(NULL, &outputs) != NAME##_OK) {                      \
+            printf("no run\\n");                                            \
+        }                                                                   \
+        printf(#name " %d %d %d\\n", outputs.labels[0], outputs.labels[1], outputs.labels[2]); \
+    }
+CALLS(WAKE, wake)
+CALLS(OTHER, other)
+
+int main(void)
+{
+    for (int32_t k = 0; k < 12; ++k) {
+        wake_call(k);
+        other_call(k);
+        if (k == 7) {
+            wake_state_save(saved);
+        }
+    }
+    wake_reset();
+    for (int32_t k = 0; k < 3; ++k) {
+        wake_call(k);
+    }
+    wake_state_load(saved);
+    for (int32_t k = 8; k < 12; ++k) {
+        other_call(k + 4);
+        wake_call(k);
+    }
+    return 0;
+}
+"""
+
+
+def test_states_survive_networks_that_share_the_arena(wake: Image, other: Image, tmp_path: Path) -> None:
+    """Two networks turn about, over an arena that is overwritten before every run: each computes what it does alone."""
+    (tmp_path / "main.c").write_text(SHARED)
+    program = str(tmp_path / "program")
+    if wake.networks[0].objects or shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    sources = [str(i.folder / f"{i.name}{end}.c") for i in (wake, other) for end in ("", "_weights")]
+    flags = (*WARNINGS, "-DTVM_CASCADE_SHARED_ARENA", "-DTVM_CASCADE_KEEP_STATES")
+    flags += (f"-I{wake.folder}", f"-I{other.folder}")
+    subprocess.run(("gcc", *flags, str(tmp_path / "main.c"), *sources, "-o", program), check=True)
+    lines = subprocess.run((program,), capture_output=True, text=True, check=True).stdout.splitlines()
+    for image, count in ((wake, 12), (other, 16)):
+        made = host(image, [np.int64(np.arange(12) * 37 + k * 11).astype("int8") for k in range(count)])
+        alone = [" ".join((image.name, *map(str, labels.ravel()))) for labels in made]
+        calls = [line for line in lines if line.startswith(image.name)]
+        assert calls == ([*alone, *alone[:3], *alone[8:]] if image is wake else alone)
+
+
+def test_a_bundle_keeps_states_in_the_emulator(wake: Image, other: Image, tmp_path: Path) -> None:
+    """The firmware paints all of the arena before every call."""
+    made = tvm_cascade.bundle([wake.folder, other.folder], output=tmp_path / "b", keep_states=True)
+    assert made.kept_bytes == 2 * (STATE_BYTES + 12) and f"{made.kept_bytes} bytes beside it" in made.to_text()
+    most = max(wake.arena_bytes, other.arena_bytes)
+    assert made.arena_bytes == most and made.kept_bytes + most <= made.ram_bytes <= made.kept_bytes + most + 16
+    bundle = read_image(made.folder)
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(-128, 128, (2, 12), "int8") for _ in range(30)]
+    given = [[row[k].reshape(1, 1, 1, 12) for k in range(2)] for row in rows]
+    done = emulator.run(build_image(bundle, BOARD).elf, BOARD, bundle, given, 60.0)
+    for k, image in enumerate((wake, other)):
+        np.testing.assert_array_equal([o[k] for o in done.outputs], host(image, [row[k] for row in rows]))
+    files = tvm_cascade.export(made.folder, kind="zephyr", output=tmp_path / "z")
+    header = next((tmp_path / "z" / f).read_text() for f in files if f.endswith("wake.h"))
+    assert "#define TVM_CASCADE_KEEP_STATES\n" in header
 
 
 def frames(folder: Path, count: int) -> Path:

@@ -74,6 +74,7 @@ def export(directory: Path, kind: str, front_end: Path | None, output: Path, as_
 @click.command()
 @click.argument("directories", metavar="DIR DIR...", nargs=-1, required=True, type=PATH)
 @click.option("--board", metavar="B", help="Board by name or .json. [default: that of the first network]")
+@click.option("--keep-states", is_flag=True, help="Give what networks keep from run to run memory beside the arena.")
 @NEW_FOLDER
 @prints(Bundle)
 @guarded

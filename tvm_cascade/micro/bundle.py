@@ -11,8 +11,16 @@ from pathlib import Path
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.board_files import find_board
-from tvm_cascade.micro.image import HOST_FOLDER, Image, host_records, read_image, read_network, write_metadata
-from tvm_cascade.micro.image_text import SHARED_ARENA
+from tvm_cascade.micro.image import (
+    HOST_FOLDER,
+    SHARED_ARENA,
+    Image,
+    host_records,
+    read_image,
+    read_network,
+    write_metadata,
+)
+from tvm_cascade.micro.states import kept_bytes
 from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.publish import publish, require_empty
@@ -37,6 +45,7 @@ class BundleResult:
     elf: str  # relative to `folder`
     shared_weight_bytes: int = 0  # of `flash_bytes`: weights that several networks have in common, stored once
     saved_flash_bytes: int = 0  # by sharing them
+    kept_bytes: int = 0  # of `ram_bytes`, beside the arena: states, and rows that were pushed
 
     def to_dict(self) -> Bundle:
         """The JSON object of `tvm-cascade bundle --json`."""
@@ -44,10 +53,12 @@ class BundleResult:
 
     def to_text(self) -> str:
         """A summary for the terminal: networks, memory sizes, and the path of the image."""
+        kept = f"{self.kept_bytes} bytes beside it, which other networks do not touch"
         return "\n".join(
             [
                 f"networks        {', '.join(self.networks)}",
                 f"arena           {self.arena_bytes} bytes, shared; {self.separate_bytes} bytes if each had its own",
+                *([f"states          {kept}"] if self.kept_bytes else []),
                 f"RAM             {bytes_and_unit(self.ram_bytes)} of arena, data and bss, without the stack",
                 f"flash           {bytes_and_unit(self.flash_bytes)} of code, weights and tables",
                 f"shared weights  {self.shared_weight_bytes} bytes, kept once: {self.saved_flash_bytes} bytes of flash saved",
@@ -56,13 +67,18 @@ class BundleResult:
         )
 
 
-def make_bundle(folders: Sequence[Path], out: Path, board: str | None = None) -> BundleResult:
+def make_bundle(
+    folders: Sequence[Path], out: Path, board: str | None = None, keep_states: bool = False
+) -> BundleResult:
     """Write and build a bundle of compiled folders of one network each; `out` appears only once it is complete.
 
-    `board` None means the board that the first network was compiled for. Raises as `write_bundle` and `build_image`.
+    `keep_states` gives the states of networks memory beside the arena. `board` None means the board that the first network
+    was compiled for. Raises as `write_bundle` and `build_image`, and `UsageError` for states without `keep_states`.
     """
     images = [read_image(Path(folder)) for folder in folders]
     _check(out, images)
+    if not keep_states:
+        _check_states(images)
     on = find_board(images[0].folder, board or images[0].board)
     with publish(out, require_empty) as staging:
         bundle = write_bundle(staging, images, on)
@@ -79,6 +95,7 @@ def make_bundle(folders: Sequence[Path], out: Path, board: str | None = None) ->
         elf=elf,
         shared_weight_bytes=bundle.shared_weight_bytes,
         saved_flash_bytes=bundle.saved_flash_bytes,
+        kept_bytes=sum(kept_bytes(n.interface) for n in bundle.networks),
     )
 
 
@@ -108,17 +125,22 @@ def _copy_host_programs(folder: Path, images: Sequence[Image]) -> dict[str, obje
 
 
 def _check_memories(images: Sequence[Image], board: Board) -> None:
-    """Raise `UsageError` for a network in memories that the board lacks, and for one that keeps states in what it shares."""
+    """Raise `UsageError` for a network in memories that the board lacks."""
     for image in images:
         lacking = [name for name in image.memory_names if name not in board.memories]
         if lacking:
             raise UsageError(f"{image.name} lies in {lacking[0]}: board {board.name} has no memory of that name")
-        kept = [n for n in image.networks if n.interface.states]
-        if kept:
-            raise UsageError(
-                f"{kept[0].name} keeps states in its arena from one run to the next, and the networks of a bundle share one: "
-                "build it as a project of its own"
-            )
+
+
+def _check_states(images: Sequence[Image]) -> None:
+    """Raise `UsageError` for a network whose states the other networks would overwrite."""
+    kept = [n for image in images for n in image.networks if n.interface.states]
+    if kept:
+        size = sum(kept_bytes(n.interface) for n in kept)
+        raise UsageError(
+            f"{kept[0].name} keeps states in its arena from one run to the next, and the networks of a bundle share one: "
+            f"--keep-states gives states {size} bytes of their own"
+        )
 
 
 def _check(folder: Path, images: Sequence[Image]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.hot_weights import before_run, definition
 from tvm_cascade.micro.network import C_TYPES, NetworkMemory
-from tvm_cascade.micro.states import definitions, marks, taken
+from tvm_cascade.micro.states import definitions, marks, only_shared, restored, stored, taken
 from tvm_cascade.micro.template import fill_template, template
 
 _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
@@ -31,9 +31,6 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
     name, upper, can_fail = c.name, c.upper, c.calls_back
     refusal = [f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"]
     load = before_run(name, c.copies)
-    first = (
-        [f"    if ({name}_has_state == 0u) {{", f"        {name}_set_states();", "    }"] if c.interface.states else []
-    )
     pointers = [f"{which}->{spec.c_name}" for which in ("inputs", "outputs") for spec in c.side(which)[1]]
     context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
     held = [f"(int8_t *)(void *){c.array(m)}" if _has_array(c, m) else "(int8_t *)NULL" for m in c.memories]
@@ -46,17 +43,17 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
         "hot_weights": definition(name, c.copies),
         "fetch": _fetch(c),
         "hook": _hook(name) if c.hook else [],
-        "refuse_if_any_runs": _only_shared(refusal, can_fail),
+        "refuse_if_any_runs": _unless_marked(refusal, can_fail),
         "refuse_if_it_runs": refusal if can_fail else [],
         "input_places": _places(c, "inputs"),
         "output_places": _places(c, "outputs"),
         "state_mark": marks(c),
         "take_pushed": taken(c),
-        "states": [*definitions(c), ""] if first else [],
-        "begin": [*_only_shared([f"    {name}_busy = 1u;"], can_fail), *load, *first],
+        "states": [*definitions(c), ""] if c.interface.states else [],
+        "begin": [*_unless_marked([f"    {name}_busy = 1u;"], can_fail), *load, *restored(c)],
         "copy_inputs": _copies(c, "inputs"),
-        "copy_outputs": [f"    {line}" for line in _copies(c, "outputs")],
-        "end": _only_shared([f"    {name}_busy = 0u;"], can_fail),
+        "copy_outputs": [*stored(c), *(f"    {line}" for line in _copies(c, "outputs"))],
+        "end": _unless_marked([f"    {name}_busy = 0u;"], can_fail),
     }
     values = {
         "name": name,
@@ -112,9 +109,9 @@ def hook_symbol(name: str) -> str:
     return f"{name}_between_steps"
 
 
-def _only_shared(lines: list[str], busy: bool) -> list[str]:
+def _unless_marked(lines: list[str], busy: bool) -> list[str]:
     """`lines`, which use the byte `<name>_busy`; without callbacks (`busy` False) compiled only with a shared arena."""
-    return lines if busy else ["#if defined(TVM_CASCADE_SHARED_ARENA)", *lines, "#endif"]
+    return lines if busy else only_shared(lines)
 
 
 def _places(c: CInterface, which: str) -> list[str]:

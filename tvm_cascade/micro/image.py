@@ -2,7 +2,8 @@
 
 An image of one network is a project. Several networks (a bundle) run one after the other and share one arena, as large as
 the largest needs: the maximum of their arenas, not the sum. They are compiled with TVM_CASCADE_SHARED_ARENA, which makes
-each of them use `tvm_cascade_arena` in place of an array of its own; the same of every memory that they were placed in.
+each of them use `tvm_cascade_arena` in place of an array of its own; the same of every memory that they were placed in. What they
+keep from one run to the next lies beside it (TVM_CASCADE_KEEP_STATES).
 
 Layout of a folder: the networks' own files, `main.c`, `startup.c`, the I/O port for measuring, `CMakeLists.txt`, `README.md`,
 `metadata.json`, `boards/<board>/`, `host/` with the programs for this machine, and `build/` with the images. Several
@@ -26,6 +27,7 @@ from tvm_cascade.report.cost import Cost, read_cost
 from tvm_cascade.tensor_spec import TensorSpec
 
 METADATA = "metadata.json"
+SHARED_ARENA, KEEP_STATES = "TVM_CASCADE_SHARED_ARENA", "TVM_CASCADE_KEEP_STATES"
 HOST_FOLDER = "host"
 _SEVERAL = "networks"  # name of an image of several networks
 _ONE_KEY, _SEVERAL_KEY = "project", "bundle"  # of metadata.json
@@ -47,6 +49,12 @@ class Image:
     def several(self) -> bool:
         """Whether networks share an arena."""
         return len(self.networks) > 1
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """Macros for every file that includes a header of the networks."""
+        kept = (KEEP_STATES,) if any(n.interface.states for n in self.networks) else ()
+        return (SHARED_ARENA, *kept) if self.several else ()
 
     @property
     def name(self) -> str:
@@ -195,6 +203,7 @@ def read_network(image: Image, network: Network) -> EmittedNetwork:
         requests=interface.requests,
         cut=interface.cut,
         memories=interface.memories,
+        states=interface.states,
     )
 
 

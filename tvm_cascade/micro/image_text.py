@@ -9,7 +9,6 @@ from tvm_cascade.micro.network import Network, NetworkMemory
 from tvm_cascade.micro.shared_weights import SOURCE
 from tvm_cascade.micro.template import fill_template, template
 
-SHARED_ARENA = "TVM_CASCADE_SHARED_ARENA"  # defined for every file that includes a header of several networks
 _KINDS = {"c": "generated source", "o": "compiled kernels"}  # of files, by suffix
 
 
@@ -75,8 +74,7 @@ def host_library(network: Network) -> str:
 def _build_values(image: Image) -> dict[str, str]:
     """Values of the templates CMakeLists.txt, toolchain.cmake and README.md."""
     networks, target = image.networks, image.target
-    defines = (SHARED_ARENA,) if image.several else ()
-    libraries = [cmake_library(n.name, n.sources, n.objects, n.c_flags, defines) for n in networks]
+    libraries = [cmake_library(n.name, n.sources, n.objects, n.c_flags, image.defines) for n in networks]
     return {
         "name": image.name,
         "board": image.board,

@@ -27,13 +27,6 @@ from tvm_cascade.tensor_spec import TensorSpec
 VERSION = "1.0.0"  # of the packages; the network's own versions are in metadata.json
 
 
-_SHARED = """/* The networks of this package share one arena. */
-#ifndef TVM_CASCADE_SHARED_ARENA
-#define TVM_CASCADE_SHARED_ARENA
-#endif
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Package:
     """An image to be exported, and the name of the package."""
@@ -85,9 +78,11 @@ class Package:
 
     def headers(self) -> Iterator[tuple[str, str]]:
         """Names and texts of the headers; those of several networks define TVM_CASCADE_SHARED_ARENA themselves."""
+        shared = "".join(f"#ifndef {name}\n#define {name}\n#endif\n" for name in self.image.defines)
+        about = "/* The networks of this package share one arena. */\n" if shared else ""
         for network in self.networks:
             header = f"{network.name}.h"
-            yield header, (_SHARED if self.image.several else "") + self._text(header)
+            yield header, about + shared + self._text(header)
         if self.image.shared_weight_bytes:
             yield HEADER, self._text(HEADER)
         yield from self._heard(".h")

@@ -2,7 +2,8 @@
 
 A state lies in the arena from one call to the next. Before the first run, and by `<name>_reset`, every state gets its initial
 value; `<name>_state_save` and `_load` copy all of them out and back, in the order of the header's list. What arrives piece by
-piece, such as rows of a stream, is handed over by `<name>_push`.
+piece, such as rows of a stream, is handed over by `<name>_push`. Where networks share an arena, states and what was pushed lie in
+memory of the network's own, and every run copies the states into the arena and back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.names import c_comment
-from tvm_cascade.micro.network import C_TYPES, NetworkMemory, PlacedState
+from tvm_cascade.micro.network import C_TYPES, Interface, NetworkMemory, PlacedState
 from tvm_cascade.micro.template import fill_template, template
 
 
@@ -20,31 +21,43 @@ def state_bytes(states: Sequence[PlacedState]) -> int:
     return sum(state.spec.bytes for state in states)
 
 
+def kept_bytes(interface: Interface) -> int:
+    """Bytes beside an arena that networks share: the states between runs, and what is pushed."""
+    c = CInterface(interface)
+    return state_bytes(interface.states) + (interface.inputs[0].bytes if c.takes_pushed else 0)
+
+
 def definitions(c: CInterface) -> list[str]:
     """C of the functions on a network's states; no lines where it has none."""
     if not c.interface.states:
         return []
-    tables, resets, saves, loads = [], [], [], []
+    lines: dict[str, list[str]] = {
+        key: [] for key in ("tables", "resets", "saves", "loads", "kept", "own", "in", "out")
+    }
     at = 0
     for k, state in enumerate(c.interface.states):
-        place, size = f"&{c.place(state.spec.offset or 0)}", state.spec.bytes
-        table = f"{c.name}_state{k}_initial"
-        value = _only_value(state)
+        own, size, held = f"&{c.place(state.spec.offset or 0)}", state.spec.bytes, f"{c.upper}_STATE{k}"
+        table, value = f"{c.name}_state{k}_initial", _only_value(state)
         if value is None:
-            tables += _table(table, state.initial)
-        source = f"memset({place}, {value}, {size}u);" if value is not None else f"memcpy({place}, {table}, {size}u);"
-        resets.append(f"    {source}")
-        saves.append(f"    memcpy((uint8_t *)to + {at}u, {place}, {size}u);")
-        loads.append(f"    memcpy({place}, (const uint8_t *)from + {at}u, {size}u);")
+            lines["tables"] += _table(table, state.initial)
+        source = f"memset({held}, {value}, {size}u);" if value is not None else f"memcpy({held}, {table}, {size}u);"
+        lines["resets"].append(f"    {source}")
+        lines["saves"].append(f"    memcpy((uint8_t *)to + {at}u, {held}, {size}u);")
+        lines["loads"].append(f"    memcpy({held}, (const uint8_t *)from + {at}u, {size}u);")
+        lines["kept"].append(f"#define {held} ({c.name}_kept + {at}u)")
+        lines["own"].append(f"#define {held} ({own})")
+        lines["in"].append(f"    memcpy({own}, {held}, {size}u);")
+        lines["out"].append(f"    memcpy({held}, {own}, {size}u);")
         at += size
-    values = {"name": c.name, "NAME": c.upper, "tables": "".join(f"{line}\n" for line in tables)}
+    if c.takes_pushed:
+        lines["kept"] += [f"static {c.upper}_ALIGNED(8) uint8_t {c.name}_kept_input[{c.interface.inputs[0].bytes}];"]
+    values = {key: "".join(f"{line}\n" for line in some) for key, some in lines.items()}
     forget = f"    {c.name}_pushed = 0u;\n" if c.takes_pushed else ""
-    values |= {"resets": "\n".join(resets), "saves": "\n".join(saves), "loads": "\n".join(loads), "forget": forget}
-    text = fill_template(template("states.c.in"), values)
+    text = fill_template(template("states.c.in"), {"name": c.name, "NAME": c.upper, "forget": forget, **values})
     if c.takes_pushed:
         spec = c.interface.inputs[0]
-        own = {"type": C_TYPES[spec.dtype], "place": c.place(spec.offset or 0), "bytes": str(spec.bytes)}
-        text += "\n" + fill_template(template("push.c.in"), {"name": c.name, "NAME": c.upper, **own})
+        given = {"type": C_TYPES[spec.dtype], "place": c.place(spec.offset or 0), "bytes": str(spec.bytes)}
+        text += "\n" + fill_template(template("push.c.in"), {"name": c.name, "NAME": c.upper, **given})
     return text.removesuffix("\n").split("\n")
 
 
@@ -57,14 +70,35 @@ def marks(c: CInterface) -> list[str]:
     return [has, *(pushed if c.takes_pushed else []), ""]
 
 
+def restored(c: CInterface) -> list[str]:
+    """C statements at the begin of a run: the states are set, where they hold nothing, and lie in the arena."""
+    if not c.interface.states:
+        return []
+    first = [f"    if ({c.name}_has_state == 0u) {{", f"        {c.name}_set_states();", "    }"]
+    return [*first, *only_shared([f"    {c.name}_states_in();"])]
+
+
+def stored(c: CInterface) -> list[str]:
+    """C statements at the end of a run, after which other networks may use a shared arena."""
+    return only_shared([f"        {c.name}_states_out();"]) if c.interface.states else []
+
+
+def only_shared(lines: Sequence[str]) -> list[str]:
+    """`lines`, compiled only where networks share an arena."""
+    return ["#if defined(TVM_CASCADE_SHARED_ARENA)", *lines, "#endif"]
+
+
 def taken(c: CInterface) -> list[str]:
     """C statements at the begin of a run without inputs of its own, which takes what was pushed."""
     if not c.takes_pushed:
         return []
+    spec = c.interface.inputs[0]
+    kept = f"        pushed.{spec.c_name} = (const {C_TYPES[spec.dtype]} *)(const void *){c.name}_kept_input;"
     return [
         f"    struct {c.name}_inputs pushed;",
         f"    if (inputs == NULL && {c.name}_pushed != 0u) {{",
         f"        (void){c.name}_map_inputs(&pushed);",
+        *only_shared([kept]),
         "        inputs = &pushed;",
         "    }",
         f"    {c.name}_pushed = 0u;",

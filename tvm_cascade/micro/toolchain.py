@@ -25,7 +25,7 @@ from tvm_cascade.micro.board_files import add_board
 from tvm_cascade.micro.cmake import compile_flags
 from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.image import Image
-from tvm_cascade.micro.image_text import SHARED_ARENA, own_sources
+from tvm_cascade.micro.image_text import own_sources
 from tvm_cascade.micro.main_text import serial_file
 from tvm_cascade.micro.object_cache import CachedObject
 from tvm_cascade.publish import whole_file
@@ -151,7 +151,7 @@ def build_image(
 def _program(image: Image, kind: str) -> tuple[Program, str]:
     """A program of an image, and the suffix of the folder that it is built in."""
     beside, defines, suffix = PROGRAMS[kind]
-    shared = (f"-D{SHARED_ARENA}",) if image.several else ()
+    shared = tuple(f"-D{name}" for name in image.defines)
     own = dict.fromkeys((*beside, *own_sources(image)), (*defines, *shared))
     if kind == "serial" and image.several:
         for k, network in enumerate(image.networks):

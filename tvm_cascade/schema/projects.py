@@ -74,6 +74,7 @@ class Bundle(TypedDict):
     elf: Annotated[str, "The image, relative to the folder"]
     shared_weight_bytes: Annotated[Bytes, "Weights that several networks have in common, stored once"]
     saved_flash_bytes: Annotated[Bytes, "Flash saved by sharing them"]
+    kept_bytes: Annotated[Bytes, "States of networks, and what is pushed, beside the arena, a part of `ram_bytes`"]
 
 
 class Flashed(TypedDict):
