@@ -114,7 +114,7 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
     cpu = not lower.target.startswith("cuda")
     program = write_in_place(plan_program(net, units, schedule, captured=not cpu))
     check_groups(program)
-    kernels = build_kernels(net, program.specs, cpu, program.slices)
+    kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed)
     tuned = TunedKernels(lower.metaschedule, lower.target)
     if not cpu:
         from tvm_cascade.passes.stage_cuda import emit_cuda  # CUDA's schedule rules are slow to import

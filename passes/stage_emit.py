@@ -95,7 +95,7 @@ class Emitter(Lines):
         return [self.value(key) for key in keys(self.program, k, kernel)]
 
     def value(self, key: Any) -> Any:
-        """The Relax value of a key: `("tensor", t)`, `("merged", t, shape)` (a tensor at the address of t), or a constant."""
+        """The Relax value of a key: `("tensor", t)`, `("shaped", t, shape)` (a tensor of that shape at the address of t), or a constant."""
         expr = self._values.get(key)
         if expr is None:
             tensor = self.graph.tensors[key[1]]
@@ -144,10 +144,16 @@ def with_main(builder: Any, main: Any, inputs: int) -> tvm.IRModule:
 
 def keys(program: Program, k: int, kernel: Kernel) -> tuple[Hashable, ...]:
     """The keys (see `Emitter.value`) of a kernel's parameters: inputs, constants, outputs."""
-    cut = program.slices
-    ins = [("merged", cut[t].root, cut[t].shape) if t in cut else ("tensor", t) for t in kernel.inputs]
+    shapes = [tuple(int(d) for d in p.ty.shape) for p in kernel.func.params]
+
+    def key(t: int, shape: tuple[int, ...]) -> Hashable:
+        if shape == program.net.graph.tensors[t].shape and t not in program.slices:
+            return ("tensor", t)
+        return ("shaped", program.slices[t].root if t in program.slices else t, shape)
+
+    ins = [key(t, shape) for t, shape in zip(kernel.inputs, shapes, strict=False)]
     constants = [("constant", k, c) for c in range(len(kernel.constants))]
-    if not kernel.merged:
-        return (*ins, *constants, *(("tensor", t) for t in kernel.outputs))
-    shape = tuple(int(d) for d in kernel.func.params[-1].ty.shape)
-    return (*ins, *constants, ("merged", program.places[kernel.outputs[0]].root, shape))
+    if kernel.merged:
+        return (*ins, *constants, ("shaped", program.places[kernel.outputs[0]].root, shapes[-1]))
+    outs = shapes[len(shapes) - len(kernel.outputs) :]
+    return (*ins, *constants, *(key(t, shape) for t, shape in zip(kernel.outputs, outs, strict=True)))

@@ -9,7 +9,7 @@ function, which TVM legalizes and fuses. On CPUs float convolutions without grou
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -24,8 +24,20 @@ from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
 from tvm_cascade.passes.relax_functions import add_function, called_functions
 from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.passes.stage_layouts import packed_shape
 from tvm_cascade.passes.stage_merge import Merge
-from tvm_cascade.schedules.stages.cpu_float import direct_conv2d, direct_product, pack_columns, pack_weights
+from tvm_cascade.schedules.stages.cpu_compute import (
+    LANES,
+    PACKED,
+    direct_conv2d,
+    direct_depthwise,
+    direct_product,
+    pack,
+    pack_columns,
+    pack_taps,
+    pack_weights,
+    unpack,
+)
 
 
 @dataclass(frozen=True)
@@ -74,11 +86,16 @@ def writes(graph: Graph, spec: Spec) -> tuple[int, ...]:
 
 
 def build_kernels(
-    net: StageGraph, specs: Sequence[Spec], cpu: bool, slices: Mapping[int, Slice] = MappingProxyType({})
+    net: StageGraph,
+    specs: Sequence[Spec],
+    cpu: bool,
+    slices: Mapping[int, Slice] = MappingProxyType({}),
+    packed: Set[int] = frozenset(),
 ) -> tuple[Kernel, ...]:
-    """The kernels of `specs`, in order. `cpu` selects the TE of `cpu_float`; `slices` are read inside the merged tensor."""
+    """The kernels of `specs`, in order. `cpu` selects the TE of `cpu_float`; `slices` are read inside the merged tensor;
+    `packed` are tensors in the layout of `stage_layouts`."""
     bb = relax.BlockBuilder()
-    builders = [_Builder(net, spec, f"kernel_{k}", cpu, slices) for k, spec in enumerate(specs)]
+    builders = [_Builder(net, spec, f"kernel_{k}", cpu, slices, packed) for k, spec in enumerate(specs)]
     gvs = [b.function(bb) for b in builders]
     activations = [relax.Var(f"{b.name}_{k}", b.type_read(t)) for b in builders for k, t in enumerate(b.inputs)]
 
@@ -107,16 +124,21 @@ def build_kernels(
 class _Builder:
     """Writes one kernel as a primitive Relax function whose constants are parameters."""
 
-    def __init__(self, net: StageGraph, spec: Spec, name: str, cpu: bool, slices: Mapping[int, Slice]) -> None:
-        self.net, self.spec, self.name, self.cpu, self.slices = net, spec, name, cpu, slices
+    def __init__(
+        self, net: StageGraph, spec: Spec, name: str, cpu: bool, slices: Mapping[int, Slice], packed: Set[int]
+    ) -> None:
+        self.net, self.spec, self.name, self.cpu, self.slices, self.packed = net, spec, name, cpu, slices, packed
         self.inputs, self.outputs = reads(net.graph, spec), writes(net.graph, spec)
         self.constants: list[np.ndarray] = []
         self._params = [relax.Var(f"x{k}", self.type_read(t)) for k, t in enumerate(self.inputs)]
-        self._exprs: dict[int, Any] = dict(zip(self.inputs, self._params, strict=True))
+        self._given: dict[int, Any] = dict(zip(self.inputs, self._params, strict=True))
+        self._exprs: dict[int, Any] = {t: x for t, x in self._given.items() if t not in packed}  # in plain layout
 
     def type_read(self, t: int) -> Any:
         """The type of an input parameter: the tensor's, or that of the merged tensor of which it is a slice."""
         tensor = self.net.graph.tensors[t]
+        if t in self.packed:
+            return relax.TensorType(packed_shape(tensor.shape), tensor.dtype)
         return relax.TensorType(self.slices[t].shape if t in self.slices else tensor.shape, tensor.dtype)
 
     def _cut_inputs(self, bb: Any) -> None:
@@ -135,26 +157,27 @@ class _Builder:
                 out = bb.emit_output(self._merged(bb, self.spec.merge) if self.spec.merge else self._plain_ops(bb))
             return bb.emit_func_output(out, self._params)
 
-    def _value(self, expr: Any) -> Any:
+    def _plain(self, bb: Any, t: int) -> Any:
+        """A tensor in plain layout; the view of a packed one is fused into its readers."""
+        if t not in self._exprs:
+            self._exprs[t] = bb.emit_te(unpack, self._given[t])
+        return self._exprs[t]
+
+    def _written(self, bb: Any, t: int, value: Any) -> Any:
+        """What the kernel writes: a value, packed where the tensor is."""
+        return bb.emit_te(pack, value) if t in self.packed else value
+
+    def _value(self, bb: Any, expr: Any) -> Any:
         """A call's argument inside the kernel: an activation's value, a scalar constant inline, others as parameters."""
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self._value(f) for f in expr.fields])
+            return relax.Tuple([self._value(bb, f) for f in expr.fields])
         held, tensors = self.net.constant(expr), self.net.tensors_of(expr)
         if held is not None:
             return constant(held) if held.ndim == 0 else self._parameter(held)
-        operands = [self._exprs[t] for t in tensors]
+        operands = [self._plain(bb, t) for t in tensors]
         return (
             relax.Tuple(operands) if isinstance(getattr(expr, "ty", None), relax.TupleType) else (operands or [expr])[0]
         )
-
-    def _packed(self, i: int) -> Any:
-        """The weights of a convolution or dense layer, packed for the TE of `cpu_float`, as a parameter."""
-        op, call = self.net.graph.ops[i], self.net.calls[i]
-        weights = self.net.constant(call.args[1])
-        assert weights is not None
-        if op.kind == "dense":
-            return self._parameter(pack_columns(weights, self.net.graph.tensors[op.inputs[0]].shape[-2]))
-        return self._parameter(pack_weights(weights.transpose(oihw_axes(str(call.attrs.kernel_layout)))))
 
     def _parameter(self, value: np.ndarray) -> Any:
         self.constants.append(np.ascontiguousarray(value))
@@ -166,6 +189,7 @@ class _Builder:
         op, call = self.net.graph.ops[i], self.net.calls[i]
         return (
             op.kind == "conv2d"
+            and len(op.inputs) == 1
             and op.attrs.get("groups") == 1
             and str(call.attrs.data_layout) in ("NCHW", "NHWC")
             and self.net.graph.tensors[op.inputs[0]].dtype == "float32"
@@ -179,43 +203,64 @@ class _Builder:
         source, weight = self.net.graph.tensors[op.inputs[0]], self.net.constant(call.args[1])
         return source.dtype == "float32" and len(source.shape) >= 2 and weight is not None and weight.ndim == 2
 
+    def _direct(self, bb: Any, i: int) -> Any:
+        """The operator by the TE of `cpu_float`; None where that has none for it."""
+        op, call = self.net.graph.ops[i], self.net.calls[i]
+        if not self.cpu:
+            return None
+        if self._is_product(i):
+            weights, rows = self.net.constant(call.args[1]), self.net.graph.tensors[op.inputs[0]].shape[-2]
+            assert weights is not None
+            return self._product(bb, self._plain(bb, op.inputs[0]), weights, rows)
+        depthwise = op.kind == "depthwise_conv2d" and op.inputs[0] in self.packed and op.inputs[0] in self._given
+        if not self._is_direct(i) and not depthwise:
+            return None
+        attrs, weights = convolution_attributes(call.attrs), self.net.constant(call.args[1])
+        if weights is None:
+            return None
+        oihw = weights.transpose(oihw_axes(str(call.attrs.kernel_layout)))
+        geometry = (attrs["strides"], attrs["padding"], attrs["dilation"])
+        if depthwise:
+            source = self._given[op.inputs[0]]
+            return bb.emit_te(direct_depthwise, source, self._parameter(pack_taps(oihw)), *geometry)
+        return self._convolution(bb, op.inputs[0], oihw, geometry, attrs["layout"])
+
+    def _convolution(self, bb: Any, t: int, oihw: np.ndarray, geometry: Sequence[Any], layout: str) -> Any:
+        """A convolution of tensor `t`, read in the layout in which it is given."""
+        packed = t in self.packed and t in self._given
+        x, layout = (self._given[t], PACKED) if packed else (self._plain(bb, t), layout)
+        weight = self._parameter(pack_weights(oihw, LANES if packed else 1))
+        return bb.emit_te(direct_conv2d, x, weight, oihw.shape[0], *geometry, layout)
+
+    def _product(self, bb: Any, x: Any, weights: np.ndarray, rows: int) -> Any:
+        return bb.emit_te(direct_product, x, self._parameter(pack_columns(weights, rows)), weights.shape[-1])
+
     def _plain_ops(self, bb: Any) -> Any:
         for i in self.spec.ops:
             call, op = self.net.calls[i], self.net.graph.ops[i]
-            direct, product = self.cpu and self._is_direct(i), self.cpu and self._is_product(i)
-            args = [
-                self._packed(i) if k == 1 and (direct or product) else self._value(a) for k, a in enumerate(call.args)
-            ]
-            if direct:
-                channels = self.net.graph.tensors[op.outputs[0]].shape[str(call.attrs.data_layout).index("C")]
-                attrs = convolution_attributes(call.attrs)
-                geometry = (attrs[k] for k in ("strides", "padding", "dilation", "layout"))
-                value = bb.emit_te(direct_conv2d, *args, channels, *geometry)
-            elif product:
-                value = bb.emit_te(direct_product, *args, self.net.graph.tensors[op.outputs[0]].shape[-1])
-            else:
-                value = bb.emit(relax.Call(call.op, args, call.attrs, call.ty_args))
+            value = self._direct(bb, i)
+            if value is None:
+                value = bb.emit(relax.Call(call.op, [self._value(bb, a) for a in call.args], call.attrs, call.ty_args))
             many = len(op.outputs) > 1
             for k, t in enumerate(op.outputs):
                 self._exprs[t] = bb.emit(relax.TupleGetItem(value, k)) if many else value
-        results = [self._exprs[t] for t in self.outputs]
+        results = [self._written(bb, t, self._exprs[t]) for t in self.outputs]
         return results[0] if len(results) == 1 else relax.Tuple(results)
 
     def _merged(self, bb: Any, merge: Merge) -> Any:
-        x, weights = self._exprs[self.inputs[0]], merge.weight
+        t = self.inputs[0]
         if merge.kind == "conv2d":
-            weight = self._parameter(pack_weights(weights) if self.cpu else weights)
-            geometry = (list(merge.strides), list(merge.padding), list(merge.dilation))
+            geometry = (merge.strides, merge.padding, merge.dilation)
             if self.cpu:
-                value = bb.emit_te(direct_conv2d, x, weight, merge.channels, *map(tuple, geometry), merge.layout)
+                value = self._convolution(bb, t, merge.weight, geometry, merge.layout)
             else:
-                value = bb.emit(relax.op.nn.conv2d(x, weight, *geometry, 1, merge.layout, "OIHW"))
+                weight = self._parameter(merge.weight)
+                value = bb.emit(relax.op.nn.conv2d(self._exprs[t], weight, *map(list, geometry), 1, merge.layout, "OIHW"))
         elif self.cpu:
-            weight = self._parameter(pack_columns(weights, self.net.graph.tensors[self.inputs[0]].shape[-2]))
-            value = bb.emit_te(direct_product, x, weight, merge.channels)
+            value = self._product(bb, self._plain(bb, t), merge.weight, self.net.graph.tensors[t].shape[-2])
         else:
-            value = bb.emit(relax.op.matmul(x, self._parameter(weights)))
+            value = bb.emit(relax.op.matmul(self._exprs[t], self._parameter(merge.weight)))
         for call, row in zip(merge.tail, merge.constants, strict=True):
             args = [value if c is None else self._parameter(c) for c in row]
             value = bb.emit(relax.Call(call.op, args, call.attrs, call.ty_args))
-        return value
+        return self._written(bb, self.outputs[0], value)

@@ -18,6 +18,7 @@ from tvm_cascade.parallel.problem import MERGE, Schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_graph import VECTOR_BYTES, StageGraph
 from tvm_cascade.passes.stage_kernels import Slice, Spec, reads, writes
+from tvm_cascade.passes.stage_layouts import one_layout, packed_tensors
 from tvm_cascade.passes.stage_merge import merge_units
 
 ALIGNMENT = 256  # bytes: what CUDA allocations guarantee, and more than any vector load needs
@@ -53,6 +54,7 @@ class Program:
     places: tuple[Place, ...]
     slices: Mapping[int, Slice] = field(default_factory=dict)
     captured: bool = False  # it is for a CUDA graph, inside of which nothing may be allocated
+    packed: frozenset[int] = frozenset()  # tensors in the layout of `stage_layouts`
 
     @property
     def alignment(self) -> int:
@@ -83,6 +85,7 @@ class _Planner:
     def __init__(self, net: StageGraph, units: UnitGraph, captured: bool) -> None:
         self.net, self.captured, self.alignment = net, captured, alignment(captured)
         self.slices: dict[int, Slice] = {}
+        self.packed = frozenset[int]() if captured else packed_tensors(net)
         self.graph = net.graph
         self.kernel_of = {i: k for kernels in units.kernels for k in kernels for i in k}
         self.unit_of = {i: unit.ops for unit in units.units for i in unit.ops}
@@ -103,7 +106,7 @@ class _Planner:
                 steps.append(Step(lanes, number))
             else:
                 steps += [Step(((k,),), number) for g in lanes for k in g]
-        return Program(self.net, tuple(self.specs), tuple(steps), tuple(self.places), self.slices, self.captured)
+        return Program(self.net, tuple(self.specs), tuple(steps), tuple(self.places), self.slices, self.captured, self.packed)
 
     def _group(self, group: Sequence[int], concurrent: set[int]) -> tuple[int, ...]:
         """The kernels of one group; a view becomes an alias, or a kernel that copies if `_aliases` forbids that."""
@@ -135,10 +138,10 @@ class _Planner:
     def _merge(self, ops: Sequence[int]) -> int | None:
         """Add the spec of a merged kernel, whose outputs share one storage; returns its index, None if not mergeable."""
         units = list(dict.fromkeys(self.unit_of[i] for i in ops))
-        merge = merge_units(self.net, units)
+        outs = [self.graph.ops[u[-1]].outputs[0] for u in units]
+        merge = merge_units(self.net, units) if one_layout(self.packed, outs) else None
         if merge is None:
             return None
-        outs = [self.graph.ops[u[-1]].outputs[0] for u in units]
         first = self.graph.tensors[outs[0]]
         axis = merge.layout.index("C") if merge.layout else len(first.shape) - 1
         offsets = list(accumulate((self.graph.tensors[t].bytes for t in outs), initial=0))

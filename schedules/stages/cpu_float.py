@@ -1,115 +1,33 @@
 """CPU schedules of float32 kernels, for one core or all; the loops are the same, so both compute the same bits.
 
-`direct_conv2d` has the most optimized schedule: weights packed `[oc/v][ic][kh][kw][v]`, and an accumulator tile of
-v channels and some pixels of a row held in vector registers over the whole reduction. On a core with 512-bit vectors it
-reaches about 120 GMAC/s. `direct_product` and other products have tiles, too; pools, depthwise convolutions and
-element-wise operators are only split over threads by output rows, and vectorized by the compiler.
+Convolutions (`cpu_compute.direct_conv2d`) have the most optimized schedule: an accumulator tile of v channels and some
+pixels of a row held in vector registers over the whole reduction. `direct_product` and other products have tiles, too.
+Pools and depthwise convolutions of packed tensors keep the channels of a pixel in a register; those of plain ones, and
+element-wise operators, are only split over threads by output rows, and vectorized by the compiler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-import numpy as np
-from tvm import s_tir, te
-from tvm.tirx import IterVar, PrimFunc, if_then_else
-from tvm.tirx import all as tir_all
+from tvm import s_tir
+from tvm.tirx import IndexMap, IterVar, PrimFunc
+
+from tvm_cascade.schedules.stages.cpu_compute import LANES
 
 Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest form
 
-LANES = 16  # float32 in a 512-bit vector; two instructions on 256-bit machines
+_MOST_TAPS = 25  # of a window whose loops are unrolled
 _MAX_ROWS = 12  # most rows of a product's accumulator tile
 _MAX_TILE = 16  # most pixels of an accumulator tile: 16 vectors, leaving registers for weights and inputs
 
 
-def direct_conv2d(
-    x: Any,
-    weight: Any,
-    channels: int,
-    strides: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    layout: str = "NCHW",
-) -> Any:
-    """Convolution without groups as a TE compute; `weight` is from `pack_weights`, `padding` top, left, bottom, right."""
-    nchw = layout == "NCHW"
-    n, ic, h, w = x.shape if nchw else (x.shape[0], x.shape[3], x.shape[1], x.shape[2])
-    blocks, _, kh, kw, lanes = (int(d) for d in weight.shape)
-    top, left, bottom, right = padding
-    high, wide = int(h) + top + bottom, int(w) + left + right
-    oh = (high - (kh - 1) * dilation[0] - 1) // strides[0] + 1
-    ow = (wide - (kw - 1) * dilation[1] - 1) // strides[1] + 1
-
-    def read(b, c, r, q):
-        return x[b, c, r, q] if nchw else x[b, r, q, c]
-
-    if any(padding):
-
-        def padded(b, c, r, q):
-            inside = tir_all(r >= top, r < int(h) + top, q >= left, q < int(w) + left)
-            return if_then_else(inside, read(b, c, r - top, q - left), 0.0)
-
-        source: Any = te.compute((n, ic, high, wide), padded, name="conv_pad")
-    else:
-        source = read
-    rc: Any
-    ry: Any
-    rx: Any
-    rc, ry, rx = (te.reduce_axis((0, e), name) for e, name in ((ic, "rc"), (kh, "ry"), (kw, "rx")))
-
-    def multiply(b, o, r, q, v):
-        at = (b, rc, r * strides[0] + ry * dilation[0], q * strides[1] + rx * dilation[1])
-        return te.sum((source(*at) if callable(source) else source[at]) * weight[o, rc, ry, rx, v], axis=[rc, ry, rx])
-
-    acc: Any = te.compute((n, blocks, oh, ow, lanes), multiply, name="conv_acc")
-    if nchw:
-        return te.compute(
-            (n, channels, oh, ow), lambda b, c, r, q: acc[b, c // lanes, r, q, c % lanes], name="conv_out"
-        )
-    return te.compute((n, oh, ow, channels), lambda b, r, q, c: acc[b, c // lanes, r, q, c % lanes], name="conv_out")
-
-
-def pack_weights(oihw: np.ndarray) -> np.ndarray:
-    """OIHW weights as `[oc/v][ic][kh][kw][v]`, the last block filled with zeros."""
-    o, i, h, w = oihw.shape
-    blocks = -(-o // LANES)
-    full = np.zeros((blocks * LANES, i, h, w), oihw.dtype)
-    full[:o] = oihw
-    return np.ascontiguousarray(full.reshape(blocks, LANES, i, h, w).transpose(0, 2, 3, 4, 1))
-
-
-def direct_product(x: Any, weight: Any, columns: int) -> Any:
-    """`x @ w` for `x` [..., depth] as a TE compute; `weight` is packed by `pack_columns`."""
-    *rows, depth = x.shape
-    blocks, _, lanes = (int(d) for d in weight.shape)
-    k: Any = te.reduce_axis((0, int(depth)), "k")
-
-    def multiply(*at):
-        *row, j, v = at
-        return te.sum(x[(*row, k)] * weight[j, k, v], axis=[k])
-
-    acc: Any = te.compute((*rows, blocks, lanes), multiply, name="product_acc")
-    return te.compute(
-        (*rows, columns), lambda *at: acc[(*at[:-1], at[-1] // lanes, at[-1] % lanes)], name="product_out"
-    )
-
-
-def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
-    """A right operand (depth, columns) as `[columns/v][depth][v]`, so that a tile of `rows` rows reads contiguously."""
-    depth, columns = weight.shape
-    lanes = LANES * (4 if rows == 1 else 2)
-    lanes = min(lanes, -(-columns // LANES) * LANES)
-    blocks = -(-columns // lanes)
-    full = np.zeros((depth, blocks * lanes), weight.dtype)
-    full[:, :columns] = weight
-    return np.ascontiguousarray(full.reshape(depth, blocks, lanes).transpose(1, 0, 2))
-
-
 def schedule_cpu(func: PrimFunc, parallel: bool) -> PrimFunc:
     """The kernel under the first rule that fits, for one core or (`parallel`) all; unchanged where no rule fits."""
-    for rule in (_convolution, _packed_product, _window, _product, _elementwise):
+    for rule in (_convolution, _packed_product, _vectors_of_channels, _window, _product, _elementwise):
         schedule = rule(s_tir.Schedule(func), parallel)
         if schedule is not None:
             return schedule.mod["main"]
@@ -197,10 +115,9 @@ def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
     if len(sums) != 1:
         return None
     last = _inline_around(sch, sums[0])
-    if last is None or any(_iters(sch, last)) or len(sch.get_loops(last)) != 4:
+    if last is None or any(_iters(sch, last)) or len(sch.get_loops(last)) not in (4, 5):
         return None
-    _, blocks, _, wide, _ = (int(d) for d in sch.get(sums[0]).writes[0].source.ty.shape)
-    *_, ry, rx = (int(sch.get(loop).extent) for loop in sch.get_loops(sums[0]))
+    _, blocks, _, wide, _, _, ry, rx, *_ = (int(sch.get(loop).extent) for loop in sch.get_loops(sums[0]))
     return blocks, wide, ry * rx
 
 
@@ -208,35 +125,145 @@ def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
     """Schedule a convolution, to be called after `convolution_shape`: one loop nest, the outer loops parallel."""
     acc = sch.get_sblock("conv_acc")
     last = _blocks(sch)[-1]
-    *_, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
-    channels_first = _channel_axis(sch, acc, last) == 1
-    n, c, y, x = sch.get_loops(last) if channels_first else [sch.get_loops(last)[i] for i in (0, 3, 1, 2)]
-    outer, *inner = sch.split(c, [None, lanes] if tiling.blocks is None else [None, tiling.blocks, lanes])
+    n, outer, y, x, several, lane = _output_loops(sch, acc, last, tiling.blocks)
     x_outer, x_inner = sch.split(x, [None, tiling.pixels])
     loops = (n, y, x_outer, outer) if tiling.rows_first else (n, outer, y, x_outer)
-    sch.reorder(*loops, *inner[:-1], x_inner, inner[-1])
+    sch.reorder(*loops, several, x_inner, lane)
     _pads(sch, acc, parallel)
     sch.compute_at(acc, loops[-1], preserve_unit_loops=True)
-    *space, rc, ry, rx = sch.get_loops(acc)[4:]
-    reduced = (ry, rx, rc) if tiling.taps_first else (rc, ry, rx)
+    rank, inside = len(sch.get(acc).writes[0].source.ty.shape), sch.get_loops(acc)[len(loops) :]
+    space, (rc, ry, rx, *ri) = inside[:rank], inside[rank:]
+    reduced = (ry, rx, rc, *ri) if tiling.taps_first else (rc, ry, rx, *ri)
     sch.reorder(*reduced, *space)
-    unrolled = (-2,) if tiling.blocks is None else (-2, -4)  # pixels; blocks of channels
-    sch.vectorize(space[-1])
-    for k in unrolled:
-        sch.unroll(space[k])
+    _hold(sch, space[1], *space[-2:])
+    if _is_packed(sch, last):
+        _hold(sch, several, x_inner, lane)
     _thread(sch, loops[:2] if tiling.rows_first else loops[:3], parallel)
-    clear = sch.get_loops(sch.decompose_reduction(acc, reduced[0]))
-    sch.vectorize(clear[-1])
-    for k in unrolled:
-        sch.unroll(clear[k])
+    clear = sch.get_loops(sch.decompose_reduction(acc, reduced[0]))[-rank:]
+    _hold(sch, clear[1], *clear[-2:])
     return sch
 
 
+def _hold(sch: Schedule, blocks, pixels, lanes) -> None:
+    """Make a tile of registers of three loops."""
+    sch.unroll(blocks)
+    sch.unroll(pixels)
+    sch.vectorize(lanes)
+
+
+def _is_packed(sch: Schedule, block) -> bool:
+    return len(sch.get(block).writes[0].source.ty.shape) == 5
+
+
+def _output_loops(sch: Schedule, acc, last, blocks: Any) -> list[Any]:
+    """Loops over the output: batch, tiles of blocks, rows, columns, blocks of a tile, channels of a block."""
+    count, packed, first = 1 if blocks is None else blocks, _is_packed(sch, last), _channel_axis(sch, acc, last) == 1
+    loops = sch.get_loops(last)
+    if _is_pointwise(sch, acc):
+        axis = 2 if first else 1
+        _as_one_row(sch, acc, last, axis)
+        loops = sch.get_loops(last)
+        loops[axis : axis + 1] = sch.split(loops[axis], [1, None])
+    if packed:
+        n, o, y, x, lane = loops
+        outer, several = sch.split(o, [None, count])
+    else:
+        n, c, y, x = loops if first else [loops[i] for i in (0, 3, 1, 2)]
+        outer, several, lane = sch.split(c, [None, count, LANES])
+    return [n, outer, y, x, several, lane]
+
+
+def _is_pointwise(sch: Schedule, acc) -> bool:
+    """Whether a convolution reads the one pixel of its input that an output pixel has its place from."""
+    held = sch.get(acc)
+    _, _, high, wide, _ = held.writes[0].source.ty.shape
+    source = [int(d) for d in held.reads[0].source.ty.shape]
+    same = [int(high), int(wide)] in (source[1:3], source[2:4])
+    return same and all(int(sch.get(loop).extent) == 1 for loop in sch.get_loops(acc)[6:8])
+
+
+def _as_one_row(sch: Schedule, acc, last, axis: int) -> None:
+    """Join the rows of a convolution's accumulator and of its output, whose rows are axis `axis`, to a single one."""
+    wide = _extent(sch, sch.get_loops(last)[axis + 1])
+
+    def joined(rows: int, rank: int) -> Any:
+        def row(*at: Any) -> Sequence[Any]:
+            return (*at[:rows], at[rows] * wide + at[rows + 1], *at[rows + 2 :])
+
+        return IndexMap.from_func(row, rank)
+
+    sch.transform_block_layout(acc, joined(2, len(sch.get_loops(acc))))
+    sch.transform_block_layout(last, joined(axis, len(sch.get_loops(last))))
+    sch.transform_layout(acc, ("write", 0), joined(2, 5))
+
+
 def _channel_axis(sch: Schedule, acc, last) -> int:
-    """The channel axis of the output (1 or 3), inferred from the shapes of accumulator and output."""
+    """The axis of the channels, or their blocks, in the output (1 or 3), inferred from the shapes of accumulator and output."""
     _, blocks, high, wide, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
-    out = [int(sch.get(loop).extent) for loop in sch.get_loops(last)]
-    return 1 if out[2:] == [high, wide] and (blocks - 1) * lanes < out[1] <= blocks * lanes else 3
+    _, channels, *pixels = (_extent(sch, loop) for loop in sch.get_loops(last))
+    if _is_packed(sch, last):
+        return 1
+    return 1 if prod(pixels) == high * wide and (blocks - 1) * lanes < channels <= blocks * lanes else 3
+
+
+def _vectors_of_channels(sch: Schedule, parallel: bool) -> Schedule | None:
+    """Pools, means over pixels and depthwise convolutions of packed tensors: a pixel's channels stay in a register."""
+    reductions = _reductions(sch)
+    if len(reductions) != 1:
+        return None
+    acc = reductions[0]
+    last = _inline_around(sch, acc)
+    if last is None or not any(_touches_packed(sch, block) for block in _blocks(sch)):
+        return None
+    if _name(sch, last) == _name(sch, acc):
+        last = sch.cache_write(acc, 0, "global")
+    pads = [b for b in _blocks(sch) if _is_pad(sch, b, _name(sch, acc))]
+    for pad in pads:
+        _pack_pad(sch, pad, parallel)
+    n, c, *rest = sch.get_loops(last)
+    if _is_packed(sch, last):
+        *rest, lane = rest
+    else:
+        c, lane = sch.split(c, [None, LANES])
+        sch.reorder(n, c, *rest, lane)
+    loops = (n, c, *rest)
+    sch.compute_at(acc, loops[-1], preserve_unit_loops=True)
+    axes, inside = _iters(sch, acc), sch.get_loops(acc)[len(loops) :]
+    channels = inside[4 if _is_packed(sch, acc) else 1]
+    taps = inside[axes.count(False) :]
+    sch.reorder(*taps, channels)
+    sch.vectorize(lane)
+    sch.vectorize(channels)
+    if prod(_extent(sch, t) for t in taps) <= _MOST_TAPS:
+        for tap in taps:
+            sch.unroll(tap)
+    _thread(sch, loops[:3], parallel)
+    sch.vectorize(sch.get_loops(sch.decompose_reduction(acc, taps[0]))[-1 if _is_packed(sch, acc) else len(loops) + 1])
+    return sch
+
+
+def _extent(sch: Schedule, loop) -> int:
+    return int(sch.get(loop).extent)
+
+
+def _touches_packed(sch: Schedule, block) -> bool:
+    held = sch.get(block)
+    return any(
+        len(region.source.ty.shape) == 5 and int(region.source.ty.shape[-1]) == LANES
+        for region in (*held.reads, *held.writes)
+    )
+
+
+def _pack_pad(sch: Schedule, pad, parallel: bool) -> None:
+    """Pack the padded copy of a tensor."""
+    if not _is_packed(sch, pad):
+        sch.transform_layout(pad, ("write", 0), lambda n, c, y, x: (n, c // LANES, y, x, c % LANES))
+        n, c, y, x = sch.get_loops(pad)
+        c, lane = sch.split(c, [None, LANES])
+        sch.reorder(n, c, y, x, lane)
+    loops = sch.get_loops(pad)
+    sch.vectorize(loops[-1])
+    _thread(sch, loops[:3], parallel)
 
 
 def _window(sch: Schedule, parallel: bool) -> Schedule | None:

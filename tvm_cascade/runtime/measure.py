@@ -20,6 +20,7 @@ from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_lanes import work_of
+from tvm_cascade.passes.stage_layouts import one_layout, packed_tensors
 from tvm_cascade.passes.stage_merge import merge_units
 from tvm_cascade.runtime.bench import Bench, LocalBench, Timer
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
@@ -30,6 +31,7 @@ class NetworkRunner(ABC):
 
     def __init__(self, net: StageGraph, units: UnitGraph, cpu: bool) -> None:
         self.net, self._cpu = net, cpu
+        self._packed = packed_tensors(net) if cpu else frozenset[int]()
         self._specs: dict[OpFeatures, Spec] = {}
         for unit in units.units:
             for spec, features in zip(units.kernels[unit.index], units.features[unit.index], strict=True):
@@ -46,11 +48,11 @@ class NetworkRunner(ABC):
 
         def make() -> Timer | None:
             specs = [self._spec(op) for op in parts]
-            merge = merge_units(self.net, [s.ops for s in specs])
+            outs = [self.net.graph.ops[s.ops[-1]].outputs[0] for s in specs]
+            merge = merge_units(self.net, [s.ops for s in specs]) if one_layout(self._packed, outs) else None
             if merge is None:
                 return None
-            (kernel,) = build_kernels(self.net, [Spec(tuple(i for s in specs for i in s.ops), merge)], self._cpu)
-            return self._timer_of_kernel(kernel)
+            return self._timer_of_kernel(self._built(Spec(tuple(i for s in specs for i in s.ops), merge)))
 
         return self._time(("merged", *parts), make, repeats)
 
@@ -81,8 +83,12 @@ class NetworkRunner(ABC):
     def kernel(self, op: OpFeatures) -> Kernel:
         """The operator's kernel, unscheduled."""
         if op not in self._kernels:
-            (self._kernels[op],) = build_kernels(self.net, [self._spec(op)], self._cpu)
+            self._kernels[op] = self._built(self._spec(op))
         return self._kernels[op]
+
+    def _built(self, spec: Spec) -> Kernel:
+        (kernel,) = build_kernels(self.net, [spec], self._cpu, packed=self._packed)
+        return kernel
 
 
 class CpuRunner(NetworkRunner):

@@ -18,6 +18,7 @@ from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_cuda import cuda_target, schedule_cuda
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import Spec, build_kernels
+from tvm_cascade.passes.stage_layouts import packed_tensors
 from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.runtime.cuda import has_cuda, require_cuda, with_architecture
 from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
@@ -54,10 +55,10 @@ def tune_stages(
     if schedule is None:
         graph = net.graph
         specs = [Spec(k) for unit in units.kernels for k in unit if not all(graph.ops[i].view for i in k)]
-        kernels = build_kernels(net, specs, cpu)
+        kernels = build_kernels(net, specs, cpu, packed=packed_tensors(net) if cpu else frozenset())
     else:
         program = plan_program(net, units, schedule, captured=not cpu)
-        kernels = build_kernels(net, program.specs, cpu, program.slices)
+        kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed)
     machine: Callable[[], Machine] = CpuMachine if cpu else lambda: CudaMachine(target)
     with nullcontext() if cpu else compiled_as(CudaCode((architecture_of(target),))):
         return tune([k.func for k in kernels], KernelRecords(folder), machine, record_target(target), search, progress)

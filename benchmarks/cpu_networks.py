@@ -1,0 +1,197 @@
+"""Multi-branch networks as ONNX models with random weights, batch normalization folded: the layers of torchvision's models.
+
+GoogLeNet (Szegedy et al., 2015), Inception V3 (2016), SqueezeNet 1.1 (Iandola et al., 2016), ShuffleNet V2 1.0x
+(Ma et al., 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+class Writer:
+    """Writes one model; tensors are known by name, their channels are kept."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+        self._nodes: list[Any] = []
+        self._weights: list[Any] = []
+        self._channels = {"input": 3}
+
+    def model(self, size: int, output: str) -> onnx.ModelProto:
+        """The model of an input `[1][3][size][size]`."""
+        value = helper.make_tensor_value_info
+        graph = helper.make_graph(
+            self._nodes, "network",
+            [value("input", TensorProto.FLOAT, [1, 3, size, size])], [value(output, TensorProto.FLOAT, None)],
+            self._weights,
+        )  # fmt: skip
+        opset = [helper.make_opsetid("", 17)]
+        return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=opset, ir_version=8))
+
+    def conv(
+        self, x: str, channels: int, window: int | tuple[int, int] = 1, stride: int = 1, padding: int | tuple[int, int] = 0,
+        groups: int = 1, relu: bool = True,
+    ) -> str:  # fmt: skip
+        """Convolution with bias and, unless `relu` is false, a rectifier; windows and padding of rows, columns."""
+        rows, columns = (window, window) if isinstance(window, int) else window
+        top, left = (padding, padding) if isinstance(padding, int) else padding
+        shape = (channels, self._channels[x] // groups, rows, columns)
+        weights = self._random.standard_normal(shape) * np.sqrt(2 / prod(shape[1:]))
+        args = [x, self._constant(weights.astype("float32")), self._constant(np.full(channels, 0.01, "float32"))]
+        y = self._emit("Conv", args, channels, strides=[stride] * 2, pads=[top, left] * 2, group=groups)
+        return self._emit("Relu", [y], channels) if relu else y
+
+    def chain(self, x: str, *layers: tuple) -> str:
+        """Convolutions one behind the other."""
+        for layer in layers:
+            x = self.conv(x, *layer)
+        return x
+
+    def pool(self, kind: str, x: str, window: int, stride: int, padding: int = 0, ceil: bool = False) -> str:
+        """`kind`: MaxPool or AveragePool, which counts padding as zeros."""
+        more = {"count_include_pad": 1} if kind == "AveragePool" else {}
+        attrs = {"kernel_shape": [window] * 2, "strides": [stride] * 2, "pads": [padding] * 4, "ceil_mode": int(ceil)}
+        return self._emit(kind, [x], self._channels[x], **attrs, **more)
+
+    def concat(self, *parts: str) -> str:
+        """Concatenation along the channels."""
+        return self._emit("Concat", list(parts), sum(self._channels[p] for p in parts), axis=1)
+
+    def halves(self, x: str) -> tuple[str, str]:
+        """Both halves of the channels."""
+        half = self._channels[x] // 2
+        names = [f"t{len(self._nodes)}_{k}" for k in (0, 1)]
+        sizes = self._constant(np.array([half, half]))
+        self._nodes.append(helper.make_node("Split", [x, sizes], names, axis=1))
+        self._channels |= dict.fromkeys(names, half)
+        return names[0], names[1]
+
+    def shuffle(self, x: str, size: int) -> str:
+        """Channels of two groups, in turn; `size` is that of the map."""
+        channels = self._channels[x]
+        y = self._emit("Reshape", [x, self._constant(np.array([1, 2, channels // 2, size, size]))], channels)
+        y = self._emit("Transpose", [y], channels, perm=[0, 2, 1, 3, 4])
+        return self._emit("Reshape", [y, self._constant(np.array([1, channels, size, size]))], channels)
+
+    def classify(self, x: str, classes: int = 1000) -> str:
+        """Mean over pixels and a dense layer."""
+        y = self._emit("Flatten", [self.mean(x)], self._channels[x])
+        weights = self._random.standard_normal((classes, self._channels[x])) * 0.05
+        return self._emit("Gemm", [y, self._constant(weights.astype("float32"))], classes, transB=1)
+
+    def mean(self, x: str) -> str:
+        """Mean over pixels."""
+        return self._emit("GlobalAveragePool", [x], self._channels[x])
+
+    def _constant(self, value: np.ndarray) -> str:
+        name = f"w{len(self._weights)}"
+        self._weights.append(numpy_helper.from_array(value, name))
+        return name
+
+    def _emit(self, kind: str, inputs: Sequence[str], channels: int, **attrs: Any) -> str:
+        name = f"t{len(self._nodes)}"
+        self._nodes.append(helper.make_node(kind, list(inputs), [name], **attrs))
+        self._channels[name] = channels
+        return name
+
+
+def googlenet() -> onnx.ModelProto:
+    """GoogLeNet at 224 x 224."""
+    w = Writer()
+
+    def pool(x: str) -> str:
+        return w.pool("MaxPool", x, 3, 2, ceil=True)
+
+    def block(x: str, one: int, three: tuple[int, int], five: tuple[int, int], pooled: int) -> str:
+        parts = [w.chain(x, (inner,), (outer, 3, 1, 1)) for inner, outer in (three, five)]
+        return w.concat(w.conv(x, one), *parts, w.conv(w.pool("MaxPool", x, 3, 1, 1), pooled))
+
+    x = pool(w.conv("input", 64, 7, 2, 3))
+    x = pool(w.chain(x, (64,), (192, 3, 1, 1)))
+    x = block(x, 64, (96, 128), (16, 32), 32)
+    x = pool(block(x, 128, (128, 192), (32, 96), 64))
+    x = block(x, 192, (96, 208), (16, 48), 64)
+    x = block(x, 160, (112, 224), (24, 64), 64)
+    x = block(x, 128, (128, 256), (24, 64), 64)
+    x = block(x, 112, (144, 288), (32, 64), 64)
+    x = block(x, 256, (160, 320), (32, 128), 128)
+    x = w.pool("MaxPool", x, 2, 2, ceil=True)
+    x = block(x, 256, (160, 320), (32, 128), 128)
+    return w.model(224, w.classify(block(x, 384, (192, 384), (48, 128), 128)))
+
+
+def inception_v3() -> onnx.ModelProto:
+    """Inception V3 at 299 x 299."""
+    w = Writer()
+
+    def mean(x: str) -> str:
+        return w.pool("AveragePool", x, 3, 1, 1)
+
+    def largest(x: str) -> str:
+        return w.pool("MaxPool", x, 3, 2)
+
+    x = w.chain("input", (32, 3, 2), (32, 3), (64, 3, 1, 1))
+    x = largest(w.chain(largest(x), (80,), (192, 3)))
+    for pooled in (32, 64, 64):
+        x = w.concat(
+            w.conv(x, 64), w.chain(x, (48,), (64, 5, 1, 2)), w.chain(x, (64,), (96, 3, 1, 1), (96, 3, 1, 1)),
+            w.conv(mean(x), pooled),
+        )  # fmt: skip
+    x = w.concat(w.conv(x, 384, 3, 2), w.chain(x, (64,), (96, 3, 1, 1), (96, 3, 2)), largest(x))
+    across, down = ((1, 7), 1, (0, 3)), ((7, 1), 1, (3, 0))
+    for c in (128, 160, 160, 192):
+        x = w.concat(
+            w.conv(x, 192), w.chain(x, (c,), (c, *across), (192, *down)),
+            w.chain(x, (c,), (c, *down), (c, *across), (c, *down), (192, *across)), w.conv(mean(x), 192),
+        )  # fmt: skip
+    x = w.concat(
+        w.chain(x, (192,), (320, 3, 2)), w.chain(x, (192,), (192, *across), (192, *down), (192, 3, 2)), largest(x)
+    )
+    for _ in range(2):
+        three, double = w.conv(x, 384), w.chain(x, (448,), (384, 3, 1, 1))
+        wide = [w.conv(y, 384, k, 1, p) for y in (three, double) for k, p in (((1, 3), (0, 1)), ((3, 1), (1, 0)))]
+        x = w.concat(w.conv(x, 320), *wide, w.conv(mean(x), 192))
+    return w.model(299, w.classify(x))
+
+
+def squeezenet() -> onnx.ModelProto:
+    """SqueezeNet 1.1 at 224 x 224."""
+    w = Writer()
+    x = w.pool("MaxPool", w.conv("input", 64, 3, 2), 3, 2, ceil=True)
+    for k, squeezed in enumerate((16, 16, 32, 32, 48, 48, 64, 64)):
+        small = w.conv(x, squeezed)
+        x = w.concat(w.conv(small, 4 * squeezed), w.conv(small, 4 * squeezed, 3, 1, 1))
+        x = w.pool("MaxPool", x, 3, 2, ceil=True) if k in (1, 3) else x
+    return w.model(224, w.mean(w.conv(x, 1000)))
+
+
+def shufflenet_v2() -> onnx.ModelProto:
+    """ShuffleNet V2 1.0x at 224 x 224."""
+    w = Writer()
+    x, size = w.pool("MaxPool", w.conv("input", 24, 3, 2, 1), 3, 2, 1), 56
+    for channels, repeats in ((116, 4), (232, 8), (464, 4)):
+        half, size = channels // 2, size // 2
+        for k in range(repeats):
+            stride = 2 if k == 0 else 1
+            left, right = (x, x) if k == 0 else w.halves(x)
+            inner = w.conv(right, half)
+            inner = w.conv(w.conv(inner, half, 3, stride, 1, half, relu=False), half)
+            if k == 0:
+                left = w.conv(w.conv(left, w._channels[left], 3, 2, 1, w._channels[left], relu=False), half)
+            x = w.shuffle(w.concat(left, inner), size)
+    return w.model(224, w.classify(w.conv(x, 1024)))
+
+
+NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "googlenet": googlenet,
+    "inception_v3": inception_v3,
+    "squeezenet_1_1": squeezenet,
+    "shufflenet_v2": shufflenet_v2,
+}

@@ -1,0 +1,88 @@
+"""Which tensors of a staged program for CPUs are packed: `[1][C/v][H][W][v]` instead of `[1][C][H][W]`, v lanes of a vector.
+
+A kernel that computes vectors of channels writes a packed tensor vector by vector, and its readers find the channels of a
+pixel beside each other; a plain tensor is scattered and gathered. (NCHWc in NeoCPU, Liu et al., USENIX ATC 2019, section
+3.1.) A packed tensor has the bytes of the plain one, and a part of `v` channels or a multiple is the same run of memory in
+both, so places and views of tensors are those of the plain layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from tvm_cascade.graph import Op, Tensor
+from tvm_cascade.operators.table import ELEMENTWISE
+from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.schedules.stages.cpu_compute import LANES
+
+_ANY_LAYOUT = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "mean")
+_ONE_LAYOUT = ("concat", "split")  # their parts lie inside of the whole
+
+
+def packed_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a packed tensor whose plain shape is `shape`."""
+    n, channels, high, wide = shape
+    return (n, channels // LANES, high, wide, LANES)
+
+
+def packed_tensors(net: StageGraph) -> frozenset[int]:
+    """The tensors that are packed, by index.
+
+    Those of whole vectors of channels in float32 that only operators with kernels for both layouts touch. What element-wise
+    operators, concatenations and splits join has one layout.
+    """
+    graph = net.graph
+    joined: list[tuple[int, int]] = []
+    barred = {*graph.inputs, *graph.outputs, *(t.index for t in graph.tensors if not _packable(t))}
+    for op in graph.ops:
+        first, *others = touched = (*op.outputs, *op.inputs)
+        if getattr(net.calls[op.index].op, "name", "") == "relax.call_tir":
+            barred.update(touched)
+        elif op.kind in ELEMENTWISE:
+            joined += ((first, t) for t in others if graph.tensors[t].shape == graph.tensors[first].shape)
+        elif op.kind in _ONE_LAYOUT and _along_channels(net, op):
+            joined += ((first, t) for t in others)
+        elif op.kind not in _ANY_LAYOUT or not _channels_first(net, op):
+            barred.update(touched)
+    if not joined:
+        return frozenset(range(len(graph.tensors))) - barred
+    rows, columns = np.array(joined).T
+    edges = coo_array((np.ones(len(joined), np.int8), (rows, columns)), shape=(len(graph.tensors),) * 2)
+    _, sets = connected_components(edges, directed=False)
+    plain = {sets[t] for t in barred}
+    return frozenset(t for t, s in enumerate(sets) if s not in plain)
+
+
+def one_layout(packed: frozenset[int], tensors: Iterable[int]) -> bool:
+    """Whether all of `tensors` are packed, or none."""
+    return len({t in packed for t in tensors}) == 1
+
+
+def _packable(tensor: Tensor) -> bool:
+    shape = tensor.shape
+    return (
+        tensor.dtype == "float32"
+        and (tensor.row_axis, tensor.col_axis) == (2, 3)
+        and shape[0] == 1
+        and shape[1] % LANES == 0
+        and shape[2] * shape[3] > 1
+    )
+
+
+def _along_channels(net: StageGraph, op: Op) -> bool:
+    rank, axis = len(net.graph.tensors[op.outputs[0]].shape), net.calls[op.index].attrs.axis
+    return rank == 4 and axis is not None and int(axis) % rank == 1
+
+
+def _channels_first(net: StageGraph, op: Op) -> bool:
+    """Whether the operator has a kernel for packed tensors."""
+    attrs = net.calls[op.index].attrs
+    if op.kind == "mean":
+        return attrs.axis is not None and [int(a) % 4 for a in attrs.axis] == [2, 3]
+    if op.kind == "conv2d" and (op.attrs.get("groups") != 1 or len(op.inputs) != 1):
+        return False
+    return str(getattr(attrs, "data_layout", getattr(attrs, "layout", ""))) == "NCHW"

@@ -1,0 +1,156 @@
+"""Float32 operators for CPUs as TE computes over packed weights and, where they are packed, packed tensors.
+
+A tensor of `[n][channels][h][w]` is packed as `[n][channels/v][h][w][v]`, v the lanes of a vector. Computes read either and
+write the plain layout; `pack` behind one and `unpack` in front of one are fused into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import te
+from tvm.tirx import all as tir_all
+from tvm.tirx import if_then_else
+
+LANES = 16  # float32 in a 512-bit vector; two instructions on 256-bit machines
+PACKED = f"NCHW{LANES}c"
+
+
+def pack(x: Any) -> Any:
+    """A plain tensor `[n][c][h][w]` in packed layout; c is a multiple of `LANES`."""
+    n, c, h, w = x.shape
+    return te.compute((n, c // LANES, h, w, LANES), lambda b, o, r, q, v: x[b, o * LANES + v, r, q], name="pack")
+
+
+def unpack(x: Any) -> Any:
+    """A packed tensor in plain layout."""
+    n, o, h, w, v = x.shape
+    return te.compute((n, o * v, h, w), lambda b, c, r, q: x[b, c // LANES, r, q, c % LANES], name="unpack")
+
+
+def direct_conv2d(
+    x: Any,
+    weight: Any,
+    channels: int,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    layout: str = "NCHW",
+) -> Any:
+    """Convolution without groups; `weight` is from `pack_weights`, `padding` top, left, bottom, right.
+
+    `layout` of `x`: NCHW, NHWC or `PACKED`. The result is NCHW, or NHWC for NHWC.
+    """
+    blocks, _, kh, kw, depth, lanes = (int(d) for d in weight.shape)
+    h, w = (int(x.shape[layout.index(a)]) for a in "HW")
+    oh, ow = _extents((h, w), (kh, kw), strides, padding, dilation)
+    source = _padded(x, layout, padding, "conv_pad") if any(padding) else x
+    axes: Any = [
+        te.reduce_axis((0, e), name)
+        for e, name in ((int(weight.shape[1]), "rc"), (kh, "ry"), (kw, "rx"), (depth, "ri"))
+        if name != "ri" or layout == PACKED
+    ]
+
+    def multiply(b, o, r, q, v):
+        rc, ry, rx, *inside = axes
+        y, z = r * strides[0] + ry * dilation[0], q * strides[1] + rx * dilation[1]
+        at = (b, y, z, rc) if layout == "NHWC" else (b, rc, y, z, *inside)
+        return te.sum(source[at] * weight[o, rc, ry, rx, inside[0] if inside else 0, v], axis=axes)
+
+    acc: Any = te.compute((x.shape[0], blocks, oh, ow, lanes), multiply, name="conv_acc")
+
+    def result(b, c, r, q):
+        return acc[b, c // lanes, r, q, c % lanes]
+
+    if layout == "NHWC":
+        return te.compute((x.shape[0], oh, ow, channels), lambda b, r, q, c: result(b, c, r, q), name="conv_out")
+    return te.compute((x.shape[0], channels, oh, ow), result, name="conv_out")
+
+
+def direct_depthwise(
+    x: Any, weight: Any, strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Any:
+    """Depthwise convolution of a packed tensor; `weight` is from `pack_taps`."""
+    n, blocks, h, w, lanes = (int(d) for d in x.shape)
+    kh, kw = (int(d) for d in weight.shape[1:3])
+    oh, ow = _extents((h, w), (kh, kw), strides, padding, dilation)
+    source = _padded(x, PACKED, padding, "taps_pad") if any(padding) else x
+    axes: Any = [te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")]
+
+    def multiply(b, o, r, q, v):
+        ry, rx = axes
+        at = (r * strides[0] + ry * dilation[0], q * strides[1] + rx * dilation[1])
+        return te.sum(source[b, o, *at, v] * weight[o, ry, rx, v], axis=axes)
+
+    acc: Any = te.compute((n, blocks, oh, ow, lanes), multiply, name="taps_acc")
+    return te.compute(
+        (n, blocks * lanes, oh, ow), lambda b, c, r, q: acc[b, c // lanes, r, q, c % lanes], name="taps_out"
+    )
+
+
+def _extents(
+    size: Sequence[int], window: Sequence[int], strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, ...]:
+    """Rows and columns of a convolution's output."""
+    return tuple(
+        (size[a] + padding[a] + padding[a + 2] - (window[a] - 1) * dilation[a] - 1) // strides[a] + 1 for a in (0, 1)
+    )
+
+
+def _padded(x: Any, layout: str, padding: Sequence[int], name: str) -> Any:
+    """`x` with zeros around its rows and columns."""
+    top, left, bottom, right = padding
+    axis = layout.index("H")
+    before, (h, w), behind = x.shape[:axis], x.shape[axis : axis + 2], x.shape[axis + 2 :]
+
+    def value(*at):
+        r, q = at[axis] - top, at[axis + 1] - left
+        within = tir_all(r >= 0, r < h, q >= 0, q < w)
+        return if_then_else(within, x[(*at[:axis], r, q, *at[axis + 2 :])], 0.0)
+
+    return te.compute((*before, h + top + bottom, w + left + right, *behind), value, name=name)
+
+
+def pack_weights(oihw: np.ndarray, depth: int = 1) -> np.ndarray:
+    """OIHW weights as `[oc/v][ic/depth][kh][kw][depth][v]`, the last block of `v = LANES` filled with zeros."""
+    o, i, h, w = oihw.shape
+    blocks = -(-o // LANES)
+    full = np.zeros((blocks * LANES, i, h, w), oihw.dtype)
+    full[:o] = oihw
+    parts = full.reshape(blocks, LANES, i // depth, depth, h, w)
+    return np.ascontiguousarray(parts.transpose(0, 2, 4, 5, 3, 1))
+
+
+def pack_taps(oihw: np.ndarray) -> np.ndarray:
+    """Weights `[c][1][kh][kw]` of a depthwise convolution as `[c/v][kh][kw][v]`."""
+    c, _, h, w = oihw.shape
+    return np.ascontiguousarray(oihw.reshape(c // LANES, LANES, h, w).transpose(0, 2, 3, 1))
+
+
+def direct_product(x: Any, weight: Any, columns: int) -> Any:
+    """`x @ w` for `x` [..., depth]; `weight` is packed by `pack_columns`."""
+    *rows, depth = x.shape
+    blocks, _, lanes = (int(d) for d in weight.shape)
+    k: Any = te.reduce_axis((0, int(depth)), "k")
+
+    def multiply(*at):
+        *row, j, v = at
+        return te.sum(x[(*row, k)] * weight[j, k, v], axis=[k])
+
+    acc: Any = te.compute((*rows, blocks, lanes), multiply, name="product_acc")
+    return te.compute(
+        (*rows, columns), lambda *at: acc[(*at[:-1], at[-1] // lanes, at[-1] % lanes)], name="product_out"
+    )
+
+
+def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
+    """A right operand (depth, columns) as `[columns/v][depth][v]`, so that a tile of `rows` rows reads contiguously."""
+    depth, columns = weight.shape
+    lanes = LANES * (4 if rows == 1 else 2)
+    lanes = min(lanes, -(-columns // LANES) * LANES)
+    blocks = -(-columns // lanes)
+    full = np.zeros((depth, blocks * lanes), weight.dtype)
+    full[:, :columns] = weight
+    return np.ascontiguousarray(full.reshape(depth, blocks, lanes).transpose(1, 0, 2))
