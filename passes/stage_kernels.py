@@ -37,6 +37,7 @@ from tvm_cascade.schedules.stages.cpu_compute import (
     pack_taps,
     pack_weights,
     unpack,
+    whole,
 )
 
 
@@ -167,17 +168,31 @@ class _Builder:
         """What the kernel writes: a value, packed where the tensor is."""
         return bb.emit_te(pack, value) if t in self.packed else value
 
-    def _value(self, bb: Any, expr: Any) -> Any:
-        """A call's argument inside the kernel: an activation's value, a scalar constant inline, others as parameters."""
+    def _value(self, bb: Any, expr: Any, out: int) -> Any:
+        """A call's argument inside the kernel: an activation's value, a scalar constant inline, others as parameters.
+
+        `out` is the tensor that the call computes: constants have its channels, those that fill a vector up are zeros.
+        """
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self._value(bb, f) for f in expr.fields])
+            return relax.Tuple([self._value(bb, f, out) for f in expr.fields])
         held, tensors = self.net.constant(expr), self.net.tensors_of(expr)
         if held is not None:
-            return constant(held) if held.ndim == 0 else self._parameter(held)
+            return constant(held) if held.ndim == 0 else self._parameter(self._filled(held, out))
         operands = [self._plain(bb, t) for t in tensors]
         return (
             relax.Tuple(operands) if isinstance(getattr(expr, "ty", None), relax.TupleType) else (operands or [expr])[0]
         )
+
+    def _channels(self, out: int, axis: int) -> int:
+        """The channels of tensor `out` inside of the kernel, whose axis they are in plain layout."""
+        channels = self.net.graph.tensors[out].shape[axis]
+        return whole(channels) if out in self.packed else channels
+
+    def _filled(self, held: np.ndarray, out: int) -> np.ndarray:
+        more = self._channels(out, 1) - held.shape[-3] if out in self.packed and held.ndim >= 3 else 0
+        if more == 0 or held.shape[-3] == 1:
+            return held
+        return np.pad(held, [(0, more if axis == held.ndim - 3 else 0) for axis in range(held.ndim)])
 
     def _parameter(self, value: np.ndarray) -> Any:
         self.constants.append(np.ascontiguousarray(value))
@@ -223,14 +238,17 @@ class _Builder:
         if depthwise:
             source = self._given[op.inputs[0]]
             return bb.emit_te(direct_depthwise, source, self._parameter(pack_taps(oihw)), *geometry)
-        return self._convolution(bb, op.inputs[0], oihw, geometry, attrs["layout"])
+        channels = self._channels(op.outputs[0], attrs["layout"].index("C"))
+        return self._convolution(bb, op.inputs[0], oihw, channels, geometry, attrs["layout"])
 
-    def _convolution(self, bb: Any, t: int, oihw: np.ndarray, geometry: Sequence[Any], layout: str) -> Any:
-        """A convolution of tensor `t`, read in the layout in which it is given."""
+    def _convolution(
+        self, bb: Any, t: int, oihw: np.ndarray, channels: int, geometry: Sequence[Any], layout: str
+    ) -> Any:
+        """A convolution of tensor `t`, read in the layout in which it is given, to `channels`."""
         packed = t in self.packed and t in self._given
         x, layout = (self._given[t], PACKED) if packed else (self._plain(bb, t), layout)
         weight = self._parameter(pack_weights(oihw, LANES if packed else 1))
-        return bb.emit_te(direct_conv2d, x, weight, oihw.shape[0], *geometry, layout)
+        return bb.emit_te(direct_conv2d, x, weight, channels, *geometry, layout)
 
     def _product(self, bb: Any, x: Any, weights: np.ndarray, rows: int) -> Any:
         return bb.emit_te(direct_product, x, self._parameter(pack_columns(weights, rows)), weights.shape[-1])
@@ -240,7 +258,8 @@ class _Builder:
             call, op = self.net.calls[i], self.net.graph.ops[i]
             value = self._direct(bb, i)
             if value is None:
-                value = bb.emit(relax.Call(call.op, [self._value(bb, a) for a in call.args], call.attrs, call.ty_args))
+                args = [self._value(bb, a, op.outputs[0]) for a in call.args]
+                value = bb.emit(relax.Call(call.op, args, call.attrs, call.ty_args))
             many = len(op.outputs) > 1
             for k, t in enumerate(op.outputs):
                 self._exprs[t] = bb.emit(relax.TupleGetItem(value, k)) if many else value
@@ -252,7 +271,7 @@ class _Builder:
         if merge.kind == "conv2d":
             geometry = (merge.strides, merge.padding, merge.dilation)
             if self.cpu:
-                value = self._convolution(bb, t, merge.weight, geometry, merge.layout)
+                value = self._convolution(bb, t, merge.weight, merge.channels, geometry, merge.layout)
             else:
                 weight = self._parameter(merge.weight)
                 value = bb.emit(relax.op.nn.conv2d(self._exprs[t], weight, *map(list, geometry), 1, merge.layout, "OIHW"))

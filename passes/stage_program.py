@@ -18,7 +18,7 @@ from tvm_cascade.parallel.problem import MERGE, Schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_graph import VECTOR_BYTES, StageGraph
 from tvm_cascade.passes.stage_kernels import Slice, Spec, reads, writes
-from tvm_cascade.passes.stage_layouts import one_layout, packed_tensors
+from tvm_cascade.passes.stage_layouts import may_merge, packed_bytes, packed_tensors
 from tvm_cascade.passes.stage_merge import merge_units
 
 ALIGNMENT = 256  # bytes: what CUDA allocations guarantee, and more than any vector load needs
@@ -63,8 +63,10 @@ class Program:
 
     def bytes_of(self, root: int) -> int:
         """The size in bytes of the storage of tensor `root`."""
-        tensors = self.net.graph.tensors
-        return max(p.offset + tensors[t].bytes for t, p in enumerate(self.places) if p.root == root)
+        graph = self.net.graph
+        return max(
+            p.offset + packed_bytes(graph, self.packed, t) for t, p in enumerate(self.places) if p.root == root
+        )
 
 
 def alignment(captured: bool) -> int:
@@ -139,7 +141,7 @@ class _Planner:
         """Add the spec of a merged kernel, whose outputs share one storage; returns its index, None if not mergeable."""
         units = list(dict.fromkeys(self.unit_of[i] for i in ops))
         outs = [self.graph.ops[u[-1]].outputs[0] for u in units]
-        merge = merge_units(self.net, units) if one_layout(self.packed, outs) else None
+        merge = merge_units(self.net, units) if may_merge(self.graph, self.packed, outs) else None
         if merge is None:
             return None
         first = self.graph.tensors[outs[0]]

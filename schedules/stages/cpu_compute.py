@@ -19,13 +19,18 @@ PACKED = f"NCHW{LANES}c"
 
 
 def pack(x: Any) -> Any:
-    """A plain tensor `[n][c][h][w]` in packed layout; c is a multiple of `LANES`."""
+    """A plain tensor `[n][c][h][w]` in packed layout; c is a multiple of `LANES`: `whole` says which."""
     n, c, h, w = x.shape
     return te.compute((n, c // LANES, h, w, LANES), lambda b, o, r, q, v: x[b, o * LANES + v, r, q], name="pack")
 
 
+def whole(channels: int) -> int:
+    """The channels of whole vectors that hold `channels`."""
+    return -(-channels // LANES) * LANES
+
+
 def unpack(x: Any) -> Any:
-    """A packed tensor in plain layout."""
+    """A packed tensor in plain layout, all channels of its vectors."""
     n, o, h, w, v = x.shape
     return te.compute((n, o * v, h, w), lambda b, c, r, q: x[b, c // LANES, r, q, c % LANES], name="unpack")
 
@@ -114,19 +119,21 @@ def _padded(x: Any, layout: str, padding: Sequence[int], name: str) -> Any:
 
 
 def pack_weights(oihw: np.ndarray, depth: int = 1) -> np.ndarray:
-    """OIHW weights as `[oc/v][ic/depth][kh][kw][depth][v]`, the last block of `v = LANES` filled with zeros."""
+    """OIHW weights as `[oc/v][ic/depth][kh][kw][depth][v]`, the last blocks of `v = LANES` and of `depth` filled with zeros."""
     o, i, h, w = oihw.shape
-    blocks = -(-o // LANES)
-    full = np.zeros((blocks * LANES, i, h, w), oihw.dtype)
-    full[:o] = oihw
-    parts = full.reshape(blocks, LANES, i // depth, depth, h, w)
+    deep = -(-i // depth)
+    full = np.zeros((whole(o), deep * depth, h, w), oihw.dtype)
+    full[:o, :i] = oihw
+    parts = full.reshape(-1, LANES, deep, depth, h, w)
     return np.ascontiguousarray(parts.transpose(0, 2, 4, 5, 3, 1))
 
 
 def pack_taps(oihw: np.ndarray) -> np.ndarray:
-    """Weights `[c][1][kh][kw]` of a depthwise convolution as `[c/v][kh][kw][v]`."""
+    """Weights `[c][1][kh][kw]` of a depthwise convolution as `[c/v][kh][kw][v]`, the last block filled with zeros."""
     c, _, h, w = oihw.shape
-    return np.ascontiguousarray(oihw.reshape(c // LANES, LANES, h, w).transpose(0, 2, 3, 1))
+    full = np.zeros((whole(c), h, w), oihw.dtype)
+    full[:c] = oihw[:, 0]
+    return np.ascontiguousarray(full.reshape(-1, LANES, h, w).transpose(0, 2, 3, 1))
 
 
 def direct_product(x: Any, weight: Any, columns: int) -> Any:

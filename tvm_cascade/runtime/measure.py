@@ -20,7 +20,7 @@ from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_lanes import work_of
-from tvm_cascade.passes.stage_layouts import one_layout, packed_tensors
+from tvm_cascade.passes.stage_layouts import may_merge, packed_tensors
 from tvm_cascade.passes.stage_merge import merge_units
 from tvm_cascade.runtime.bench import Bench, LocalBench, Timer
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
@@ -49,7 +49,8 @@ class NetworkRunner(ABC):
         def make() -> Timer | None:
             specs = [self._spec(op) for op in parts]
             outs = [self.net.graph.ops[s.ops[-1]].outputs[0] for s in specs]
-            merge = merge_units(self.net, [s.ops for s in specs]) if one_layout(self._packed, outs) else None
+            allowed = may_merge(self.net.graph, self._packed, outs)
+            merge = merge_units(self.net, [s.ops for s in specs]) if allowed else None
             if merge is None:
                 return None
             return self._timer_of_kernel(self._built(Spec(tuple(i for s in specs for i in s.ops), merge)))
