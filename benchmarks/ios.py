@@ -40,7 +40,6 @@ from tvm_cascade.parallel import VARIANTS, Options, Schedule, schedule, with_bat
 from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.schedules.stages.stage_records import SHIPPED
 from tvm_cascade.testing.stage_blocks import block_from_edges, count
 from tvm_cascade.testing.zoo.inception import inception_e
 
@@ -242,7 +241,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--default", action="store_true", help="also time TVM's default build (cpu; slow)")
     parser.add_argument("--database", help="keep the measurements of the full search here (learned)")
-    parser.add_argument("--metaschedule", type=Path, default=SHIPPED, help="folder with records of tuned kernels (12)")
+    parser.add_argument(
+        "--metaschedule",
+        type=Path,
+        default=Path("tuned_kernels"),
+        help="folder of records of tuned kernels, made where it is missing (12)",
+    )
     parser.add_argument("--trials", type=int, default=0, help="candidates to measure for kernels without a record (12)")
     parser.add_argument("--onnxruntime", help="interpreter that has onnxruntime, to compare with it (cpu)")
     parser.add_argument("--results", type=Path, default=Path(__file__).with_name("results"))

@@ -95,7 +95,7 @@ class Emitter(Lines):
         return [self.value(key) for key in keys(self.program, k, kernel)]
 
     def value(self, key: Any) -> Any:
-        """The Relax value of a key: `("tensor", t)`, `("shaped", t, shape)` (a tensor of that shape at the address of t), or a constant."""
+        """The Relax value of a key: `("tensor", t)`, `("shaped", t, shape)` (so shaped, at the address of t), or a constant."""
         expr = self._values.get(key)
         if expr is None:
             tensor = self.graph.tensors[key[1]]

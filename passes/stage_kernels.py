@@ -274,7 +274,8 @@ class _Builder:
                 value = self._convolution(bb, t, merge.weight, merge.channels, geometry, merge.layout)
             else:
                 weight = self._parameter(merge.weight)
-                value = bb.emit(relax.op.nn.conv2d(self._exprs[t], weight, *map(list, geometry), 1, merge.layout, "OIHW"))
+                attrs: Any = dict(zip(("strides", "padding", "dilation"), map(list, geometry), strict=True))
+                value = bb.emit(relax.op.nn.conv2d(self._exprs[t], weight, **attrs, data_layout=merge.layout))
         elif self.cpu:
             value = self._product(bb, self._plain(bb, t), merge.weight, self.net.graph.tensors[t].shape[-2])
         else:

@@ -64,9 +64,7 @@ class Program:
     def bytes_of(self, root: int) -> int:
         """The size in bytes of the storage of tensor `root`."""
         graph = self.net.graph
-        return max(
-            p.offset + packed_bytes(graph, self.packed, t) for t, p in enumerate(self.places) if p.root == root
-        )
+        return max(p.offset + packed_bytes(graph, self.packed, t) for t, p in enumerate(self.places) if p.root == root)
 
 
 def alignment(captured: bool) -> int:
@@ -108,7 +106,9 @@ class _Planner:
                 steps.append(Step(lanes, number))
             else:
                 steps += [Step(((k,),), number) for g in lanes for k in g]
-        return Program(self.net, tuple(self.specs), tuple(steps), tuple(self.places), self.slices, self.captured, self.packed)
+        return Program(
+            self.net, tuple(self.specs), tuple(steps), tuple(self.places), self.slices, self.captured, self.packed
+        )
 
     def _group(self, group: Sequence[int], concurrent: set[int]) -> tuple[int, ...]:
         """The kernels of one group; a view becomes an alias, or a kernel that copies if `_aliases` forbids that."""

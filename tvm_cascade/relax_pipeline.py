@@ -6,6 +6,9 @@
                                                                                        (`passes.Cascade`)
     build       TVM's default pipeline builds the module
 
+With `objective="latency"` a float network becomes a staged program instead (`passes.ScheduleStages`): the fastest kernels,
+tensors packed for them, and operators at the same time where that pays.
+
 Whatever TVM's default pipeline builds, this one builds too: what it cannot plan it leaves as it is.
 """
 
@@ -20,20 +23,27 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.errors import UsageError
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.cascade import SUBSTITUTIONS_ATTR, Cascade
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.rewriting import rewrite_for_latency
+from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages
 from tvm_cascade.request import PlanRequest
+from tvm_cascade.runtime.execute import stage_pipeline, threads
 
 LOG = logging.getLogger("tvm_cascade")
 REWRITES = ("memory", "latency", "none")
+OBJECTIVES = ("bytes", "latency")
 
 
 def cascade_pipeline(
-    request: PlanRequest | None = None, rewrite: str = "memory", core: KernelTarget | None = None
+    request: PlanRequest | None = None,
+    rewrite: str = "memory",
+    core: KernelTarget | None = None,
+    objective: str = "bytes",
 ) -> Any:  # a tvm.ir.transform.Pass
     """The Relax pipeline "cascade".
 
@@ -47,6 +57,10 @@ def cascade_pipeline(
         faster by the analytic model, where its arena is no larger. "none" replaces nothing.
     core : KernelTarget, optional
         Core and back end that kernels are chosen for; None means the host.
+    objective : str
+        "bytes": the smallest arena. "latency": on a CPU a network in float32 runs by stages of least latency by the analytic
+        model, for as many threads as TVM's pool has, and `request` is of no use; what cannot be read as such a network,
+        and other targets, are built as TVM's default pipeline builds them.
 
     Raises
     ------
@@ -55,6 +69,8 @@ def cascade_pipeline(
     """
     if rewrite not in REWRITES:
         raise UsageError(f"rewrite={rewrite!r}: give one of {', '.join(REWRITES)}")
+    if objective not in OBJECTIVES:
+        raise UsageError(f"objective={objective!r}: give one of {', '.join(OBJECTIVES)}")
     request = request or PlanRequest()
     cascade = Cascade(request if rewrite == "memory" else replace(request, rewrite=False), core or KernelTarget())
 
@@ -62,6 +78,8 @@ def cascade_pipeline(
     def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
         if rewrite == "latency":
             mod = _of_less_latency(mod, cascade)
+        if objective == "latency":
+            return _staged(mod)
         return tvm.ir.transform.Sequential([LowerQuantized(), cascade, relax.get_pipeline("default_build")])(mod)
 
     return apply
@@ -79,3 +97,23 @@ def _of_less_latency(mod: IRModule, cascade: Cascade) -> IRModule:
         LOG.info("main: no substitutions: %s: %s", type(error).__name__, last_line(error))
         return mod
     return done.mod.with_attr(SUBSTITUTIONS_ATTR, list(done.steps)) if done.steps else mod
+
+
+def _staged(mod: IRModule) -> IRModule:
+    """The module as a staged program where it is one float network for a CPU, else as TVM's default pipeline builds it."""
+    target = tvm.target.Target.current(allow_none=True)
+    functions = [g for g in mod.get_global_vars() if isinstance(mod[g], relax.Function)]
+    reason = ""
+    if target is not None and target.kind.name != "llvm":
+        reason = f"stages by this pipeline are for CPUs, not for {target.kind.name}: see tvm-cascade stages --emit"
+    elif len(functions) != 1:
+        reason = "stages are of a module of one function"
+    if not reason:
+        try:
+            model = AnalyticCost(find_device("cpu", "llvm", threads()))
+            staged = ScheduleStages(model=model, lower=LowerOptions(workers=threads()))
+            return tvm.transform.Sequential([staged, stage_pipeline()])(mod)
+        except GraphError as error:
+            reason = last_line(error)
+    LOG.info("main: no stages: %s", reason)
+    return relax.get_pipeline("default_build")(mod)

@@ -86,8 +86,8 @@ def direct_depthwise(
 
     def multiply(b, o, r, q, v):
         ry, rx = axes
-        at = (r * strides[0] + ry * dilation[0], q * strides[1] + rx * dilation[1])
-        return te.sum(source[b, o, *at, v] * weight[o, ry, rx, v], axis=axes)
+        y, z = r * strides[0] + ry * dilation[0], q * strides[1] + rx * dilation[1]
+        return te.sum(source[b, o, y, z, v] * weight[o, ry, rx, v], axis=axes)
 
     acc: Any = te.compute((n, blocks, oh, ow, lanes), multiply, name="taps_acc")
     return te.compute(

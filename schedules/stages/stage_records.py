@@ -28,7 +28,6 @@ from tvm_cascade.schedules.stages.cpu_float import schedule_cpu
 from tvm_cascade.schedules.stages.cuda_default import architecture_of
 
 FILE = "stage_kernels.json"
-SHIPPED = Path(__file__).parents[1] / "data"  # the folder of the package's own records
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.passes.stage_kernels import Spec, build_kernels
+from tvm_cascade.passes.stage_layouts import packed_tensors
 from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime import Session, compile_stages, has_cuda, host_target
 from tvm_cascade.runtime.measure import CpuRunner
@@ -31,7 +32,6 @@ from tvm_cascade.runtime.stages import stages
 from tvm_cascade.runtime.tune_stages import CpuMachine, tune_stages
 from tvm_cascade.schedules.stages.cpu_float import convolution_shape, schedule_cpu
 from tvm_cascade.schedules.stages.stage_records import (
-    SHIPPED,
     KernelRecords,
     Record,
     TunedKernels,
@@ -47,7 +47,6 @@ from tvm_cascade.schedules.tuning.metaschedule import Search, ms
 from tvm_cascade.schema import schema_of
 from tvm_cascade.schema.searches import Schedule as ScheduleJson
 from tvm_cascade.testing.builder import Net
-from tvm_cascade.testing.zoo.squeezenet import squeezenet
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +65,8 @@ def branches(layout: str = "NCHW") -> tvm.IRModule:
 
 def kernels_of(net: StageGraph, cpu: bool = True) -> list[Any]:
     units = unit_graph(net.graph, "fused")
-    return [k.func for k in build_kernels(net, [Spec(k) for ks in units.kernels for k in ks], cpu)]
+    specs = [Spec(k) for ks in units.kernels for k in ks]
+    return [k.func for k in build_kernels(net, specs, cpu, packed=packed_tensors(net) if cpu else frozenset())]
 
 
 def convolutions(net: StageGraph) -> list[Any]:
@@ -293,14 +293,3 @@ def test_bad_records(tmp_path: Path):
     func = convolutions(stage_graph(branches()))[0]
     with pytest.raises(UsageError, match="tune it again"):
         apply_trace(func, [[["GetSBlock", [], ["nothing", "main"], ["b0"]]], []])
-
-
-def test_the_shipped_records_are_squeezenets():
-    """Every one of them fits a kernel of the network, as it is or merged."""
-    net = stage_graph(squeezenet())
-    tuned = TunedKernels(SHIPPED)
-    assert tuned.records is not None
-    found = [f for f in kernels_of(net) if is_tuned(tuned, f)]
-    assert len(found) >= 10 and tuned.records.path.stat().st_size < 300_000
-    for func in found[:3]:
-        assert tuned.scheduled(func, True).script() != schedule_cpu(func, True).script()

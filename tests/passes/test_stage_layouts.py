@@ -1,0 +1,168 @@
+"""Packed tensors of staged programs for CPUs: which they are, and that results are those of the plain layout."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.errors import UsageError
+from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.passes.stage_layouts import may_merge, packed_bytes, packed_tensors
+from tvm_cascade.passes.stage_program import plan_program
+from tvm_cascade.relax_pipeline import cascade_pipeline
+from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.poison import Poison
+from tvm_cascade.testing.quick_build import quick_run
+
+CPU = AnalyticCost(find_device("cpu2"))
+
+
+def staged(mod: tvm.IRModule, variant: str = "sequential", lower: LowerOptions = LowerOptions()):  # noqa: B008
+    net = stage_graph(mod)
+    found = schedule(net.graph, CPU, Options(variant=variant)).schedule
+    return compile_stages(lower_stages(net, unit_graph(net.graph, "fused"), found, lower))
+
+
+def given(mod: tvm.IRModule, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal([int(d) for d in p.ty.shape.values]).astype("float32") for p in mod["main"].params]
+
+
+def packed_channels(mod: tvm.IRModule) -> list[int]:
+    net = stage_graph(mod)
+    return sorted(net.graph.tensors[t].shape[1] for t in packed_tensors(net))
+
+
+def random_network(seed: int) -> tvm.IRModule:
+    """Blocks of convolutions of many kinds, pools, sums and concatenations, in a random order."""
+    rng = np.random.default_rng(seed)
+    net = Net("float32", "NCHW", seed=seed)
+    x = net.conv(net.input((1, 3, 17, 19), "x"), int(rng.choice([8, 16, 24, 48])), 3, padding=1, activation="relu")
+
+    def conv(x: Value) -> Value:
+        kernel = int(rng.choice([1, 1, 3, 5]))
+        channels = int(rng.choice([12, 16, 20, 24, 32, 58, 64]))
+        x = net.conv(x, channels, kernel, int(rng.choice([1, 1, 2])), "same", activation="relu")
+        return net.tanh(x) if rng.random() < 0.3 else x
+
+    def depthwise(x: Value) -> Value:
+        return net.depthwise(x, 3, int(rng.choice([1, 2])), "same", activation="relu")
+
+    def pool(x: Value) -> Value:
+        return (net.max_pool if rng.random() < 0.5 else net.avg_pool)(x, 3, int(rng.choice([1, 2])), 1)
+
+    def around(x: Value) -> Value:
+        return net.add(x, net.conv(net.sigmoid(x), net.channels(x), 3, padding=1))
+
+    def branches(x: Value) -> Value:
+        widths = rng.choice([16, 24, 32, 48], int(rng.integers(2, 4)))
+        return net.concat([net.conv(x, int(w), int(rng.choice([1, 3])), 1, "same", activation="relu") for w in widths])
+
+    def gate(x: Value) -> Value:
+        return net.mul(x, net.sigmoid(net.conv(net.global_pool(x), net.channels(x), 1)))
+
+    for block in rng.choice(np.array([conv, depthwise, pool, around, branches, gate], object), 7):
+        x = block(x)
+    return net.finish(net.dense(net.flatten(net.global_pool(x)), 10) if rng.random() < 0.5 else x)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_networks_compute_what_tvm_computes(seed):
+    mod = random_network(seed)
+    data = given(mod)
+    (expected,) = quick_run(mod, *data)
+    (made,) = Session(staged(mod, "both" if seed % 2 else "sequential")).run(*data)
+    np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def test_most_random_networks_pack_something():
+    assert sum(bool(packed_channels(random_network(seed))) for seed in range(24)) >= 20
+
+
+def test_whole_vectors_and_channels_that_fill_one_up():
+    net = Net("float32", "NCHW", seed=1)
+    x = net.conv(net.input((1, 3, 12, 12), "x"), 24, 3, padding=1, activation="relu")
+    x = net.conv(net.max_pool(x, 2), 32, 1, activation="relu")
+    mod = net.finish(net.conv(x, 16, 1))
+    held = stage_graph(mod)
+    packed = packed_tensors(held)
+    shapes = {held.graph.tensors[t].shape: packed_bytes(held.graph, packed, t) for t in packed}
+    assert shapes == {(1, 24, 12, 12): 32 * 144 * 4, (1, 24, 6, 6): 32 * 36 * 4, (1, 32, 6, 6): 32 * 36 * 4}
+
+
+@pytest.mark.parametrize("case", ["output", "reshape", "root", "concat", "gate", "few", "batch"])
+def test_what_stays_plain(case):
+    net = Net("float32", "NCHW", seed=1)
+    wide = {"few": 8, "root": 24, "concat": 24, "gate": 24}.get(case, 32)
+    x = net.conv(net.input((2 if case == "batch" else 1, 3, 8, 8), "x"), wide, 1)
+    if case == "reshape":
+        x = net.reshape(x, (1, 32, 64))
+    elif case == "root":
+        x = net.conv(Value(net._emit(relax.op.sqrt(net.relu(x).expr)), x.shape), 8, 1)
+    elif case == "concat":
+        x = net.conv(net.concat([x, x]), 8, 1)
+    elif case == "gate":
+        x = net.conv(net.mul(x, net.global_pool(x)), 8, 1)
+    elif case in ("few", "batch"):
+        x = net.conv(x, 8, 1)
+    mod = net.finish(x)
+    held = stage_graph(mod)
+    assert all(held.graph.tensors[t].shape[1] == 48 for t in packed_tensors(held))
+
+
+def test_parts_of_a_merge_have_one_layout():
+    net = Net("float32", "NCHW", seed=1)
+    x = net.input((1, 16, 8, 8), "x")
+    parts = [net.conv(net.conv(x, c, 1, activation="relu"), 16, 3, padding=1) for c in (16, 24, 32)]
+    held = stage_graph(net.finish(net.concat(parts)))
+    packed = packed_tensors(held)
+    ends = {t.shape[1]: t.index for t in held.graph.tensors if t.name.startswith("relu")}
+    assert set(ends) == {16, 24, 32} and set(ends.values()) <= packed
+    assert may_merge(held.graph, packed, [ends[16], ends[32]])
+    assert not may_merge(held.graph, packed, [ends[16], ends[24]])
+    assert not may_merge(held.graph, packed - {ends[16]}, [ends[16], ends[32]])
+    assert may_merge(held.graph, set(), ends.values())
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_packed_tensors_share_no_bytes_with_others(seed):
+    mod = random_network(seed)
+    data = given(mod)
+    expected = Session(staged(mod, "parallel")).run(*data)
+    poison = Poison()
+    made = Session(staged(mod, "parallel", LowerOptions(before_step=poison, serial_reversed=True))).run(*data)
+    for a, b in zip(made, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_cuda_packs_nothing():
+    net = stage_graph(random_network(2))
+    units = unit_graph(net.graph, "fused")
+    found = schedule(net.graph, CPU, Options(variant="sequential")).schedule
+    assert packed_tensors(net) and not plan_program(net, units, found, captured=True).packed
+
+
+def test_the_pipeline_builds_stages_where_latency_is_asked_for():
+    mod = random_network(4)
+    data = given(mod)
+    pipeline = cascade_pipeline(objective="latency")
+    executable = tvm.compile(mod, "llvm", relax_pipeline=pipeline)
+    made = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, data)).numpy()
+    (expected,) = quick_run(mod, *data)
+    np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    with tvm.target.Target("llvm"):
+        lowered = pipeline(mod)
+    assert any(name.name_hint.startswith("kernel_") for name in lowered.functions)
+    with pytest.raises(UsageError, match="objective='speed': give one of bytes, latency"):
+        cascade_pipeline(objective="speed")
