@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+from tvm import relax
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.cost.interface import CostModel
@@ -105,6 +106,19 @@ class ScheduleStages(CascadePass):
             with SearchMonitor(self.time_limit):
                 schedule = find_schedule(net.graph, self.model, self.options).schedule
         return PassResult(lower_stages(net, units, schedule, self.lower), True)
+
+
+def stage_pipeline() -> tvm.ir.transform.Pass:
+    """Relax passes that lower builtins and shapes of a module of `ScheduleStages`; none of them fuses or plans memory."""
+    return tvm.transform.Sequential(
+        [
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            relax.transform.AttachGlobalSymbol(),
+        ]
+    )
 
 
 def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: LowerOptions) -> tvm.IRModule:

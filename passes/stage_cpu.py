@@ -8,6 +8,7 @@ thread pool runs the lanes; `TVM_NUM_THREADS` must give it as many threads, or l
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,15 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import PrimFunc
+
+
+def threads() -> int:
+    """Threads of TVM's pool: `TVM_NUM_THREADS`, else what the pool found. Stages run concurrently up to this many."""
+    value = os.environ.get("TVM_NUM_THREADS")
+    if value:
+        return max(1, int(value))
+    count = tvm.get_global_func("runtime.NumThreads", allow_missing=True)
+    return int(count()) if count is not None else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,6 @@ def keys(program: Program, k: int, kernel: Kernel) -> tuple[Hashable, ...]:
     ins = [key(t, shape) for t, shape in zip(kernel.inputs, shapes, strict=False)]
     constants = [("constant", k, c) for c in range(len(kernel.constants))]
     if kernel.merged:
-        return (*ins, *constants, ("shaped", program.places[kernel.outputs[0]].root, shapes[-1]))
+        return (*ins, *constants, ("shaped", kernel.outputs[0], shapes[-1]))
     outs = shapes[len(shapes) - len(kernel.outputs) :]
     return (*ins, *constants, *(key(t, shape) for t, shape in zip(kernel.outputs, outs, strict=True)))

@@ -30,9 +30,9 @@ from tvm_cascade.passes.cascade import SUBSTITUTIONS_ATTR, Cascade
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.rewriting import rewrite_for_latency
-from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages
+from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages, stage_pipeline
+from tvm_cascade.passes.stage_cpu import threads
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.runtime.execute import stage_pipeline, threads
 
 LOG = logging.getLogger("tvm_cascade")
 REWRITES = ("memory", "latency", "none")

@@ -157,3 +157,13 @@ def test_parts_of_a_merged_convolution_are_read_where_they_lie(made):
     lowered = lower_stages(graph, units, found, LowerOptions(before_step=Poison()))
     for p, q in zip(Session(compile_stages(lowered)).run(*data), quick_run(mod, *data), strict=True):
         np.testing.assert_allclose(p, q, rtol=1e-4, atol=1e-4)
+
+
+def test_a_merge_behind_another_part_of_a_concatenation():
+    """The merged convolutions write their part of the result, not its beginning."""
+    net = Net("float32", "NCHW", seed=3)
+    x = net.input((1, 16, 9, 10), "x")
+    mod = net.finish(net.concat([net.conv(x, 48, 3, padding=1), net.conv(x, 32, 1), net.conv(x, 32, 1)]))
+    found = program_of(mod, "both")[2]
+    assert [s.strategy for s in found.stages] == [MERGE, CONCURRENT]
+    check(mod, "both")

@@ -12,10 +12,10 @@ from tvm_cascade.deploy.folder import Emission, Staged, emission_of, emit_folder
 from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.scheduler import schedule
+from tvm_cascade.passes.stage_cpu import threads
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.pipeline import Loaded, interface_of
 from tvm_cascade.request import SearchRequest, StagesRequest
-from tvm_cascade.runtime.execute import threads
 from tvm_cascade.runtime.stages import Found
 from tvm_cascade.schema.searches import Emitted
 

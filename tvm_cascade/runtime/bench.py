@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import tvm
 
-from tvm_cascade.runtime.execute import host_target, threads
+from tvm_cascade.passes.stage_cpu import threads
+from tvm_cascade.runtime.execute import host_target
 
 MIN_MS = 2  # of one timed repetition
 

@@ -4,7 +4,6 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.passes.schedule_stages import stage_pipeline
 from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
 
 
@@ -28,19 +28,6 @@ def host_target() -> tvm.target.Target:
     return tvm.target.Target(kind)
 
 
-def stage_pipeline() -> tvm.ir.transform.Pass:
-    """Relax passes that lower builtins and shapes of a module of `ScheduleStages`; none of them fuses or plans memory."""
-    return tvm.transform.Sequential(
-        [
-            relax.transform.KillAfterLastUse(),
-            relax.transform.LowerRuntimeBuiltin(),
-            relax.transform.ComputePrimValue(),
-            relax.transform.VMShapeLower(),
-            relax.transform.AttachGlobalSymbol(),
-        ]
-    )
-
-
 def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None, code: CudaCode | None = None) -> Any:
     """An executable for `relax.VirtualMachine`; the target defaults to this machine's CPU.
 
@@ -51,15 +38,6 @@ def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None, c
         return tvm.compile(mod, target, relax_pipeline=stage_pipeline())
     with compiled_as(code or CudaCode((str(target.attrs["arch"]),))), target:
         return tvm.compile(mod, target, relax_pipeline=stage_pipeline())
-
-
-def threads() -> int:
-    """Threads of TVM's pool: `TVM_NUM_THREADS`, else what the pool found. Stages run concurrently up to this many."""
-    value = os.environ.get("TVM_NUM_THREADS")
-    if value:
-        return max(1, int(value))
-    count = tvm.get_global_func("runtime.NumThreads", allow_missing=True)
-    return int(count()) if count is not None else os.cpu_count() or 1
 
 
 class Session:

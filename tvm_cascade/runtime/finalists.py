@@ -19,9 +19,10 @@ from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.scheduler import NetworkSchedule, schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_cpu import threads
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.runtime.choose_module import Choice, decide
-from tvm_cascade.runtime.execute import Session, compile_stages, threads
+from tvm_cascade.runtime.execute import Session, compile_stages
 from tvm_cascade.schema.searches import Timed
 
 MARGIN = 0.01

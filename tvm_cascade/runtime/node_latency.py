@@ -31,7 +31,8 @@ class NodeRunner:
     """A `cost.interface.Runner` for operators of substitution graphs; `know` registers an operator before it can run."""
 
     def __init__(self, calls: Sequence[relax.Call], engine: Engine = STAGES) -> None:
-        from tvm_cascade.runtime.execute import host_target, threads
+        from tvm_cascade.passes.stage_cpu import threads
+        from tvm_cascade.runtime.execute import host_target
 
         self.workers = threads()
         self.device = f"cpu:{host_target().attrs.get('mcpu', 'generic')}:{self.workers}:node"
