@@ -79,7 +79,7 @@ def order(
 
 @takes(StagesKeywords, StagesRequest)
 def stages(
-    model: Model,
+    model: Model | Sequence[Model],
     *,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     until: str | Sequence[str] = (),
@@ -91,16 +91,15 @@ def stages(
 
     Parameters
     ----------
-    model : path or IRModule
-        A network, or a .json file of the IOS authors (`parallel.authors_schedule`).
+    model : path or IRModule, or a list of them
+        A network, or a .json file of the IOS authors (`parallel.authors_schedule`). Of several networks, which run at the
+        same time, inputs and outputs are called NETWORK/NAME; options that say how a model is read hold for the first.
     target, device : str
         "cuda" or "llvm", optionally followed by options of TVM's targets; a device description, None: the target's generic one.
-    batch : int, optional
-        Batch size; only with the analytic cost.
     unit, variant : str
         What is scheduled as one ("op", "fused", "sepconv", "cell": `parallel.units`); what is searched (`parallel.VARIANTS`).
-    r, s : int, optional
-        Limits on the units of a group and on the groups of a stage; 0 or None for no limit.
+    batch, r, s : int, optional
+        Batch size, for the analytic cost; limits on the units of a group and on the groups of a stage, 0 or None for none.
     cost : str
         "analytic", or "measured" or "learned" on this machine.
     load, output, picture : path, optional
@@ -124,10 +123,11 @@ def stages(
     from tvm_cascade.runtime import stages as command
 
     request, reading = StagesRequest.of_all(options), _reading(input_shapes, until, from_)
-    if is_graph_file(model):
+    model, *others = [model] if isinstance(model, (str, Path, IRModule)) else model
+    if is_graph_file(model) and not others:
         return stages_of_authors_file(model, request, reading)
     folder = folder_of(request, progress)
-    loaded = pipeline.load(model, reading)
+    loaded = pipeline.together([pipeline.load(model, reading), *map(pipeline.load, others)])
     progress(f"{loaded.name}: scheduling")
     found: list[command.Found] = []
     with SearchMonitor(request.time_limit) as limit:

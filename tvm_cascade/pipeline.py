@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -28,13 +28,15 @@ from tvm_cascade import frontend
 from tvm_cascade.cascading import Plan, PlanOptions, validate
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import GraphError, UsageError, ValidationError
-from tvm_cascade.frontend import io_spec
+from tvm_cascade.frontend import attach, io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory.weights import ALIGN
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
+from tvm_cascade.passes.join_networks import join_networks
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
+from tvm_cascade.passes.relax_functions import UniqueNames
 from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
 from tvm_cascade.report.estimate import with_waits
 from tvm_cascade.report.frontier import frontier_report
@@ -50,7 +52,7 @@ from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.schedules.tuning.tune import Database
-from tvm_cascade.tensor_spec import Cut, IoSpec, graph_io
+from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec, graph_io
 
 if TYPE_CHECKING:
     from tvm_cascade.schema.plan import Frame
@@ -125,6 +127,30 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
             f"{name}: {tensor}: a float that the network only quantizes; --stored-io takes integers, {stored} bytes for {real}"
         )
     return _sliding(Loaded(mod, name, storable, Path(model), request), request)
+
+
+def together(networks: Sequence[Loaded]) -> Loaded:
+    """Several networks as one, for one schedule; inputs and outputs are called NETWORK/NAME. One network is itself.
+
+    Raises `UsageError` for a network with states, `GraphError` for a module of several functions.
+    """
+    if len(networks) == 1:
+        return networks[0]
+    free = UniqueNames()
+    named = {free(n.name): n.mod for n in networks}
+    mod = join_networks(named)
+    if all(has_interface(m) for m in named.values()):
+        held = {name: io_spec(m) for name, m in named.items()}
+        for name, io in held.items():
+            if io.states:
+                raise UsageError(f"{name} keeps states between calls: it cannot be scheduled with others")
+
+        def apart(side: str) -> tuple[TensorSpec, ...]:
+            specs = ((name, spec) for name, io in held.items() for spec in getattr(io, side))
+            return tuple(replace(spec, name=f"{name}/{spec.name}") for name, spec in specs)
+
+        mod = attach(mod, IoSpec(apart("inputs"), apart("outputs")))
+    return Loaded(mod, "_".join(named))
 
 
 def _sliding(loaded: Loaded, request: LoadRequest) -> Loaded:

@@ -141,13 +141,15 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @option(StagesRequest, "load", "Price a saved schedule instead of searching.")
 @option(StagesRequest, "output", "Save the schedule.", "--output", "-o", callback=require_new_file)
 @option(StagesRequest, "picture", "Draw the timeline (.png, .svg).", callback=require_picture)
+@click.option("--beside", type=PATH, multiple=True, metavar="MODEL2",
+              help="Another network that runs at the same time (may be repeated): one schedule for all.")  # fmt: skip
 @TIME_LIMIT
 @INPUT_SHAPE
 @cutting
 @emitting
 @prints(Stages)
 @guarded
-def stages(model: Path, as_json: bool, **options: Any) -> None:
+def stages(model: Path, beside: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Find which operators of MODEL run at the same time, or merged into one, for the lowest latency (IOS).
 
     MODEL is a network, or a .json file of the IOS authors, which is scheduled by the description of a device: -o writes such a
@@ -156,7 +158,7 @@ def stages(model: Path, as_json: bool, **options: Any) -> None:
     from tvm_cascade import api
 
     refuse_idle_trials(options["metaschedule"])
-    data, text = api.stages(model, progress=say, **options)
+    data, text = api.stages([model, *beside], progress=say, **options)
     show(as_json, data, text)
 
 
