@@ -154,6 +154,7 @@ def keys(program: Program, k: int, kernel: Kernel) -> tuple[Hashable, ...]:
     ins = [key(t, shape) for t, shape in zip(kernel.inputs, shapes, strict=False)]
     constants = [("constant", k, c) for c in range(len(kernel.constants))]
     if kernel.merged:
-        return (*ins, *constants, ("shaped", kernel.outputs[0], shapes[-1]))
+        first = min(kernel.outputs, key=lambda t: program.places[t].offset)
+        return (*ins, *constants, ("shaped", first, shapes[-1]))
     outs = shapes[len(shapes) - len(kernel.outputs) :]
     return (*ins, *constants, *(key(t, shape) for t, shape in zip(kernel.outputs, outs, strict=True)))
