@@ -90,15 +90,14 @@ def _mobilenet_v2() -> Any:
 def _mobilenet_v3() -> Any:
     hard, relu = nn.Hardswish, nn.ReLU
     layers = [_conv(3, 8, 3, 2, act=hard)]
-    for how in (
-        (8, 8, 8, 3, 2, relu, True),
-        (8, 36, 12, 3, 2, relu),
-        (12, 44, 12, 3, 1, relu),
-        (12, 48, 20, 5, 2, hard, True),
-        (20, 60, 20, 5, 1, hard, True),
-        (20, 64, 24, 5, 1, hard, True),
-    ):
-        layers.append(_inverted(*how))
+    layers += [
+        _inverted(8, 8, 8, 3, 2, relu, excited=True),
+        _inverted(8, 36, 12, 3, 2, relu),
+        _inverted(12, 44, 12, 3, 1, relu),
+        _inverted(12, 48, 20, 5, 2, hard, excited=True),
+        _inverted(20, 60, 20, 5, 1, hard, excited=True),
+        _inverted(20, 64, 24, 5, 1, hard, excited=True),
+    ]
     layers.append(_conv(24, 72, 1, act=hard))
     return _ended(layers, 64, nn.Linear(72, 64), hard(), nn.Dropout(0.2))
 

@@ -213,7 +213,8 @@ def test_loops_around_gathers_end(emulator: None) -> None:
 @pytest.mark.parametrize(
     ("core", "case"),
     [("cortex-m4", "pixels"), ("cortex-m4", "lstm"), ("cortex-m4", "groups of channels"), ("cortex-m4", "float pixels"),
-     ("cortex-m55", "rows"), ("cortex-m55", "element-wise")],
+     ("cortex-m4", "stripes"), ("cortex-m55", "rows"), ("cortex-m55", "element-wise"), ("cortex-m55", "several rows"),
+     ("cortex-m55", "groups of channels"), ("cortex-m4", "row addresses"), ("cortex-m55", "hybrid")],
 )  # fmt: skip
 def test_whole_firmware(core: str, case: str, emulator: None, tmp_path: Path) -> None:
     made = api.compile(FIRMWARE[case].mod(), target=core, output=tmp_path / "p", **FIRMWARE[case].options)

@@ -16,6 +16,9 @@ import numpy as np
 from tvm.ir import IRModule
 
 from tvm_cascade.frontend import load
+from tvm_cascade.passes import LowerQuantized
+from tvm_cascade.passes.rewrite_for_memory import operator_names
+from tvm_cascade.passes.split_channels import with_channel_groups
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.operator_cases import OPERATORS
 from tvm_cascade.testing.tflite import ModelWriter
@@ -67,9 +70,21 @@ def layers(turn: int) -> Iterator[tuple[str, IRModule]]:
         for name, (channels, build) in FIRST.items():
             net = Net(dtype, seed=turn)
             yield f"{name} {dtype}", net.finish(build(net, net.input((*SHAPES[turn][:3], channels))))
+    yield "channels in groups", in_groups(turn)
     yield "lstm", of_writer(lambda w: lstm(w, steps=4 + turn, depth=8 - turn, units=24 + 12 * turn))
     for name, write in _OTHERS.items():
         yield name, of_writer(lambda w, write=write: write(w, turn))
+
+
+def in_groups(turn: int) -> IRModule:
+    """An inverted bottleneck that makes its wide channels in groups."""
+    net, (n, rows, columns, _) = Net("int8", seed=turn), SHAPES[turn]
+    y = net.conv(net.input((n, rows, columns, 4 + 2 * turn)), 48 - 8 * turn, 1, activation="relu6")
+    y = net.conv(net.depthwise(y, 3, activation="relu6"), 10 - 2 * turn, 1)
+    lower: Any = LowerQuantized()
+    lowered = lower(net.finish(y))
+    *_, last = operator_names(lowered["main"]).values()
+    return with_channel_groups(lowered, {last: 2 + 2 * (turn % 2)})
 
 
 def operators(turn: int) -> Iterator[tuple[str, IRModule]]:
@@ -117,6 +132,15 @@ def bottleneck() -> IRModule:
     return net.finish(net.conv(net.add(x, y), 6, 1))
 
 
+def tall() -> IRModule:
+    """Narrow rows, which are smallest at addresses of their own."""
+    net = Net("int8", seed=4)
+    x = net.conv(net.input((1, 25, 5, 4)), 16, 3, activation="relu")
+    for _ in range(2):
+        x = net.conv(net.depthwise(x, 3, activation="relu"), 16, 1, activation="relu")
+    return net.finish(net.dense(net.flatten(net.global_pool(x)), 6))
+
+
 def elementwise() -> IRModule:
     """Branches of element-wise operators and tables, joined."""
     net = Net("int8", seed=1, scales="varied")
@@ -141,6 +165,8 @@ FIRMWARE: Mapping[str, Firmware] = MappingProxyType(
         "several rows": Firmware(narrow, {"layerwise": True}),
         "stripes": Firmware(wide, STRIPES),
         "groups of channels": Firmware(bottleneck, {"max_macs": 2.0, "max_time": 100.0}),
+        "row addresses": Firmware(tall),
+        "hybrid": Firmware(lambda: of_writer(hybrid)),
         "element-wise": Firmware(elementwise),
         "element-wise by pixels": Firmware(elementwise, {"granularity": "pixel", "max_time": 100.0}),
         "lstm": Firmware(lambda: of_writer(lambda w: lstm(w, steps=9, depth=5, units=40))),
@@ -204,6 +230,12 @@ def hybrid_depthwise(writer: ModelWriter, turn: int) -> None:
     window: dict[str, Any] = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
     table = "DepthwiseConv2DOptions"
     writer.operator("DEPTHWISE_CONV_2D", [x, weights, bias], [out], table, depthMultiplier=1, **window)
+
+
+def hybrid(writer: ModelWriter) -> None:
+    """Every operator of floats by int8 weights."""
+    for write in (hybrid_conv, hybrid_depthwise, hybrid_dense):
+        write(writer, 1)
 
 
 _OTHERS: Mapping[str, Callable[[ModelWriter, int], None]] = MappingProxyType(
