@@ -41,11 +41,11 @@ def export_folder(folder: Path, kind: str, out: Path, front_end: Path | None = N
         raise UsageError(f"unknown kind of package {kind!r}; known: {', '.join(KINDS)}")
     image = read_image(folder)
     # named after its network, or after its folder where there are several
-    hearing = None if front_end is None else read_hearing(front_end)
+    writer = package_kind(kind)
+    hearing = None if front_end is None else read_hearing(front_end, writer.microphone)
     if hearing is not None and image.several:
         raise UsageError(f"--front-end is for one network, and {folder} holds several")
     package = Package(c_identifier(folder.resolve().name, image.name) if image.several else image.name, image, hearing)
-    writer = package_kind(kind)
     writer.refuse(package, out)
     with publish(out, require_empty) as staging:
         values = common_values(package) | writer.write(package, staging)

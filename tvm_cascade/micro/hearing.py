@@ -21,11 +21,15 @@ class Hearing:
 
     name: str
     channels: int
+    microphone: str = field(repr=False)  # template of the C with the example's `listen`
     texts: Mapping[str, str] = field(repr=False)  # of the source and the header, by name
 
 
-def read_hearing(folder: Path) -> Hearing:
-    """The front end in a folder; raises `UsageError` where there is none."""
+def read_hearing(folder: Path, microphone: str) -> Hearing:
+    """The front end in a folder, for examples that listen by the template `microphone`.
+
+    Raises `UsageError` where there is none.
+    """
     headers = sorted(folder.glob("*.h"))
     name = headers[0].stem if len(headers) == 1 else ""
     files = [folder / f"{name}{end}" for end in (".c", ".h")]
@@ -35,7 +39,7 @@ def read_hearing(folder: Path) -> Hearing:
     channels = re.search(_CHANNELS.format(name.upper()), texts[f"{name}.h"], re.M)
     if channels is None:
         raise UsageError(f"--front-end {folder}: {name}.h says no {name.upper()}_CHANNELS")
-    return Hearing(name, int(channels[1]), texts)
+    return Hearing(name, int(channels[1]), template(microphone), texts)
 
 
 def example_call(network: Network, hearing: Hearing, about_outputs: str) -> str:
@@ -50,4 +54,5 @@ def example_call(network: Network, hearing: Hearing, about_outputs: str) -> str:
     values = {"name": network.name, "NAME": network.name.upper(), "fe": hearing.name, "FE": hearing.name.upper()}
     values |= {"input": spec.c_name, "INPUT": spec.c_name.upper(), "about_outputs": about_outputs}
     values["every"] = str(count // hearing.channels if spec.window else 1)
+    values["listen"] = fill_template(hearing.microphone, values)
     return fill_template(template("hears.c.in"), values)

@@ -104,6 +104,7 @@ class PackageKind:
     title: str  # in a sentence: "a Zephyr module"
     sections: ClassVar[Mapping[str, tuple[tuple[str, str], ...]]] = {}  # by name of a memory: conditions of the C
     # preprocessor, and the section that its linker scripts have for the memory where one holds
+    microphone = "listen.c.in"  # template of how an example with a front end gets its samples
     compiled: tuple[Family, ...] = ()  # cores whose compiled kernels (`--emit obj`) it can hold
 
     def refuse(self, package: Package, out: Path) -> None:

@@ -22,12 +22,17 @@ _SECTIONS = {
     "ocram": ((_TEENSY, ".dmabuffers"),),
     "psram": ((_TEENSY, ".externalram"), (_ESP32, ".ext_ram.bss")),
 }
+_MICROPHONE = """
+
+The example hears by the library PDM of boards with Mbed OS, such as the Nano 33 BLE Sense; for another
+board, write its `listen()`."""
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 
 class _Arduino(PackageKind):
     templates = "arduino"
     title = "an Arduino library"
+    microphone = "listen_arduino.c.in"
     sections = _SECTIONS
     compiled = (ARM,)
 
@@ -57,7 +62,7 @@ class _Arduino(PackageKind):
                 for function in network.functions
             ),
             "precompiled": precompiled,
-            "boards": _boards(package),
+            "boards": _boards(package) + (_MICROPHONE if package.hearing else ""),
         }
 
 

@@ -11,10 +11,23 @@ from tvm_cascade.cores.families import ARM, HOST, RISCV
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.package import Package, PackageKind, write_archive, write_file, write_sources
 
+_MICROPHONE = """
+The sample hears by the DMIC API of Zephyr 3.5 or later: the microphone is the node of the devicetree with the label
+`dmic_dev`, which some boards have already. For the others, write `boards/<board>.overlay` in the sample, with the pins and
+properties that its driver asks for:
+
+```
+dmic_dev: &pdm0 {
+    status = "okay";
+};
+```
+"""
+
 
 class _Zephyr(PackageKind):
     templates = "zephyr"
     title = "a Zephyr module"
+    microphone = "listen_zephyr.c.in"
     compiled = (ARM, RISCV, HOST)
 
     def write(self, package: Package, folder: Path) -> dict[str, str]:
@@ -36,7 +49,9 @@ class _Zephyr(PackageKind):
             "archive": archive,
             "needs": _needs(package),
             "arch": f"    arch_allow: {package.target.family.name}\n" if package.has_objects else "",
+            "filter": '    filter: dt_nodelabel_enabled("dmic_dev")\n' if package.hearing else "",
             "settings": _settings(package),
+            "microphone": _MICROPHONE if package.hearing else "",
         }
 
 
@@ -83,13 +98,15 @@ def _needs(package: Package) -> str:
 
 
 def _settings(package: Package) -> str:
-    """Settings of the sample: the floating point unit where it is of use, and hard-float calls where kernels need them."""
+    """Settings of the sample: the floating point unit where it is of use, hard-float calls where kernels need them, and a
+    microphone where it hears."""
     floats = any(
         spec.dtype.startswith("float") for network in package.networks for spec in (*network.inputs, *network.outputs)
     )
     hard = _hard_float_objects(package)
     unit = "CONFIG_FPU=y\n" if hard or (floats and package.target.fpu) else ""
-    return unit + ("CONFIG_FP_HARDABI=y\n" if hard else "")
+    microphone = "CONFIG_AUDIO=y\nCONFIG_AUDIO_DMIC=y\n" if package.hearing else ""
+    return unit + ("CONFIG_FP_HARDABI=y\n" if hard else "") + microphone
 
 
 def _hard_float_objects(package: Package) -> bool:
