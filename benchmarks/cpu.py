@@ -5,8 +5,8 @@
 
 `sequence` are the staged program's kernels one after the other, `ios` is the schedule that `tvm-cascade stages` keeps: the one
 found by the analytic cost, the sequence or the greedy one, whichever ran fastest. Times on one thread are of the
-processor, else of the wall, with pauses in which the threads of the other pool end their waiting. Nodes: of the model
-that `optimize` writes, and of what ONNX Runtime's extended level makes of it and of the original.
+processor; else of the wall, in blocks of runs whose first are not counted, as the other pool's threads still wait busily
+then. Nodes: of the model that `optimize` writes, and of what ONNX Runtime's extended level makes of it and of the original.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 _FIRST = 3  # runs that are not counted
-_PAUSE = 0.1  # seconds
+_BLOCK = 8  # runs of one kind in a row on several threads, after those that are not counted
 
 
 def main() -> None:
@@ -43,6 +43,7 @@ def main() -> None:
     for name in args.networks or NETWORKS:
         for count in args.threads:
             threads = {k: str(count) for k in ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+            threads["TVM_BIND_THREADS"] = "0"  # bound, the main thread's core is all that the rival's threads would get
             command = [sys.executable, __file__, "--one", name, "--threads", str(count), "--repeats", str(args.repeats)]
             done = subprocess.run(command, env={**os.environ, **threads}, stdout=subprocess.PIPE, text=True, check=True)
             rows.append(json.loads(done.stdout.splitlines()[-1]))
@@ -97,13 +98,16 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
     )
     clock = time.process_time if threads == 1 else time.perf_counter
     times: dict[str, list[float]] = {k: [] for k in runs}
-    for _ in range(repeats + _FIRST):
+    block = 1 if threads == 1 else _BLOCK
+    for turn in range(-1, -(-repeats // block)):
         for key, run in runs.items():
-            time.sleep(_PAUSE if threads > 1 else 0)
-            start = clock()
-            run()
-            times[key].append((clock() - start) * 1e3)
-    quartiles = {k: [round(float(x), 3) for x in np.percentile(v[_FIRST:], (50, 25, 75))] for k, v in times.items()}
+            for _ in range(_FIRST if turn < 0 or block > 1 else 0):
+                run()
+            for _ in range(block if turn >= 0 else 0):
+                start = clock()
+                run()
+                times[key].append((clock() - start) * 1e3)
+    quartiles = {k: [round(float(x), 3) for x in np.percentile(v[:repeats], (50, 25, 75))] for k, v in times.items()}
     return {
         "network": name, "threads": threads, "repeats": repeats, **quartiles, "kept": kept,
         "ratio": round(min(quartiles[k][0] for k in quartiles if k != "onnxruntime") / quartiles["onnxruntime"][0], 3),

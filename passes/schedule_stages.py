@@ -53,7 +53,7 @@ class LowerOptions:
     """Options of lowering a schedule. The last two are for tests, and must not change any result."""
 
     target: str = "llvm"  # "llvm", or "cuda" with an architecture: "cuda -arch=sm_90"
-    workers: int = 2  # threads that share the groups of a stage on a CPU
+    workers: int = 2  # threads that share the groups of a stage on a CPU; 1: nothing is shared
     cuda_graph: bool = True  # CUDA: capture the program into one CUDA graph
     device: int = 0  # CUDA: number of the GPU that owns the streams
     streams: int | None = None  # CUDA: streams that share the groups of a stage; None: as many as the widest stage has
@@ -158,7 +158,7 @@ def emit_cpu(
             lower.before_step(emitter, time)
         if len(step.groups) == 1:
             for k in step.groups[0]:
-                many = work_of(program.net.graph, program.specs[k]) >= PARALLEL_WORK
+                many = lower.workers > 1 and work_of(program.net.graph, program.specs[k]) >= PARALLEL_WORK
                 function = add(tuned.scheduled(kernels[k].func, many), kernels[k].name)
                 emitter.call(function, emitter.arguments(k, kernels[k]))
             continue

@@ -203,7 +203,9 @@ class SearchRequest(Asked):
     emit: OptionalPath = None  # write a folder that runs with TVM alone here
     arch: Annotated[tuple[str, ...], checks.names] = ()  # GPU architectures of the folder's machine code, such as sm_90
     fast_math: Annotated[bool, checks.flag] = False  # less exact arithmetic of that code
-    threads: Annotated[int | None, checks.optional(checks.whole(1))] = None  # of a processor; None: as the cost model's
+    threads: Annotated[int | None, checks.optional(checks.whole(1))] = (
+        None  # of a processor; None: the device's, or TVM's
+    )
     streams: Annotated[int | None, checks.optional(checks.whole(1))] = (
         None  # of a GPU; None: as many as groups in a stage
     )

@@ -46,7 +46,7 @@ _EMIT = (
     option(SearchRequest, "arch", "With --emit, for cuda: architectures of the machine code; with several, PTX of the last "
            "too. [default: --device's, or that of the GPU here]", multiple=True, metavar="sm_90[,sm_100]"),
     option(SearchRequest, "fast_math", "With --emit, for cuda: arithmetic that is faster and less exact."),
-    option(SearchRequest, "threads", "With --emit, for llvm: threads that share a stage. [default: the device's cores]"),
+    option(SearchRequest, "threads", "With --emit, for llvm: threads that share a stage. [default: --device's, or TVM's]"),
     option(SearchRequest, "streams", "With --emit, for cuda: streams that share a stage. [default: one a group]"),
     option(SearchRequest, "gpu", "With --emit, for cuda: number of the GPU that will run it."),
 )  # fmt: skip

@@ -41,8 +41,9 @@ class EmittedFolder:
         self._request, self._progress = request, progress
         require_free(self.path)
         self._device = find_device(request.device, request.target)
+        here = request.device is None and not request.target.startswith("cuda")
         measured = getattr(request, "cost", "") in ("measured", "learned")
-        self.emission: Emission = emission_of(request, threads() if measured else self._device.units)
+        self.emission: Emission = emission_of(request, threads() if here or measured else self._device.units)
 
     def scheduled(self, mod: tvm.IRModule) -> Found:
         """The best schedule of a module by the device's description, with the defaults of `stages`."""
