@@ -168,8 +168,8 @@ def test_memories_of_a_board_file(tmp_path: Path) -> None:
 
 def test_rows_at_addresses_of_their_own_run_in_any_memory(tmp_path: Path, emulator: None, quick_host: None) -> None:
     net = Net("int8", seed=3)
-    x = net.conv(net.input((1, 24, 12, 4), "x"), 8, 3)
-    for _ in range(3):
+    x = net.conv(net.input((1, 16, 6, 4), "x"), 8, 3)
+    for _ in range(2):
         x = net.conv(net.depthwise(x, 3), 8, 1)
     mod = net.finish(net.global_pool(x))
     memory = ("sram=64:0.5", f"psram={api.plan(mod, target='cortex-m7').peak_bytes}:4")

@@ -103,21 +103,17 @@ def test_a_cap_on_all_memories_together() -> None:
 def test_rows_at_addresses_of_their_own_lie_in_one_memory() -> None:
     """Ds-cnn's rows in a fast memory that its rings exceed: wherever they lie, the program finds them by its tables."""
     net = Net("int8", seed=3)
-    x = net.conv(net.input((1, 24, 12, 4), "x"), 8, 3)
-    for _ in range(3):
+    x = net.conv(net.input((1, 16, 6, 4), "x"), 8, 3)
+    for _ in range(2):
         x = net.conv(net.depthwise(x, 3), 8, 1)
     mod = net.finish(net.global_pool(x))
     plain = api.plan(mod, target="cortex-m4")
     assert any(s.row_addresses for s in plain.plan.storages)
-    for memory in (
-        (Ram("fast", plain.peak_bytes, 0.5), SLOW),
-        (Ram("fast", 64, 0.5), Ram("slow", plain.peak_bytes, 4.0)),
-    ):
-        found = api.plan(mod, target="cortex-m4", memory=memory)
-        validate(found.plan)
-        assert found.peak_bytes == plain.peak_bytes and any(s.row_addresses for s in found.plan.storages)
-        assert [use.bytes for use in found.plan.placed].count(0) == 1
-        assert sum(x.cycles for x in found.layers) == found.cycles
+    found = api.plan(mod, target="cortex-m4", memory=(Ram("fast", plain.peak_bytes, 0.5), SLOW))
+    validate(found.plan)
+    assert found.peak_bytes == plain.peak_bytes and any(s.row_addresses for s in found.plan.storages)
+    assert [use.bytes for use in found.plan.placed].count(0) == 1
+    assert sum(x.cycles for x in found.layers) == found.cycles
 
 
 def test_one_memory_is_laid_out_as_the_arena() -> None:

@@ -77,7 +77,7 @@ def random_network(seed: int) -> tvm.IRModule:
     return net.finish(net.dense(net.flatten(net.global_pool(x)), 10) if rng.random() < 0.5 else x)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 def test_random_networks_compute_what_tvm_computes(seed):
     mod = random_network(seed)
     data = given(mod)
@@ -87,7 +87,7 @@ def test_random_networks_compute_what_tvm_computes(seed):
 
 
 def test_most_random_networks_pack_something():
-    assert sum(bool(packed_channels(random_network(seed))) for seed in range(24)) >= 20
+    assert sum(bool(packed_channels(random_network(seed))) for seed in range(12)) >= 10
 
 
 def test_whole_vectors_and_channels_that_fill_one_up():
@@ -135,7 +135,7 @@ def test_parts_of_a_merge_have_one_layout():
     assert may_merge(held.graph, set(), ends.values())
 
 
-@pytest.mark.parametrize("seed", [1, 3, 5])
+@pytest.mark.parametrize("seed", [1, 5])
 def test_packed_tensors_share_no_bytes_with_others(seed):
     mod = random_network(seed)
     data = given(mod)
