@@ -227,7 +227,7 @@ class _Builder:
             weights, rows = self.net.constant(call.args[1]), self.net.graph.tensors[op.inputs[0]].shape[-2]
             assert weights is not None
             return self._product(bb, self._plain(bb, op.inputs[0]), weights, rows)
-        depthwise = op.kind == "depthwise_conv2d" and op.inputs[0] in self.packed and op.inputs[0] in self._given
+        depthwise = op.kind == "depthwise_conv2d" and op.inputs[0] in self.packed
         if not self._is_direct(i) and not depthwise:
             return None
         attrs, weights = convolution_attributes(call.attrs), self.net.constant(call.args[1])
@@ -236,7 +236,8 @@ class _Builder:
         oihw = weights.transpose(oihw_axes(str(call.attrs.kernel_layout)))
         geometry = (attrs["strides"], attrs["padding"], attrs["dilation"])
         if depthwise:
-            source = self._given[op.inputs[0]]
+            given = self._given.get(op.inputs[0])
+            source = bb.emit_te(pack, self._exprs[op.inputs[0]]) if given is None else given
             return bb.emit_te(direct_depthwise, source, self._parameter(pack_taps(oihw)), *geometry)
         channels = self._channels(op.outputs[0], attrs["layout"].index("C"))
         return self._convolution(bb, op.inputs[0], oihw, channels, geometry, attrs["layout"])

@@ -110,9 +110,13 @@ def _along_channels(net: StageGraph, op: Op) -> bool:
 
 def _channels_first(net: StageGraph, op: Op) -> bool:
     """Whether the operator has a kernel for packed tensors."""
-    attrs = net.calls[op.index].attrs
+    attrs, tensors = net.calls[op.index].attrs, net.graph.tensors
     if op.kind == "mean":
-        return attrs.axis is not None and [int(a) % 4 for a in attrs.axis] == [2, 3]
+        return bool(attrs.keepdims) and attrs.axis is not None and [int(a) % 4 for a in attrs.axis] == [2, 3]
     if op.kind == "conv2d" and (op.attrs.get("groups") != 1 or len(op.inputs) != 1):
+        return False
+    if op.kind == "depthwise_conv2d" and (
+        len(op.inputs) != 1 or tensors[op.inputs[0]].shape[1] != tensors[op.outputs[0]].shape[1]
+    ):
         return False
     return str(getattr(attrs, "data_layout", getattr(attrs, "layout", ""))) == "NCHW"

@@ -28,7 +28,10 @@ _MAX_TILE = 16  # most pixels of an accumulator tile: 16 vectors, leaving regist
 def schedule_cpu(func: PrimFunc, parallel: bool) -> PrimFunc:
     """The kernel under the first rule that fits, for one core or (`parallel`) all; unchanged where no rule fits."""
     for rule in (_convolution, _packed_product, _vectors_of_channels, _window, _product, _elementwise):
-        schedule = rule(s_tir.Schedule(func), parallel)
+        try:
+            schedule = rule(s_tir.Schedule(func), parallel)
+        except s_tir.ScheduleError:  # TVM refuses a step, as for windows whose extents differ
+            continue
         if schedule is not None:
             return schedule.mod["main"]
     return func

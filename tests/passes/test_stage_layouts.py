@@ -86,6 +86,37 @@ def test_random_networks_compute_what_tvm_computes(seed):
     np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
 
+def edge(kind: str, channels: int) -> tvm.IRModule:
+    """A network whose packed tensor meets an operator that most do not have."""
+    net = Net("float32", "NCHW", seed=5)
+    x = net.conv(net.input((1, 3, 10, 12), "x"), channels, 3, padding=1, activation="relu")
+    if kind.startswith("adaptive"):
+        size = int(kind[-1])
+        pooled = relax.op.nn.adaptive_avg_pool2d(x.expr, (size, size))
+        x = Value(net._emit(pooled), (1, channels, size, size))
+    elif kind == "mean":
+        return net.finish(Value(net._emit(relax.op.mean(x.expr, [2, 3], False)), (1, channels)))
+    elif kind == "multiplier":
+        x = net.depthwise(x, 3, 1, "same", multiplier=2)
+    else:
+        x = net.conv(net.depthwise(net.relu(net.max_pool(x, 3, 1, 1)), 3, 1, "same"), channels, 1)
+    return net.finish(net.conv(x, 8, 1))
+
+
+@pytest.mark.parametrize("channels", [32, 24])
+@pytest.mark.parametrize("kind", ["adaptive 1", "adaptive 7", "mean", "multiplier", "separable"])
+def test_every_unit_of_uncommon_operators(kind, channels):
+    mod = edge(kind, channels)
+    data = given(mod)
+    (expected,) = quick_run(mod, *data)
+    net = stage_graph(mod)
+    for unit in ("op", "fused", "sepconv", "cell"):
+        found = schedule(net.graph, CPU, Options(variant="sequential", unit=unit)).schedule
+        lowered = lower_stages(net, unit_graph(net.graph, unit), found, LowerOptions())
+        (made,) = Session(compile_stages(lowered)).run(*data)
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
 def test_most_random_networks_pack_something():
     assert sum(bool(packed_channels(random_network(seed))) for seed in range(12)) >= 10
 
