@@ -148,7 +148,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         "Written by `python benchmarks/cpu.py`: float32, batch 1, random weights. Milliseconds, medians of",
         f"{rows[0]['repeats']} runs in turn in one process with their quartiles, of the processor on one thread, of the wall on",
         f"more. Ratio: the better of `sequence` and `ios` to ONNX Runtime {rows[0]['onnxruntime_version']}. Error: largest",
-        "difference of an output, relative to the largest output.",
+        "difference of an output, relative to the largest output. On two threads runs alternate in blocks of eight.",
         "",
         "| network | threads | sequence | ios | kept | ONNX Runtime | ratio | error |",
         "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |",
