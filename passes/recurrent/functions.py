@@ -1,4 +1,4 @@
-"""Activations of recurrent cells on one element, under ONNX's names, which are defined for all of LSTM, GRU and RNN."""
+"""Activations of recurrent cells on one element: ONNX's, which are defined for all of LSTM, GRU and RNN, and Clip."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tvm_cascade.passes.integer.untyped import Scalar, tirx
 class Activation:
     """A function of one element; `alpha` and `beta` are ignored where it has no such parameter."""
 
-    name: str  # a key of `FUNCTIONS`
+    name: str  # a key of `FUNCTIONS`, or Clip: between `alpha` and `beta`
     alpha: float = 0.0
     beta: float = 0.0
 
     def __call__(self, x: Scalar) -> Scalar:
         """The TIR expression of the value at `x`."""
-        return FUNCTIONS[self.name].value(x, self.alpha, self.beta)
+        return (FUNCTIONS.get(self.name) or _OTHERS[self.name]).value(x, self.alpha, self.beta)
 
 
 class _Function(NamedTuple):
@@ -45,6 +45,10 @@ def _affine(x: Scalar, alpha: float, beta: float) -> Scalar:
 
 def _hard_sigmoid(x: Scalar, alpha: float, beta: float) -> Scalar:
     return tirx.max(tirx.min(_affine(x, alpha, beta), number(1)), number(0))
+
+
+def _clip(x: Scalar, alpha: float, beta: float) -> Scalar:
+    return tirx.max(tirx.min(x, number(beta)), number(alpha))
 
 
 def _elu(x: Scalar, alpha: float, _beta: float) -> Scalar:
@@ -74,4 +78,6 @@ FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
         "Softplus": _Function(_softplus),
     }
 )
+_OTHERS: Mapping[str, _Function] = MappingProxyType({"Clip": _Function(_clip, nan, nan)})
 SIGMOID, TANH, RELU = Activation("Sigmoid"), Activation("Tanh"), Activation("Relu")
+IDENTITY = Activation("Affine", 1.0, 0.0)

@@ -78,6 +78,97 @@ def lstm(
     writer.operator(NAME, inputs, [out], TABLE, intermediates=between, **options)
 
 
+def matrix(writer: ModelWriter, rng: np.random.Generator, shape: tuple[int, int], hybrid: bool) -> int:
+    data = rng.integers(-127, 128, shape).astype("int8")
+    return writer.constant(data, 0.006) if hybrid else writer.constant(data.astype("float32") * np.float32(0.006))
+
+
+def floats(writer: ModelWriter, rng: np.random.Generator, count: int) -> int:
+    return writer.constant(rng.uniform(-0.9, 0.9, count).astype("float32"))
+
+
+def simple(writer: ModelWriter, rng: np.random.Generator, units: int, hybrid: bool) -> list[int]:
+    """Weights, recurrent weights, bias and state of a simple layer for a batch of 2."""
+    shapes = (units, DEPTH), (units, units)
+    state = writer.tensor((2, units), "float32", variable=True)
+    return [*(matrix(writer, rng, shape, hybrid) for shape in shapes), floats(writer, rng, units), state]
+
+
+def of_two(writer: ModelWriter, rng: np.random.Generator, states: int, first: int, hybrid: bool) -> list[int]:
+    """The 17 tensors of one direction of an LSTM without its states, which other numbers than units project; with `first` 1 the
+    input gate is coupled and the gates look at the cell."""
+    given = [-1] * 17
+    for k in range(first, 4):
+        given[k], given[4 + k] = (matrix(writer, rng, (UNITS, n), hybrid) for n in (DEPTH, states))
+        given[11 + k] = floats(writer, rng, UNITS)
+        if first and k < 3:
+            seen = rng.integers(-127, 128, UNITS).astype("int8")
+            given[8 + k] = writer.constant(seen, 0.01) if hybrid else floats(writer, rng, UNITS)
+    if states != UNITS:
+        given[15], given[16] = matrix(writer, rng, (states, UNITS), hybrid), floats(writer, rng, states)
+    return given
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_simple_layers_go_on_where_the_last_call_ended(tmp_path: Path, hybrid: bool) -> None:
+    """A step, a sequence, and both directions, whose outputs are merged or have different units; by every activation."""
+    writer, rng = ModelWriter(), np.random.default_rng(1)
+    x = writer.activation((2, DEPTH), "float32")
+    ways = {"asymmetricQuantizeInputs": hybrid}
+    step = [x, *simple(writer, rng, UNITS, hybrid)]
+    writer.operator(
+        "RNN", step, [writer.tensor((2, UNITS), "float32")], "RNNOptions", fusedActivationFunction=2, **ways
+    )
+    for fused, major in ((0, False), (1, True), (3, False)):
+        shape = (STEPS, 2) if major else (2, STEPS)
+        given = [writer.activation((*shape, DEPTH), "float32"), *simple(writer, rng, UNITS, hybrid)]
+        how: dict[str, Any] = {"timeMajor": major, "fusedActivationFunction": fused, **ways}
+        out = [writer.tensor((*shape, UNITS), "float32")]
+        writer.operator("UNIDIRECTIONAL_SEQUENCE_RNN", given, out, "SequenceRNNOptions", **how)
+    for merged in (False, True):
+        x = writer.activation((2, STEPS, DEPTH), "float32")
+        given = [x, *simple(writer, rng, UNITS, hybrid), *simple(writer, rng, 5, hybrid), -1, -1, -1]
+        depths = (UNITS + 5,) if merged else (UNITS, 5)
+        how = {"mergeOutputs": merged, "fusedActivationFunction": 4, **ways}
+        out = [writer.tensor((2, STEPS, n), "float32") for n in depths]
+        writer.operator("BIDIRECTIONAL_SEQUENCE_RNN", given, out, "BidirectionalSequenceRNNOptions", **how)
+    assert len(equal_sequence(tmp_path, writer)) == 8
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_an_lstm_of_two_directions_keeps_four_states(tmp_path: Path, hybrid: bool) -> None:
+    """Plain and merged; coupled with peepholes and steps first; with a projection; and a step alone."""
+    writer, rng = ModelWriter(), np.random.default_rng(2)
+    table, ways = "BidirectionalSequenceLSTMOptions", {"asymmetricQuantizeInputs": hybrid, "fusedActivationFunction": 4}
+    for states, first, major in ((UNITS, 0, False), (UNITS, 1, True), (3, 0, True)):
+        shape = (STEPS, 2) if major else (2, STEPS)
+        given = [writer.activation((*shape, DEPTH), "float32")]
+        for _ in range(2):
+            given += of_two(writer, rng, states, first, hybrid)
+        given += [writer.tensor((2, k), "float32", variable=True) for k in (states, UNITS) * 2]
+        depths = (2 * states,) if first == 0 else (states, states)
+        how: dict[str, Any] = {"timeMajor": major, "mergeOutputs": first == 0, "cellClip": 2.0, **ways}
+        out = [writer.tensor((*shape, n), "float32") for n in depths]
+        writer.operator("BIDIRECTIONAL_SEQUENCE_LSTM", [*given, *([-1] * 9)], out, table, **how)
+    given = [writer.activation((2, DEPTH), "float32"), *of_two(writer, rng, UNITS, 0, hybrid)]
+    given += [writer.tensor((2, UNITS), "float32", variable=True) for _ in range(2)]
+    writer.operator("LSTM", given, [writer.tensor((2, UNITS), "float32")], "LSTMOptions", **ways)
+    assert len(equal_sequence(tmp_path, writer)) == 14
+
+
+def test_directions_read_another_layer(tmp_path: Path) -> None:
+    """Beside their own input, by weights of their own; or the backward direction alone, without."""
+    writer, rng = ModelWriter(), np.random.default_rng(3)
+    for crossed in (True, False):
+        inputs = [writer.activation((2, 2, DEPTH), "float32") for _ in range(2)]
+        more = [matrix(writer, rng, (n, DEPTH), False) if crossed else -1 for n in (UNITS, 5)]
+        given = [inputs[0], *simple(writer, rng, UNITS, False), *simple(writer, rng, 5, False), inputs[1], *more]
+        out = [writer.tensor((2, 2, n), "float32") for n in (UNITS, 5)]
+        how: dict[str, Any] = {"fusedActivationFunction": 4, "timeMajor": not crossed}
+        writer.operator("BIDIRECTIONAL_SEQUENCE_RNN", given, out, "BidirectionalSequenceRNNOptions", **how)
+    assert len(equal_sequence(tmp_path, writer)) == 4
+
+
 @pytest.mark.parametrize("kind", ["int16", "float32", "hybrid"])
 def test_filters_look_at_the_calls_before(tmp_path: Path, kind: str) -> None:
     writer = ModelWriter()

@@ -160,8 +160,8 @@ _PLANNING = (
     _UNTIL,
     _FROM,
     _STATE,
-    option(LoadRequest, "stateless", "Recurrent layers (LSTM, SVDF) of a .tflite file begin every call anew. [default: their "
-           "states are kept from call to call, as its interpreter does, until `<name>_reset()`]"),
+    option(LoadRequest, "stateless", "Recurrent layers (LSTM, RNN, SVDF) of a .tflite file begin every call anew. [default: "
+           "their states are kept from call to call, as its interpreter does, until `<name>_reset()`]"),
     option(LoadRequest, "hop", "The network's window slides: every call takes N new rows alone, and what it needs of earlier "
            "ones is kept from call to call. Outputs are those of the whole window, bit for bit on integers."),
     option(LoadRequest, "axis", "With --hop: what the window slides along, the first axis behind the batch."),

@@ -17,12 +17,17 @@ from tvm_cascade.passes.integer.hybrid import HybridWeights, Window, lower_conv,
 
 HYBRID = {  # TFLite's name of an operator -> the method that converts its hybrid form
     "BATCH_MATMUL": "_hybrid_matmul",
+    "BIDIRECTIONAL_SEQUENCE_LSTM": "_lstm_both_ways",
+    "BIDIRECTIONAL_SEQUENCE_RNN": "_both_ways",
     "CONV_2D": "_hybrid_convolution",
     "DEPTHWISE_CONV_2D": "_hybrid_convolution",
     "EMBEDDING_LOOKUP": "_lookup",
     "FULLY_CONNECTED": "_hybrid_dense",
+    "LSTM": "_lstm_step",
+    "RNN": "_step",
     "SVDF": "_hybrid_svdf",
     "UNIDIRECTIONAL_SEQUENCE_LSTM": "_lstm",
+    "UNIDIRECTIONAL_SEQUENCE_RNN": "_sequence",
 }
 
 

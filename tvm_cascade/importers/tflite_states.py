@@ -29,7 +29,15 @@ from tvm_cascade.tensor_spec import free_name, unique_names
 _OPERATORS = tflite.BuiltinOperator
 _USES = (_OPERATORS.VAR_HANDLE, _OPERATORS.READ_VARIABLE, _OPERATORS.ASSIGN_VARIABLE)
 _STATES_OF = MappingProxyType(
-    {_OPERATORS.UNIDIRECTIONAL_SEQUENCE_LSTM: (18, 19), _OPERATORS.SVDF: (4,)}
+    {
+        _OPERATORS.BIDIRECTIONAL_SEQUENCE_LSTM: (35, 36, 37, 38),
+        _OPERATORS.BIDIRECTIONAL_SEQUENCE_RNN: (4, 8),
+        _OPERATORS.LSTM: (18, 19),
+        _OPERATORS.RNN: (4,),
+        _OPERATORS.SVDF: (4,),
+        _OPERATORS.UNIDIRECTIONAL_SEQUENCE_LSTM: (18, 19),
+        _OPERATORS.UNIDIRECTIONAL_SEQUENCE_RNN: (4,),
+    }
 )  # their inputs
 _FEATURES = 1  # of an SVDF, the input of weights with a row a filter
 

@@ -7,6 +7,7 @@ record in the file lacks. What nothing arbitrates is said by `doubts`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -224,9 +225,24 @@ def _svdf(edit: _Editor, op: Any) -> str:
     return "with a state of int8 computed as one of int16"
 
 
-def _become(edit: _Editor, op: Any, name: str, inputs: list[int], options: str) -> None:
+def _both_ways(edit: _Editor, op: Any) -> str:
+    """The reference reads beyond states and outputs where it merges the directions of several sequences whose steps come behind
+    them: here a concatenation merges them."""
+    how, shape = op.builtinOptions, edit.tensor(op.outputs[0]).shape
+    if how is None or how.timeMajor or not how.mergeOutputs or shape[0] < 2:
+        return ""
+    ways = [edit.new((*shape[:2], edit.tensor(op.inputs[k]).shape[1]), edit.kind(op.outputs[0])) for k in (35, 37)]
+    first = copy(op)
+    first.builtinOptions = copy(how)
+    first.builtinOptions.mergeOutputs, first.outputs = False, np.array(ways, "int32")
+    edit.made.append(first)
+    _become(edit, op, "CONCATENATION", ways, "ConcatenationOptions", axis=2)
+    return "merged by a concatenation"
+
+
+def _become(edit: _Editor, op: Any, name: str, inputs: list[int], options: str, **values: Any) -> None:
     """Make `op` another operator, with the same output."""
-    edit.before(name, inputs, int(op.outputs[0]), options)
+    edit.before(name, inputs, int(op.outputs[0]), options, **values)
     made = edit.made.pop()
     op.opcodeIndex, op.inputs = made.opcodeIndex, made.inputs
     op.builtinOptionsType, op.builtinOptions = made.builtinOptionsType, made.builtinOptions
@@ -234,6 +250,7 @@ def _become(edit: _Editor, op: Any, name: str, inputs: list[int], options: str) 
 
 _REPAIRS: Mapping[str, Callable[[_Editor, Any], str]] = MappingProxyType(
     {
+        "BIDIRECTIONAL_SEQUENCE_LSTM": _both_ways,
         "FULLY_CONNECTED": _bias,
         "CONV_2D": _bias,
         "SUM": _sum,
