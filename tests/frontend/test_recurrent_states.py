@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("ai_edge_litert")
 
 import tvm_cascade
+from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.testing.litert_check import equal_sequence
+from tvm_cascade.testing.litert_check import equal_outputs, equal_sequence
 from tvm_cascade.testing.tflite import ModelWriter
 
 STEPS, DEPTH, UNITS = 3, 4, 6
@@ -167,6 +168,46 @@ def test_directions_read_another_layer(tmp_path: Path) -> None:
         how: dict[str, Any] = {"fusedActivationFunction": 4, "timeMajor": not crossed}
         writer.operator("BIDIRECTIONAL_SEQUENCE_RNN", given, out, "BidirectionalSequenceRNNOptions", **how)
     assert len(equal_sequence(tmp_path, writer)) == 4
+
+
+@pytest.mark.parametrize("integer", [False, True])
+def test_steps_of_a_loop_go_on_where_the_one_before_ended(tmp_path: Path, integer: bool) -> None:
+    """With --stateless, where calls begin anew as the reference does that is reset; else they are refused with that remedy."""
+    writer, rng, graphs = ModelWriter(), np.random.default_rng(4), [ModelWriter(), ModelWriter()]
+    kinds = ((1, 9), (1, 7), "int8") if integer else ((2, DEPTH), (2, UNITS), "float32")
+
+    def carried(graph: ModelWriter, x: int) -> list[int]:
+        return [graph.tensor((), "int32"), x, graph.tensor(kinds[1], kinds[2], 0.3 if integer else None, -20)]
+
+    def entering(graph: ModelWriter) -> int:
+        return graph.tensor(kinds[0], kinds[2], 0.02 if integer else None, 5)
+
+    for graph in graphs[:1]:
+        graph.inputs = carried(graph, entering(graph))
+        limit, holds = graph.constant(np.array(3, "int32")), graph.tensor((), "bool")
+        graph.operator("LESS", [graph.inputs[0], limit], [holds], "LessOptions")
+    body = graphs[1]
+    if integer:
+        svdf(body, "int16")
+        x, made = body.inputs[0], body.outputs[0]
+    else:
+        x, made = entering(body), body.tensor(kinds[1], "float32")
+        given = [x, *simple(body, rng, UNITS, False)]
+        body.operator("RNN", given, [made], "RNNOptions", fusedActivationFunction=4)
+    body.inputs, after = carried(body, x), body.tensor((), "int32")
+    body.operator("ADD", [body.inputs[0], body.constant(np.array(1, "int32"))], [after], "AddOptions", inner=True)
+    body.outputs = [after, x, made]
+    x = writer.activation(kinds[0], kinds[2], 0.02 if integer else None, 5)
+    first = np.zeros(kinds[1], kinds[2])
+    inputs = [writer.constant(np.array(0, "int32")), x, writer.constant(first, 0.3 if integer else None, -20)]
+    outputs = carried(writer, entering(writer))
+    condition, steps = (writer.body(graph) for graph in graphs)
+    how: dict[str, Any] = {"condSubgraphIndex": condition, "bodySubgraphIndex": steps}
+    writer.operator("WHILE", inputs, outputs, "WhileOptions", inner=True, **how)
+    writer.outputs = outputs[2:]
+    equal_outputs(tmp_path, writer)
+    with pytest.raises(LoadError, match=r"recurrent operator inside of a loop.*--stateless"):
+        load(tmp_path / "m.tflite")
 
 
 @pytest.mark.parametrize("kind", ["int16", "float32", "hybrid"])

@@ -40,7 +40,7 @@ def load_tflite(
         spec = _with_input_shapes(path, model, _interface(path, model), input_shapes)
         missing: dict[int, str] = {}
         builders: list[Any] = []
-        variables = Variables(states)
+        variables = Variables(states, stateless)
 
         def made(*args: Any) -> Converter:
             one = Converter(*args, missing=missing, variables=variables)

@@ -62,7 +62,10 @@ class ControlConverters(VariableConverters):
         if isinstance(chosen, np.ndarray):
             made = self._inlined(ways[0 if chosen.all() else 1], values)
         else:
+            kept = dict(self.variables.now)
             both = [self._inlined(way, values) for way in ways]
+            if kept != self.variables.now:
+                raise tvm.error.OpNotImplemented("a recurrent operator inside of a branch that the network chooses")
             made = [self._either(chosen, *pair) for pair in zip(*both, strict=True)]
         for output, value in zip(outputs, made, strict=True):
             self._take(output, value)

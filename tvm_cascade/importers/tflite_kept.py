@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_functions import FunctionConverters
 from tvm_cascade.importers.tflite_model import MalformedModel
-from tvm_cascade.importers.tflite_moves import Value, zero_point_of
+from tvm_cascade.importers.tflite_moves import Value, relax, zero_point_of
 from tvm_cascade.tensor_spec import State
 
 Key = tuple[bytes, bytes]  # container and name, or "" and the number of a recurrent operator's tensor
@@ -34,7 +35,9 @@ def tensor_key(tensor: int) -> Key:
 class Variables:
     """What the variables of a network hold while it is converted: an array, or a value of Relax."""
 
-    def __init__(self, states: tuple[FileState, ...] = ()) -> None:
+    def __init__(self, states: tuple[FileState, ...] = (), stateless: bool = False) -> None:
+        """With `stateless`, recurrent operators begin every call anew, those in loops with the first step."""
+        self.stateless = stateless
         self.states: Mapping[Key, FileState] = {state.key: state for state in states}
         self.initial: dict[Key, np.ndarray] = {}
         self.now: dict[Key, Value] = {}  # what the states hold, of those that were read or assigned
@@ -55,7 +58,7 @@ class Variables:
 
 
 class KeptConverters(FunctionConverters):
-    """How converters of recurrent operators find and leave their states."""
+    """How converters of recurrent operators find and leave their states. Steps of a loop go on where the one before ended."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -63,15 +66,26 @@ class KeptConverters(FunctionConverters):
 
     def held_state(self, tensor: stock.TensorWrapper) -> Value | None:
         """What a recurrent operator finds in the tensor of a state; None where it begins anew in every call."""
-        key, held = tensor_key(tensor.tensor_idx), self.variables
-        if self.nested or key not in held.states:
+        key, held = self._key_of(tensor), self.variables
+        if self.nested and not held.stateless:
+            raise tvm.error.OpNotImplemented(
+                "a recurrent operator inside of a loop or a branch, whose state would be kept from call to call: take it out, or "
+                "let every call begin anew (--stateless)"
+            )
+        if not self.nested and key not in held.states:
             return None
         if key not in held.now:
-            held.now[key] = self.get_expr(tensor.tensor_idx)
             zero = zero_point_of(tensor) if tensor.qnn_params else 0
-            held.initial[key] = np.full(self._shape(tensor), zero, self.get_tensor_type_str(tensor.tensor.Type()))
+            first = np.full(self._shape(tensor), zero, self.get_tensor_type_str(tensor.tensor.Type()))
+            held.initial[key] = first
+            held.now[key] = relax.const(first, str(first.dtype)) if self.nested else self.get_expr(tensor.tensor_idx)
         return held.now[key]
 
     def keep_state(self, tensor: stock.TensorWrapper, value: Value) -> None:
         """Let the tensor of a state hold `value` for the next call."""
-        self.variables.now[tensor_key(tensor.tensor_idx)] = value
+        self.variables.now[self._key_of(tensor)] = value
+
+    def _key_of(self, tensor: stock.TensorWrapper) -> Key:
+        """The key of a state: in a loop or branch, which has tensors of its own, with where its subgraph lies in the file."""
+        own = tensor_key(tensor.tensor_idx)
+        return (str(self.subgraph._tab.Pos).encode(), own[1]) if self.nested else own

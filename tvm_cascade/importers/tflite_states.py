@@ -5,7 +5,7 @@ READ_VARIABLE writes becomes another input, and an output too: there the convert
 A variable that is never assigned is the constant that it holds at first; one that is never read is nothing.
 
 Recurrent operators have their states as tensors that are variable, of the main subgraph: these become inputs and outputs in the
-same way. Filters of one step keep nothing, and neither do operators in the body of a loop: they begin anew in every call.
+same way. Filters of one step keep nothing; operators in the body of a loop are refused unless every call begins anew.
 """
 
 from __future__ import annotations
