@@ -5,7 +5,8 @@ Defects of Relax's importers are corrected in `tvm_cascade/importers/`, one modu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -16,12 +17,13 @@ import tvm
 
 from tvm_cascade import checks
 from tvm_cascade.errors import CascadeError, LoadError
-from tvm_cascade.importers.cut import cut_out
+from tvm_cascade.importers.cut import FileGraph, cut_out, until_option
 from tvm_cascade.importers.cut_by_trial import until_by_trial
 from tvm_cascade.importers.cut_file import cut_copy, cut_data, file_graph
 from tvm_cascade.importers.index_inputs import with_index_inputs
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.limits import check_types
+from tvm_cascade.importers.shorter_end import end_of_work
 from tvm_cascade.importers.states import with_pairs
 from tvm_cascade.importers.stored_io import storable_inputs, store_io, with_scales
 from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec
@@ -29,7 +31,7 @@ from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec
 if TYPE_CHECKING:
     from tvm_cascade.importers.sliding import Frame
 
-__all__ = ["IoSpec", "TensorSpec", "io_spec", "load", "load_frame", "storable_inputs"]
+__all__ = ["IoSpec", "TensorSpec", "io_spec", "load", "load_frame", "storable_inputs", "until_option"]
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -128,17 +130,52 @@ def cut_in_front(
 ) -> str:
     """The remedy that cuts a file, of which `cut` is left already, in front of the operators that can be read but not
     compiled; empty where none is found. `compiles` says whether a part of it can be."""
-    with cut_copy(Path(path), cut) as copy:
-        graph = file_graph(copy, _read(copy))
+    with _parts(Path(path), input_shapes, cut) as (graph, part):
 
         def try_until(names: Sequence[str]) -> bool:
-            inputs = cut_out(graph, Cut(tuple(names))).inputs
             try:
-                return compiles(load(copy, {k: v for k, v in (input_shapes or {}).items() if k in inputs}, until=names))
+                return compiles(part(names))
             except CascadeError:
                 return False
 
         return until_by_trial(graph, try_until)
+
+
+def cut_behind_work(
+    path: str | PathLike[str],
+    input_shapes: Mapping[str, tuple[int, ...]] | None,
+    cut: Cut,
+    lacks_work: Callable[[tvm.IRModule], bool],
+) -> tuple[str, ...]:
+    """The tensors at which a file, of which `cut` is left already, may end so that the host does the rest
+    (`importers.shorter_end`); none where there are none. `lacks_work` says whether work is left out of a part of it.
+
+    Raises what `load` raises.
+    """
+    with _parts(Path(path), input_shapes, cut) as (graph, part):
+
+        def sizes(names: Sequence[str]) -> Mapping[str, int]:
+            try:
+                return {spec.name: spec.bytes for spec in io_spec(part(names)).outputs}
+            except CascadeError:
+                return {}
+
+        return end_of_work(graph, lambda names: lacks_work(part(names)), sizes)
+
+
+@contextmanager
+def _parts(
+    path: Path, input_shapes: Mapping[str, tuple[int, ...]] | None, cut: Cut
+) -> Iterator[tuple[FileGraph, Callable[[Sequence[str]], tvm.IRModule]]]:
+    """The graph of a file, of which `cut` is left, and what loads the part of it that ends at tensors by name."""
+    with cut_copy(path, cut) as copy:
+        graph = file_graph(copy, _read(copy))
+
+        def part(names: Sequence[str]) -> tvm.IRModule:
+            inputs = cut_out(graph, Cut(tuple(names))).inputs
+            return load(copy, {k: v for k, v in (input_shapes or {}).items() if k in inputs}, until=names)
+
+        yield graph, part
 
 
 def _read(path: Path) -> bytes:

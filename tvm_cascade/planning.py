@@ -15,6 +15,7 @@ from tvm_cascade.request import Request
 from tvm_cascade.results import PlanResult
 from tvm_cascade.schedules.tuning.tune import with_shipped
 from tvm_cascade.search_monitor import SearchMonitor
+from tvm_cascade.shorter_end import shorter_end
 
 
 def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str], None]) -> PlanResult:
@@ -33,9 +34,12 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
         flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
         wait = request.plan.flash_wait
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=flash, flash_wait=wait)
+        end = shorter_end(loaded, planned, request.plan.within_ram(), kernels)
         instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
     if told.frame is not None and instructions is not None:
         told = replace(told, frame={**told.frame, "whole_estimated_instructions": instructions})
+    if end:
+        told = replace(told, suggestions=(*told.suggestions, end))
     commands = commands_of(model, asked, told.frontier, told.peak_bytes)
     time_ = request.time
     return replace(told, limited=limit.limited, commands=commands, clock=time_.clock, watts=time_.watts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,11 @@ import tvm_cascade
 from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cores.cortex_m4 import STEPS
 from tvm_cascade.graph import Graph
+from tvm_cascade.importers.cut import FileGraph, Node
+from tvm_cascade.importers.shorter_end import end_of_work
 from tvm_cascade.report.suggestions import suggestions
 from tvm_cascade.testing.graphs import ds_cnn, mobilenet_v1
+from tvm_cascade.testing.onnx_layers import Layers
 from tvm_cascade.testing.tflite import ModelWriter
 
 _OPTIONS = PlanOptions(steps=STEPS)
@@ -68,3 +72,57 @@ def test_inputs_behind_a_reshape_and_floats_that_are_only_quantized(tmp_path: Pa
     assert [s.split(":")[0] for s in stored.suggestions] == ["--stream-input"] and stored.peak_bytes < plain.peak_bytes
     streamed = tvm_cascade.plan(path, stored_io=True, stream_input=True)
     assert streamed.suggestions == () and streamed.peak_bytes < stored.peak_bytes
+
+
+def test_a_map_that_the_end_enlarges_is_left_to_the_host(tmp_path: Path) -> None:
+    """Classes of a small map, enlarged to the size of the image: the file is cut in front, by the name of its tensor."""
+    pytest.importorskip("ai_edge_litert")
+    rng, w = np.random.default_rng(0), ModelWriter()
+    x = w.activation((1, 32, 32, 3), "int8", 0.1, 3, name="image")
+    logits = w.convolution(w.convolution(x, 8, 3, 4, rng, name="stem"), 9, 1, 1, rng, name="of 9, small")
+    large, classes = w.tensor((1, 32, 32, 9), "int8", 0.05), w.tensor((1, 32, 32), "int32")
+    size, last = w.constant(np.array([32, 32], "int32")), w.constant(np.array(3, "int32"))
+    w.operator("RESIZE_BILINEAR", [logits, size], [large], "ResizeBilinearOptions", inner=True)
+    w.operator("ARG_MAX", [large, last], [classes], "ArgMaxOptions", inner=True, outputType=2)
+    w.outputs = [classes]
+    path = tmp_path / "n.tflite"
+    path.write_bytes(w.finish())
+    whole = tvm_cascade.plan(path)
+    cut = tvm_cascade.plan(path, until="of 9, small")
+    (line,) = [s for s in whole.suggestions if s.startswith("--until")]
+    assert line.startswith(
+        f"--until 'of 9, small': an arena of {cut.peak_bytes} bytes in place of {whole.peak_bytes}; your"
+    )
+    assert 3 * cut.peak_bytes < whole.peak_bytes and not any("--until" in s for s in cut.suggestions)
+    assert not any("--until" in s for s in tvm_cascade.plan(path, sram=whole.peak_bytes).suggestions)
+
+
+def test_an_end_is_cut_behind_what_makes_its_tensors_smaller(tmp_path: Path) -> None:
+    """Quantized, in ONNX: the result of the last convolution leaves as its integers, not as the floats before them."""
+    pytest.importorskip("onnx")
+    net = Layers()
+    stem = net.stored(net.node("Conv", net.stored("x"), net.weight((4, 3, 1, 1)), strides=[2, 2]))
+    real = net.stored(net.node("Relu", stem))
+    (stored,) = net.nodes[-1].input[:1]
+    scales = net.constant(np.array([1, 1, 4, 4], "float32"))
+    large = net.stored(net.node("Resize", real, "", scales, mode="nearest"))
+    net.save(tmp_path / "n.onnx", large, (1, 3, 16, 16), 4)
+    whole = tvm_cascade.plan(tmp_path / "n.onnx", stored_io=True)
+    (line,) = [s for s in whole.suggestions if s.startswith("--until")]
+    assert line.startswith(f"--until {stored}: ")
+
+
+def test_the_end_of_the_work_is_bisected_for() -> None:
+    """Of 200 operators in a chain, the last that works is the 150th; the tensor behind it is no larger, the next one is."""
+    nodes = tuple(Node((f"t{k}",), (f"t{k + 1}",)) for k in range(200))
+    tried: list[str] = []
+
+    def lacks(names: Sequence[str]) -> bool:
+        tried.extend(names)
+        return int(names[0][1:]) <= 150
+
+    sizes = {f"t{k}": 9 if k > 152 else 4 for k in range(201)}
+    graph = FileGraph(nodes, ("t0",), ("t200",))
+    assert end_of_work(graph, lacks, lambda names: sizes) == ("t152",) and len(tried) <= 8
+    assert end_of_work(graph, lacks, lambda names: {}) == ("t151",)
+    assert end_of_work(replace(graph, outputs=("t151",)), lacks, lambda names: sizes) == ()

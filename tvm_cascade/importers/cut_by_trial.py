@@ -23,7 +23,7 @@ def until_by_trial(graph: FileGraph, compiles: Compiles) -> str:
     refused: set[int] = set()
     outputs = tuple(graph.outputs)
     for _ in range(_REFUSED):
-        refused.add(_first_refused(graph, outputs, compiles))
+        refused.add(first_refused(graph, outputs, compiles))
         outputs = names_in_front(graph, behind(graph, refused))
         if not outputs:
             return ""
@@ -32,7 +32,7 @@ def until_by_trial(graph: FileGraph, compiles: Compiles) -> str:
     return ""
 
 
-def _first_refused(graph: FileGraph, outputs: Sequence[str], compiles: Compiles) -> int:
+def first_refused(graph: FileGraph, outputs: Sequence[str], compiles: Compiles) -> int:
     """The position of the first operator with which what computes `outputs` does not compile."""
     needed = sorted(needed_for(graph, outputs))
     known = behind(graph, (), graph.inputs)

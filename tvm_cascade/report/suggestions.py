@@ -10,6 +10,8 @@ from tvm_cascade.cascading.geometry import reads_rows, streamable
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.text import peak_segment
 
+LITTLE_WORK = 0.01  # of a network's multiply-accumulates: what `--until` is suggested to leave to the host
+
 
 def suggestions(plan: Plan, options: PlanOptions, storable: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
     """A sentence for each option that would help.
@@ -35,6 +37,21 @@ def suggestions(plan: Plan, options: PlanOptions, storable: Mapping[str, tuple[i
             f"are estimated to take {factor:.2f}x the instructions of whole rows"
         )
     return tuple(found)
+
+
+def ends_large(plan: Plan) -> bool:
+    """Whether the arena is largest while operators run that have hardly any of the work, and behind which there is none:
+    those that write a tensor of a tenth of it or more."""
+    graph, left = plan.graph, plan.graph.macs * LITTLE_WORK
+    segment_of = {op: k for k, segment in enumerate(plan.segments) for op in segment.ops}
+    peak, behind = peak_segment(plan), set[int]()
+    for op in reversed(graph.ops):
+        left -= op.macs
+        if left < 0:
+            break
+        behind.add(op.index)
+    large = (o for o in behind if any(10 * graph.tensors[t].bytes >= plan.peak for t in graph.ops[o].outputs))
+    return graph.macs > 0 and any(segment_of[o] == peak for o in large)
 
 
 def _streamable_at_peak(plan: Plan) -> Iterator[int]:
