@@ -8,7 +8,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
+# modules are compiled once, also where PYTHONDONTWRITEBYTECODE has every process of a test compile them anew
 test: $(STAMP) tools
+	$(BIN)/python -m compileall -q tvm_cascade passes schedules
 	$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder
 
 # .pt2 files, and PyTorch to compare with: torch is larger than all the rest, so that only their own tests ask for it

@@ -6,7 +6,6 @@ Exit status: 0 done; 1 infeasible or mismatch; 2 bad usage or unreadable input; 
 import _thread
 import atexit
 import gc
-import os
 import sys
 import time
 
@@ -19,10 +18,10 @@ def main(arguments: list[str] | None = None) -> None:
     sys.unraisablehook = _interrupt_again
     gc.set_threshold(500_000, 20, 100)  # next to nothing of what a command makes is a cycle: a tenth of its time else
     atexit.register(gc.freeze)  # nor is a last search for cycles worth a fifth of a second as the process ends
-    if (sys.argv[1:] if arguments is None else arguments)[:1] == ["plan"]:
-        # it runs nothing on a device, and this process does nothing else: TVM need not load its libraries for GPUs
-        os.environ.setdefault("TVM_DEVICE_BACKEND_AUTOLOAD", "0")
     try:
+        from tvm_cascade.cli.quick_import import install
+
+        install(sys.argv[1:] if arguments is None else arguments)
         from tvm_cascade.cli.group import tvm_cascade
 
         tvm_cascade(arguments, prog_name="tvm-cascade")

@@ -1,0 +1,69 @@
+"""Importing TVM for a command: its errors are not raised, and what the environment says stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
+COUNT_ERRORS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+static long errors;
+void __cxa_throw(void *error, void *type, void (*destroy)(void *)) {
+    void (*raise)(void *, void *, void (*)(void *)) = dlsym(RTLD_NEXT, "__cxa_throw");
+    errors++;
+    raise(error, type, destroy);
+    abort();
+}
+__attribute__((destructor)) static void end(void) { fprintf(stderr, "C++ errors: %ld\\n", errors); }
+"""
+
+
+def python(code: str, **environment: str) -> str:
+    """What a Python process prints on standard error."""
+    wanted = {k: v for k, v in os.environ.items() if k != "TVM_DEVICE_BACKEND_AUTOLOAD"} | environment
+    done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, env=wanted, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
+def test_a_plan_raises_no_error_of_cplusplus(tmp_path: Path) -> None:
+    (tmp_path / "count.c").write_text(COUNT_ERRORS)
+    counter = tmp_path / "count.so"
+    subprocess.run(("cc", "-shared", "-fPIC", "-o", counter, tmp_path / "count.c", "-ldl"), check=True)
+    command = f"from tvm_cascade.cli import main; main(['plan', {MODEL!r}])"
+    assert "C++ errors: 0" in python(command, LD_PRELOAD=str(counter)).splitlines()
+    assert "C++ errors: 0" not in python("import tvm", LD_PRELOAD=str(counter))
+
+
+@pytest.mark.parametrize(
+    ("words", "loaded"), [(["run", "x"], False), (["stages", "x"], True), (["-x", "doctor"], True)]
+)
+def test_back_ends_for_gpus_are_for_commands_that_compile_for_them(words: list[str], loaded: bool) -> None:
+    code = f"""
+import os, sys
+from tvm_cascade.cli.quick_import import install
+install({words!r})
+import tvm
+import tvm.backend.loader
+print(tvm.backend.loader.is_loaded("cuda"), tvm.runtime.disco is not None, file=sys.stderr)
+print([f for f in sys.meta_path if type(f).__module__ == "tvm_cascade.cli.quick_import"], file=sys.stderr)
+"""
+    assert python(code).splitlines() == [f"{loaded} True", "[]"]
+
+
+def test_what_the_environment_says_stays() -> None:
+    code = "import os, sys; from tvm_cascade.cli.quick_import import install; install(['plan'])\n"
+    said = python(
+        code + "print(os.environ['TVM_DEVICE_BACKEND_AUTOLOAD'], file=sys.stderr)", TVM_DEVICE_BACKEND_AUTOLOAD="1"
+    )
+    assert said.strip() == "1"
