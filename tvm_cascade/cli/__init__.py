@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> None:
     gc.set_threshold(500_000, 20, 100)  # next to nothing of what a command makes is a cycle: a tenth of its time else
     atexit.register(gc.freeze)  # nor is a last search for cycles worth a fifth of a second as the process ends
     try:
-        from tvm_cascade.cli.quick_import import install
+        from tvm_cascade.tvm_import import install
 
         install(sys.argv[1:] if arguments is None else arguments)
         from tvm_cascade.cli.group import tvm_cascade

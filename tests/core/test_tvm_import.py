@@ -51,18 +51,18 @@ def test_a_plan_raises_no_error_of_cplusplus(tmp_path: Path) -> None:
 def test_back_ends_for_gpus_are_for_commands_that_compile_for_them(words: list[str], loaded: bool) -> None:
     code = f"""
 import os, sys
-from tvm_cascade.cli.quick_import import install
+from tvm_cascade.tvm_import import install
 install({words!r})
 import tvm
 import tvm.backend.loader
 print(tvm.backend.loader.is_loaded("cuda"), tvm.runtime.disco is not None, file=sys.stderr)
-print([f for f in sys.meta_path if type(f).__module__ == "tvm_cascade.cli.quick_import"], file=sys.stderr)
+print([f for f in sys.meta_path if type(f).__module__ == "tvm_cascade.tvm_import"], file=sys.stderr)
 """
     assert python(code).splitlines() == [f"{loaded} True", "[]"]
 
 
 def test_what_the_environment_says_stays() -> None:
-    code = "import os, sys; from tvm_cascade.cli.quick_import import install; install(['plan'])\n"
+    code = "import os, sys; from tvm_cascade.tvm_import import install; install(['plan'])\n"
     said = python(
         code + "print(os.environ['TVM_DEVICE_BACKEND_AUTOLOAD'], file=sys.stderr)", TVM_DEVICE_BACKEND_AUTOLOAD="1"
     )
