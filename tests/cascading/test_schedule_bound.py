@@ -40,8 +40,8 @@ def test_no_schedule_needs_less(seed: int) -> None:
 
 
 def test_it_is_met() -> None:
-    """By many of the tiny graphs."""
-    assert sum(schedule_bound(graph) == least_peak(graph) for graph in map(tiny_graph, range(30))) >= 12
+    """By most of the tiny graphs."""
+    assert sum(schedule_bound(graph) == least_peak(graph) for graph in map(tiny_graph, range(30))) >= 27
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -68,36 +68,62 @@ def test_a_chain_of_convolutions_needs_its_rings() -> None:
     assert schedule_bound(graph) >= 2 * 2 * 8 * 16
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_boundaries_hold_for_all_sets_of_pixels(seed: int) -> None:
+def test_squares_have_the_smallest_boundary() -> None:
+    """In a corner, of k x k pixels with windows of 3 x 3: (k + 1)^2 are needed, (k - 1)^2 are complete."""
+    window = Window(3, 1, 1, 1)
+    bound = boundary(window, window, (20, 20), (20, 20))
+    for k in range(1, 10):
+        assert (bound.needed[k * k], bound.completed[k * k]) == ((k + 1) ** 2, (k - 1) ** 2)
+        assert bound.between[k * k] == bound.between[400 - k * k] == 4 * k
+
+
+Axis = tuple[Window, int, int]  # of a map: the window along it, inputs, outputs
+
+
+def random_axis(rng: Random, outputs: int) -> Axis:
+    """With strides, dilations, upsampling, padding, or all inputs read by every output."""
+    extent = rng.choice((1, 2, 3, 3, 4, 5))
+    stride, dilation = rng.choice(((1, 1), (1, 1), (2, 1), (3, 1), (1, 2)))
+    up = rng.choice((1, 1, 2)) if stride == dilation == 1 else 1
+    window = Window(extent, stride, dilation, rng.randint(0, extent - 1), up)
+    inputs = max(1, window.first(outputs - 1) + window.span - rng.randint(0, min(2, extent - 1)))
+    if rng.random() < 0.15:
+        inputs = rng.randint(1, 4)
+        window = Window.whole(inputs)
+    return window, inputs, outputs
+
+
+def random_axes(seed: int) -> tuple[Axis, Axis]:
+    """Of at most 16 outputs."""
+    rng = Random(seed)
+    rows, columns = rng.choice(((1, 3), (2, 2), (2, 7), (3, 3), (3, 5), (4, 4), (5, 3)))
+    return random_axis(rng, rows), random_axis(rng, columns)
+
+
+LACKING = (Window(4, 3, 1, 2), 11, 4), (Window(5, 2, 1, 1), 10, 4)  # outputs at the border read fewer inputs
+
+
+@pytest.mark.parametrize("axes", [LACKING, *map(random_axes, range(40))])
+def test_boundaries_hold_for_all_sets_of_pixels(axes: tuple[Axis, Axis]) -> None:
     """What any m pixels complete, need and leave between, among the inputs that are counted."""
-    rng, axes = Random(seed), []
-    for _ in range(2):
-        extent, outputs = rng.choice((1, 2, 3, 3, 5)), rng.randint(1, 3)
-        stride, dilation = rng.choice(((1, 1), (1, 1), (2, 1), (3, 1), (1, 2)))
-        up = rng.choice((1, 1, 2)) if stride == dilation == 1 else 1
-        window = Window(extent, stride, dilation, rng.randint(0, extent - 1), up)
-        inputs = max(1, window.first(outputs - 1) + window.span - rng.randint(0, min(2, extent - 1)))
-        if rng.random() < 0.15:
-            inputs = rng.randint(1, 4)
-            window = Window.whole(inputs)
-        axes.append((window, inputs, outputs))
     (rows, height, oh), (columns, width, ow) = axes
     bound = boundary(rows, columns, (height, width), (oh, ow))
-    pixels = list(product(range(oh), range(ow)))
-    reads = [{(r, c) for r in _taps(rows, y, height) for c in _taps(columns, x, width)} for y, x in pixels]
-    every = set().union(*reads)
-    most = np.zeros(len(pixels) + 1, int)
-    least, between = np.full((2, len(pixels) + 1), len(every))
-    for chosen in product((False, True), repeat=len(pixels)):
-        m = sum(chosen)
-        needed = set().union(*(r for r, c in zip(reads, chosen, strict=True) if c))
-        done = every.difference(*(r for r, c in zip(reads, chosen, strict=True) if not c))
-        most[m], least[m] = max(most[m], len(done)), min(least[m], len(needed))
-        between[m] = min(between[m], len(needed - done))
-    assert bound.pixels <= len(every)
+    readers: dict[tuple[int, int], int] = {}  # masks of the outputs that read an input
+    for k, (y, x) in enumerate(product(range(oh), range(ow))):
+        for pixel in product(_taps(rows, y, height), _taps(columns, x, width)):
+            readers[pixel] = readers.get(pixel, 0) | 1 << k
+    sets = np.arange(1 << oh * ow)
+    sizes = sum((sets >> k & 1 for k in range(oh * ow)), start=np.zeros_like(sets))
+    needed = sum(((sets & mask != 0).astype(int) for mask in readers.values()), start=np.zeros_like(sets))
+    done = sum(((sets & mask == mask).astype(int) for mask in readers.values()), start=np.zeros_like(sets))
+    most = np.zeros(oh * ow + 1, int)
+    least, between = np.full((2, oh * ow + 1), len(readers))
+    np.maximum.at(most, sizes, done)
+    np.minimum.at(least, sizes, needed)
+    np.minimum.at(between, sizes, needed - done)
+    assert bound.pixels <= len(readers)
     assert (bound.needed <= least).all() and (bound.between <= between).all()
-    left = len(every) - bound.pixels  # inputs that are not counted may be completed too
+    left = len(readers) - bound.pixels  # inputs that are not counted may be completed too
     assert (bound.completed + left >= most).all()
 
 

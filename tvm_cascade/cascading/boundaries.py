@@ -6,13 +6,19 @@ dead, at least `needed[m]` are made, and at least `between[m]` are made and not 
 the rows (H outputs) and one along the columns (W outputs), so what is known of one axis carries over to the map:
 
 1. Along one axis let every input belong to one output that reads it, s inputs to an output. For every set of t outputs,
-   0 < t < outputs: |C| <= s*t + e, |N| >= s*t + g, |N| - |C| >= b. Inputs that belong to no output are not counted.
+   0 < t < outputs: |C| <= s*t + e, |N| >= s*t + g, |N| - |C| >= b. Inputs that belong to no output are not counted. For two such
+   sets, one within the other by k outputs more, |N| of the larger one less |C| of the smaller one is at least s*k + f.
 2. Where P has a full row and an empty row, every column of P is partial: neither full nor empty. Then 1 holds in each input
    column, and |C| <= s*s'*m + e*columns. The same holds with rows and columns exchanged, and where all rows are partial.
-3. Else where P has no full row and no full column, at least m/(W - 1) rows are not empty, and 1 along the columns, then
-   along the rows, gives |C| <= (s + e/(H - 1)) * (s' + e'/(W - 1)) * m.
+3. Else where P has no full row and no full column, it has an empty row and an empty column, as not all are partial. Let p
+   rows of H and q columns of W not be empty: p < H, q < W and p*q >= m. N(P) and C(P) are what 1 along the rows makes of Q and R,
+   which 1 along the columns makes of each row of P: |Q| >= s'*m + g'*p, |R| <= s'*m + e'*p, |Q| - |R| >= b'*p. So
+   |N| >= s*|Q| + g*(s'*q + g'), since so many columns of Q are not empty, and |C| <= (s + e/p)*|R|, since |R|/p columns of R
+   are not empty. For g >= 0 their difference is at least s*b'*p - (e/p)*|Q| + e*b' + g*(s'*q + g'), and by f at least
+   s*(|Q| - |R|) + f*|R|/p; for any g, b' in each input row that belongs to the p rows. All this is least for some p from
+   m/(W - 1) to H - 1. Squares have the fewest between.
 4. Else the pixels that P lacks have no full row and column, and the same argument says what these need: N of them is what
-   C(P) leaves.
+   C(P) leaves, and what lies between is the same.
 
 These are vertex isoperimetric inequalities of grids (Bollobas and Leader, 1991), for windows with strides and padding.
 """
@@ -53,6 +59,7 @@ class _Axis:
     rate: float  # s
     completed: float  # e, at most 0
     between: int  # b
+    within: float  # f
 
     @property
     def needed(self) -> float:
@@ -97,35 +104,70 @@ def _completed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
     if b.outputs > 1:
         cases.append(linear + b.completed * a.inputs)
     if a.outputs > 1 and b.outputs > 1:
-        cases.append(_shrunk(a, _shrunk(b, m)))
-        cases.append(a.inputs * b.inputs - _grown(a, b.inputs, _grown(b, a.outputs, m[::-1])))
+        cases.append(_corner_completed(a, b, m))
+        cases.append(a.inputs * b.inputs - _corner_needed(a, b, m[::-1]))
     return np.max(cases, axis=0)
 
 
-def _shrunk(axis: _Axis, m: _Numbers) -> _Numbers:
-    """Fact 3 along one axis."""
-    return m * max(axis.rate + axis.completed / (axis.outputs - 1), 0.0)
-
-
-def _grown(axis: _Axis, lines: int, m: _Numbers) -> _Numbers:
-    """Fact 4 along one axis, of a map of so many lines."""
-    if axis.needed >= 0:
-        return m * (axis.rate + axis.needed / (axis.outputs - 1))
-    return np.maximum(axis.rate * m + axis.needed * np.minimum(lines, m), 0.0)
-
-
 def _between(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
-    """A lower bound of |N(P)| - |C(P)|. Where p rows and q columns are partial and the others empty, or full, p * q is at
-    least the pixels of P, or those that it lacks."""
+    """A lower bound of |N(P)| - |C(P)|, over all P of m pixels, neither none nor all."""
     cases: list[_Numbers] = []
     if a.outputs > 1:
         cases.append(np.full_like(m, a.between * b.inputs))
     if b.outputs > 1:
         cases.append(np.full_like(m, b.between * a.inputs))
     if a.outputs > 1 and b.outputs > 1:
-        area = a.between * b.between * a.rate * b.rate * np.minimum(m, m[::-1])
-        cases.append(np.sqrt(area) - max(b.between * a.lacking, a.between * b.lacking))
+        corner = np.maximum(_corner_between(a, b, m), _corner_between(b, a, m))
+        cases += [corner, corner[::-1]]
     return np.min(cases, axis=0) if cases else np.zeros_like(m)
+
+
+def _possible(a: _Axis, b: _Axis, m: _Numbers) -> NDArray[np.bool_]:
+    """Whether m pixels can leave a row and a column empty."""
+    return m <= (a.outputs - 1) * (b.outputs - 1)
+
+
+def _least_of_rows(a: _Axis, b: _Axis, m: _Numbers, each: float, inverse: float) -> _Numbers:
+    """The least of `each` * p + `inverse` * m / p over all p rows that fact 3 allows; both are at least 0."""
+    most, fewest = a.outputs - 1, np.maximum(m / (b.outputs - 1), 1.0)
+    best = np.sqrt(inverse * m / each) if each else np.full_like(m, most)
+    p = np.clip(best, np.minimum(fewest, most), most)
+    return each * p + inverse * m / p
+
+
+def _corner_completed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
+    """|C| of fact 3 at most; 0 where there is no such set."""
+    lost = _least_of_rows(a, b, m, -a.rate * b.completed, -a.completed * b.rate)
+    return np.where(_possible(a, b, m), a.rate * b.rate * m + a.completed * b.completed - lost, 0.0)
+
+
+def _corner_needed(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
+    """|N| of fact 3 at least; all inputs where there is no such set."""
+    if a.needed < 0 or b.needed < 0:
+        return _grown(a, b.inputs, _grown(b, a.outputs, m))
+    more = _least_of_rows(a, b, m, a.rate * b.needed, a.needed * b.rate)
+    needed = a.rate * b.rate * m + a.needed * b.needed + more
+    return np.where(_possible(a, b, m), needed, a.inputs * b.inputs)
+
+
+def _grown(axis: _Axis, lines: int, m: _Numbers) -> _Numbers:
+    """The least inputs of m pixels along one axis, of a map of so many lines, where border pixels read fewer than others."""
+    if axis.needed >= 0:
+        return axis.rate * m
+    return np.maximum(axis.rate * m + axis.needed * np.minimum(lines, m), 0.0)
+
+
+def _corner_between(a: _Axis, b: _Axis, m: _Numbers) -> _Numbers:
+    """|N| - |C| of fact 3 at least; infinite where there is no such set."""
+    each = a.rate * b.between
+    cases = [_least_of_rows(a, b, m, each, 0.0) - b.between * max(a.lacking, 0.0)]  # 1 in each input row of theirs
+    if a.needed >= 0:
+        apart = (a.needed - a.completed) * b.needed + a.completed * b.between
+        cases.append(apart + _least_of_rows(a, b, m, each, b.rate * (a.needed - a.completed)))
+        cases.append(_least_of_rows(a, b, m, each, 0.0))
+        nested = _least_of_rows(a, b, m, each, a.within * b.rate) + a.within * (b.needed - b.between)
+        cases.append(np.minimum(nested, a.rate * (b.rate * m + np.minimum(b.needed, b.needed * (a.outputs - 1)))))
+    return np.where(_possible(a, b, m), np.max(cases, axis=0), np.inf)
 
 
 @lru_cache(maxsize=256)
@@ -133,25 +175,28 @@ def _axis(window: Window, inputs: int, outputs: int) -> _Axis:
     """Fact 1 for a window: the middle taps of an output belong to it."""
     reads = _reads(window, inputs, outputs)
     if outputs == 1:
-        return _Axis(int(reads.sum()), 1, float(reads.sum()), 0.0, 0)
+        return _Axis(int(reads.sum()), 1, float(reads.sum()), 0.0, 0, 0.0)
     if reads.all():  # nothing is dead before the last output is made
         rate = -(-inputs // outputs)
-        return _Axis(inputs, outputs, rate, -rate, inputs)
+        return _Axis(inputs, outputs, rate, -rate, inputs, inputs - rate * (outputs - 2))
     rate, counted = _owned(window, inputs, outputs)
     reads = reads[:, counted]
     count = reads.shape[1]
     if window.dilation > 1 or outputs > _LONG or not count:  # the readers of a row need not be neighbours
-        return _Axis(count, outputs, rate, 0.0, 0)
+        return _Axis(count, outputs, rate, 0.0, 0, 0.0)
     first, last = reads.argmax(axis=0), outputs - 1 - reads[::-1].argmax(axis=0)
     runs = np.zeros((outputs + 1, outputs + 1), np.int64)  # [u, v]: inputs that only outputs [u, v) read
     np.add.at(runs, (first, last + 1), 1)
     runs = np.cumsum(np.cumsum(runs[::-1], axis=0)[::-1], axis=1)
     at = np.arange(outputs + 1)
     length = at[None, :] - at[:, None]
-    excess = (runs - rate * length)[(length > 0) & (length < outputs)]
+    excess = np.where((length > 0) & (length < outputs), runs - rate * length, -np.inf)
+    before = np.maximum.accumulate(excess.max(axis=0))[1:-1]  # [k - 1]: of runs that end at k at most
+    after = np.maximum.accumulate(excess.max(axis=1)[::-1])[::-1][1:-1]  # of those that begin at k at least
+    within = count - rate * outputs - float((before + after).max())
     steps = np.arange(1, outputs)[:, None]
     across = ((first < steps) & (last >= steps)).sum(axis=1)  # inputs that outputs before and after a step read
-    return _Axis(count, outputs, rate, float(excess.max()), int(across.min()))
+    return _Axis(count, outputs, rate, float(excess.max()), int(across.min()), within)
 
 
 def _reads(window: Window, inputs: int, outputs: int) -> NDArray[np.bool_]:
