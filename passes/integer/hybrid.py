@@ -106,9 +106,10 @@ def te_factors(low: Scalar, high: Scalar, asymmetric: bool) -> tuple[Scalar, Sca
         reach = tirx.max(tirx.abs(low), tirx.abs(high))
         empty = reach == none
         return tirx.Select(empty, one, reach / f32(127)), tirx.Select(empty, none, f32(127) / reach), none
-    low, high = tirx.min(low, none).astype("float64"), tirx.max(high, none).astype("float64")
-    wide = (high - low) / f64(255)
+    low, high = tirx.min(low, none), tirx.max(high, none)
+    wide = (high - low).astype("float64") / f64(255)  # the reference subtracts in float32, and divides in float64
     empty = low == high
+    low, high = low.astype("float64"), high.astype("float64")
     below, above = low / wide, high / wide
     nearer = f64(128) + tirx.abs(below) < f64(127) + tirx.abs(above)
     zero = te_round(tirx.Select(nearer, f64(-128) - below, f64(127) - above))
@@ -206,7 +207,10 @@ def lower_conv(emitter: Emitter, x: Stored, weights: HybridWeights, window: Wind
         acc = te.compute(shape, product, name=f"{kind}_acc")
 
         def real(m: Index, y: Index, xx: Index, c: Index) -> Scalar:
-            return acc[m, y, xx, c].astype("float32") * (f[m, _SCALE] * s[_channel(c, given)]) + b[c]
+            total, scale = acc[m, y, xx, c].astype("float32"), s[_channel(c, given)]
+            if given.by_channel and not depthwise:  # the reference's order of products
+                return total * scale * f[m, _SCALE] + b[c]
+            return total * (f[m, _SCALE] * scale) + b[c]
 
         return te.compute(shape, real, name=kind)
 

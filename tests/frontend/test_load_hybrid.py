@@ -47,7 +47,7 @@ def test_products(tmp_path: Path) -> None:
     x = [RNG.standard_normal((3, 2, 9)).astype("float32") + shift for shift in (0, 0, 3, -3)]
     for a in x:
         a[1, 1] = 0
-    equal_outputs(tmp_path, writer, x)
+    equal_outputs(tmp_path, writer, x, exact=True)
     host_equals(tmp_path)
 
 
@@ -62,7 +62,7 @@ def test_products_of_batches_and_rows_of_tables(tmp_path: Path, turned: bool) ->
     writer.operator("EMBEDDING_LOOKUP", [places, table], [writer.tensor((4, 6), "float32")])
     writer.operator("EMBEDDING_LOOKUP", [places, _bytes(writer, (8, 3))], [writer.tensor((4, 3), "int8", 0.02)])
     given = [RNG.standard_normal((2, 3, 9)).astype("float32"), RNG.integers(0, 8, 4).astype("int32")]
-    equal_outputs(tmp_path, writer, given)
+    equal_outputs(tmp_path, writer, given, exact=True)
     host_equals(tmp_path)
 
 
@@ -80,7 +80,7 @@ def test_convolutions(tmp_path: Path, stride: int, dilation: int, same: bool) ->
     out = [writer.tensor((2, *size, 8), "float32")]
     table = "DepthwiseConv2DOptions"
     writer.operator("DEPTHWISE_CONV_2D", [x, weights, _bias(writer, 8)], out, table, depthMultiplier=2, **how)
-    equal_outputs(tmp_path, writer)
+    equal_outputs(tmp_path, writer, exact=True)
     host_equals(tmp_path)
 
 
@@ -93,7 +93,7 @@ def test_filters(tmp_path: Path, asymmetric: bool) -> None:
         given.append(writer.tensor((2, 24), "float32", variable=True))
         how = {"rank": rank, "fusedActivationFunction": 1, "asymmetricQuantizeInputs": asymmetric}
         writer.operator("SVDF", given, [writer.tensor((2, 6 // rank), "float32")], "SVDFOptions", **how)
-    equal_outputs(tmp_path, writer)
+    equal_outputs(tmp_path, writer, exact=True)
     host_equals(tmp_path)
 
 

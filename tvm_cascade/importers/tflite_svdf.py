@@ -36,6 +36,8 @@ class SvdfConverters(KeptConverters):
         added = np.zeros(units) if bias.tensor_idx < 0 else np.asarray(self.get_tensor_value(bias))
         if x.qnn_params:
             return self._integer_svdf(op, weights, steps, added.astype("int32"))
+        if {str(weights.dtype), str(steps.dtype)} != {"float32"}:
+            raise tvm.error.OpNotImplemented("a float SVDF of which some weights are integers")
         made = relax.op.matmul(self.get_tensor_expr(x), relax.const(np.ascontiguousarray(weights.T), "float32"))
         total = self._svdf_units(state, self.bb.emit(made), steps, added)
         return self.convert_fused_activation_function(total, options.FusedActivationFunction())

@@ -278,6 +278,11 @@ def _shifts(operands: Sequence[Tensor], made: Tensor) -> bool:
     return bool(operands[0]["dtype"] is np.int8 and np.sqrt(scale) * out > 1 << 12)
 
 
+def _is_infinite(operands: Sequence[Tensor], _made: Tensor) -> bool:
+    largest = operands[0]["quantization"][0] * np.iinfo("int16").max
+    return bool(operands[0]["dtype"] is np.int16 and largest > np.log(np.finfo("float32").max))
+
+
 _UNREPAIRED: Mapping[str, tuple[Callable[[Sequence[Tensor], Tensor], bool], str]] = MappingProxyType(
     {
         **dict.fromkeys(
@@ -286,6 +291,7 @@ _UNREPAIRED: Mapping[str, tuple[Callable[[Sequence[Tensor], Tensor], bool], str]
         ),
         "SUM": (lambda operands, _: operands[0]["dtype"] is np.int16, "reads int16 as unsigned bytes"),
         "LEAKY_RELU": (_overflows, "of int16 overflows where scales are so far apart"),
+        "EXP": (_is_infinite, "of int16 casts infinity to an integer where scales are so large"),
         "RSQRT": (_shifts, "of int8 shifts by more than 31 bits where scales are so large"),
     }
 )

@@ -15,9 +15,9 @@ from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter
 
 
-def equal_outputs(folder: Path, writer: ModelWriter, *given: list[np.ndarray]) -> list[np.ndarray]:
+def equal_outputs(folder: Path, writer: ModelWriter, *given: list[np.ndarray], exact: bool = False) -> list[np.ndarray]:
     """Assert that the virtual machine's outputs equal the reference's, for `given` inputs or some random ones; returns the
-    last. Floats are equal within 1e-5 of the largest. The file is `m.tflite` in `folder`."""
+    last. Floats are equal within 1e-5 of the largest, or bit for bit (`exact`). The file is `m.tflite` in `folder`."""
     path = folder / "m.tflite"
     path.write_bytes(writer.finish())
     lower: Any = LowerQuantized()  # a class that TVM's decorator makes a pass
@@ -25,7 +25,7 @@ def equal_outputs(folder: Path, writer: ModelWriter, *given: list[np.ndarray]) -
     made = []
     for arrays in given or [random_inputs(reference.inputs, k) for k in range(4)]:
         made = run(*arrays)
-        _compare(made, reference.run(arrays))
+        _compare(made, reference.run(arrays), exact)
     return made
 
 
@@ -50,10 +50,10 @@ def equal_sequence(folder: Path, writer: ModelWriter, calls: int = 20) -> tuple[
     return tuple(state.name for state in interface.states)
 
 
-def _compare(made: list[np.ndarray], expected: list[np.ndarray]) -> None:
+def _compare(made: list[np.ndarray], expected: list[np.ndarray], exact: bool = False) -> None:
     for ours, theirs in zip(made, expected, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        if theirs.dtype.kind == "f":
+        if theirs.dtype.kind == "f" and not exact:
             reach = 1e-5 * float(np.abs(theirs).max(initial=1e-3))
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=reach)
         else:
