@@ -44,6 +44,7 @@ class Move:
     dtype: str
     top: int = 0  # rows of padding at the top
     rows: int = 0  # input rows, where rows are padded; 0: every output row has an input row
+    fill: int = 0  # of every byte of a row of padding
     ends: tuple[int, ...] = ()  # where each run is all of a row, the row at which that of another input begins
 
 
@@ -82,7 +83,7 @@ def _pad(given: Attributes, shape: tuple[int, ...], dtype: str) -> Move | None:
     fill, pixel = value & 255, shape[3]
     runs = (Run(-1, 0, widths[4] * pixel, fill), Run(0, 0, shape[2] * pixel), Run(-1, 0, widths[5] * pixel, fill))
     rows = shape[1] if widths[2] or widths[3] else 0
-    return Move(1, tuple(r for r in runs if r.bytes), (shape[2] * pixel,), dtype, widths[2], rows)
+    return Move(1, tuple(r for r in runs if r.bytes), (shape[2] * pixel,), dtype, widths[2], rows, fill)
 
 
 def _slice(given: Attributes, shape: tuple[int, ...], out: TensorType) -> Move | None:
@@ -129,9 +130,8 @@ class _Mover:
                     self._run(run, i32(0), i32(0))
         elif move.rows:
             inside = k.let(k.y - move.top, "inside")
-            fill = next((r.fill for r in move.runs if r.source < 0), 0)
             with k.when(tirx.any(inside < 0, inside >= move.rows)):
-                self._run(Run(-1, 0, width, fill), i32(0), i32(0))
+                self._run(Run(-1, 0, width, move.fill), i32(0), i32(0))
             with k.when(tirx.all(inside >= 0, inside < move.rows)):
                 self._blocks(width)
         else:

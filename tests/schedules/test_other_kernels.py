@@ -124,18 +124,24 @@ def test_concatenations(axis: int, tmp_path: Path) -> None:
     assert first_rule(odd, M4) is None
 
 
-def test_pads_and_slices(tmp_path: Path) -> None:
+@pytest.mark.parametrize("widths", [(1, 2, 2, 1), (1, 2, 0, 0), (0, 0, 0, 2)])
+def test_pads(tmp_path: Path, widths: tuple[int, int, int, int]) -> None:
+    """Top, bottom, left, right: rows of padding alone have the value too."""
     x = np.random.default_rng(3).integers(-128, 128, (4, 5, 8)).astype(np.int8)
-    attrs = {"pad_width": [0, 0, 1, 2, 2, 1, 0, 0], "value": -7}
-    pad = first_rule(operator("pad", [(1, 4, 5, 8)], (1, 7, 8, 8), "int8", **attrs), M4)
-    assert pad is not None
-    want = np.pad(x, ((1, 2), (2, 1), (0, 0)), constant_values=-7)
-    np.testing.assert_array_equal(run_rows(pad, tmp_path, [x], np.zeros_like(want), lambda y: y - 1), want)
+    top, bottom, left, right = widths
+    want = np.pad(x, ((top, bottom), (left, right), (0, 0)), constant_values=-7)
+    spec = operator("pad", [(1, 4, 5, 8)], (1, *want.shape), "int8", pad_width=[0, 0, *widths, 0, 0], value=-7)
+    pad = first_rule(spec, M4)
+    assert pad is not None and pad.rule == "moves.words"
+    np.testing.assert_array_equal(run_rows(pad, tmp_path, [x], np.zeros_like(want), lambda y: y - top), want)
+
+
+def test_slices(tmp_path: Path) -> None:
+    x = np.random.default_rng(3).integers(-128, 128, (4, 5, 8)).astype(np.int8)
     attrs = {"begin": [0, 1, 0, 4], "strides": [1, 1, 1, 1]}
     cut = first_rule(operator("strided_slice", [(1, 4, 5, 8)], (1, 3, 5, 4), "int8", **attrs), M4)
     assert cut is not None
-    (tmp_path / "cut").mkdir()
-    have = run_rows(cut, tmp_path / "cut", [x], np.zeros((3, 5, 4), np.int8), lambda y: y + 1)
+    have = run_rows(cut, tmp_path, [x], np.zeros((3, 5, 4), np.int8), lambda y: y + 1)
     np.testing.assert_array_equal(have, x[1:, :, 4:])
     assert moves.read_move(operator("pad", [(1, 4, 5, 8)], (1, 4, 5, 9), "int8", pad_width=[0] * 7 + [1])) is None
 
