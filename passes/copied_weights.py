@@ -64,11 +64,13 @@ class CopiedWeights:
     waits: tuple[float, ...] = ()  # by operator, the cycles that they add; negative where they save some
 
 
-def weight_reads(plan: Plan, prepared: PreparedGraph, request: PlanRequest) -> WeightReads | None:
+def weight_reads(
+    plan: Plan, prepared: PreparedGraph, request: PlanRequest, traffic: TrafficCounter
+) -> WeightReads | None:
     """What may be copied of a plan's weights; None where nothing was asked for and reads of flash cost nothing."""
     if not (request.ram_weights or request.prefetch or request.flash_wait):
         return None
-    reads, items = TrafficCounter(prepared.core).count_flash(plan, prepared.kernels_of(plan))
+    reads, items = traffic.count_flash(plan, prepared.kernels_of(plan))
     wait, reads = float(reads.sum()) * (request.flash_wait or 0.0), reads[:, : len(items)]
     segment_of = {o: s for s, segment in enumerate(plan.segments) for o in segment.ops}
     weights = []

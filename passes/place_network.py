@@ -28,7 +28,7 @@ from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.copied_weights import weight_reads
 from tvm_cascade.passes.timed_plans import timed_plans
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.schedules.tuning.plan_cost import PlanCounter
+from tvm_cascade.schedules.tuning.counters import Counters
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.search_monitor import SearchStopped, monitor
 
@@ -73,6 +73,7 @@ def plan_in_memories(
         require_size(ram)
     found: list[_Placed] = []
     known: list[Plan] = []
+    counters = Counters()
     error: InfeasibleError | None = None
     for asked, addressed in _requests(request):
         if (found or error is not None) and monitor().over():
@@ -82,7 +83,7 @@ def plan_in_memories(
             if candidate.plan in known:
                 continue
             known.append(candidate.plan)
-            found.append(_placed(candidate, request))
+            found.append(_placed(candidate, request, counters))
         except InfeasibleError as why:
             lacks = why if asked.sram is None else None  # a cap was tried that no plan keeps
             error = min((e for e in (error, lacks) if e is not None), key=_lack, default=None)
@@ -92,7 +93,7 @@ def plan_in_memories(
         progress(f"in memories: {round(found[-1].cycles)} cycles, {found[-1].placement.bytes} bytes")
     if not found:
         raise error or SearchStopped
-    bound = _jointly(found, request, options, progress)
+    bound = _jointly(found, request, options, counters, progress)
     best = min(found, key=lambda placed: placed.key(request.objective))
     least = min(plan.bound for plan in known)  # of a narrower request it would be above what others found
     placements = tuple(
@@ -101,7 +102,9 @@ def plan_in_memories(
     return replace(best.found, plan=replace(best.found.plan, bound=least), placements=placements, least_cycles=bound)
 
 
-def _jointly(found: list[_Placed], request: PlanRequest, options: PlanOptions, progress: Progress) -> float | None:
+def _jointly(
+    found: list[_Placed], request: PlanRequest, options: PlanOptions, counters: Counters, progress: Progress
+) -> float | None:
     """Add the plans of the joint search to those `found`; a bound in cycles of all of them, None where none was searched."""
     if request.objective != "time" or request.layerwise:
         return None
@@ -110,13 +113,13 @@ def _jointly(found: list[_Placed], request: PlanRequest, options: PlanOptions, p
     for graph in graphs:
         known = next(p.found for p in (start, *found) if p.found.prepared.graph == graph)
         try:
-            plans, least = timed_plans(known, request, options, min(p.cycles for p in found))
+            plans, least = timed_plans(known, request, options, min(p.cycles for p in found), counters)
         except SearchStopped:
             return None
         bound = min(bound, least)
         for plan in plans:
             with suppress(InfeasibleError):
-                found.append(_placed(replace(known, plan=plan), request))
+                found.append(_placed(replace(known, plan=plan), request, counters))
     best = min(p.cycles for p in found)
     progress(f"searched with memories: {round(best)} cycles, {round(start.cycles)} before")
     return min(bound, best)
@@ -145,15 +148,16 @@ def _requests(request: PlanRequest) -> Iterator[tuple[PlanRequest, bool]]:
         yield replace(plain, layerwise=True), False
 
 
-def _placed(found: PlannedCandidate, request: PlanRequest) -> _Placed:
+def _placed(found: PlannedCandidate, request: PlanRequest, counters: Counters) -> _Placed:
     """A planned network in the memories of the request; raises `InfeasibleError` where it does not fit."""
     plan, prepared = found.plan, found.prepared
     kernels = prepared.kernels_of(plan)
-    moved = TrafficCounter(prepared.core).count(plan, kernels).sum(axis=1)
+    counter, traffic = counters.of(prepared.core)
+    moved = traffic.count(plan, kernels).sum(axis=1)
     position = {b.name: k for k, b in enumerate(blocks(plan).buffers)}
     pairs = tuple((position[a], position[b]) for a, b in joined(plan))
     accessed = tuple(float(n) for n in moved.sum(axis=0))
-    weights = weight_reads(plan, prepared, request)
+    weights = weight_reads(plan, prepared, request, traffic)
     problem = None if weights is None or not (request.ram_weights or request.prefetch) else weights.problem
     most = None if request.sram is None else int(request.sram)
     asked = PlacementProblem(blocks(plan), request.memory, accessed, pairs, request.objective, problem, most)
@@ -163,20 +167,28 @@ def _placed(found: PlannedCandidate, request: PlanRequest) -> _Placed:
         named = [_named(plan, block) for block in error.culprits]
         raise InfeasibleError(error.needed, error.available, named, error.remedy) from None
     validate_placement(asked, placement)
-    costs = np.array([request.memory[m].cycles_per_byte for m in placement.chosen])
-    waits = tuple(float(n) for n in moved @ costs) if len(costs) else (0.0,) * len(plan.graph.ops)
-    work = PlanCounter(prepared.core).count(plan, kernels)
+    lies = np.array(placement.chosen, np.int64)
+    waited = [moved[:, lies == m].sum(axis=1) * ram.cycles_per_byte for m, ram in enumerate(request.memory)]
+    waits = tuple(tuple(float(n) for n in own) for own in zip(*waited, strict=True))
+    work = counter.count(plan, kernels)
     made = in_memories(plan, request.memory, placement.chosen, placement.offsets)
     copied = (
         found.copied if problem is None or weights is None else weights.chosen(placement.copies, request.memory, plan)
     )
-    cycles = sum(w.cycles for w in work) + sum(waits) + sum(copied.waits) + (0.0 if weights is None else weights.wait)
+    cycles = (
+        sum(w.cycles for w in work)
+        + sum(map(sum, waits))
+        + sum(copied.waits)
+        + (0.0 if weights is None else weights.wait)
+    )
     return _Placed(replace(found, plan=made, waits=waits, copied=copied), cycles, placement, asked)
 
 
 def with_copies(found: PlannedCandidate, request: PlanRequest) -> PlannedCandidate:
     """A plan in one arena with the copies of its weights, beside the arena."""
-    reads = weight_reads(found.plan, found.prepared, request) if request.ram_weights or request.prefetch else None
+    if not (request.ram_weights or request.prefetch):
+        return found
+    reads = weight_reads(found.plan, found.prepared, request, TrafficCounter(found.prepared.core))
     if reads is None:
         return found
     placed = place(PlacementProblem(Problem(()), _ARENA, (), weights=reads.problem))

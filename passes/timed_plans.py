@@ -24,8 +24,8 @@ from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.forms.choose import kernels_of_plan
-from tvm_cascade.schedules.tuning.plan_cost import PlanCounter, fetching
-from tvm_cascade.schedules.tuning.traffic import TrafficCounter
+from tvm_cascade.schedules.tuning.counters import Counters
+from tvm_cascade.schedules.tuning.plan_cost import fetching
 
 _LAYOUTS = 4  # of an order that are placed
 
@@ -42,13 +42,16 @@ class _Counted:
 
 
 def timed_plans(
-    found: PlannedCandidate, request: PlanRequest, options: PlanOptions, ceiling: float
+    found: PlannedCandidate, request: PlanRequest, options: PlanOptions, ceiling: float, counters: Counters
 ) -> tuple[list[Plan], float]:
     """Plans of a network that may take fewer than `ceiling` cycles, and a bound in cycles of all that were searched.
 
     `found` is any plan of it. Raises `SearchStopped` where a limit strikes first.
     """
-    prices, figures = SegmentPrices(found.prepared, request), Figures(found.plan.baseline_peak, found.plan.bound)
+    prices, figures = (
+        SegmentPrices(found.prepared, request, counters),
+        Figures(found.plan.baseline_peak, found.plan.bound),
+    )
     most, bound, plans = None if request.sram is None else int(request.sram), inf, list[Plan]()
     for search in searches(found.prepared.graph, replace(options, sram=None, max_macs=1.0)):
         best = TimedCuts(search, request.memory, most, prices.of).best(_LAYOUTS, ceiling)
@@ -61,11 +64,11 @@ def timed_plans(
 class SegmentPrices:
     """Prices of segments of a network."""
 
-    def __init__(self, prepared: PreparedGraph, request: PlanRequest) -> None:
+    def __init__(self, prepared: PreparedGraph, request: PlanRequest, counters: Counters) -> None:
         self.prepared = prepared
         copied = request.ram_weights or request.prefetch  # what copies save is not known here
         self.wait = 0.0 if copied else float(request.flash_wait or 0.0)
-        self.work, self.traffic = PlanCounter(prepared.core), TrafficCounter(prepared.core)
+        self.work, self.traffic = counters.of(prepared.core)
         self.known: dict[object, _Counted] = {}
 
     def of(self, search: Search, asked: Sequence[Asked]) -> list[Price]:

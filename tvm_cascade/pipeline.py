@@ -256,7 +256,8 @@ def describe(
     )
     rewritten = chosen.rewritten
     operators = report.operators
-    for waits in (chosen.waits, chosen.copied.waits, flash_waits(planned, flash_wait)):
+    accesses = tuple(map(sum, chosen.waits))
+    for waits in (accesses, chosen.copied.waits, flash_waits(planned, flash_wait)):
         operators = with_waits(operators, waits)
     return PlanResult(
         name,
@@ -276,6 +277,7 @@ def describe(
         suggestions=suggestions(chosen.plan, options, loaded.storable),
         frame=_frame(loaded.frame),
         weights_in=_weights_in(chosen),
+        waits=chosen.waits,
         placements=describe_placements(chosen.placements, chosen.least_cycles, sum(e.cycles for e in operators), whole),
     )
 

@@ -49,6 +49,8 @@ class PlanResult:
     flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
     suggestions: tuple[str, ...] = field(default=(), kw_only=True)  # options that would save RAM, and how much
     operators: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the plan, by operator
+    # by operator, cycles of its accesses of each memory of the plan; empty without named memories
+    waits: tuple[tuple[float, ...], ...] = field(default=(), kw_only=True)
     frame: schema.Frame | None = field(default=None, kw_only=True)  # of a window that slides
     clock: int | None = field(default=None, kw_only=True)  # of the core, in Hz
     watts: float | None = field(default=None, kw_only=True)  # that the core draws at this clock
@@ -100,7 +102,7 @@ class PlanResult:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """What every operator costs, in execution order."""
-        return tuple(layers(self.plan, self.operators)) if self.operators else ()
+        return tuple(layers(self.plan, self.operators, self.waits)) if self.operators else ()
 
     def to_dict(self) -> schema.Plan:
         """The JSON object of `tvm-cascade plan --json`."""
@@ -215,7 +217,7 @@ class PlanResult:
 
         text = PlanResult.to_text(self, verbose=True)
         facts = (self.name, self.plan, self.frontier, self.estimates, self.bounds, self.to_dict(), text)
-        write_report(to, ReportData(*facts, operators=self.operators, commands=self.commands))
+        write_report(to, ReportData(*facts, operators=self.operators, waits=self.waits, commands=self.commands))
 
 
 @dataclass(frozen=True)

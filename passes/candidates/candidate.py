@@ -86,7 +86,8 @@ class PlannedCandidate:
     plain: Graph | None = None  # with `groups`: the graph before channel tiling
     reason: str = ""  # what was changed and its effect, or why nothing was; empty if there was nothing to try
     rewritten: Rewritten | None = None  # substitutions made, or why none were; None if none were requested
-    waits: tuple[float, ...] = ()  # by operator, cycles of its accesses of memories; none without named memories
+    # by operator, cycles of its accesses of each memory of the plan, in their order; none without named memories
+    waits: tuple[tuple[float, ...], ...] = ()
     copied: CopiedWeights = field(default_factory=CopiedWeights)  # weights that are copied to RAM
     placements: tuple[PlacedPlan, ...] = ()  # in named memories: of this plan, then of the others that were tried
     least_cycles: float | None = None  # in named memories: no plan of the joint search takes fewer

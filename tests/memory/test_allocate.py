@@ -16,6 +16,7 @@ from tvm_cascade.memory import (
     Problem,
     allocate,
     max_live,
+    milp,
     validate,
 )
 from tvm_cascade.memory.fit import Fit, place_in_order, surroundings, top
@@ -188,6 +189,29 @@ def test_followers_equal_brute_force(seed: int) -> None:
     found = allocate(problem)
     validate(problem, found)
     assert found.peak == lowest_by_trying(problem, found.peak) and found.optimal
+    assert max_live(problem) <= found.peak
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_bound_of_one_reader_and_its_writers_is_no_more_than_brute_force(seed: int) -> None:
+    random = Random(seed)
+    buffers = tuple(Buffer(i, random.randrange(2, 5), 0, 1) for i in range(4))
+    pairs = [(0, w) for w in (1, 2, 3)] + [p for p in ((1, 2), (1, 3), (2, 3)) if random.random() < 0.2]
+    problem = Problem(buffers, None, tuple(OffsetConstraint(r, w, random.randrange(-2, 3)) for r, w in pairs))
+    found = allocate(problem)
+    assert max_live(problem) <= found.peak == lowest_by_trying(problem, found.peak)
+
+
+def test_of_several_writers_one_shares_bytes_with_their_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rings of a cascade over its dying input: the bound is met, so that no integer program is solved."""
+    monkeypatch.setattr(milp, "run_milp", None)
+    rings = [Buffer(i, size, 0, 1, 8) for i, size in enumerate((320, 960, 320, 960, 320), 1)]
+    buffers = (Buffer(0, 490, 0, 1, 8), *rings, Buffer(6, 64, 0, 2, 8), Buffer(7, 40, 0, 1, 8))
+    follows = tuple(OffsetConstraint(0, w, d) for w, d in enumerate((300, 900, 280, 880, 260, -490), 1))
+    found = allocate(Problem(buffers, None, follows))
+    assert (found.peak, found.optimal) == (490 + 2880 + 40 - 80, True)
+    with pytest.raises(InfeasibleError, match="these live together"):
+        allocate(Problem(buffers, 3296, follows))
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -38,6 +38,14 @@ def test_the_fastest_plan_within_all_capacities() -> None:
         assert sum(m["peak_bytes"] for m in told["memories"]) == told["peak_bytes"]
         assert sum(x["cycles"] for x in told["layers"]) == told["cycles"]
         assert sum(x["macs"] for x in told["layers"]) == told["macs"]
+        for x in told["layers"]:
+            assert list(x["access_cycles"]) == ["fast", "slow"] and sum(x["access_cycles"].values()) <= x["cycles"]
+        for k, use in enumerate(found.plan.placed):  # its blocks are accessed, and nothing where none lies
+            assert bool(use.bytes) == any(x.accesses[k][1] for x in found.layers)
+        titles, *_, whole = found.to_text().split("multiply-acc.")[1].split("\n\n")[0].splitlines()
+        assert titles.split()[3:5] == ["fast", "slow"] and whole.split()[3] == str(
+            sum(x.accesses[0][1] for x in found.layers)
+        )
     assert by_time.cycles <= by_bytes.cycles and by_bytes.peak_bytes <= by_time.peak_bytes
     assert all(use.bytes for use in by_time.plan.memories)
 
@@ -53,6 +61,9 @@ def test_slow_memory_costs_what_its_bytes_cost() -> None:
     """The same plan in memories of 1 and 3 cycles a byte: twice its traffic lies between."""
     one, three = (planned(Ram("m", 1 << 20, cost), layerwise=True) for cost in (1.0, 3.0))
     none = planned(layerwise=True)
+    assert not none.layers[0].accesses and sum(x.accesses[0][1] for x in one.layers) == pytest.approx(
+        one.cycles - none.cycles, abs=len(one.layers)
+    )
     assert three.cycles - one.cycles == pytest.approx(2 * (one.cycles - none.cycles), abs=len(one.layers))
     assert one.cycles - none.cycles > 2 * 16 * 16 * 3  # the input is read
 

@@ -26,6 +26,7 @@ from tvm_cascade.passes.plan_network import plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.timed_plans import SegmentPrices, timed_plans
 from tvm_cascade.request import PlanRequest
+from tvm_cascade.schedules.tuning.counters import Counters
 from tvm_cascade.schedules.tuning.plan_cost import PlanCounter
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.testing.builder import Net
@@ -74,7 +75,7 @@ def cycles_of(prepared: PreparedGraph, search: Search, layout: Layout, request: 
     """Cycles of a layout, placed as well as an integer program and the allocator can."""
     plan = replace(assemble(search.costs, layout, Figures(0, 0)), graph=prepared.graph)
     with suppress(InfeasibleError):
-        return _placed(PlannedCandidate(prepared, plan), request).cycles
+        return _placed(PlannedCandidate(prepared, plan), request, Counters()).cycles
     return float("inf")
 
 
@@ -86,8 +87,8 @@ def test_no_plan_of_the_search_space_takes_fewer_cycles(seed: int, share: float)
     options, tried = options_of(prepared)
     fast = Ram("fast", int(found.plan.peak * share) // 4 * 4, 0.25)
     request = PlanRequest(memory=(fast, SLOW), rewrite=False)
-    plans, bound = timed_plans(found, request, options, float("inf"))
-    reached = min(_placed(replace(found, plan=plan), request).cycles for plan in plans)
+    plans, bound = timed_plans(found, request, options, float("inf"), Counters())
+    reached = min(_placed(replace(found, plan=plan), request, Counters()).cycles for plan in plans)
     best = min(cycles_of(prepared, search, layout, request) for search in tried for layout in layouts(search))
     assert bound <= best * (1 + 1e-9) and reached == pytest.approx(best, rel=1e-9)
 
@@ -104,7 +105,7 @@ def test_segments_cost_what_the_plan_costs(seed: int) -> None:
     prepared = network(seed, layers=3)
     request, random = PlanRequest(memory=(SLOW,), flash_wait=2), np.random.default_rng(seed)
     for search in options_of(prepared)[1]:
-        prices, possible = SegmentPrices(prepared, request), list(layouts_of(search, random))
+        prices, possible = SegmentPrices(prepared, request, Counters()), list(layouts_of(search, random))
         for layout in possible:
             plan = replace(assemble(search.costs, layout, Figures(0, 0)), graph=prepared.graph)
             kernels, told = prepared.kernels_of(plan), prices.of(search, layout.segments)

@@ -210,4 +210,5 @@ def test_a_plan_in_two_memories_is_drawn_memory_by_memory(tmp_path: Path) -> Non
         assert use.bytes and f"<dt>In {use.ram.name}</dt><dd><b>{use.bytes:,} " in page
         assert f">{use.ram.name}</span>" in page and f"bytes at offset 0 of {use.ram.name};" in page
         assert f'<text x="4" y="-4">{use.ram.name}</text>' in picture
+        assert f">Cycles in {use.ram.name}</button>" in page
     assert ">Memory</button>" in page and "accesses of memories counted" in page

@@ -32,7 +32,7 @@ _DIVIDED = 6  # blocks of a segment beyond which some of them may lie in parts
 _MADE = 5  # most tensors that a segment leaves
 
 Asked = tuple[int, int, Interleaving]
-_Block = tuple[int, float, int, int]  # bytes at least, bytes accessed, bytes, the memory (-1: none) where the least do
+_Block = tuple[int, float]  # bytes, bytes accessed
 _SAME = 1 << 60  # of an operator that overwrites its input
 
 
@@ -60,50 +60,60 @@ class _Form:
     j: int
     interleaving: Interleaving
     cycles: float
-    across: tuple[tuple[int, float], ...]  # tensors that are live before it
-    made: tuple[tuple[int, float], ...]  # tensors that it leaves
-    inner: tuple[tuple[int, float, tuple[int, int]], ...]  # blocks that live in it alone, and what they may share
+    across: tuple[_Block, ...]  # tensors that are live before it
+    made: tuple[_Block, ...]  # tensors that it leaves
+    inner: tuple[_Block, ...]  # blocks that live in it alone
     carried: tuple[tuple[bool, int], ...]  # the tensors live behind it: whether it made them, and position among these
     over: tuple[
         tuple[int, int, int], ...
     ]  # tensor before it, one that it made, bytes that they may share; _SAME: one block
+    shared: tuple[
+        tuple[int, int, int], ...
+    ]  # tensor before it, the most bytes that inner blocks share with it, that all do
 
     def fast(self, cost: float) -> float:
         """Cycles where a byte of every block costs `cost`."""
         return self.cycles + cost * sum(b[1] for b in (*self.across, *self.made, *self.inner))
 
-    def everything(self) -> list[_Block]:
-        """All of its blocks, as small as what they may share makes them."""
-        shared = dict[int, int]()
-        for _, writer, n in self.over:
-            shared[writer] = min(shared.get(writer, 0) + n, self.made[writer][0])
-        made = [(size - shared.get(k, 0), accessed) for k, (size, accessed) in enumerate(self.made)]
-        inner = [(size - n, accessed) for size, accessed, (_, n) in self.inner]
-        return _ordered((size, n, size, -1) for size, n in (*self.across, *made, *inner))
+    def everything(self) -> tuple[list[_Block], int]:
+        """All of its blocks, and the most bytes that they share."""
+        return _ordered((*self.across, *self.made, *self.inner)), sum(most for _, _, most in self.shared)
 
-    def blocks(self, state: Sequence[int], saved: Mapping[int, int]) -> list[_Block]:
-        """Blocks that live in it alone, where of the tensors before it `saved` bytes are shared already."""
-        made: list[_Block] = []
-        for size, accessed, (r, n) in self.inner:
-            shared = min(n, max(self.across[r][0] - saved.get(r, 0), 0)) if n else 0
-            made.append((size - shared, accessed, size, state[r] if shared else -1))
-        return _ordered(made)
+    def spare(self, saved: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+        """Tensors before it, and the bytes that inner blocks may share with each where those that it made share `saved`."""
+        for r, inner, most in self.shared:
+            yield r, min(inner, most - min(saved.get(r, 0), most))
 
     def worse(self, other: _Form) -> bool:
         """Whether `other`, of the same segment, takes no more of anything."""
         mine, its = ((*f.across, *f.made, *f.inner) for f in (self, other))
         shared, more = ({(r, w): n for r, w, n in f.over} for f in (self, other))
+        least, most = ({r: (inner, n) for r, inner, n in f.shared} for f in (self, other))
         return (
             other.cycles <= self.cycles
             and all(b[0] <= a[0] and b[1] <= a[1] for a, b in zip(mine, its, strict=True))
-            and all(b[0] - b[2][1] <= a[0] - a[2][1] for a, b in zip(self.inner, other.inner, strict=True))
+            and all(a <= b for r, own in least.items() for a, b in zip(own, most.get(r, (0, 0)), strict=True))
             and all(more.get(pair, 0) >= n for pair, n in shared.items())
         )
 
 
 def _ordered(blocks: Iterable[_Block]) -> list[_Block]:
     """Most accessed bytes per byte first."""
-    return sorted((b for b in blocks if b[2]), key=lambda b: -b[1] / max(b[0], 0.01))
+    return sorted((b for b in blocks if b[0]), key=lambda b: -b[1] / b[0])
+
+
+def _most_shared(sizes: Sequence[int], pairs: Iterable[tuple[int, int, bool]]) -> dict[int, int]:
+    """By tensor before a segment, whose sizes are given, the most bytes that blocks share with it (`memory.bounds`).
+
+    Of `pairs`, (that tensor, bytes, whether they begin at its first), one alone begins there.
+    """
+    first, others = dict[int, int](), dict[int, int]()
+    for r, n, begins in pairs:
+        if begins:
+            first[r] = max(first.get(r, 0), n)
+        else:
+            others[r] = others.get(r, 0) + n
+    return {r: min(first.get(r, 0) + others.get(r, 0), sizes[r]) for r in {*first, *others}}
 
 
 def _fewest(known: Mapping[int, float], more: Mapping[int, float]) -> dict[int, float]:
@@ -218,7 +228,8 @@ class TimedCuts:
 
     def least(self, form: _Form) -> float:
         """A lower bound of a segment's cycles, whatever lies where."""
-        return form.cycles + self._in_parts(form.everything(), self.room)
+        blocks, shared = form.everything()
+        return form.cycles + self._in_parts(blocks, [self.room[0] + shared, *self.room[1:]])
 
     def _interleavings(self, i: int, j: int) -> Iterator[Interleaving]:
         """Those of the search, and steps of several rows."""
@@ -248,14 +259,18 @@ class TimedCuts:
         same = {p.writer for p in pairs if p.exact}
         made = [t for t in held if costs.last[t] >= j]
         shared = {(p.reader, p.writer): min(p.size, max(p.reach, 0)) for p in pairs if not p.exact}
-        inside: dict[int, tuple[int, int]] = {}
-        for (reader, writer), n in shared.items():
-            inside[writer] = max(inside.get(writer, (0, 0)), (before.index(reader), n), key=lambda e: e[1])
-        alone = [(f"tensor {t}", held[t], inside.get(t, (0, 0))) for t in held if costs.last[t] < j]
-        alone += [("state", costs.state_bytes(i, j), (0, 0))]
-        alone += [("scratch", costs.scratch_bytes(i, j, interleaving), (0, 0))]
+        begins = [
+            (before.index(p.reader), shared[p.reader, p.writer], p.distance >= 0, p.writer)
+            for p in pairs
+            if not p.exact
+        ]
+        sizes = [costs.tables.tensor_bytes[t] for t in before]
+        most = _most_shared(sizes, (pair[:3] for pair in begins))
+        inner = _most_shared(sizes, (pair[:3] for pair in begins if pair[3] not in made))
+        alone = [(f"tensor {t}", held[t]) for t in held if costs.last[t] < j]
+        alone += [("state", costs.state_bytes(i, j)), ("scratch", costs.scratch_bytes(i, j, interleaving))]
         for o in costs.accumulating(i, j):
-            alone += [(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes, (0, 0))]
+            alone += [(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes)]
         carried = [(t in held, made.index(t) if t in held else before.index(t)) for t in behind]
         over = [(before.index(r), made.index(w), n) for (r, w), n in shared.items() if w in made and n]
         over += [(before.index(p.reader), made.index(p.writer), _SAME) for p in pairs if p.exact and p.writer in made]
@@ -264,11 +279,12 @@ class TimedCuts:
             j,
             interleaving,
             price.cycles,
-            tuple((costs.tables.tensor_bytes[t], accessed.get(f"tensor {t}", 0.0)) for t in before),
+            tuple((size, accessed.get(f"tensor {t}", 0.0)) for size, t in zip(sizes, before, strict=True)),
             tuple((0 if t in same else held[t], accessed.get(f"tensor {t}", 0.0)) for t in made),
-            tuple((size, accessed.get(name, 0.0), over) for name, size, over in alone),
+            tuple((size, accessed.get(name, 0.0)) for name, size in alone),
             tuple(carried),
             tuple(over),
+            tuple((r, inner.get(r, 0), n) for r, n in sorted(most.items())),
         )
 
     def _followed(
@@ -289,6 +305,7 @@ class TimedCuts:
             base += accessed * cost[m]
             taken[m] += size
         fixed = {w: state[r] for r, w, shared in form.over if shared == _SAME}
+        inner, most = _ordered(form.inner), {r: n for r, _, n in form.shared}
         choices = [(fixed[k],) if k in fixed else range(len(cost)) for k in range(len(form.made))]
         for made in product(*choices):
             used, total = list(taken), base
@@ -300,11 +317,15 @@ class TimedCuts:
                 if shared != _SAME and made[w] == state[r]:
                     saved[r] = saved.get(r, 0) + shared
             for r, shared in saved.items():
-                used[state[r]] -= min(shared, form.across[r][0])
+                used[state[r]] -= min(shared, most[r])
             free = [a - b for a, b in zip(room, used, strict=True)]
             if min(free) < 0:
                 continue
-            total += self._filled(form.blocks(state, saved), free, self.most - sum(used))
+            left = self.most - sum(used)
+            for r, spare in form.spare(saved):
+                free[state[r]] += spare
+                left += spare
+            total += self._filled(inner, free, left)
             if total < inf:
                 yield tuple((made if new else state)[k] for new, k in form.carried), total
 
@@ -313,25 +334,23 @@ class TimedCuts:
         if sum(b[0] for b in blocks) > left:
             return inf
         whole = self._in_parts(blocks, free)
-        if len(blocks) > _DIVIDED or not blocks or whole == inf or sum(b[2] for b in blocks) <= free[0]:
+        if len(blocks) > _DIVIDED or not blocks or whole == inf or sum(b[0] for b in blocks) <= free[0]:
             return whole
-        (least, accessed, size, over), *others = blocks
+        (size, accessed), *others = blocks
         best = inf
         for m, room in enumerate(free):
-            own, taken = self.cost[m] * accessed, least if m == over else size
-            if taken <= room:
-                rest = [r - taken if k == m else r for k, r in enumerate(free)]
+            own = self.cost[m] * accessed
+            if size <= room:
+                rest = [r - size if k == m else r for k, r in enumerate(free)]
                 if own + self._in_parts(others, rest) < best:
-                    best = min(best, own + self._filled(others, rest, left - taken))
+                    best = min(best, own + self._filled(others, rest, left - size))
         return best
 
     def _in_parts(self, blocks: Sequence[_Block], free: Sequence[float]) -> float:
-        """A lower bound of it: a block may lie in several memories in parts, and takes the least bytes in each."""
+        """A lower bound of it: a block may lie in several memories in parts."""
         total, m, room = 0.0, 0, free[0]
-        for size, accessed, _, _ in blocks:
+        for size, accessed in blocks:
             rest: float = size
-            if not size:
-                total += self.cost[0] * accessed
             while rest:
                 part = min(rest, room)
                 total += self.cost[m] * accessed * part / size

@@ -2,15 +2,16 @@
 
 Bounds of segments, for the planner's search, are in `cascading.lower_bounds`.
 
-For a step t with live set L, every layout needs at least `sum(size) - sum(shareable)` bytes, the second sum over the
-`OffsetConstraint` pairs within L (Bonferroni's inequality on the union). Where all of L is aligned to A, every buffer
-but the topmost occupies a multiple of A.
+For a step t with live set L, every layout needs at least `sum(size)` bytes less those that pairs of L share under an
+`OffsetConstraint` (Bonferroni's inequality on the union), of which `most_shared` is an upper bound. Where all of L is
+aligned to A, every buffer but the topmost occupies a multiple of A.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import combinations
 from math import gcd
 
 from tvm_cascade.memory.problem import Buffer, OffsetConstraint, Problem
@@ -56,16 +57,75 @@ def shareable(follow: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
     return max(0, min(reader.size, writer.size, writer.size - follow.distance))
 
 
+def most_shared(live: Mapping[int, Buffer], constraints: Iterable[OffsetConstraint]) -> int:
+    """The most bytes that the pairs of `constraints` can share in all while every buffer of `live`, by id, is live.
+
+    Of several writers that exclude one another (`exclusive`) one alone shares bytes with their reader. What several
+    buffers share with another is disjoint too: no more than all of a reader, or of a writer from its least distance on.
+    """
+    pairs = least_sharing(live, constraints)
+    readers, writers = dict[int, list[OffsetConstraint]](), dict[int, list[OffsetConstraint]]()
+    for f in pairs.values():
+        readers.setdefault(f.reader, []).append(f)
+        writers.setdefault(f.writer, []).append(f)
+    by_reader = sum(_shared_by_writers(live, own, pairs) for own in readers.values())
+    by_writer = sum(_shared_by_readers(live, own, pairs) for own in writers.values())
+    return min(by_reader, by_writer)
+
+
+def least_sharing(
+    live: Mapping[int, Buffer], constraints: Iterable[OffsetConstraint]
+) -> dict[frozenset[int], OffsetConstraint]:
+    """By pair of buffers the constraint that lets it share the fewest bytes."""
+    pairs = dict[frozenset[int], OffsetConstraint]()
+    for f in constraints:
+        key = frozenset((f.reader, f.writer))
+        if key not in pairs or _shared(live, f) < _shared(live, pairs[key]):
+            pairs[key] = f
+    return pairs
+
+
+def exclusive(own: Sequence[OffsetConstraint], pairs: Collection[frozenset[int]]) -> list[OffsetConstraint]:
+    """Those of one reader's constraints of which one alone can share bytes, where all of their writers are live at once.
+
+    A writer that shares bytes with its reader at a distance of 0 or more holds the reader's first byte. `pairs` are all
+    pairs of buffers that may share bytes: where writers may, none is excluded.
+    """
+    if any(frozenset((f.writer, g.writer)) in pairs for f, g in combinations(own, 2)):
+        return []
+    return [f for f in own if f.distance >= 0]
+
+
+def _shared(live: Mapping[int, Buffer], constraint: OffsetConstraint) -> int:
+    return shareable(constraint, live[constraint.reader], live[constraint.writer])
+
+
+def _shared_by_writers(
+    live: Mapping[int, Buffer], own: Sequence[OffsetConstraint], pairs: Collection[frozenset[int]]
+) -> int:
+    """The most bytes that writers share with the one reader of `own`."""
+    excluded = exclusive(own, pairs)
+    shared = sum(_shared(live, f) for f in own if f not in excluded)
+    shared += max((_shared(live, f) for f in excluded), default=0)
+    return min(shared, live[own[0].reader].size) if excluded else shared
+
+
+def _shared_by_readers(
+    live: Mapping[int, Buffer], own: Sequence[OffsetConstraint], pairs: Collection[frozenset[int]]
+) -> int:
+    """The most bytes that readers share with the one writer of `own`."""
+    shared = sum(_shared(live, f) for f in own)
+    if any(frozenset((f.reader, g.reader)) in pairs for f, g in combinations(own, 2)):
+        return shared
+    size = live[own[0].writer].size
+    return min(shared, max(size - max(min(f.distance for f in own), 0), 0))
+
+
 def _need(live: Sequence[Buffer], constraints: Sequence[OffsetConstraint]) -> int:
     """Bytes that the buffers in `live`, all live at one step, need at least."""
     by_id = {b.id: b for b in live}
     pairs = [f for f in constraints if f.reader in by_id and f.writer in by_id]
-    shared: dict[frozenset[int], int] = {}  # by pair of buffers; of several constraints the one that allows least
-    for f in pairs:
-        key = frozenset((f.reader, f.writer))
-        most = shareable(f, by_id[f.reader], by_id[f.writer])
-        shared[key] = min(most, shared.get(key, most))
-    need = sum(b.size for b in live) - sum(shared.values())
+    need = sum(b.size for b in live) - most_shared(by_id, pairs)
     if not pairs:
         unit = gcd(*(b.alignment for b in live))
         padded = [-b.size % unit for b in live]

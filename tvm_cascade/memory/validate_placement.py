@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isclose
 
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.memory.pools import Placement, PlacementProblem
+from tvm_cascade.memory.placement import Placement, PlacementProblem
 from tvm_cascade.memory.problem import Allocation, Problem
 from tvm_cascade.memory.validate import validate
 

@@ -122,7 +122,7 @@ def _taken(asked: WeightProblem, ram: Ram, weights: Sequence[int], room: float, 
 
 @dataclass(frozen=True)
 class WeightColumns:
-    """The part of the integer program of `memory.pools` that chooses copies.
+    """The part of the integer program (`memory.placement_program`) that chooses copies.
 
     For each weight k and memory m a variable h (hot) and a p (prefetched), each 0 or 1; for each m a g, 1 where it is the
     memory of all copies, and H, the bytes of a half of its double buffer.

@@ -42,6 +42,7 @@ class ReportData:
     text: str
     operators: Sequence[Estimate] = ()  # of the plan, by operator; empty: of a Cortex-M4
     commands: Sequence[str] = ()  # command lines that get the plans of the frontier
+    waits: Sequence[Sequence[float]] = ()  # by operator, cycles of its accesses of each memory of the plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ def html_page(report: ReportData, drawn: Mapping[str, Any] | None = None) -> str
         "page.html",
         **(drawn or drawings(report)),
         cards=list(_cards(report)),
-        layers=layers(plan, report.operators or estimate_operators(plan)),
+        layers=layers(plan, report.operators or estimate_operators(plan), report.waits),
+        accessed=tuple((f"Cycles in {use.ram.name}", 1) for use in plan.placed if report.waits),
         blocks=block_rows(plan),
         kinds=KINDS,
         suggestions=data.get("suggestions", ()),

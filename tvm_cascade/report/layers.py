@@ -31,12 +31,16 @@ class Layer:
     instructions: int  # estimated
     weight_bytes: int
     weight_reads: int  # estimated bytes of weights that are read
-    cycles: int  # estimated, where memory answers at once
+    cycles: int  # estimated; accesses are counted where memories are named
+    accesses: tuple[tuple[str, int], ...] = ()  # by named memory, cycles of accesses of what lies there, among `cycles`
 
 
-def layers(plan: Plan, operators: Sequence[Estimate]) -> list[Layer]:
-    """The operators of `plan` in execution order, views left out; `operators` are their estimates, by index."""
-    found = []
+def layers(plan: Plan, operators: Sequence[Estimate], waits: Sequence[Sequence[float]] = ()) -> list[Layer]:
+    """The operators of `plan` in execution order, views left out; `operators` are their estimates, by index.
+
+    `waits` are, by operator, the cycles of its accesses of each of the plan's memories; empty where none are named.
+    """
+    found, names = [], [use.ram.name for use in plan.placed]
     for o, row in operator_rows(plan):
         shared = (row["operator"], row["kind"], row["segment"], row["steps"], row["by"], row["output"])
         if o is None:
@@ -55,6 +59,7 @@ def layers(plan: Plan, operators: Sequence[Estimate]) -> list[Layer]:
                 op.weight_bytes,
                 cost.weight_bytes,
                 cost.cycles,
+                tuple(zip(names, map(round, waits[o]), strict=True)) if waits else (),
             )
         )
     return found
@@ -62,18 +67,34 @@ def layers(plan: Plan, operators: Sequence[Estimate]) -> list[Layer]:
 
 def layer_rows(found: Sequence[Layer]) -> list[schema.Layer]:
     """The records of layers as JSON objects, sources of streamed inputs left out."""
-    return [{"name": x.name, "cycles": x.cycles, "macs": x.macs} for x in found if x.kind != SOURCE]
+    return [
+        {"name": x.name, "cycles": x.cycles, "access_cycles": dict(x.accesses), "macs": x.macs}
+        for x in found
+        if x.kind != SOURCE
+    ]
 
 
 def layer_table(found: Sequence[Layer], clock: int | None = None) -> str:
-    """Work and estimated cycles of layers as text; with a clock in Hz milliseconds too."""
+    """Work and estimated cycles of layers as text; with a clock in Hz milliseconds too.
+
+    Where memories are named, columns with their names say what of the cycles are accesses of what lies there.
+    """
     rows = [x for x in found if x.kind != SOURCE]
     whole = sum(x.cycles for x in rows)
     timed = "" if clock is None else f" {'ms':>9}"
-    lines = [f"{'multiply-acc.':>13} {'instructions':>12} {'cycles (est.)':>13}{timed} {'of all':>6}  layer"]
-    named = [(x.macs, x.instructions, x.cycles, x.name) for x in rows]
-    named.append((sum(x.macs for x in rows), sum(x.instructions for x in rows), whole, "all"))
-    for macs, instructions, cycles, name in named:
+    memories = [name for name, _ in rows[0].accesses] if rows else []
+    titles = "".join(f" {name:>{_width(name)}}" for name in memories)
+    lines = [f"{'multiply-acc.':>13} {'instructions':>12} {'cycles (est.)':>13}{titles}{timed} {'of all':>6}  layer"]
+    named = [(x.macs, x.instructions, x.cycles, [n for _, n in x.accesses], x.name) for x in rows]
+    accessed = [sum(column) for column in zip(*(own for *_, own, _ in named), strict=True)]
+    named.append((sum(x.macs for x in rows), sum(x.instructions for x in rows), whole, accessed, "all"))
+    for macs, instructions, cycles, own, name in named:
         time = "" if clock is None else f" {milliseconds(cycles, clock):>9.3f}"
-        lines.append(f"{macs:>13} {instructions:>12} {cycles:>13}{time} {cycles / max(whole, 1):>6.1%}  {name}")
+        of = "".join(f" {n:>{_width(memory)}}" for memory, n in zip(memories, own, strict=True))
+        lines.append(f"{macs:>13} {instructions:>12} {cycles:>13}{of}{time} {cycles / max(whole, 1):>6.1%}  {name}")
     return "\n".join(lines)
+
+
+def _width(memory: str) -> int:
+    """Characters of a memory's column."""
+    return max(len(memory), 10)

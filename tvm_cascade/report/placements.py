@@ -11,7 +11,7 @@ from tvm_cascade.memory import PlacedPlan, place
 from tvm_cascade.schema import plan as schema
 from tvm_cascade.search_monitor import monitor
 
-_SHARES = (0.0, 0.125, 0.25, 0.5, 0.75)  # of the fastest memory's capacity, that a point of the frontier may take
+_SHARES = (0.75, 0.5, 0.25, 0.125, 0.0)  # of the fastest memory's capacity, that a point of the frontier may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +115,23 @@ def _frontier(placed: Sequence[PlacedPlan]) -> tuple[FastPoint, ...]:
 
 def _points(placed: PlacedPlan) -> Iterator[FastPoint]:
     """A plan as it was placed, and with less of the fastest memory."""
-    yield _point(placed)
+    last = _point(placed)
+    yield last
     fast, *others = placed.problem.memories
     for share in _SHARES if others and fast.capacity is not None else ():
         if monitor().over():
             return
         smaller = replace(fast, capacity=int((fast.capacity or 0) * share))
+        if last.fast_bytes <= (smaller.capacity or 0) and placed.problem.objective == "time":
+            continue  # it is the placement in the smaller memory too
         asked = replace(placed.problem, memories=(smaller, *others), objective="time")
         try:
             again = place(asked)
         except InfeasibleError:
             continue
         cycles = placed.cycles - _paid(placed) + again.cycles - again.saved
-        yield _point(PlacedPlan(again, asked, cycles))
+        last = _point(PlacedPlan(again, asked, cycles))
+        yield last
 
 
 def _point(placed: PlacedPlan) -> FastPoint:

@@ -43,6 +43,9 @@ class Layer(TypedDict):
 
     name: Annotated[str, "Name, as in `steps`"]
     cycles: Annotated[Count, "Estimated, of one inference"]
+    access_cycles: Annotated[
+        dict[str, Count], "Of these, by named memory, the accesses of blocks that lie there; empty without `--memory`"
+    ]
     macs: Annotated[Count, "Multiply-accumulates, those that are done twice counted twice"]
 
 

@@ -1,0 +1,22 @@
+"""`Counters`: what counts plans, for every target once, so that kernels which several plans call are read once."""
+
+from __future__ import annotations
+
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.tuning.plan_cost import PlanCounter
+from tvm_cascade.schedules.tuning.traffic import TrafficCounter
+
+
+class Counters:
+    """Counters of instructions and of traffic, by target."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[KernelTarget, PlanCounter, TrafficCounter]] = []
+
+    def of(self, target: KernelTarget) -> tuple[PlanCounter, TrafficCounter]:
+        """What counts instructions and cycles, and what counts accesses of memories and of flash."""
+        for known, work, traffic in self._made:
+            if known == target:
+                return work, traffic
+        self._made.append((target, PlanCounter(target), TrafficCounter(target)))
+        return self._made[-1][1:]
