@@ -80,14 +80,28 @@ def test_resizes_of_some_axes(tmp_path: Path, axes: list[int], name: str) -> Non
 
 
 @pytest.mark.parametrize("by", [(2, 3), (1.5, 1.3)])
-def test_upsample(tmp_path: Path, by: tuple[float, float]) -> None:
-    """Its scales are an operand since opset 9; its pixels are those whose corner is nearest before."""
+@pytest.mark.parametrize(("kind", "opset"), [("Upsample", 9), ("Resize", 10)])
+def test_upsample(tmp_path: Path, kind: str, opset: int, by: tuple[float, float]) -> None:
+    """Its scales are an operand since opset 9, and it is called Resize in opset 10; its pixels are those whose corner is
+    nearest before."""
     net = Layers()
-    y = net.node("Upsample", "x", net.constant(np.array([1, 1, *by], "float32")), mode="nearest")
-    _network(net, tmp_path / "n.onnx", y, (1, 2, 5, 7), opset=9)
+    y = net.node(kind, "x", net.constant(np.array([1, 1, *by], "float32")), mode="nearest")
+    _network(net, tmp_path / "n.onnx", y, (1, 2, 5, 7), opset=opset)
     x = np.random.default_rng(0).uniform(-1, 1, (1, 2, 5, 7)).astype("float32")
     rows, columns = (np.floor(np.arange(int(d * s)) / s).astype(int) for d, s in zip((5, 7), by, strict=True))
     np.testing.assert_array_equal(Compiled(load(tmp_path / "n.onnx"))(x)[0], x[:, :, rows][..., columns])
+
+
+@pytest.mark.parametrize("axes", [{"axes": [3, -2]}, {}])
+def test_slices_whose_bounds_are_attributes(tmp_path: Path, axes: dict[str, Any]) -> None:
+    """As files of opset 9 have them; bounds reach beyond the ends, and count from behind."""
+    net, most = Layers(), np.iinfo("int64").max
+    bounds = ([-3, 1], [most, -1]) if axes else ([0, 1, -9], [1, 5, 4])
+    y = net.node("Slice", "x", starts=bounds[0], ends=bounds[1], **axes)
+    _network(net, tmp_path / "n.onnx", y, (1, 2, 5, 7), opset=9)
+    x = np.random.default_rng(0).uniform(-1, 1, (1, 2, 5, 7)).astype("float32")
+    want = x[:, :, 1:-1, -3:] if axes else x[:, 1:, :4]
+    np.testing.assert_array_equal(Compiled(load(tmp_path / "n.onnx"))(x)[0], want)
 
 
 @pytest.mark.parametrize(

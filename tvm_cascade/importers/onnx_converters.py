@@ -28,6 +28,7 @@ from tvm_cascade.importers.onnx_known import (
     reverse_sequence,
     roi_align_of_maxima,
     shape_constant,
+    slice_by_attributes,
     space_to_depth,
     top_of_unsigned,
 )
@@ -330,6 +331,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "Shape": shape_constant,
         "ReverseSequence": reverse_sequence,
         "SpaceToDepth": space_to_depth,
+        "Slice": slice_by_attributes,
         "RoiAlign": refused(roi_align_of_maxima),
         "TopK": refused(top_of_unsigned),
         "MaxUnpool": refused(computed_size),

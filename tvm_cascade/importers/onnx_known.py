@@ -56,6 +56,17 @@ def shape_constant(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Valu
     return constant(np.array(shape_of(inputs[0])[attrs.get("start", 0) : attrs.get("end")], "int64"))
 
 
+def slice_by_attributes(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Slice of opsets below 10, whose bounds are attributes; the importer knows them as inputs alone."""
+    if "starts" not in attrs:
+        return None
+    shape = shape_of(inputs[0])
+    axes = [int(a) % len(shape) for a in attrs.get("axes", range(len(attrs["starts"])))]
+    bounds = [slice(b, e).indices(shape[a])[:2] for b, e, a in zip(attrs["starts"], attrs["ends"], axes, strict=True)]
+    begin, end = zip(*bounds, strict=True)
+    return relax.op.strided_slice(inputs[0], axes=axes, begin=list(begin), end=list(end))
+
+
 def reverse_sequence(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
     """ReverseSequence of constant lengths: a gather of the steps of all batches, in one axis."""
     x, lengths = inputs[0], constant_of(inputs[1])

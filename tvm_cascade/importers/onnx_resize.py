@@ -67,7 +67,9 @@ def upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
 
 
 def resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
-    """Resize; None, with `inputs` for all axes, where the importer's `resize2d` is right."""
+    """Resize; None, with `inputs` for all axes, where the importer's `resize2d` is right. Below opset 11 it is an Upsample."""
+    if int(attrs.get("tvm_custom", {}).get("opset", 11)) < 11:
+        return upsample(bb, inputs, attrs)
     axes = _axes(inputs, attrs)
     how, mode = text(attrs, "coordinate_transformation_mode", "half_pixel"), text(attrs, "mode", "nearest")
     if min(a.size for a in axes) < 1 or prod(a.size for a in axes) > MAX_ELEMENTS:
