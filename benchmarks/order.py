@@ -1,6 +1,6 @@
 """`order` against other ways to order operators, on random graphs of 50 to 3,000 operators.
 
-    python benchmarks/order.py [--cases FOLDER]
+    python benchmarks/order.py [--cases FOLDER] [--hmcos PROGRAM]
 
 Writes `results/order.md`. FOLDER holds plain graphs (`ordering.graph_file`), default: $TVM_CASCADE_TEST_DATA/cases/order.
 Whole tensors, nothing overwritten; every order is measured by the validator. Made again here, from their descriptions:
@@ -9,6 +9,9 @@ Whole tensors, nothing overwritten; every order is measured by the validator. Ma
 - *list scheduler*, as XLA has it: next runs the ready operator that frees most less what it makes, then the one with most users;
 - *greedy*: next runs the ready operator after which the fewest bytes are live;
 - *chains*, hierarchical in the line of HMCOS (DAC 2022): chains of operators are one each, and these are ordered by beam search.
+
+*HMCOS* itself is PROGRAM, its authors' `op_sched` (`benchmarks/hmcos.py`); its peaks are those that it prints.
+Without PROGRAM that column is empty.
 """
 
 from __future__ import annotations
@@ -17,9 +20,12 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
+
+from hmcos import MEMORY, SECONDS, peak_by_hmcos
 
 from tvm_cascade.graph import Graph, Op, rebuilt
 from tvm_cascade.memory.fit import Fit, Placer
@@ -96,47 +102,104 @@ WAYS: dict[str, Callable[[Graph], tuple[int, ...]]] = {
     "greedy": greedy,
     "chains": chains,
 }
+COLUMNS = ("TFLM's arena", *WAYS, "HMCOS")  # of the tables, before `order`
 
 
-def measure(graph: Graph) -> tuple[dict[str, int], int, float]:
-    """Bytes by way, the last one ours; its bound; its processor seconds."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of one graph."""
+
+    name: str
+    ops: int
+    peaks: dict[str, int]  # bytes by way; a way without an answer is missing
+    bound: int  # bytes
+    seconds: float  # of processor time, of `order`
+
+    @property
+    def proven(self) -> bool:
+        return self.peaks["order"] == self.bound
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells of the row in the table of all graphs."""
+        star = "*" if self.proven else ""
+        peaks = [f"{self.peaks[way]:,}" if way in self.peaks else "" for way in COLUMNS]
+        return [
+            self.name,
+            f"{self.ops:,}",
+            *peaks,
+            f"{self.peaks['order']:,}{star}",
+            f"{self.bound:,}",
+            f"{self.seconds:.1f}",
+        ]
+
+
+def measure(name: str, graph: Graph, hmcos: Path | None) -> Row:
+    """All orders of one graph."""
     peaks = {"TFLM's arena": arena_of_tflm(graph)}
     peaks |= {way: peak_of(graph, search(graph), in_place=False) for way, search in WAYS.items()}
+    if hmcos and (peak := peak_by_hmcos(hmcos, graph)):
+        peaks["HMCOS"] = peak
     began = time.process_time()
     found = order(graph, WHOLE)
     seconds = time.process_time() - began
     validate(graph, found.order, found.peak, found.bound, found.optimal, in_place=False)
-    return peaks | {"order": found.peak}, found.bound, seconds
+    return Row(name, len(graph.ops), peaks | {"order": found.peak}, found.bound, seconds)
+
+
+def geometric_mean(ratios: list[float]) -> str:
+    """Of ratios, as text; empty if there are none."""
+    return f"{exp(sum(map(log, ratios)) / len(ratios)):.2f}" if ratios else ""
+
+
+def table(rows: list[list[str]]) -> list[str]:
+    """Lines of a Markdown table, the first row its head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
+
+
+def against_hmcos(rows: list[Row]) -> list[str]:
+    """A sentence that compares where HMCOS printed a peak."""
+    pairs = [(row.peaks["HMCOS"], row.peaks["order"]) for row in rows if "HMCOS" in row.peaks]
+    if not pairs:
+        return []
+    equal, less = sum(peak == ours for peak, ours in pairs), sum(peak < ours for peak, ours in pairs)
+    return [
+        f"HMCOS printed a peak for {len(pairs)} graphs (up to three runs a graph, each within {SECONDS} s of processor time and",
+        f"{MEMORY >> 30} GiB), equal to that of `order` for {equal}, less for {less}. Its mean is of these graphs.\n",
+    ]
+
+
+def report(rows: list[Row]) -> str:
+    """The page of results."""
+    means = [geometric_mean([r.peaks[way] / r.peaks["order"] for r in rows if way in r.peaks]) for way in COLUMNS]
+    means.append(geometric_mean([row.bound / row.peaks["order"] for row in rows]))
+    proven = sum(row.proven for row in rows)
+    lines = [
+        "# Orders of operators: peak memory by way\n",
+        "`python benchmarks/order.py --hmcos PROGRAM`; what each way is stands at its head. Bytes, whole tensors, nothing",
+        "overwritten; an asterisk: proven optimal. Seconds: of processor time, `order` alone, at its default effort. Wired",
+        "graphs of one seed and span begin alike, so that larger ones often have the peak of smaller ones.\n",
+        *against_hmcos(rows),
+        f"{len(rows)} graphs, {proven} of them proven. Geometric means of bytes over those of `order`:\n",
+        *table([[*COLUMNS, "bound"], means]),
+        "",
+        *table([["graph", "operators", *COLUMNS, "order", "bound", "seconds"], *(row.cells for row in rows)]),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     data = os.environ.get("TVM_CASCADE_TEST_DATA")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--cases", type=Path, default=Path(data) / "cases" / "order" if data else None)
-    rows: list[tuple[str, int, dict[str, int], int, float]] = []
-    for name, graph in graphs(parser.parse_args().cases):
-        rows.append((name, len(graph.ops), *measure(graph)))
-        print(f"{name}: {rows[-1][2]['order']}, bound {rows[-1][3]}, {rows[-1][4]:.1f} s", flush=True)
-    ways = list(rows[0][2])
-    proven = sum(peaks["order"] == bound for _, _, peaks, bound, _ in rows)
-    lines = [
-        "# Orders of operators: peak memory by way\n",
-        "`python benchmarks/order.py`; what each way is stands at its head. Bytes, whole tensors, nothing overwritten; an",
-        "asterisk: proven optimal. Seconds: of processor time, `order` alone, at its default effort. Wired graphs of one seed",
-        "and span begin alike, so that larger ones often have the peak of smaller ones.\n",
-        f"{len(rows)} graphs, {proven} of them proven. Geometric means of bytes over those of `order`:\n",
-        f"| {' | '.join(ways[:-1])} | bound |",
-        f"|{' --- |' * len(ways)}",
-    ]
-    means = [exp(sum(log(p[way] / p["order"]) for _, _, p, _, _ in rows) / len(rows)) for way in ways[:-1]]
-    means.append(exp(sum(log(bound / p["order"]) for _, _, p, bound, _ in rows) / len(rows)))
-    lines += [f"| {' | '.join(f'{mean:.2f}' for mean in means)} |\n"]
-    lines += [f"| graph | operators | {' | '.join(ways)} | bound | seconds |", f"|{' --- |' * (len(ways) + 4)}"]
-    for name, ops, peaks, bound, seconds in rows:
-        star = "*" if peaks["order"] == bound else ""
-        values = " | ".join(f"{peaks[way]:,}{star if way == 'order' else ''}" for way in ways)
-        lines.append(f"| {name} | {ops:,} | {values} | {bound:,} | {seconds:.1f} |")
-    RESULTS.write_text("\n".join(lines) + "\n")
+    parser.add_argument("--hmcos", type=Path, help="op_sched, built from wzh99/HMCOS")
+    args = parser.parse_args()
+    rows = []
+    for name, graph in graphs(args.cases):
+        rows.append(measure(name, graph, args.hmcos))
+        print(" | ".join(rows[-1].cells), flush=True)
+    RESULTS.write_text(report(rows))
 
 
 if __name__ == "__main__":
