@@ -100,8 +100,8 @@ def plan(
         Shapes by the inputs that the file leaves open; outputs by the inputs that take, in every call, what they returned last.
     until, from_ : name or names, optional
         Tensors of the file at which the network ends, and at which it begins: operators outside are not looked at.
-    hop, axis, hop_state : int, str, and int or str, optional
-        The window slides by `hop` rows along "time", its first axis behind the batch; a frame keeps at most `hop_state` bytes.
+    hop, axis, hop_state : int, str or int, and int or str, optional
+        The window slides by `hop` rows along "time", axis 1, or another by its number; a frame keeps at most `hop_state` bytes.
     stored_io, stateless : bool
         Inputs and outputs are stored integers, where the file has floats; recurrent layers of `.tflite` begin every call anew.
     database : path, optional

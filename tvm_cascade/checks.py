@@ -67,6 +67,14 @@ class choice:
         return value
 
 
+def time_axis(option: str, value: Any) -> int:
+    """The number of an axis behind the batch, as a number or as text; "time" is the first."""
+    given: Any = int(value) if isinstance(value, str) and value.isdecimal() else 1 if value == "time" else value
+    if not _is_whole(given) or given < 1:
+        raise refusal(option, value, "give time, which is axis 1, or the number of another axis behind the batch")
+    return int(given)
+
+
 def size(option: str, value: Any) -> int:
     """Bytes: a whole number, or a text such as "64KiB"."""
     return _in_units(option, value, parse_size, 0, "size in bytes (65536) or with a unit (64KiB)")

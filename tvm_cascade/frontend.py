@@ -115,11 +115,11 @@ def load(
     return store_io(mod) if stored_io else mod
 
 
-def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None) -> Frame:
+def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None, axis: int = 1) -> Frame:
     """The network of one frame (`importers.sliding.load_frame`), whose modules only such networks need."""
     from tvm_cascade.importers import sliding
 
-    return sliding.load_frame(mod, hop, most_state)
+    return sliding.load_frame(mod, hop, most_state, axis)
 
 
 def cut_in_front(

@@ -43,7 +43,7 @@ class PlanningKeywords(TypedDict, total=False):
     state: Mapping[str, str] | None
     stateless: bool
     hop: int | None
-    axis: str
+    axis: str | int
     hop_state: int | str | None
     database: PathOrText | None
 

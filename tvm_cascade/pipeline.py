@@ -159,7 +159,7 @@ def _sliding(loaded: Loaded, request: LoadRequest) -> Loaded:
         if request.hop_state is not None:
             raise UsageError("--hop-state caps what a frame keeps: give --hop too")
         return loaded
-    made = frontend.load_frame(loaded.mod, request.hop, request.hop_state)
+    made = frontend.load_frame(loaded.mod, request.hop, request.hop_state, int(request.axis))
     return replace(loaded, mod=made.mod, whole=loaded.mod, frame=made.plan)
 
 

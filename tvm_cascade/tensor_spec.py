@@ -33,6 +33,7 @@ class TensorSpec:
     passes: int = 1  # of such an input: how often the network asks for it from the first row to the last
     extent: int | None = None  # of an input of indices: they lie below it; None for other inputs
     window: int = 0  # of an input that takes new rows alone: the rows of the window that they end; 0 for other inputs
+    window_axis: int = 1  # of such an input: the axis of its rows
     file_name: str = ""  # in the model's file, where `name` had to be made unique
 
     @property

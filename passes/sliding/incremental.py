@@ -27,14 +27,15 @@ class FrameModule:
     states: tuple[str, ...]  # names of the last parameters, whose new values are the last results
 
 
-def frame_module(mod: IRModule, hop: int, most_state: int | None = None) -> FrameModule:
-    """The network of one frame of `hop` new rows, of the least work that keeps `most_state` bytes; `mod` is not modified.
+def frame_module(mod: IRModule, hop: int, most_state: int | None = None, axis: int = 1) -> FrameModule:
+    """The network of one frame of `hop` new rows along an axis of the input, of the least work that keeps `most_state` bytes;
+    `mod` is not modified.
 
     `mod` is a module as imported, before integers are lowered. Raises `UsageError` where no work would be saved, with the
     operator that ends it, `GraphError` for a network that is not one of a window, and `InfeasibleError` where every plan
     keeps more.
     """
-    read = read_sliding(mod["main"])
+    read = read_sliding(mod["main"], axis)
     plan = plan_frame(read.network, hop)
     refusal = plan.refusal()
     if refusal is not None:
@@ -51,9 +52,10 @@ def frame_module(mod: IRModule, hop: int, most_state: int | None = None) -> Fram
 
 @dataclass(frozen=True)
 class Incremental(CascadePass):
-    """The pass: `main` becomes the network of one frame of `hop` rows along the first axis after the batch."""
+    """The pass: `main` becomes the network of one frame of `hop` rows along an axis, the first after the batch by default."""
 
     hop: int = 1
+    axis: int = 1
 
     def call(self, mod: IRModule) -> PassResult:
-        return PassResult(frame_module(mod, self.hop).mod, True)
+        return PassResult(frame_module(mod, self.hop, axis=self.axis).mod, True)

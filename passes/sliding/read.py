@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from tvm_cascade.errors import GraphError
+from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Window
 from tvm_cascade.passes.integer.untyped import Binding, Function, Value, relax
 from tvm_cascade.passes.relax_functions import bindings_of
@@ -17,7 +17,6 @@ from tvm_cascade.passes.sliding.site import NotSliding, Site, Sliding, shape_of
 from tvm_cascade.passes.sliding.totals import Total, find_totals
 from tvm_cascade.sliding import Series, SlidingNetwork, Step
 
-_AXIS = 1  # the time axis of the network's input: the first after the batch
 _VIEWS = ("reshape", "expand_dims", "squeeze", "flatten", "permute_dims", "strided_slice")  # zeros stay zeros
 
 
@@ -42,10 +41,11 @@ class SlidingFunction:
     axes: dict[Value, int]  # time axis of the variables that have rows
 
 
-def read_sliding(func: Function) -> SlidingFunction:
-    """The function as a network of one window that slides along the first axis after the batch of its only parameter.
+def read_sliding(func: Function, axis: int = 1) -> SlidingFunction:
+    """The function as a network of one window that slides along an axis behind the batch of its only parameter.
 
-    Raises `GraphError` for a function of several parameters, or without rows to slide over.
+    Raises `GraphError` for a function of several parameters, or without rows to slide over, and `UsageError` for an axis that
+    it does not have.
     """
     if len(func.params) != 1:
         names = ", ".join(p.name for p in func.params)
@@ -55,12 +55,15 @@ def read_sliding(func: Function) -> SlidingFunction:
     shape = shape_of(func.params[0])
     if len(shape) < 2 or shape[0] != 1:
         raise GraphError(f"--hop: the input is {list(shape)}, not one window of rows, [1, T, ...]")
-    return _Reader(func).read()
+    if axis >= len(shape):
+        raise UsageError(f"--axis {axis}: the input is {list(shape)}, whose last axis is {len(shape) - 1}")
+    return _Reader(func, axis).read()
 
 
 @dataclass
 class _Reader:
     func: Function
+    axis: int  # of time, of the network's input
     series: list[Series] = field(default_factory=list)
     variables: list[Value] = field(default_factory=list)
     axes: dict[Value, int] = field(default_factory=dict)
@@ -69,7 +72,7 @@ class _Reader:
 
     def read(self) -> SlidingFunction:
         given = self.func.params[0]
-        self._add(given, _AXIS)
+        self._add(given, self.axis)
         self.totals = find_totals(bindings_of(self.func))
         network: list[Step] = []
         for binding in bindings_of(self.func):

@@ -8,13 +8,14 @@ from ctypes import CDLL
 import pytest
 
 from tvm_cascade import native
-from tvm_cascade.cascading import simulate, simulate_compiled
+from tvm_cascade.cascading import cascade, simulate, simulate_compiled, validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.options import Settings
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.simulate import Cascade
-from tvm_cascade.graph import PIXEL, ROW, Graph, Tile
+from tvm_cascade.footprints import KernelFootprints
+from tvm_cascade.graph import IDENTITY, PIXEL, ROW, Graph, Tile, Window
 from tvm_cascade.testing.graphs import Builder
 from tvm_cascade.testing.random_graphs import mixed_graph
 
@@ -52,6 +53,18 @@ def test_longer_segments_teach_shorter_ones_nothing_wrong(tile: Tile) -> None:
         for t, units in found.items():
             seen.setdefault(t, set()).add(units)
     assert max(map(len, seen.values())) > 1  # some ring is larger where the branches do not meet
+
+
+def test_what_sums_up_its_input_writes_all_rows_at_once() -> None:
+    """In segments that hold the producer of its input; in others it writes one by one."""
+    b = Builder()
+    x = b.relu(b.input(8, 4, 2))
+    kernels = KernelFootprints(accumulator_bytes=64)
+    made = b.op("conv1d", [x], [b.tensor((1, 6, 4, 2))], [Window.whole(8)], [IDENTITY], kernels=kernels)
+    graph = b.finish(b.relu(made))
+    kept = SegmentCosts(AccessTables(graph, accumulators=True), range(3), Settings())
+    assert [kept.held(i, 3, Interleaving(ROW))[made] for i in (0, 1)] == [6, 1]
+    validate(cascade(graph))
 
 
 def test_segments_of_one_structure_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tvm import relax as _relax
 
 import tvm_cascade
 from tvm_cascade.errors import GraphError, InfeasibleError, UsageError
+from tvm_cascade.frontend import load
 from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
 from tvm_cascade.passes.plan_network import lower_integers
 from tvm_cascade.passes.sliding.incremental import Incremental, frame_module
@@ -82,26 +84,33 @@ def random_rows(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) ->
 
 
 def compare(
-    mod: Any, hop: int, frames: int, dtype: str, resets: Collection[int] = (), most_state: int | None = None
+    mod: Any,
+    hop: int,
+    frames: int,
+    dtype: str,
+    resets: Collection[int] = (),
+    most_state: int | None = None,
+    axis: int = 1,
 ) -> None:
     """Frames from a clear state, and again from the frames `resets` on: what an application does after a gap."""
-    made = frame_module(mod, hop, most_state)
+    made = frame_module(mod, hop, most_state, axis)
     whole, frame = runner(mod), runner(made.mod)
     shapes = [tuple(int(d) for d in p.ty.shape.values) for p in made.mod["main"].params]
     kinds = [str(p.ty.dtype) for p in made.mod["main"].params]
-    rows = int(mod["main"].params[0].ty.shape.values[1])
-    stream = random_rows(np.random.default_rng(hop), (frames * hop, *shapes[0][2:]), dtype)
+    window = [int(d) for d in mod["main"].params[0].ty.shape.values]
+    rows = window[axis]
+    stream = random_rows(np.random.default_rng(hop), (*window[:axis], frames * hop, *window[axis + 1 :]), dtype)
     compared, start, states = 0, 0, []
     for number in range(frames):
         if number == 0 or number in (resets or (frames // 2,)):
             start, states = number * hop, [np.zeros(s, k) for s, k in zip(shapes[1:], kinds[1:], strict=True)]
         end = (number + 1) * hop
-        result = frame(stream[None, end - hop : end], *states)
+        result = frame(stream.take(range(end - hop, end), axis), *states)
         states = result[len(result) - len(states) :]
         if end - start < rows:
             continue
         compared += 1
-        for got, wanted in zip(result, whole(stream[None, end - rows : end]), strict=False):
+        for got, wanted in zip(result, whole(stream.take(range(end - rows, end), axis)), strict=False):
             if dtype == "int8":
                 np.testing.assert_array_equal(got, wanted, err_msg=f"frame {number}")
             else:
@@ -119,6 +128,41 @@ def test_thousands_of_frames_with_gaps(build: Callable[[Net], Any], hop: int) ->
     """Some gaps come before the window is full, some right behind one another."""
     resets = {*np.random.default_rng(hop).choice(3000, 40, replace=False).tolist(), 1500, 1501}
     compare(module(build, "int8"), hop, 3000, "int8", resets)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_time_may_be_the_last_axis(stored: bool, tmp_path: Path) -> None:
+    """As convolutions of ONNX over time have it, [1, channels, time]; of floats, or between quantize and dequantize."""
+    pytest.importorskip("onnx")
+    from tvm_cascade.testing.onnx_layers import Layers
+
+    layers = Layers()
+
+    def conv(x: str, shape: tuple[int, int, int], dilation: int) -> str:
+        weights = layers.weight(shape, 0)
+        bias = layers.constant(layers.rng.uniform(-1, 1, shape[0]).astype("float32"))
+        made = layers.node("Conv", x, weights, bias, kernel_shape=[3], dilations=[dilation])
+        made = layers.node("Relu", made)
+        return layers.stored(made, 0.02) if stored else made
+
+    x = layers.stored("x", 0.02) if stored else "x"
+    y = conv(conv(x, (8, 6, 3), 1), (8, 8, 3), 2)
+    y = layers.node("Flatten", layers.node("GlobalAveragePool", y))
+    y = layers.node("Gemm", layers.stored(y, 0.01) if stored else y, layers.weight((8, 4)))
+    layers.save(tmp_path / "m.onnx", y, (1, 6, 20), 2)
+    mod = load(tmp_path / "m.onnx")
+    plan = frame_module(mod, 2, axis=2).plan
+    assert plan.macs == plan.least_macs == 2 * 8 * 3 * (6 + 8) + 8 * 4
+    compare(mod, 2, 50, "float32", axis=2)
+    if not stored:
+        tvm_cascade.compile(mod, target="host", hop=2, axis=2, output=tmp_path / "p")
+        np.savez(tmp_path / "f.npz", x=np.random.default_rng(0).standard_normal((14, 6, 2)).astype("f4"))
+        done = tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz", check=tmp_path / "m.onnx")
+        assert done.match and done.frames == 14
+    with pytest.raises(UsageError, match=r"--axis 3: the input is \[1, 6, 20\], whose last axis is 2"):
+        tvm_cascade.plan(mod, hop=2, axis=3)
+    with pytest.raises(UsageError, match="--axis 'rows': give time, which is axis 1, or the number"):
+        tvm_cascade.plan(mod, hop=2, axis="rows")
 
 
 def test_less_state_for_more_work() -> None:

@@ -36,9 +36,12 @@ class RingSizes:
         """The operators and sources that determine the size of a tensor's ring, ascending.
 
         They are its producers, its readers, and the operators on paths from these to their common post-dominator. None
-        where the readers have none: then the segment itself is simulated.
+        where the readers have none, and where a producer may sum up its input and then write several rows at once: it does
+        so in segments that hold its input's producer. Then the segment itself is simulated.
         """
         makers = self.tables.writers(tensor)
+        if self.tables.tensor_rows[tensor] > 1 and any(self._may_sum(m) for m in makers):
+            return None
         readers = {o for m in makers for t in self.tables.written(m) for o in self.tables.readers[t]}
         between = tuple(readers) if len(readers) <= 1 and len(makers) == 1 else self._between(readers)
         return None if between is None else tuple(sorted({*makers, *between}))
@@ -47,6 +50,10 @@ class RingSizes:
     def simulated(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
         """Ring sizes in units of all tensors that the operators and sources `members` write, by simulation."""
         return Cascade(self.tables, members, tile).held()
+
+    def _may_sum(self, maker: int) -> bool:
+        """Whether an operator sums up its input in some segment."""
+        return maker >= 0 and self.tables.accumulates(maker, self.tables.makers[maker])
 
     @cached_property
     def _successors(self) -> tuple[tuple[int, ...], ...]:

@@ -164,7 +164,8 @@ _PLANNING = (
            "their states are kept from call to call, as its interpreter does, until `<name>_reset()`]"),
     option(LoadRequest, "hop", "The network's window slides: every call takes N new rows alone, and what it needs of earlier "
            "ones is kept from call to call. Outputs are those of the whole window, bit for bit on integers."),
-    option(LoadRequest, "axis", "With --hop: what the window slides along, the first axis behind the batch."),
+    option(LoadRequest, "axis", "With --hop: the axis that the window slides along: time, which is the first behind the "
+           "batch, or its number, such as 2 of [1, channels, time].", metavar="AXIS"),
     option(LoadRequest, "hop_state", "With --hop: keep at most so many bytes from frame to frame, and compute again what that "
            "leaves out: the point of `plan`'s \"state or work\" that fits."),
     option(LoadRequest, "stored_io", "Take inputs and give outputs in the integers that a quantized network stores, where its "

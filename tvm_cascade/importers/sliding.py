@@ -23,18 +23,18 @@ class Frame:
     plan: FramePlan
 
 
-def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None) -> Frame:
-    """The network of one frame of `hop` new rows, of a module as `load` returns it; the states begin as zeros.
+def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None, axis: int = 1) -> Frame:
+    """The network of one frame of `hop` new rows along `axis`, of a module as `load` returns it; the states begin as zeros.
 
     Raises what `frame_module` raises.
     """
-    made = frame_module(mod, hop, most_state)
+    made = frame_module(mod, hop, most_state, axis)
     io = _interface(mod)
     main: Any = made.mod["main"]
     taken = [i.name for i in (*io.inputs, *io.outputs)]
     names = unique_names([*taken, *made.states])[len(taken) :]
     whole = io.inputs[0].shape
-    given = replace(io.inputs[0], shape=_shape(main.params[0].ty), window=whole[1])
+    given = replace(io.inputs[0], shape=_shape(main.params[0].ty), window=whole[axis], window_axis=axis)
     states = tuple(State(name) for name in names)
     inputs = (given, *_specs(names, [p.ty for p in main.params[1:]]))
     kept = _specs([f"{n}_next" for n in names], [p.ty for p in main.params[1:]])

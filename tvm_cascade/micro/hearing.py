@@ -46,7 +46,8 @@ def example_call(network: Network, hearing: Hearing, about_outputs: str) -> str:
     """C of an example's function `call_<name>`, which hears; raises `UsageError` where the input is no rows of features."""
     spec, *others = network.inputs
     count = prod(spec.shape)
-    if others or spec.streamed or spec.dtype != "int8" or count % hearing.channels:
+    apart = spec.window_axis > 1 and spec.shape[spec.window_axis] > 1
+    if others or spec.streamed or spec.dtype != "int8" or count % hearing.channels or apart:
         told = ", ".join(s.type_text for s in network.inputs)
         raise UsageError(
             f"--front-end: {network.name} takes {told}, not rows of {hearing.channels} int8 features alone"

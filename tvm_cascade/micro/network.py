@@ -171,7 +171,7 @@ def split_outputs(outputs: Sequence[TensorSpec], data: bytes) -> tuple[np.ndarra
 def _tensor_to_dict(spec: TensorSpec) -> dict[str, Any]:
     keys = ("name", "c_name", "dtype", "shape", "bytes", "scale", "zero_point", "stream_axis", "stream_shape", "passes")
     indices: dict[str, Any] = {} if spec.extent is None else {"extent": spec.extent}
-    rows = {"window": spec.window} if spec.window else {}
+    rows = {"window": spec.window, "window_axis": spec.window_axis} if spec.window else {}
     return {key: getattr(spec, key) for key in keys} | indices | rows
 
 

@@ -16,6 +16,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.network import PlacedState
 from tvm_cascade.micro.reference import Expected, LiteRtReference, Scales, exported_program, reference_outputs
 from tvm_cascade.micro.sensitivity import run_exported
+from tvm_cascade.tensor_spec import TensorSpec
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -42,22 +43,21 @@ def reference_calls(
     return made
 
 
-def reference_windows(
-    path: Path, calls: Sequence[Arrays], scales: Scales, name: str, rows: int
-) -> list[Expected | None]:
-    """What the reference makes of the whole window of `rows` that ends with the rows of each call, of the input `name`; None
-    of calls before the first whole window, whose outputs mean nothing.
+def reference_windows(path: Path, calls: Sequence[Arrays], scales: Scales, given: TensorSpec) -> list[Expected | None]:
+    """What the reference makes of the whole window that ends with the rows of each call, of the only input `given`; None of
+    calls before the first whole window, whose outputs mean nothing.
 
     Raises what `reference_outputs` raises, and `UsageError` where no window is whole.
     """
-    stream = np.concatenate([call[name] for call in calls], axis=1)
-    hop = stream.shape[1] // len(calls)
+    axis, rows, hop = given.window_axis, given.window, given.shape[given.window_axis]
+    stream = np.concatenate([call[given.name] for call in calls], axis)
     first = -(-rows // hop)
     if len(calls) < first:
         raise UsageError(
             f"--check compares whole windows: one of {rows} rows takes {first} calls of {hop} or more (--frames)"
         )
-    windows = [{name: stream[:, end - rows : end]} for end in range(first * hop, stream.shape[1] + 1, hop)]
+    ends = range(first * hop, len(calls) * hop + 1, hop)
+    windows = [{given.name: stream.take(range(end - rows, end), axis)} for end in ends]
     if path.suffix == ".tflite":
         reference = LiteRtReference(path, windows[0], scales)
         made = [Expected(reference.run(window), reference.note) for window in windows]

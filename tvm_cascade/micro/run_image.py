@@ -151,7 +151,7 @@ def _reference(image: Image, feeds: Sequence[Arrays], model: Path, progress: Pro
     sliding = next((spec for spec in interface.inputs if spec.window), None)
     with cut_copy(model, interface.cut) as path:
         if sliding is not None:
-            return reference_windows(path, feeds, scales, sliding.name, sliding.window)
+            return reference_windows(path, feeds, scales, sliding)
         return reference_calls(path, feeds, scales, interface.states)
 
 
