@@ -171,7 +171,11 @@ class _Reader:
             return _Geometry(rows, columns)
         if operator.family is Family.PRODUCT and call.name == "matmul":
             return _Geometry(macs=operator.macs((TensorType(read[0].shape),), written, {}))
-        return self._unchanged_rows(inputs, outputs)
+        unchanged = self._unchanged_rows(inputs, outputs)
+        if kind == "softmax":
+            axis = relax_names.axis_of(attrs.axis, len(self.tensors[outputs[0]].shape))
+            return replace(unchanged, attrs={"axis": axis})
+        return unchanged
 
     def _unchanged_rows(self, inputs: Sequence[int], outputs: Sequence[int]) -> _Geometry:
         """Identity windows if all tensors of the operator have the same rows and columns, else unknown windows."""
@@ -201,7 +205,7 @@ class _Reader:
         if name in VIEWS:
             return given[0].reshape(output.shape)
         if name == "broadcast_to":
-            return np.ascontiguousarray(np.broadcast_to(given[0], output.shape))
+            return np.array(np.broadcast_to(given[0], output.shape))
         if name == "permute_dims":
             axes = getattr(call.expr.attrs, "axes", None)
             return np.ascontiguousarray(given[0].transpose(None if axes is None else [int(a) for a in axes]))

@@ -29,6 +29,7 @@ from tvm_cascade.passes.stage_merge import Merge
 from tvm_cascade.schedules.stages.cpu_compute import (
     LANES,
     PACKED,
+    attention_scores,
     direct_conv2d,
     direct_depthwise,
     direct_product,
@@ -36,6 +37,7 @@ from tvm_cascade.schedules.stages.cpu_compute import (
     pack_columns,
     pack_taps,
     pack_weights,
+    softmax,
     unpack,
     whole,
 )
@@ -218,11 +220,24 @@ class _Builder:
         source, weight = self.net.graph.tensors[op.inputs[0]], self.net.constant(call.args[1])
         return source.dtype == "float32" and len(source.shape) >= 2 and weight is not None and weight.ndim == 2
 
+    def _is_last_axis(self, i: int) -> bool:
+        """Whether a softmax is over the last axis, in float32."""
+        tensor = self.net.graph.tensors[self.net.graph.ops[i].inputs[0]]
+        return self.net.graph.ops[i].attrs.get("axis") == len(tensor.shape) - 1 and tensor.dtype == "float32"
+
+    def _has_softmax_behind(self, i: int) -> bool:
+        """Whether a product computes the scores of an attention that this kernel is."""
+        return any(self.net.graph.ops[j].kind == "softmax" for j in self.spec.ops if j > i)
+
     def _direct(self, bb: Any, i: int) -> Any:
         """The operator by the TE of `cpu_float`; None where that has none for it."""
         op, call = self.net.graph.ops[i], self.net.calls[i]
         if not self.cpu:
             return None
+        if op.kind == "softmax" and self._is_last_axis(i):
+            return bb.emit_te(softmax, self._plain(bb, op.inputs[0]))
+        if op.kind == "matmul" and self._has_softmax_behind(i):
+            return bb.emit_te(attention_scores, *(self._plain(bb, t) for t in op.inputs))
         if self._is_product(i):
             weights, rows = self.net.constant(call.args[1]), self.net.graph.tensors[op.inputs[0]].shape[-2]
             assert weights is not None

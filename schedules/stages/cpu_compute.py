@@ -7,10 +7,10 @@ write the plain layout; `pack` behind one and `unpack` in front of one are fused
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from tvm import te
+from tvm import te, tirx
 from tvm.tirx import all as tir_all
 from tvm.tirx import if_then_else
 
@@ -161,3 +161,59 @@ def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
     full = np.zeros((depth, blocks * lanes), weight.dtype)
     full[:, :columns] = weight
     return np.ascontiguousarray(full.reshape(depth, blocks, lanes).transpose(1, 0, 2))
+
+
+def attention_scores(q: Any, k: Any) -> Any:
+    """`q @ k` for q [..., rows, depth], k [..., depth, columns] of the same leading axes; k is packed by vectors of columns."""
+    *heads, depth, columns = (int(d) for d in k.shape)
+    several = [int(d) for d in q.shape[:-2]]
+    blocks = whole(columns) // LANES
+
+    def key(*at):
+        *head, j, d, v = at
+        column = j * LANES + v
+        return if_then_else(column < columns, k[(*head, d, column)], 0.0)
+
+    keys: Any = te.compute((*heads, blocks, depth, LANES), key, name="keys_pack")
+    axis: Any = te.reduce_axis((0, depth), "d")
+
+    def multiply(*at):
+        *head, r, j, v = at
+        return te.sum(q[(*head, r, axis)] * keys[(*head, j, axis, v)], axis=[axis])
+
+    acc: Any = te.compute((*several, q.shape[-2], blocks, LANES), multiply, name="scores_acc")
+    return te.compute(
+        (*several, q.shape[-2], columns), lambda *at: acc[(*at[:-1], at[-1] // LANES, at[-1] % LANES)], name="scores"
+    )
+
+
+def softmax(x: Any) -> Any:
+    """Softmax over the last axis, with an exponential that is made of vector instructions."""
+    *rows, columns = x.shape
+    r1, r2 = (te.reduce_axis((0, columns), "s") for _ in range(2))
+    largest: Any = te.compute(rows, lambda *at: te.max(x[(*at, r1)], axis=[r1]), name="softmax_maxelem")
+    powers: Any = te.compute(x.shape, lambda *at: _exp(x[at] - largest[at[:-1]]), name="softmax_exp")
+    total: Any = te.compute(rows, lambda *at: te.sum(powers[(*at, r2)], axis=[r2]), name="softmax_expsum")
+    return te.compute(x.shape, lambda *at: powers[at] / total[at[:-1]], name="softmax_norm")
+
+
+_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+_LEAST_EXPONENT = -87.0  # of e, above which results are no denormal numbers
+
+
+def _exp(x: Any) -> Any:
+    """e to the power of x, for x up to 88, within two units in the last place; 0 below -87, infinities included.
+
+    `2**n * p(x - n * log 2)` with the polynomial of Cephes (Moshier, expf); log 2 is in two parts, the first of few bits.
+    """
+    value, n, rest = cast("tuple[Any, Any, Any]", tuple(tirx.Var(name, "float32") for name in ("value", "n", "rest")))
+    polynomial: Any = tirx.const(_EXP[0], "float32")
+    for c in _EXP[1:]:
+        polynomial = polynomial * rest + c
+    power: Any = tirx.reinterpret("float32", (n.astype("int32") + 127) << 23)
+    made = tirx.Select(
+        value < _LEAST_EXPONENT, tirx.const(0.0, "float32"), (polynomial * rest * rest + rest + 1.0) * power
+    )
+    made = tirx.Let(rest, value - n * 0.693359375 + n * 2.12194440e-4, made)
+    bounded: Any = te.max(value, tirx.const(_LEAST_EXPONENT, "float32"))
+    return tirx.Let(value, x, tirx.Let(n, tirx.floor(bounded * 1.44269504088896341 + 0.5), made))

@@ -14,11 +14,19 @@ from math import prod
 from typing import Any
 
 from tvm import s_tir
-from tvm.tirx import IndexMap, IterVar, PrimFunc
+from tvm.tirx import IndexMap, PrimFunc
 
+from tvm_cascade.schedules.stages.blocks import (
+    Schedule,
+    extent,
+    inner_blocks,
+    iter_kinds,
+    name_of,
+    reductions,
+    share,
+)
+from tvm_cascade.schedules.stages.cpu_attention import attention, rows
 from tvm_cascade.schedules.stages.cpu_compute import LANES
-
-Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest form
 
 _MOST_TAPS = 25  # of a window whose loops are unrolled
 _MAX_ROWS = 12  # most rows of a product's accumulator tile
@@ -27,7 +35,7 @@ _MAX_TILE = 16  # most pixels of an accumulator tile: 16 vectors, leaving regist
 
 def schedule_cpu(func: PrimFunc, parallel: bool) -> PrimFunc:
     """The kernel under the first rule that fits, for one core or (`parallel`) all; unchanged where no rule fits."""
-    for rule in (_convolution, _packed_product, _vectors_of_channels, _window, _product, _elementwise):
+    for rule in (_convolution, _packed_product, _vectors_of_channels, _window, _product, attention, rows, _elementwise):
         try:
             schedule = rule(s_tir.Schedule(func), parallel)
         except s_tir.ScheduleError:  # TVM refuses a step, as for windows whose extents differ
@@ -37,53 +45,30 @@ def schedule_cpu(func: PrimFunc, parallel: bool) -> PrimFunc:
     return func
 
 
-def _blocks(sch: Schedule) -> list[Any]:
-    return sch.get_child_blocks(sch.get_sblock("root"))
-
-
-def _iters(sch: Schedule, block) -> list[bool]:
-    """Per axis of the block, whether it is a reduction."""
-    return [v.iter_type == IterVar.CommReduce for v in sch.get(block).iter_vars]
-
-
-def _reductions(sch: Schedule) -> list[Any]:
-    return [b for b in _blocks(sch) if any(_iters(sch, b))]
-
-
-def _name(sch: Schedule, block) -> str:
-    return sch.get(block).name_hint
-
-
 def _inline_around(sch: Schedule, anchor) -> Any:
     """Inline all blocks but `anchor`, its padding and the last one, which is returned.
 
     None where the kernel has reductions other than `anchor`.
     """
-    if len(_reductions(sch)) != (0 if anchor is None else 1):
+    if len(reductions(sch)) != (0 if anchor is None else 1):
         return None
-    blocks = _blocks(sch)
-    mark = None if anchor is None else _name(sch, anchor)
+    blocks = inner_blocks(sch)
+    mark = None if anchor is None else name_of(sch, anchor)
     for block in blocks[:-1]:
-        if _name(sch, block) != mark and not _is_pad(sch, block, mark):
+        if name_of(sch, block) != mark and not _is_pad(sch, block, mark):
             sch.compute_inline(block)
-    return _blocks(sch)[-1]
+    return inner_blocks(sch)[-1]
 
 
 def _is_pad(sch: Schedule, block, mark: str | None) -> bool:
-    return mark is not None and "pad" in _name(sch, block) and "pool" not in _name(sch, block)
-
-
-def _thread(sch: Schedule, loops: Sequence, parallel: bool) -> None:
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-    if parallel:
-        sch.parallel(fused)
+    return mark is not None and "pad" in name_of(sch, block) and "pool" not in name_of(sch, block)
 
 
 def _pads(sch: Schedule, anchor, parallel: bool) -> None:
-    for block in _blocks(sch):
-        if _is_pad(sch, block, _name(sch, anchor)):
+    for block in inner_blocks(sch):
+        if _is_pad(sch, block, name_of(sch, anchor)):
             loops = sch.get_loops(block)
-            _thread(sch, loops[:-2] if len(loops) > 3 else loops[:1], parallel)
+            share(sch, loops[:-2] if len(loops) > 3 else loops[:1], parallel)
 
 
 def default_pixels(extent: int) -> int:
@@ -114,11 +99,11 @@ def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
 
     Side effect: inlines the element-wise blocks after the convolution.
     """
-    sums = [b for b in _blocks(sch) if _name(sch, b) == "conv_acc"]
+    sums = [b for b in inner_blocks(sch) if name_of(sch, b) == "conv_acc"]
     if len(sums) != 1:
         return None
     last = _inline_around(sch, sums[0])
-    if last is None or any(_iters(sch, last)) or len(sch.get_loops(last)) not in (4, 5):
+    if last is None or any(iter_kinds(sch, last)) or len(sch.get_loops(last)) not in (4, 5):
         return None
     _, blocks, _, wide, _, _, ry, rx, *_ = (int(sch.get(loop).extent) for loop in sch.get_loops(sums[0]))
     return blocks, wide, ry * rx
@@ -127,7 +112,7 @@ def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
 def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
     """Schedule a convolution, to be called after `convolution_shape`: one loop nest, the outer loops parallel."""
     acc = sch.get_sblock("conv_acc")
-    last = _blocks(sch)[-1]
+    last = inner_blocks(sch)[-1]
     n, outer, y, x, several, lane = _output_loops(sch, acc, last, tiling.blocks)
     x_outer, x_inner = sch.split(x, [None, tiling.pixels])
     loops = (n, y, x_outer, outer) if tiling.rows_first else (n, outer, y, x_outer)
@@ -141,7 +126,7 @@ def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
     _hold(sch, space[1], *space[-2:])
     if _is_packed(sch, last):
         _hold(sch, several, x_inner, lane)
-    _thread(sch, loops[:2] if tiling.rows_first else loops[:3], parallel)
+    share(sch, loops[:2] if tiling.rows_first else loops[:3], parallel)
     clear = sch.get_loops(sch.decompose_reduction(acc, reduced[0]))[-rank:]
     _hold(sch, clear[1], *clear[-2:])
     return sch
@@ -187,7 +172,7 @@ def _is_pointwise(sch: Schedule, acc) -> bool:
 
 def _as_one_row(sch: Schedule, acc, last, axis: int) -> None:
     """Join the rows of a convolution's accumulator and of its output, whose rows are axis `axis`, to a single one."""
-    wide = _extent(sch, sch.get_loops(last)[axis + 1])
+    wide = extent(sch, sch.get_loops(last)[axis + 1])
 
     def joined(rows: int, rank: int) -> Any:
         def row(*at: Any) -> Sequence[Any]:
@@ -203,7 +188,7 @@ def _as_one_row(sch: Schedule, acc, last, axis: int) -> None:
 def _channel_axis(sch: Schedule, acc, last) -> int:
     """The axis of the channels, or their blocks, in the output (1 or 3), inferred from the shapes of accumulator and output."""
     _, blocks, high, wide, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
-    _, channels, *pixels = (_extent(sch, loop) for loop in sch.get_loops(last))
+    _, channels, *pixels = (extent(sch, loop) for loop in sch.get_loops(last))
     if _is_packed(sch, last):
         return 1
     return 1 if prod(pixels) == high * wide and (blocks - 1) * lanes < channels <= blocks * lanes else 3
@@ -211,16 +196,16 @@ def _channel_axis(sch: Schedule, acc, last) -> int:
 
 def _vectors_of_channels(sch: Schedule, parallel: bool) -> Schedule | None:
     """Pools, means over pixels and depthwise convolutions of packed tensors: a pixel's channels stay in a register."""
-    reductions = _reductions(sch)
-    if len(reductions) != 1:
+    sums = reductions(sch)
+    if len(sums) != 1:
         return None
-    acc = reductions[0]
+    acc = sums[0]
     last = _inline_around(sch, acc)
-    if last is None or not any(_touches_packed(sch, block) for block in _blocks(sch)):
+    if last is None or not any(_touches_packed(sch, block) for block in inner_blocks(sch)):
         return None
-    if _name(sch, last) == _name(sch, acc):
+    if name_of(sch, last) == name_of(sch, acc):
         last = sch.cache_write(acc, 0, "global")
-    pads = [b for b in _blocks(sch) if _is_pad(sch, b, _name(sch, acc))]
+    pads = [b for b in inner_blocks(sch) if _is_pad(sch, b, name_of(sch, acc))]
     for pad in pads:
         _pack_pad(sch, pad, parallel)
     n, c, *rest = sch.get_loops(last)
@@ -231,22 +216,18 @@ def _vectors_of_channels(sch: Schedule, parallel: bool) -> Schedule | None:
         sch.reorder(n, c, *rest, lane)
     loops = (n, c, *rest)
     sch.compute_at(acc, loops[-1], preserve_unit_loops=True)
-    axes, inside = _iters(sch, acc), sch.get_loops(acc)[len(loops) :]
+    axes, inside = iter_kinds(sch, acc), sch.get_loops(acc)[len(loops) :]
     channels = inside[4 if _is_packed(sch, acc) else 1]
     taps = inside[axes.count(False) :]
     sch.reorder(*taps, channels)
     sch.vectorize(lane)
     sch.vectorize(channels)
-    if prod(_extent(sch, t) for t in taps) <= _MOST_TAPS:
+    if prod(extent(sch, t) for t in taps) <= _MOST_TAPS:
         for tap in taps:
             sch.unroll(tap)
-    _thread(sch, loops[:3], parallel)
+    share(sch, loops[:3], parallel)
     sch.vectorize(sch.get_loops(sch.decompose_reduction(acc, taps[0]))[-1 if _is_packed(sch, acc) else len(loops) + 1])
     return sch
-
-
-def _extent(sch: Schedule, loop) -> int:
-    return int(sch.get(loop).extent)
 
 
 def _touches_packed(sch: Schedule, block) -> bool:
@@ -266,22 +247,22 @@ def _pack_pad(sch: Schedule, pad, parallel: bool) -> None:
         sch.reorder(n, c, y, x, lane)
     loops = sch.get_loops(pad)
     sch.vectorize(loops[-1])
-    _thread(sch, loops[:3], parallel)
+    share(sch, loops[:3], parallel)
 
 
 def _window(sch: Schedule, parallel: bool) -> Schedule | None:
     """Pools and depthwise convolutions: one row of outputs at a time, loops over taps outside of the row's."""
-    reductions = _reductions(sch)
-    if len(reductions) != 1:
+    sums = reductions(sch)
+    if len(sums) != 1:
         return None
-    acc = reductions[0]
-    axes = _iters(sch, acc)
+    acc = sums[0]
+    axes = iter_kinds(sch, acc)
     if axes[:4] != [False] * 4 or len(sch.get_loops(acc)) != len(axes) or len(axes) < 5:
         return None
     last = _inline_around(sch, acc)
     if last is None:
         return None
-    same = _name(sch, last) == _name(sch, acc)
+    same = name_of(sch, last) == name_of(sch, acc)
     _pads(sch, acc, parallel)
     if not same and len(sch.get_loops(last)) == 4:
         loops = sch.get_loops(last)
@@ -293,7 +274,7 @@ def _window(sch: Schedule, parallel: bool) -> Schedule | None:
     else:
         return None
     sch.reorder(*taps, *space)
-    _thread(sch, loops[:3], parallel)
+    share(sch, loops[:3], parallel)
     sch.decompose_reduction(acc, taps[0])
     return sch
 
@@ -303,12 +284,12 @@ def _packed_product(sch: Schedule, parallel: bool) -> Schedule | None:
 
     Independent sums hide the latency of additions; the rows of a tile share the loads of the right operand.
     """
-    sums = [b for b in _blocks(sch) if _name(sch, b) == "product_acc"]
+    sums = [b for b in inner_blocks(sch) if name_of(sch, b) == "product_acc"]
     if len(sums) != 1:
         return None
     acc = sums[0]
     last = _inline_around(sch, acc)
-    if last is None or any(_iters(sch, last)):
+    if last is None or any(iter_kinds(sch, last)):
         return None
     *_, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     *outer, row, column = sch.get_loops(last)
@@ -323,7 +304,7 @@ def _packed_product(sch: Schedule, parallel: bool) -> Schedule | None:
     sch.vectorize(lane)
     sch.unroll(r)
     sch.unroll(v)
-    _thread(sch, (*outer, j), parallel)
+    share(sch, (*outer, j), parallel)
     clear = sch.get_loops(sch.decompose_reduction(acc, depth))
     sch.vectorize(clear[-1])
     sch.unroll(clear[-2])
@@ -333,14 +314,14 @@ def _packed_product(sch: Schedule, parallel: bool) -> Schedule | None:
 
 def _product(sch: Schedule, parallel: bool) -> Schedule | None:
     """Other products: up to sixteen columns at a time over the whole reduction."""
-    reductions = _reductions(sch)
-    if len(reductions) != 1 or _iters(sch, reductions[0])[-2:] != [False, True] or any(_iters(sch, reductions[0])[:-1]):
+    sums = reductions(sch)
+    if len(sums) != 1 or iter_kinds(sch, sums[0])[-2:] != [False, True] or any(iter_kinds(sch, sums[0])[:-1]):
         return None
-    acc = reductions[0]
+    acc = sums[0]
     last = _inline_around(sch, acc)
     if last is None:
         return None
-    fused, loops = any(_iters(sch, last)), sch.get_loops(last)
+    fused, loops = any(iter_kinds(sch, last)), sch.get_loops(last)
     *outer, column = loops[:-1] if fused else loops
     lanes = max(d for d in range(1, LANES + 1) if int(sch.get(column).extent) % d == 0)
     j, v = sch.split(column, [None, lanes])
@@ -352,19 +333,19 @@ def _product(sch: Schedule, parallel: bool) -> Schedule | None:
         *space, depth = sch.get_loops(acc)[len(outer) + 1 :]
         sch.reorder(depth, *space)
     sch.vectorize(space[-1])
-    _thread(sch, (*outer, j), parallel)
+    share(sch, (*outer, j), parallel)
     sch.vectorize(sch.get_loops(sch.decompose_reduction(acc, depth))[-1])
     return sch
 
 
 def _elementwise(sch: Schedule, parallel: bool) -> Schedule | None:
-    if _reductions(sch):
+    if reductions(sch):
         return None
-    outputs = [b for b in _blocks(sch) if not sch.get_consumers(b)]
+    outputs = [b for b in inner_blocks(sch) if not sch.get_consumers(b)]
     if len(outputs) > 1:  # a split: what lies before its parts is inlined into each of them
-        names = [_name(sch, b) for b in outputs]
-        for block in _blocks(sch):
-            if _name(sch, block) not in names:
+        names = [name_of(sch, b) for b in outputs]
+        for block in inner_blocks(sch):
+            if name_of(sch, block) not in names:
                 sch.compute_inline(block)
         return sch
     last = _inline_around(sch, None)
@@ -372,5 +353,5 @@ def _elementwise(sch: Schedule, parallel: bool) -> Schedule | None:
         return None
     loops = sch.get_loops(last)
     if loops and parallel:
-        _thread(sch, loops[:-1] if len(loops) > 1 else loops, parallel)
+        share(sch, loops[:-1] if len(loops) > 1 else loops, parallel)
     return sch

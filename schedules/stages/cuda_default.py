@@ -36,16 +36,21 @@ def cuda_target(target: str) -> tvm.target.Target:
 
 
 def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
-    """Apply the first of dlight's rules that applies to every kernel that is not scheduled yet.
+    """Apply to every kernel that is not scheduled yet our rule for attention or the first of dlight's rules that applies.
 
     Raises `GraphError` for a kernel that none can schedule.
     """
     from tvm.s_tir import dlight  # slow to import
 
+    from tvm_cascade.schedules.stages.cuda_attention import Attention
+
     gpu: Any = dlight.gpu
-    rules = [_Guarded(rule()) for rule in (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)]
+    rules = [
+        _Guarded(rule())
+        for rule in (Attention, gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
+    ]
     with cuda_target(target):
-        apply: Any = dlight.ApplyDefaultSchedule(*rules)
+        apply: Any = dlight.ApplyDefaultSchedule(Attention(), *rules)
         made = apply(mod)
     for rule in rules:
         rule.tell()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from zlib import crc32
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
@@ -12,8 +14,9 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost.interface import NO_BOUND, Groups, OpBound, OpFeatures
 from tvm_cascade.errors import UsageError
-from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel import UNITS, VARIANTS, Options, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_graph import stage_graph
@@ -24,6 +27,7 @@ from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.poison import Poison
 from tvm_cascade.testing.quick_build import quick_run
+from tvm_cascade.testing.random_images import random_images
 
 CPU = AnalyticCost(find_device("cpu2"))
 
@@ -44,46 +48,49 @@ def packed_channels(mod: tvm.IRModule) -> list[int]:
     return sorted(net.graph.tensors[t].shape[1] for t in packed_tensors(net))
 
 
+class Whims:
+    """A cost model by which every stage costs something else: searches find schedules that no sensible one would."""
+
+    name, fork_ms = "whims", 0.0
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def _drawn(self, *key: object) -> float:
+        return 0.3 + crc32(repr((self.seed, key)).encode()) / 2**32
+
+    def op_ms(self, op: OpFeatures) -> float:
+        return self._drawn(op)
+
+    def stage_ms(self, groups: Groups) -> float:
+        return sum(self._drawn(op) for group in groups for op in group) * self._drawn(tuple(map(tuple, groups)))
+
+    def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
+        return sum(self._drawn(op) for op in parts) * self._drawn(merged)
+
+    def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
+        return NO_BOUND
+
+
+WIDTHS = ((16, 32, 48, 64), (12, 13, 24, 28, 58), (16, 20, 24, 32, 40))  # of maps: whole vectors, others, both
+
+
 def random_network(seed: int) -> tvm.IRModule:
-    """Blocks of convolutions of many kinds, pools, sums and concatenations, in a random order."""
-    rng = np.random.default_rng(seed)
-    net = Net("float32", "NCHW", seed=seed)
-    x = net.conv(net.input((1, 3, 17, 19), "x"), int(rng.choice([8, 16, 24, 48])), 3, padding=1, activation="relu")
-
-    def conv(x: Value) -> Value:
-        kernel = int(rng.choice([1, 1, 3, 5]))
-        channels = int(rng.choice([12, 16, 20, 24, 32, 58, 64]))
-        x = net.conv(x, channels, kernel, int(rng.choice([1, 1, 2])), "same", activation="relu")
-        return net.tanh(x) if rng.random() < 0.3 else x
-
-    def depthwise(x: Value) -> Value:
-        return net.depthwise(x, 3, int(rng.choice([1, 2])), "same", activation="relu")
-
-    def pool(x: Value) -> Value:
-        return (net.max_pool if rng.random() < 0.5 else net.avg_pool)(x, 3, int(rng.choice([1, 2])), 1)
-
-    def around(x: Value) -> Value:
-        return net.add(x, net.conv(net.sigmoid(x), net.channels(x), 3, padding=1))
-
-    def branches(x: Value) -> Value:
-        widths = rng.choice([16, 24, 32, 48], int(rng.integers(2, 4)))
-        return net.concat([net.conv(x, int(w), int(rng.choice([1, 3])), 1, "same", activation="relu") for w in widths])
-
-    def gate(x: Value) -> Value:
-        return net.mul(x, net.sigmoid(net.conv(net.global_pool(x), net.channels(x), 1)))
-
-    for block in rng.choice(np.array([conv, depthwise, pool, around, branches, gate], object), 7):
-        x = block(x)
-    return net.finish(net.dense(net.flatten(net.global_pool(x)), 10) if rng.random() < 0.5 else x)
+    return random_images(seed, steps=4, batch=2 if seed % 8 == 7 else 1, channels=WIDTHS[seed % 3])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(10))
 def test_random_networks_compute_what_tvm_computes(seed):
     mod = random_network(seed)
     data = given(mod)
-    (expected,) = quick_run(mod, *data)
-    (made,) = Session(staged(mod, "both" if seed % 2 else "sequential")).run(*data)
-    np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    expected = quick_run(mod, *data)
+    net = stage_graph(mod)
+    variant, unit = VARIANTS[seed % len(VARIANTS)], UNITS[seed % len(UNITS)]
+    found = schedule(net.graph, Whims(seed), Options(variant=variant, unit=unit, max_states=500)).schedule
+    lower = LowerOptions(workers=1 + seed // 2 % 2)
+    made = Session(compile_stages(lower_stages(net, unit_graph(net.graph, unit), found, lower))).run(*data)
+    for a, b in zip(made, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * np.abs(b).max())
 
 
 def edge(kind: str, channels: int) -> tvm.IRModule:
@@ -110,7 +117,7 @@ def test_every_unit_of_uncommon_operators(kind, channels):
     data = given(mod)
     (expected,) = quick_run(mod, *data)
     net = stage_graph(mod)
-    for unit in ("op", "fused", "sepconv", "cell"):
+    for unit in ("op", "cell"):
         found = schedule(net.graph, CPU, Options(variant="sequential", unit=unit)).schedule
         lowered = lower_stages(net, unit_graph(net.graph, unit), found, LowerOptions())
         (made,) = Session(compile_stages(lowered)).run(*data)
@@ -118,7 +125,7 @@ def test_every_unit_of_uncommon_operators(kind, channels):
 
 
 def test_most_random_networks_pack_something():
-    assert sum(bool(packed_channels(random_network(seed))) for seed in range(12)) >= 10
+    assert sum(bool(packed_channels(random_network(seed))) for seed in range(10)) >= 6
 
 
 def test_whole_vectors_and_channels_that_fill_one_up():

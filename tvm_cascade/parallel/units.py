@@ -14,12 +14,14 @@ comes back, so the units form a directed acyclic graph again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from tvm_cascade.cost.interface import OpFeatures, graph_features
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.operators.table import ELEMENTWISE
+from tvm_cascade.parallel.attention import attention_chains
 
 _LED_TO = ("conv2d", "concat")
 
@@ -54,8 +56,13 @@ def unit_graph(graph: Graph, unit: str) -> UnitGraph:
     owner = list(range(len(graph.ops)))
     excluded = _behind_branches(graph) if unit == "cell" else None
     forward = _leading(graph, unit, excluded)
+    chains = () if unit == "op" else attention_chains(graph)
+    chain_of = {i: chain for chain in chains for i in chain}
+    for first, *others in chains:
+        for i in others:
+            _join(owner, first, i)
     for op in graph.ops:
-        if op.index == excluded:
+        if op.index == excluded or op.index in chain_of:
             continue
         if forward[op.index]:
             _join(owner, op.index, graph.successors[op.index][0])
@@ -63,7 +70,7 @@ def unit_graph(graph: Graph, unit: str) -> UnitGraph:
         head = _joins(graph, op, unit)
         if head is not None and not forward[head]:
             _join(owner, head, op.index)
-    return _build(graph, owner)
+    return _build(graph, owner, chain_of)
 
 
 def _behind_branches(graph: Graph) -> int | None:
@@ -143,7 +150,7 @@ def _join(owner: list[int], a: int, b: int) -> None:
     owner[high] = low
 
 
-def _build(graph: Graph, owner: list[int]) -> UnitGraph:
+def _build(graph: Graph, owner: list[int], chain_of: Mapping[int, tuple[int, ...]]) -> UnitGraph:
     members: dict[int, list[int]] = {}
     for i in range(len(graph.ops)):
         members.setdefault(_root(owner, i), []).append(i)
@@ -157,7 +164,7 @@ def _build(graph: Graph, owner: list[int]) -> UnitGraph:
     for k, root in enumerate(order):
         ops = tuple(members[root])
         units.append(Unit(k, ops, max(ops, key=lambda i: (single[i].macs, single[i].work, -i))))
-        kernels.append(_kernels(graph, ops))
+        kernels.append(_kernels(graph, ops, chain_of))
         unit_features.append(tuple(_fuse(graph, k, single) for k in kernels[-1]))
     predecessors = tuple(tuple(sorted(number[p] for p in reads[root])) for root in order)
     return UnitGraph(graph, tuple(units), predecessors, tuple(unit_features), tuple(kernels))
@@ -176,16 +183,30 @@ def _topological(members: dict[int, list[int]], reads: dict[int, set[int]]) -> l
     return order
 
 
-def _kernels(graph: Graph, ops: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The kernels of a unit: one per anchor, with the element-wise operators after it; a view is a kernel of its own."""
+def _kernels(
+    graph: Graph, ops: tuple[int, ...], chain_of: Mapping[int, tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """The kernels of a unit: one per anchor, with the element-wise operators after it; a view is a kernel of its own.
+
+    All operators of an attention, of which each has its chain in `chain_of`, are one kernel's.
+    """
     groups: list[list[int]] = []
     for i in ops:
         op = graph.ops[i]
-        fresh = not groups or op.view or graph.ops[groups[-1][0]].view
+        chain = chain_of.get(i, ())
+        if groups and chain and groups[-1][0] in chain:
+            groups[-1].append(i)
+            continue
+        view = op.view and not chain
+        fresh = not groups or view or bool(chain) or _is_view(graph, groups[-1], chain_of)
         if fresh or (_anchors(op) and any(_anchors(graph.ops[j]) for j in groups[-1])):
             groups.append([])
         groups[-1].append(i)
     return tuple(tuple(kernel) for kernel in groups)
+
+
+def _is_view(graph: Graph, kernel: list[int], chain_of: Mapping[int, tuple[int, ...]]) -> bool:
+    return graph.ops[kernel[0]].view and kernel[0] not in chain_of
 
 
 def _anchors(op: Op) -> bool:

@@ -52,7 +52,7 @@ class Session:
     def run(self, *inputs: np.ndarray) -> list[np.ndarray]:
         """Outputs as arrays, in order. Raises `UsageError` while another thread runs this session."""
         with self._alone():
-            result = self._function(*(tvm.runtime.tensor(np.ascontiguousarray(x), self.device) for x in inputs))
+            result = self._function(*(tvm.runtime.tensor(np.asarray(x, order="C"), self.device) for x in inputs))
             return [r.numpy() for r in result] if _is_sequence(result) else [result.numpy()]
 
     @contextmanager
@@ -70,7 +70,7 @@ class Session:
             return self._times_ms(inputs, repeats, warm_up)
 
     def _times_ms(self, inputs: Sequence[np.ndarray], repeats: int, warm_up: int) -> list[float]:
-        held = [tvm.runtime.tensor(np.ascontiguousarray(x), self.device) for x in inputs]
+        held = [tvm.runtime.tensor(np.asarray(x, order="C"), self.device) for x in inputs]
         for _ in range(warm_up):
             self._function(*held)
         self.device.sync()

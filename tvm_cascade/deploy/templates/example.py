@@ -106,7 +106,7 @@ def _checked(arrays, specs):
         raise ValueError(f"the inputs are named {sorted(arrays)}, those of the network {sorted(names)}")
     checked = []
     for spec in specs:
-        array = np.ascontiguousarray(arrays[spec["name"]])
+        array = np.asarray(arrays[spec["name"]], order="C")
         if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
             wanted = f"{spec['dtype']}{spec['shape']}"
             raise ValueError(f"{spec['name']} is {array.dtype}{list(array.shape)}, the network takes {wanted}")

@@ -1,0 +1,75 @@
+"""What the CPU schedules ask of a kernel's blocks and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm.tirx import IterVar
+
+Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest form
+
+
+def inner_blocks(sch: Schedule) -> list[Any]:
+    """The blocks of a kernel, in the order in which they run."""
+    return sch.get_child_blocks(sch.get_sblock("root"))
+
+
+def iter_kinds(sch: Schedule, block: Any) -> list[bool]:
+    """Per axis of the block, whether it is a reduction."""
+    return [v.iter_type == IterVar.CommReduce for v in sch.get(block).iter_vars]
+
+
+def is_reduction(sch: Schedule, block: Any) -> bool:
+    """Whether the block has an axis of reduction."""
+    return any(iter_kinds(sch, block))
+
+
+def reductions(sch: Schedule) -> list[Any]:
+    """The blocks with an axis of reduction."""
+    return [b for b in inner_blocks(sch) if is_reduction(sch, b)]
+
+
+def name_of(sch: Schedule, block: Any) -> str:
+    """The block's name, which is unique in its kernel."""
+    return sch.get(block).name_hint
+
+
+def extent(sch: Schedule, loop: Any) -> int:
+    """The number of steps of a loop."""
+    return int(sch.get(loop).extent)
+
+
+def share(sch: Schedule, loops: Sequence[Any], parallel: bool) -> None:
+    """Fuse loops that follow each other, and with `parallel` share their steps among threads."""
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    if parallel:
+        sch.parallel(fused)
+
+
+def named(sch: Schedule, name: str) -> Any:
+    """The block of a name, with or without the prefix of TVM's own operators."""
+    return next(b for b in inner_blocks(sch) if name_of(sch, b).removeprefix("T_") == name)
+
+
+def producer(sch: Schedule, block: Any, operand: int) -> Any:
+    """The block that computes an operand of another one; None for a parameter."""
+    source = sch.get(block).reads[operand].source
+    return next((b for b in sch.get_producers(block) if sch.get(b).writes[0].source.same_as(source)), None)
+
+
+def last_behind(sch: Schedule, acc: Any) -> Any:
+    """The block that writes the result: the last one, or one that copies what the reduction `acc` computes there."""
+    last = inner_blocks(sch)[-1]
+    return sch.cache_write(acc, 0, "global") if name_of(sch, last) == name_of(sch, acc) else last
+
+
+def consumer_in_order(sch: Schedule, second: Any, last: Any) -> list[Any] | None:
+    """The loops of the last block in the order of the axes of the product `second`; None where it does not read its elements
+    one by one."""
+    product = sch.get(second).writes[0].source
+    region = next((r.region for r in sch.get(last).reads if r.source.same_as(product)), ())
+    axes = [v.var for v in sch.get(last).iter_vars]
+    loops = sch.get_loops(last)
+    found = [loops[k] for r in region for k, v in enumerate(axes) if v.same_as(r.min)]
+    return found if len(found) == len(loops) == len(region) else None

@@ -1,0 +1,127 @@
+"""Attention as one scheduling unit: `softmax(f(q @ k)) @ v`, f being element-wise operators such as a scale and a mask.
+
+As three kernels it writes and reads the scores, which have as many values as there are pairs of positions, several times;
+as one kernel it keeps some rows of them (Dao et al., FlashAttention, NeurIPS 2022, tiles the columns as well; here whole
+rows are kept, so there is a limit on their length). What exporters put around the products rides along: transpositions of
+q, k, v and of the result, a scale of q, and views of the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tvm_cascade.graph import Graph, Op
+from tvm_cascade.operators.table import ELEMENTWISE
+
+MOST_COLUMNS = (
+    4096  # of a row of scores: rows are kept in 16 KiB, of which a kernel for a GPU has three in shared memory
+)
+_TRANSPOSITION = "permute_dims"
+
+
+def attention_chains(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """The operators of each attention, by index, ascending: no other operator reads what they compute but the last one."""
+    taken: set[int] = set()
+    chains = []
+    for op in graph.ops:
+        chain = _chain(graph, op) if op.kind == "softmax" else None
+        if chain is not None and not taken & chain:
+            taken |= chain
+            chains.append(tuple(sorted(chain)))
+    return tuple(chains)
+
+
+def _chain(graph: Graph, softmax: Op) -> set[int] | None:
+    """The attention around a softmax; None where there is none."""
+    scores = graph.tensors[softmax.inputs[0]]
+    if softmax.attrs.get("axis") != len(scores.shape) - 1 or scores.shape[-1] > MOST_COLUMNS:
+        return None
+    before = _first_product(graph, softmax)
+    behind = _second_product(graph, softmax)
+    if before is None or behind is None or scores.dtype != "float32":
+        return None
+    chain = {softmax.index, *(op.index for op in (*before, *behind))}
+    first, second = before[-1], behind[-1]
+    if not (_one_for_each(graph, first) and _one_for_each(graph, second)):
+        return None
+    for t in (*first.inputs, second.inputs[1]):
+        chain |= {op.index for op in _leading(graph, t, scaled=t == first.inputs[0])}
+    last = _reader(graph, second)
+    return chain | {last.index} if last is not None and last.kind == _TRANSPOSITION else chain
+
+
+def _one_for_each(graph: Graph, product: Op) -> bool:
+    """Whether a product has a right operand for each left one: neither is repeated along the leading axes."""
+    a, b = (graph.tensors[t].shape for t in product.inputs)
+    return len(a) == len(b) and a[:-2] == b[:-2]
+
+
+def _first_product(graph: Graph, softmax: Op) -> list[Op] | None:
+    """The operators from a softmax back to the product of which it reads the scores."""
+
+    def path_to_product(at: Op) -> list[Op]:
+        if at.kind == "matmul":
+            return [at] if len(set(at.inputs)) == 2 else []
+        size = graph.tensors[at.outputs[0]].bytes
+        whole = (t for t in dict.fromkeys(at.inputs) if graph.tensors[t].bytes == size)
+        inner = (op for t in whole if (op := _inner(graph, t)) is not None)
+        path = next((p for op in inner if (p := path_to_product(op))), [])
+        return [at, *path] if path else []
+
+    return path_to_product(softmax) or None
+
+
+def _inner(graph: Graph, t: int) -> Op | None:
+    """The producer of a tensor, if only one operator reads it and it may stand between the products of an attention."""
+    producer = graph.producer[t]
+    if producer is None:
+        return None
+    op = graph.ops[producer]
+    fits = op.kind in ELEMENTWISE or op.kind == "matmul" or (op.view and len(op.outputs) == 1)
+    return op if fits and _reader(graph, op) is not None else None
+
+
+def _second_product(graph: Graph, softmax: Op) -> list[Op] | None:
+    """The operators behind a softmax up to the product whose left operand is its result."""
+    path, at = [], softmax
+    while (reader := _reader(graph, at)) is not None:
+        path.append(reader)
+        if reader.kind == "matmul":
+            fits = reader.inputs[0] == at.outputs[0] and len(set(reader.inputs)) == 2
+            return path if fits else None
+        if not reader.view or len(reader.outputs) != 1:
+            return None
+        at = reader
+    return None
+
+
+def _leading(graph: Graph, t: int, scaled: bool) -> Iterator[Op]:
+    """Transpositions of an operand, from the product back; with `scaled` also element-wise operators of it alone.
+
+    Those of them that would be fused with a kernel before them stay there.
+    """
+    kept: list[Op] = []
+    while (producer := graph.producer[t]) is not None:
+        op = graph.ops[producer]
+        alone = len(op.inputs) == 1 and _reader(graph, op) is not None
+        if not alone or not (op.kind == _TRANSPOSITION or (scaled and op.kind in ELEMENTWISE)):
+            break
+        kept.append(op)
+        t = op.inputs[0]
+    while kept and kept[-1].kind != _TRANSPOSITION and _is_epilogue(graph, kept[-1]):
+        kept.pop()
+    yield from kept
+
+
+def _is_epilogue(graph: Graph, op: Op) -> bool:
+    """Whether an element-wise operator of one input is fused with the kernel before it."""
+    producer = graph.producer[op.inputs[0]]
+    head = None if producer is None else graph.ops[producer]
+    return head is not None and not head.view and _reader(graph, head) is op
+
+
+def _reader(graph: Graph, op: Op) -> Op | None:
+    """The one operator that reads the one result of `op`; None where there are more, or the network returns it."""
+    if len(op.outputs) != 1 or op.outputs[0] in graph.outputs or len(graph.successors[op.index]) != 1:
+        return None
+    return graph.ops[graph.successors[op.index][0]]
