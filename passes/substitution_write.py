@@ -45,7 +45,7 @@ def fold(dag: Dag, constants: Mapping[str, np.ndarray]) -> dict[Ref, np.ndarray]
             values[ref] = constants[str(ref.node["name"])]
         else:
             value = evaluate((ref,), wide)[ref]
-            values[ref] = np.ascontiguousarray(np.broadcast_to(value, ref.shape).astype(ref.type.dtype))
+            values[ref] = np.broadcast_to(value, ref.shape).astype(ref.type.dtype, order="C")
     return values
 
 

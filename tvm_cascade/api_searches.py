@@ -189,7 +189,8 @@ def optimize(
     require_exportable(loaded.mod, asked.output)
     progress(f"{loaded.name}: searching")
     search = SearchOptions(asked.alpha, asked.budget)
-    effort: Any = {"options": search, "seconds": asked.time_limit, "database": asked.database}
+    foreign = asked.output is not None and Path(asked.output).suffix == ".onnx"
+    effort: Any = {"options": search, "seconds": asked.time_limit, "database": asked.database, "keep_nodes": foreign}
     with SearchMonitor(asked.time_limit) as limit:
         done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, rules=rules, **effort)
     made = _saved(asked, loaded, done, limit.limited)

@@ -14,7 +14,7 @@ from tvm_cascade import api, frontend
 from tvm_cascade.runtime.optimize_module import optimize_module
 
 onnx = pytest.importorskip("onnx")
-LENGTH, WIDTH, HEADS, HIDDEN = 12, 32, 4, 64
+LENGTH, WIDTH, HEADS, HIDDEN = 24, 32, 4, 64
 HEAD = WIDTH // HEADS
 
 
@@ -38,6 +38,9 @@ class Writer:
 
     def product(self, x: str, rows: int, columns: int) -> str:
         return self.node("MatMul", x, self.weight(rows, columns))
+
+    def shaped(self, x: str, *shape: int) -> str:
+        return self.node("Reshape", x, self.constant(np.array(shape)))
 
     def save(self, path: Path, y: str) -> Path:
         tensor = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, LENGTH, WIDTH]) for n in ("x", y)]
@@ -83,16 +86,19 @@ def swiglu(g: Writer, x: str) -> str:
     return g.product(g.node("Mul", g.node("Mul", gate, g.node("Sigmoid", gate)), up), HIDDEN, WIDTH)
 
 
+def gelu(g: Writer, x: str) -> str:
+    erf = g.node("Erf", g.node("Div", x, g.constant(np.float32([np.sqrt(2)]))))
+    return g.node(
+        "Mul", g.node("Mul", x, g.node("Add", erf, g.constant(np.float32([1])))), g.constant(np.float32([0.5]))
+    )
+
+
 def vision(g: Writer) -> str:
     """A block of a vision transformer: layer norms, attention, two dense layers with a GELU."""
     norm = lambda x: g.node("LayerNormalization", x, g.weight(WIDTH), g.weight(WIDTH), axis=-1)  # noqa: E731
     y = g.node("Add", "x", attention(g, norm("x")))
     z = g.node("Add", g.product(norm(y), WIDTH, HIDDEN), g.weight(HIDDEN))
-    erf = g.node("Erf", g.node("Div", z, g.constant(np.float32([np.sqrt(2)]))))
-    gelu = g.node(
-        "Mul", g.node("Mul", z, g.node("Add", erf, g.constant(np.float32([1])))), g.constant(np.float32([0.5]))
-    )
-    return g.node("Add", y, g.product(gelu, HIDDEN, WIDTH))
+    return g.node("Add", y, g.product(gelu(g, z), HIDDEN, WIDTH))
 
 
 def decoder(g: Writer) -> str:
@@ -111,7 +117,58 @@ def experts(g: Writer) -> str:
     return total
 
 
-@pytest.mark.parametrize(("block", "before", "after"), [(vision, 8, 6), (decoder, 9, 6), (experts, 13, 5)])
+ROWS, COLUMNS, WINDOW = 6, 4, 2  # of the map of 24 positions, and of a window, on both axes
+
+
+def rolled(g: Writer, x: str, by: int) -> str:
+    """`x` [1, rows, columns, channels] moved round by `by` rows and columns, as `torch.roll` is exported."""
+    for axis, extent in ((1, ROWS), (2, COLUMNS)):
+        at, end, zero, along = (g.constant(np.array([v])) for v in (-by % extent, extent, 0, axis))
+        x = g.node("Concat", g.node("Slice", x, at, end, along), g.node("Slice", x, zero, at, along), axis=axis)
+    return x
+
+
+def windowed(g: Writer, x: str, back: bool = False) -> str:
+    """The windows of a map, [windows, positions, channels], or `back` from them to the map."""
+    high, wide = ROWS // WINDOW, COLUMNS // WINDOW
+    split = (1, high, wide, WINDOW, WINDOW, WIDTH) if back else (1, high, WINDOW, wide, WINDOW, WIDTH)
+    moved = g.node("Transpose", g.shaped(x, *split), perm=[0, 1, 3, 2, 4, 5])
+    return g.shaped(moved, *((1, ROWS, COLUMNS, WIDTH) if back else (high * wide, WINDOW**2, WIDTH)))
+
+
+def window_attention(g: Writer, x: str) -> str:
+    """Attention inside of windows: one product for q, k and v, a bias by relative position, and a mask of shifted windows."""
+    count, size = ROWS * COLUMNS // WINDOW**2, WINDOW**2
+    qkv = g.node("Add", g.product(x, WIDTH, 3 * WIDTH), g.weight(3 * WIDTH))
+    parts = g.node("Transpose", g.shaped(qkv, count, size, 3, HEADS, HEAD), perm=[2, 0, 3, 1, 4])
+    q, k, v = (g.node("Gather", parts, g.constant(np.array(i)), axis=0) for i in range(3))
+    q = g.node("Mul", q, g.constant(np.float32(HEAD**-0.5)))
+    scores = g.node("MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2]))
+    at = np.arange(size)
+    relative = (at[:, None] // WINDOW - at // WINDOW + 1) * 3 + at[:, None] % WINDOW - at % WINDOW + 1
+    table = g.random.standard_normal((HEADS, 9)).astype("float32")
+    scores = g.node("Add", scores, g.constant(table[None, :, relative]))
+    region = g.random.integers(0, 2, (count, size))
+    mask = np.where(region[:, :, None] == region[:, None], 0, -100).astype("float32")
+    masked = g.node("Add", g.shaped(scores, 1, count, HEADS, size, size), g.constant(mask[None, :, None]))
+    weights = g.node("Softmax", g.shaped(masked, count, HEADS, size, size), axis=-1)
+    joined = g.node("Transpose", g.node("MatMul", weights, v), perm=[0, 2, 1, 3])
+    return g.product(g.shaped(joined, count, size, WIDTH), WIDTH, WIDTH)
+
+
+def shifted_windows(g: Writer) -> str:
+    """A block of a Swin transformer with shifted windows (Liu et al., ICCV 2021, section 3.2)."""
+    norm = lambda x: g.node("LayerNormalization", x, g.weight(WIDTH), g.weight(WIDTH), axis=-1)  # noqa: E731
+    image = g.shaped(norm("x"), 1, ROWS, COLUMNS, WIDTH)
+    inside = window_attention(g, windowed(g, rolled(g, image, -(WINDOW // 2))))
+    back = rolled(g, windowed(g, inside, back=True), WINDOW // 2)
+    y = g.node("Add", "x", g.shaped(back, 1, LENGTH, WIDTH))
+    return g.node("Add", y, g.product(gelu(g, g.product(norm(y), WIDTH, HIDDEN)), HIDDEN, WIDTH))
+
+
+@pytest.mark.parametrize(
+    ("block", "before", "after"), [(vision, 8, 6), (decoder, 9, 6), (experts, 13, 2), (shifted_windows, 6, 6)]
+)
 def test_projections_of_one_input_merge(tmp_path: Path, block: Callable[[Writer], str], before: int, after: int):
     g = Writer()
     path = g.save(tmp_path / "block.onnx", block(g))

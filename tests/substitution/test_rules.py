@@ -343,6 +343,28 @@ def _max_pool(m: Maker, x: Ref) -> Ref:
     return m.pool.make("max_pool2d", x, layout=m.layout, **attrs)
 
 
+def _experts(m: Maker) -> list[Ref]:
+    """A sum of gated products, of one without a gate and of another term; now and then one product is read elsewhere too."""
+    lead = m.pick((3,), (1, 4), (2, 3))
+    rest = m.leaf((*lead, 5))
+    terms = [m.matmul(m.leaf((*lead, d)), m.weight(d, 5)) for d in (m.pick(2, 3), 4, 3)]
+    gated = [m.pool.make("mul", t, m.leaf(m.pick((*lead, 1), (lead[-1], 1)))) for t in terms[:2]]
+    total = rest
+    for term in (*gated, terms[2]):
+        total = m.pool.make("add", *m.pick((total, term), (term, total)))
+    return [m.pool.make("tanh", total), *m.pick([], [terms[0]])]
+
+
+def _batched(m: Maker) -> list[Ref]:
+    """Products of equal shapes, with or without biases, the last of which depends on the first."""
+    lead, bias, act = m.pick((3,), (1, 4), (2, 3)), m.pick(True, False), m.pick("", "relu")
+    made = []
+    for k in range(4):
+        x = m.leaf((*lead, 4)) if k < 3 else m.pool.make("tanh", made[0])
+        made.append(m.matmul(x, m.weight(4, 4), m.weight(4) if bias else None, act))
+    return made
+
+
 SOURCES: dict[str, Callable[[Maker], list[Ref]]] = {
     "enlarge_kernel": _enlarge,
     "fuse_convs": _fuse,
@@ -370,6 +392,8 @@ SOURCES: dict[str, Callable[[Maker], list[Ref]]] = {
     "merge_matmuls": _columns,
     "merge_matmul_rows": _rows,
     "merge_all_rows": _all_rows,
+    "sum_of_products": _experts,
+    "batch_products": _batched,
     "matmul_bias": lambda m: [
         m.pool.make("add", m.matmul(m.leaf((2, 4)), m.leaf((4, 3)), m.pick(None, m.weight(3))), m.weight(3))
     ],

@@ -30,6 +30,7 @@ from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.costs import STAGES, TVM, Latency, Limited, parse_cost
 from tvm_cascade.substitution.export_onnx import export_onnx, require_onnx_form
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
+from tvm_cascade.substitution.node_count import runtime_nodes
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.report import optimize_report
 from tvm_cascade.substitution.rules import ALL_RULES
@@ -67,6 +68,7 @@ def optimize_module(
     rules: Sequence[Rule] = ALL_RULES,
     seconds: float | None = None,
     database: str | Path | None = None,
+    keep_nodes: bool = False,
 ) -> Optimized:
     """Rewrites `main` for the lowest cost; `mod` stays as it is.
 
@@ -87,6 +89,10 @@ def optimize_module(
         measures kernels ('measured', 'learned') ends after `optimize_measured.SECONDS`.
     database : path, optional
         File in which 'measured' and 'learned' keep measurements and look them up.
+    keep_nodes : bool
+        For another runtime than TVM, whose kernels the costs do not know: the result has no more nodes than `main` has
+        once that runtime has fused what it can (`runtime_nodes`). Where it would, substitutions that add operators are left
+        out, and at last all but those that fold.
 
     Raises
     ------
@@ -98,12 +104,28 @@ def optimize_module(
         The cost or device has an unknown name, or measuring is asked for another target than this machine's CPU.
     """
     main, _, _ = cost.replace(" ", "").partition(",")
-    if main in ("measured", "learned"):
-        return _measured(mod, target, cost, Effort(options, rules, SECONDS if seconds is None else seconds), database)
+
+    def search(allowed: Sequence[Rule]) -> Optimized:
+        if main not in ("measured", "learned"):
+            return _priced(mod, target, cost, device, options, allowed)
+        return _measured(mod, target, cost, Effort(options, allowed, SECONDS if seconds is None else seconds), database)
+
+    with SearchMonitor(seconds):
+        done = search(rules)
+        for some in ([r for r in rules if not r.grows], [r for r in rules if r.eager]):
+            if not keep_nodes or runtime_nodes(done.result.dag) <= runtime_nodes(done.read.dag):
+                break
+            done = search(some)
+    return done
+
+
+def _priced(
+    mod: tvm.IRModule, target: str, cost: str, device: str | None, options: SearchOptions | None, rules: Sequence[Rule]
+) -> Optimized:
+    """`optimize_module` for costs that are computed."""
     model = AnalyticCost(find_device(device, target))
     priced = parse_cost(cost, model, TVM, {"ios": ScheduleLatency(model, TVM)})
-    with SearchMonitor(seconds):
-        done = substitute(mod, priced, rules, options, functions=lambda name: name == "main")
+    done = substitute(mod, priced, rules, options, functions=lambda name: name == "main")
     if "main" not in done.results:
         raise GraphError(done.skipped.get("main", "the module has no function main"))
     result, read = done.results["main"], done.read["main"]

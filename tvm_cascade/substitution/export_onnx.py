@@ -115,7 +115,7 @@ class _Exporter:
     def tensor(self, value: np.ndarray) -> str:
         """Add an initializer; returns its name."""
         name = self._free(f"constant{len(self.tensors)}")
-        self.tensors.append(self.numpy_helper.from_array(np.ascontiguousarray(value), name))
+        self.tensors.append(self.numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
     def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:

@@ -58,6 +58,7 @@ class Rule:
     ordered: bool = False  # several roots: (a, b) and (b, a) are different matches
     integer_exact: bool = False  # on integers both sides are equal bit for bit
     folds_weights: bool = False  # folds constants into weights or a bias; never into weights that are trained
+    grows: bool = False  # there are more operators afterwards, though they may cost less
     eager: bool = False  # applied at once, as no other rule needs the operators that it removes
     whole_graph: bool = False  # global rule: it joins distant operators, so it is tried before the graph is split
     sees_readers: bool = False  # the target also depends on the readers of results

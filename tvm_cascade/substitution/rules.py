@@ -8,9 +8,17 @@ from tvm_cascade.substitution.rules_algebra import ALGEBRA_RULES
 from tvm_cascade.substitution.rules_conv import CONV_RULES
 from tvm_cascade.substitution.rules_groups import GROUP_RULES
 from tvm_cascade.substitution.rules_layout import LAYOUT_RULES
+from tvm_cascade.substitution.rules_products import PRODUCT_RULES
 from tvm_cascade.substitution.rules_quantized import QUANTIZED_RULES
 
-ALL_RULES: tuple[Rule, ...] = (*CONV_RULES, *GROUP_RULES, *ALGEBRA_RULES, *LAYOUT_RULES, *QUANTIZED_RULES)
+ALL_RULES: tuple[Rule, ...] = (
+    *CONV_RULES,
+    *GROUP_RULES,
+    *ALGEBRA_RULES,
+    *PRODUCT_RULES,
+    *LAYOUT_RULES,
+    *QUANTIZED_RULES,
+)
 _BY_NAME = {rule.name: rule for rule in ALL_RULES}
 
 EAGER_RULES = tuple(rule for rule in ALL_RULES if rule.eager)

@@ -213,7 +213,7 @@ CONV_RULES = (
     exact("add_of_convs", "add(conv(x, w1), conv(y, w2))", "conv(concat(x, y), concat(w1, w2)), or conv(x, w1 + w2)",
           (op("total", "add", _A, _B),), _add_of_convs),
     exact("conv_of_concat", "conv(concat(x, y), w)", "add(conv(x, w[:, :c]), conv(y, w[:, c:]))",
-          (op("c", "conv2d", op("joined", "concat")),), _conv_of_concat),
+          (op("c", "conv2d", op("joined", "concat")),), _conv_of_concat, grows=True),
     Rule("fold_batch_norm", "batch_norm(conv(x, w, b))", "conv(x, w * s, b * s + t)",
          (op("bn", "batch_norm", _CONV),), _fold_norm, folds_weights=True, eager=True),
     Rule("batch_norm_to_affine", "batch_norm(x)", "x * s + t", (op("bn", "batch_norm"),), _norm_to_affine,

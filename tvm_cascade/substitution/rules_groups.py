@@ -99,11 +99,12 @@ _CONVS = "conv2d qconv2d"
 
 GROUP_RULES = (
     exact("depthwise_of_concat", "depthwise(concat(x, y), w)", "concat(depthwise(x, w[:c]), depthwise(y, w[c:]))",
-          (op("c", _CONVS, op("joined", "concat")),), _depthwise_of_concat),
+          (op("c", _CONVS, op("joined", "concat")),), _depthwise_of_concat, grows=True),
     exact("concat_of_depthwise", "concat(depthwise(x, v), depthwise(y, w)), as many outputs a channel",
           "depthwise(concat(x, y), concat(v, w))", (op("joined", "concat", op("c", _CONVS)),), _concat_of_depthwise),
     exact("fuse_grouped_convs", "conv(x, w1), conv(x, w2) of g groups each, depthwise ones too",
-          "split of conv of g groups (x, concat(w1, w2) group by group)", (op("a", _CONVS), op("b", _CONVS)), _fuse_grouped),
+          "split of conv of g groups (x, concat(w1, w2) group by group)", (op("a", _CONVS), op("b", _CONVS)), _fuse_grouped,
+          grows=True),
     exact("merge_groups", "conv of 2g groups", "conv of g groups, weights block-diagonal", (op("c", "conv2d"),), _merge_groups,
           folds_weights=True),
     exact("group_convs", "concat(conv(x0, w0), conv(x1, w1)), x0, x1 = split(x)", "conv of 2 groups (x, concat(w0, w1))",

@@ -1,0 +1,39 @@
+"""The nodes of an exported graph that an ONNX runtime has left when it has fused what it can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm_cascade.operators.elementwise import program_steps
+from tvm_cascade.operators.table import ACTIVATIONS
+from tvm_cascade.substitution.dag import Dag, Node, Ref
+
+_FOLDED = frozenset({"add", "mul", "batch_norm"})  # into the weights of the convolution before, where constant
+_ACTIVATIONS = ACTIVATIONS | {"clip"}
+
+
+def runtime_nodes(dag: Dag) -> int:
+    """Nodes after ONNX Runtime's extended level, as far as convolutions tell: their biases, scales and activations are fused.
+
+    Each step of an element-wise kernel is a node of its own there, and so is a view.
+    """
+    readers = dag.users()
+    fused: set[Node] = set()
+    count = 0
+    for node in dag.nodes:
+        if _is_fused(dag, readers, node, fused):
+            fused.add(node)
+        else:
+            count += program_steps(node["program"]) if node.kind == "fused" else 1
+    return count
+
+
+def _is_fused(dag: Dag, readers: Mapping[Ref, list[Node]], node: Node, fused: set[Node]) -> bool:
+    """Whether a runtime fuses an operator with the convolution that it reads, or with one that is fused so already."""
+    if node.kind not in _FOLDED | _ACTIVATIONS:
+        return False
+    read = [r for r in node.inputs if not r.node.constant]
+    if len(read) != 1 or len(readers[read[0]]) != 1 or read[0] in dag.outputs:
+        return False
+    before = read[0].node
+    return before in fused or (before.kind == "conv2d" and not before["act"])
