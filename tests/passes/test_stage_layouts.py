@@ -173,7 +173,7 @@ def test_parts_of_a_merge_have_one_layout():
     assert may_merge(held.graph, set(), ends.values())
 
 
-@pytest.mark.parametrize("seed", [1, 5])
+@pytest.mark.parametrize("seed", [2, 4])
 def test_packed_tensors_share_no_bytes_with_others(seed):
     mod = random_network(seed)
     data = given(mod)
