@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm.ir import IRModule
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tvm_cascade.runtime.optimize_module import Optimized
+    from tvm_cascade.substitution.pattern import Rule
 
 Model = str | Path | IRModule
 Progress = Callable[[str], None]
@@ -176,8 +177,7 @@ def optimize(
         A file cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
     """
     from tvm_cascade.deploy.search import folder_of
-    from tvm_cascade.runtime.optimize_module import optimize_module, require_exportable
-    from tvm_cascade.substitution.metaflow import SearchOptions
+    from tvm_cascade.runtime.optimize_module import require_exportable
     from tvm_cascade.substitution.report import format_report, rules_report
     from tvm_cascade.substitution.rules import ALL_RULES
     from tvm_cascade.substitution.rules_taso import load_taso_rules
@@ -188,11 +188,8 @@ def optimize(
     loaded = pipeline.load(model, _reading(input_shapes, until, from_))
     require_exportable(loaded.mod, asked.output)
     progress(f"{loaded.name}: searching")
-    search = SearchOptions(asked.alpha, asked.budget)
-    foreign = asked.output is not None and Path(asked.output).suffix == ".onnx"
-    effort: Any = {"options": search, "seconds": asked.time_limit, "database": asked.database, "keep_nodes": foreign}
     with SearchMonitor(asked.time_limit) as limit:
-        done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, rules=rules, **effort)
+        done = _searched(asked, loaded.mod, rules)
     made = _saved(asked, loaded, done, limit.limited)
     if extra is not None:
         made["rules"] = rules_report(extra.names, extra.refused, done.report)
@@ -201,6 +198,21 @@ def optimize(
         made["emitted"] = folder.write(loaded, folder.scheduled(done.mod))
         text += f"\nemitted         {folder.path}, {', '.join(made['emitted']['files'])}"
     return made, text
+
+
+def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule]) -> Optimized:
+    """The best graph; for a file of ONNX one that has no more nodes than the network."""
+    from tvm_cascade.runtime.optimize_module import optimize_module, with_no_more_nodes
+    from tvm_cascade.substitution.metaflow import SearchOptions
+
+    def search(rules: Sequence[Rule]) -> Optimized:
+        return optimize_module(
+            mod, asked.target, asked.cost, asked.device, options=SearchOptions(asked.alpha, asked.budget), rules=rules,
+            seconds=asked.time_limit, database=asked.database,
+        )  # fmt: skip
+
+    foreign = asked.output is not None and Path(asked.output).suffix == ".onnx"
+    return with_no_more_nodes(search, rules) if foreign else search(rules)
 
 
 def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, limited: bool) -> Optimization:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +68,6 @@ def optimize_module(
     rules: Sequence[Rule] = ALL_RULES,
     seconds: float | None = None,
     database: str | Path | None = None,
-    keep_nodes: bool = False,
 ) -> Optimized:
     """Rewrites `main` for the lowest cost; `mod` stays as it is.
 
@@ -89,10 +88,6 @@ def optimize_module(
         measures kernels ('measured', 'learned') ends after `optimize_measured.SECONDS`.
     database : path, optional
         File in which 'measured' and 'learned' keep measurements and look them up.
-    keep_nodes : bool
-        For another runtime than TVM, whose kernels the costs do not know: the result has no more nodes than `main` has
-        once that runtime has fused what it can (`runtime_nodes`). Where it would, substitutions that add operators are left
-        out, and at last all but those that fold.
 
     Raises
     ------
@@ -104,18 +99,23 @@ def optimize_module(
         The cost or device has an unknown name, or measuring is asked for another target than this machine's CPU.
     """
     main, _, _ = cost.replace(" ", "").partition(",")
-
-    def search(allowed: Sequence[Rule]) -> Optimized:
-        if main not in ("measured", "learned"):
-            return _priced(mod, target, cost, device, options, allowed)
-        return _measured(mod, target, cost, Effort(options, allowed, SECONDS if seconds is None else seconds), database)
-
+    if main in ("measured", "learned"):
+        return _measured(mod, target, cost, Effort(options, rules, SECONDS if seconds is None else seconds), database)
     with SearchMonitor(seconds):
-        done = search(rules)
-        for some in ([r for r in rules if not r.grows], [r for r in rules if r.eager]):
-            if not keep_nodes or runtime_nodes(done.result.dag) <= runtime_nodes(done.read.dag):
-                break
-            done = search(some)
+        return _priced(mod, target, cost, device, options, rules)
+
+
+def with_no_more_nodes(search: Callable[[Sequence[Rule]], Optimized], rules: Sequence[Rule]) -> Optimized:
+    """What `search(rules)` finds, for a runtime other than TVM, whose kernels the costs do not know.
+
+    It has no more nodes than the network has once that runtime has fused what it can (`runtime_nodes`): where it would, the
+    search is done again without substitutions that add operators, and at last with those alone that fold.
+    """
+    done = search(rules)
+    for fewer in ([r for r in rules if not r.grows], [r for r in rules if r.eager]):
+        if runtime_nodes(done.result.dag) <= runtime_nodes(done.read.dag):
+            break
+        done = search(fewer)
     return done
 
 

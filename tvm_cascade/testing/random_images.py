@@ -261,7 +261,9 @@ def _slice(d: _Drawer) -> Value | None:
 def _activation(d: _Drawer) -> Value | None:
     """What keeps finite values finite, and whatever layout they have."""
     x = d.image()
-    c = relax.const(d.rng.uniform(0.5, 1.5, d.pick(((), (1, x.shape[1], 1, 1), (x.shape[1], 1, 1)))).astype("float32"))
+    c = relax.const(
+        d.rng.uniform(0.5, 1.5, d.pick(((), (1, x.shape[1], 1, 1), (x.shape[1], 1, 1)))).astype("float32"), "float32"
+    )
     nn, op = relax.op.nn, relax.op
     made: tuple[Callable[[Any], Any], ...] = (
         nn.relu, op.sigmoid, op.tanh, nn.gelu, nn.silu, lambda e: nn.leakyrelu(e, 0.1), lambda e: op.clip(e, -0.5, 0.5),
@@ -274,13 +276,13 @@ def _element(d: _Drawer) -> Value | None:
     """Element-wise operators that are undefined somewhere, constants of other shapes, and what normalizes channels."""
     x = d.image()
     shape = d.pick(((1, x.shape[1], 1, 1), (1, 1, *x.shape[2:]), x.shape, (x.shape[3],), (x.shape[2], 1)))
-    c = relax.const(d.rng.uniform(0.5, 1.5, shape).astype("float32"))
+    c = relax.const(d.rng.uniform(0.5, 1.5, shape).astype("float32"), "float32")
     nn, op, emit = relax.op.nn, relax.op, d.net._emit
     made: tuple[Callable[[Any], Any], ...] = (
         lambda e: op.sqrt(emit(op.abs(e))), lambda e: op.exp(emit(op.tanh(e))), op.negative,
         lambda e: op.add(e, c), lambda e: op.multiply(c, e), lambda e: op.divide(e, c), lambda e: op.subtract(c, e),
         lambda e: op.divide(c, emit(op.add(emit(op.multiply(e, e)), c))), lambda e: op.rsqrt(emit(op.maximum(e, c))),
-        lambda e: nn.softmax(e, 1), lambda e: nn.prelu(e, relax.const(np.full(x.shape[1], 0.2, "float32")), 1),
+        lambda e: nn.softmax(e, 1), lambda e: nn.prelu(e, relax.const(np.full(x.shape[1], 0.2), "float32"), 1),
     )  # fmt: skip
     return d.value(d.pick(made)(x.expr))
 
