@@ -82,10 +82,24 @@ class Analyses:
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
-    """The graph of `function`, which may hold Relax operators and calls of PrimFuncs; `mod` is not modified.
+    """Read a Relax function into a `Graph`, which the algorithms take and which knows no TVM.
 
-    Scratch and weights are those of the generic kernels. Raises `GraphError` if the function has symbolic shapes, control
-    flow or calls out of TVM.
+    Parameters
+    ----------
+    mod : IRModule
+        A module with Relax operators or calls of PrimFuncs, or both; it is not modified.
+    function : str
+        The name of the function to read: straight-line code with static shapes.
+
+    Returns
+    -------
+    Extracted
+        The graph, with scratch and weights of the generic kernels, and the computation of each of its operators.
+
+    Raises
+    ------
+    GraphError
+        The function has symbolic shapes, control flow or calls out of TVM.
     """
     made = analyse(read_function(mod, function), function)
     kernels = [None if o is None else o.kernel for o in made.operators]

@@ -24,19 +24,29 @@ def tune_kernels(
 ) -> tuple[Prepared, Tuned]:
     """Replace row kernels by tuned ones, from the records in `folder` or from new measurements on this machine.
 
-    Plans of the result differ from those of `prepared` only by the scratch of the tuned kernels. The generic row kernels
-    get the loop order of the tuned ones, without vectorization.
-
     Parameters
     ----------
+    prepared : PreparedGraph
+        The graph and its kernels, as `prepare_graph` returns them.
     folder : path
         MetaSchedule's records; created if it does not exist.
     search : Search, optional
         Limits of the search; `trials` of 0 uses existing records only.
     vectors : bool
         False replaces vector operations by plain loops, for C compilers.
+    progress : function
+        Called with a line of text at every step of long work.
 
-    Raises `UsageError` if the records cannot be read, `MissingToolError` without a working MetaSchedule.
+    Returns
+    -------
+    tuple of PreparedGraph and Tuned
+        `prepared` with tuned kernels, whose plans differ from its own only by their scratch, and what was measured. Its
+        generic row kernels get the loop order of the tuned ones, without vectorization.
+
+    Raises
+    ------
+    UsageError, MissingToolError
+        The records cannot be read; there is no working MetaSchedule.
     """
     made = prepared.extracted
     operators = [

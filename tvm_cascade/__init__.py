@@ -1,8 +1,8 @@
 """tvm_cascade: memory and latency scheduling for Apache TVM.
 
-`load`, `plan`, `compile`, `run`, `validate`, `quantize`, `order`, `stages`, `optimize` and `doctor` do what the command line
-does. Importing the package imports neither TVM nor PyTorch: the functions do when they are first used. The Relax pipeline
-"cascade" is registered with TVM, at once where TVM is imported already, else as soon as it is (`tvm_cascade.registration`).
+`plan`, `compile`, `run` and the other functions do what the commands of these names do, and `load` reads a model. Importing
+the package imports neither TVM nor PyTorch: the functions do when they are first used. The Relax pipeline "cascade" is
+registered with TVM, at once where TVM is imported already, else as soon as it is (`tvm_cascade.registration`).
 """
 
 import sys
@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from tvm_cascade.api import (
+        allocate,
         bundle,
         compare,
         compile,
         doctor,
         export,
+        flash,
+        front_end,
         load,
         optimize,
         order,
@@ -25,16 +28,20 @@ if TYPE_CHECKING:
         quantize,
         run,
         stages,
+        targets,
         validate,
     )
 
 __version__ = "0.1.0"
 __all__ = [
+    "allocate",
     "bundle",
     "compare",
     "compile",
     "doctor",
     "export",
+    "flash",
+    "front_end",
     "load",
     "optimize",
     "order",
@@ -42,6 +49,7 @@ __all__ = [
     "quantize",
     "run",
     "stages",
+    "targets",
     "validate",
 ]
 

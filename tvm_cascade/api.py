@@ -6,23 +6,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tvm_cascade import checks
-from tvm_cascade.api_searches import Model, Progress, optimize, order, silent, stages
+from tvm_cascade.api_projects import bundle, doctor, export, flash, front_end, run, targets
+from tvm_cascade.api_searches import Model, Progress, allocate, optimize, order, silent, stages
 from tvm_cascade.comparison import compare
 from tvm_cascade.frontend import load
 from tvm_cascade.keywords import (
     CompileKeywords,
     PlanKeywords,
     QuantizeKeywords,
-    RunKeywords,
     ValidateKeywords,
     takes,
 )
@@ -37,7 +35,6 @@ from tvm_cascade.request import (
     PlanRequest,
     QuantizeRequest,
     Request,
-    RunRequest,
     TimeRequest,
     ValidateRequest,
     request_of,
@@ -48,15 +45,15 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tvm_cascade.micro.bundle import BundleResult
-    from tvm_cascade.micro.doctor import Doctor
     from tvm_cascade.micro.run_report import RunReport
     from tvm_cascade.quantization.result import QuantizeResult
     from tvm_cascade.samples.sample_set import Data
     from tvm_cascade.validation.report import ValidationReport
 
 __all__ = [
-    "BundleResult", "CompileResult", "PlanResult", "QuantizeResult", "RunReport", "ValidationReport", "bundle", "compare",
-    "compile", "doctor", "export", "load", "optimize", "order", "plan", "quantize", "run", "stages", "validate",
+    "BundleResult", "CompileResult", "PlanResult", "QuantizeResult", "RunReport", "ValidationReport", "allocate", "bundle",
+    "compare", "compile", "doctor", "export", "flash", "front_end", "load", "optimize", "order", "plan", "quantize", "run",
+    "stages", "targets", "validate",
 ]  # fmt: skip
 
 _RESULTS = {"BundleResult": "tvm_cascade.micro.bundle", "RunReport": "tvm_cascade.micro.run_report",
@@ -84,14 +81,12 @@ def plan(
         The core whose alignment and kernels (their scratch) are planned for, as in `compile` for the same target; or a
         microcontroller or board by name, with its core, memories and clock (`tvm-cascade targets`).
     sram : int or str, optional
-        Cap on the arena, in bytes or as "64KiB"; None plans the smallest arena at no extra multiply-accumulates, within
-        `max_time`.
+        Cap on the arena, in bytes or as "64KiB"; None: the smallest arena without recomputation, within `max_time`.
     ram : int or str, optional
         Cap on all RAM of the linked image: arena, stack, data and bss. `plan` takes 256 bytes for what is not the arena.
-    max_macs : float
-        Multiply-accumulates allowed, as a factor of the network's.
-    max_time : float
-        Without a cap: limit on the estimated instructions of the plan, as a factor of those of steps by rows.
+    max_macs, max_time : float
+        Limits on the plan: its multiply-accumulates, as a factor of the network's; without a cap its estimated instructions,
+        as a factor of those of steps by rows.
     stream_input, layerwise, overlap : bool
         Inputs arrive row by row; operators run one after the other; outputs may share bytes with dying inputs.
     granularity : str
@@ -109,8 +104,9 @@ def plan(
     rewrite : bool, optional
         Search for an equivalent network whose arena is smaller (substitutions for memory). None searches quantized networks,
         where every bit stays as it is; True float networks too, whose sums are then added in another order; False none.
-    time_limit : float, optional
-        Seconds after which searches end with the best plan so far (`limited`); None: results do not depend on the machine.
+    time_limit, progress : float, optional, and function
+        Seconds after which searches end with the best plan so far (`limited`), None: results do not depend on the machine;
+        called with a line of text at every step of long work.
     memory, objective : str or Ram, or several, optional, and str
         Memories that blocks may lie in, fastest first ("NAME=SIZE[:CYCLES_PER_BYTE]", or "NAME" of the machine's); the
         least of "time" or "bytes". None, and no cap: those of the machine that `target` names, where it has several.
@@ -121,39 +117,36 @@ def plan(
     flash_wait : float, optional
         Cycles of a byte that is read from flash, beside the arithmetic. None: those of the machine, or none.
 
+    Returns
+    -------
+    PlanResult
+        The arena's bytes, its lower bound, every block in it, and the other plans; `to_text()` prints it.
+
     Raises
     ------
-    InfeasibleError
-        No plan fits the cap.
-    LoadError, UnsupportedOperatorError
-        The model cannot be read.
-    UsageError
-        An unknown option, or a value that an option cannot have.
+    InfeasibleError, LoadError, UnsupportedOperatorError, UsageError
+        No plan fits the cap; the model cannot be read; an unknown option, or a value that an option cannot have.
     """
     return plan_model(model, request_of(target, options, PLAN_OPTIONS), progress)
 
 
 @takes(CompileKeywords, LoadRequest, PlanRequest, TimeRequest, KernelRequest, EmitRequest)
 def compile(
-    model: Model,
-    *,
-    target: str,
-    output: str | Path,
-    progress: Progress = silent,
-    **options: Unpack[CompileKeywords],
+    model: Model, *, target: str, output: str | Path, progress: Progress = silent, **options: Unpack[CompileKeywords]
 ) -> CompileResult:
     """Plan `model` and write a project for `target` into the folder `output`, complete or not at all.
 
     Parameters
     ----------
+    model, target : path or IRModule, and str
+        As in `plan`; the target "host" makes a program for this machine.
     output : path
         The folder of the project. In one that was compiled before, files that the user edited or added are kept.
     board : str, optional
         Name of a board, or path of a board's .json; None takes the board of the target.
-    emit : str, optional
-        Kernels as C99 ("c") or as an LLVM object ("obj"); None takes the back end of the target.
-    optimise : str
-        "size", "speed" or "balanced".
+    emit, optimise : str, optional, and str
+        Kernels as C99 ("c") or as an LLVM object ("obj"), None: the better for the target; made for "size", "speed" or
+        "balanced".
     name : str, optional
         Of the network in files and functions; None takes that of the model's file.
     hook : bool
@@ -166,15 +159,18 @@ def compile(
         An .html file, or a folder, for a report of the plan with its whole frontier.
     cache : bool
         What was compiled before is taken from `cache.cache_folder()`, what is compiled is kept there.
-    options
-        Those of `plan` beside.
+    progress, options
+        As in `plan`.
+
+    Returns
+    -------
+    CompileResult
+        What `plan` returns, the files written, and the bytes of RAM and flash of the linked image.
 
     Raises
     ------
-    InfeasibleError, MissingToolError
+    InfeasibleError, MissingToolError, and as in `plan`
         No plan fits the cap, or the linked image exceeds the memory of its board; the cross compiler is not installed.
-    LoadError, UnsupportedOperatorError, UsageError
-        As in `plan`.
     """
     from tvm_cascade import compilation
     from tvm_cascade.micro.machines import on_board, with_core
@@ -200,45 +196,6 @@ def _write_report(result: CompileResult, model: Model, request: Request) -> None
     replace(result, commands=commands).write_report(request.emit.report)
 
 
-@takes(RunKeywords, RunRequest)
-def run(
-    directory: str | Path,
-    *,
-    inputs: str | Path | Mapping[str, np.ndarray] | None = None,
-    progress: Progress = silent,
-    **options: Unpack[RunKeywords],
-) -> RunReport:
-    """Run a compiled project or bundle on its emulated board, a real one or this machine, and measure it.
-
-    Parameters
-    ----------
-    board : str, optional
-        Name or .json of another board than the folder was compiled for; "host" runs the network in this process.
-    inputs : path of an .npz, or arrays by name, optional
-        In the model's own types and layouts; None draws random ones from a fixed seed.
-    frames : path of an .npz, optional
-        Inputs of a sequence of calls from a clear state: the first axis counts the calls, a batch of one may be left out.
-    outputs : path, optional
-        An .npz file to write the outputs to.
-    check : path, optional
-        A model file; the outputs are compared with those of its reference kernels on the same inputs.
-    port : str, optional
-        Serial port of a real board to run on.
-    timeout : float, optional
-        Seconds: limit on the emulation, 600 by default, or on the wait for an answer of the board at `port`, 60 by default.
-
-    Raises
-    ------
-    UsageError
-        A value that an option cannot have, or an array of another shape or type than the network's input.
-    LoadError, MissingToolError, ToolError
-        The folder or a file cannot be read; the emulator is not installed, or fails.
-    """
-    from tvm_cascade.micro.run_image import run_image
-
-    return run_image(checks.path("directory", directory), RunRequest.of_all(options), inputs, progress)
-
-
 @takes(ValidateKeywords, ValidateRequest, LoadRequest, PlanRequest, KernelRequest)
 def validate(
     model: str | Path,
@@ -253,6 +210,8 @@ def validate(
 
     Parameters
     ----------
+    model : path
+        A `.tflite`, `.onnx` or `.pt2` file.
     data : path, or arrays by name
         An .npz or arrays: one per input under the input's name, samples along the first axis and the input's shape without
         its batch of 1 behind; `labels`, optional, are the numbers of the samples' classes. Arrays in the type that the
@@ -270,8 +229,13 @@ def validate(
         of the least and the greatest amplitude.
     timeout : float
         Seconds that a board has for a sample; 60 by default.
-    options
-        Those of `plan` beside.
+    progress, options
+        As in `plan`, but for `clock` and `watts`.
+
+    Returns
+    -------
+    ValidationReport
+        Accuracy of the program and of the reference, differences of their outputs, and the confusion matrix.
 
     Raises
     ------
@@ -304,11 +268,13 @@ def quantize(
 
     Parameters
     ----------
+    model : path
+        A float `.onnx` or `.pt2` file.
     data : path, or arrays by name
         Samples to calibrate on, a few hundred of every kind that occurs, as in `validate`; labels are not read.
     output : path
         The file to write, of the same suffix.
-    input_shapes : mapping of name to shape, optional
+    input_shapes, progress
         As in `plan`.
     calibration : str
         How the range of an activation follows from its values: "minmax" takes all of them, "percentile" leaves out the
@@ -320,6 +286,11 @@ def quantize(
         Layers with weights that stay float, counted from the first and from the last on. Only for `.onnx`.
     range_ : pair of float, optional
         As in `validate`.
+
+    Returns
+    -------
+    QuantizeResult
+        The file written, how many layers became int8, and which operators stay float.
 
     Raises
     ------
@@ -333,68 +304,3 @@ def quantize(
     from tvm_cascade.quantization.quantize_model import quantize_model
 
     return quantize_model(checks.path("model", model), data, asked, shapes, progress)
-
-
-def export(
-    directory: str | Path, *, kind: str, output: str | Path, front_end: str | Path | None = None
-) -> tuple[str, ...]:
-    """Write the compiled project or bundle in `directory` as a package; returns its files, relative to `output`.
-
-    Parameters
-    ----------
-    kind : str
-        "arduino" or "platformio" for a library, "cmsis-pack", "esp-idf" for a component, "rust" for two crates without
-        std, "stm32cube" for a folder of STM32CubeIDE projects, "zephyr" for a module.
-    output : path
-        A new folder.
-    front_end : path, optional
-        A folder that `front-end` wrote: its C goes with the network's, and the example from sound to outputs.
-
-    Raises
-    ------
-    UsageError, LoadError, MissingToolError
-        An unknown `kind`, an `output` that is not empty, or a project that the package cannot hold; `directory` is no
-        compiled project; the target's binutils are not installed.
-    """
-    from tvm_cascade.micro.export import export_folder
-    from tvm_cascade.micro.packages import KINDS
-
-    checks.choice(*KINDS)("as", kind)
-    heard = checks.optional(checks.path)("front_end", front_end)
-    return export_folder(checks.path("directory", directory), kind, checks.path("output", output), heard)
-
-
-def bundle(
-    directories: Sequence[str | Path], *, output: str | Path, board: str | None = None, keep_states: bool = False
-) -> BundleResult:
-    """Write and build one image of several compiled networks, which share one arena, in the new folder `output`.
-
-    Parameters
-    ----------
-    directories : paths
-        At least two folders that `compile` wrote, for one target and with different names.
-    board : str, optional
-        Name or .json; None takes that of the first network.
-    keep_states : bool
-        Give states memory beside the arena, where they survive runs of the others; without it networks with states are refused.
-
-    Raises
-    ------
-    UsageError, LoadError, MissingToolError, ToolError
-        The networks cannot share an image, `output` is not empty, a folder is no project; the compiler is missing, or it fails.
-    """
-    folders, folder = [checks.path("directories", d) for d in directories], checks.path("output", output)
-    on, kept = checks.optional(checks.name_or_path)("board", board), checks.flag("keep_states", keep_states)
-    from tvm_cascade.micro.bundle import make_bundle
-
-    return make_bundle(folders, folder, on, kept)
-
-
-def doctor(model: str | Path | None = None) -> Doctor:
-    """Check what is installed, and name the operators of `model` that cannot be compiled or stay float.
-
-    Raises `LoadError` if the model cannot be read (unknown operators are no error), `GraphError` if it cannot be planned.
-    """
-    from tvm_cascade.micro.doctor import diagnose
-
-    return diagnose(model)

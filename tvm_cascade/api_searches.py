@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from tvm.ir import IRModule
 
-from tvm_cascade import pipeline
+from tvm_cascade import checks, pipeline
 from tvm_cascade.keywords import OptimizeKeywords, StagesKeywords, takes
-from tvm_cascade.request import LoadRequest, OptimizeRequest, OrderRequest, StagesRequest
-from tvm_cascade.schema.searches import Optimization, Order, Stages
+from tvm_cascade.request import AllocateRequest, LoadRequest, OptimizeRequest, OrderRequest, StagesRequest
+from tvm_cascade.schema.searches import Layout, Optimization, Order, Stages
 from tvm_cascade.search_monitor import SearchMonitor
 
 if TYPE_CHECKING:
@@ -34,6 +34,42 @@ def _reading(
     return LoadRequest.of({"input_shapes": input_shapes, "until": until, "from_": from_})
 
 
+def allocate(
+    buffers: str | Path,
+    *,
+    capacity: int | str | None = None,
+    output: str | Path | None = None,
+    time_limit: float | None = None,
+) -> Layout:
+    """Give buffers with lifetimes offsets in the smallest arena.
+
+    Parameters
+    ----------
+    buffers : path
+        A .csv file with the columns id, lower, upper and size: a buffer is alive in the steps from `lower` to before `upper`.
+    capacity : int or str, optional
+        Bytes, or "64KiB": the search stops at the first layout within them; None searches the smallest arena.
+    output : path, optional
+        A .csv file to write, with the column offset added.
+    time_limit : float, optional
+        Seconds after which the search ends with the best layout so far.
+
+    Returns
+    -------
+    dict
+        The JSON object of `tvm-cascade allocate`: bytes of the arena, a lower bound, and whether it is proven optimal.
+
+    Raises
+    ------
+    LoadError, UsageError, InfeasibleError
+        The file cannot be read; a value that an option cannot have; no layout fits `capacity`.
+    """
+    from tvm_cascade.memory.minimalloc_csv import run
+
+    written = checks.optional(checks.path)("output", output)
+    return run(checks.path("buffers", buffers), AllocateRequest(capacity, time_limit), written)
+
+
 def order(
     model: Model,
     *,
@@ -45,7 +81,7 @@ def order(
     from_: str | Sequence[str] = (),
     progress: Progress = silent,
 ) -> Order:
-    """The order of least peak memory (Serenity): the JSON object of `tvm-cascade order`.
+    """Find the order of operators with the least peak memory (Serenity).
 
     Parameters
     ----------
@@ -58,7 +94,14 @@ def order(
     time_limit : float, optional
         Seconds after which the search ends with the best order so far.
     input_shapes, until, from_
-        As in `load`, here and in the other functions.
+        As in `load`.
+    progress : function
+        Called with a line of text at every step of long work.
+
+    Returns
+    -------
+    dict
+        The JSON object of `tvm-cascade order`: the operators in their order, its peak, and whether it is proven optimal.
 
     Raises
     ------
@@ -88,13 +131,15 @@ def stages(
     progress: Progress = silent,
     **options: Unpack[StagesKeywords],
 ) -> tuple[Stages, str]:
-    """The schedule of stages of least latency (IOS): the JSON object of `tvm-cascade stages`, and the same as text.
+    """Find the schedule of concurrent and merged stages with the least latency (IOS).
 
     Parameters
     ----------
     model : path or IRModule, or a list of them
         A network, or a .json file of the IOS authors (`parallel.authors_schedule`). Of several networks, which run at the
-        same time, inputs and outputs are called NETWORK/NAME; options that say how a model is read hold for the first.
+        same time, inputs and outputs are called NETWORK/NAME.
+    input_shapes, until, from_
+        As in `load`; of several networks for the first.
     target, device : str
         "cuda" or "llvm", optionally followed by options of TVM's targets; a device description, None: the target's generic one.
     unit, variant : str
@@ -105,26 +150,43 @@ def stages(
         "analytic", or "measured" or "learned" on this machine.
     load, output, picture : path, optional
         Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
-    database, time_limit : path and float, optional
-        File that keeps measurements; seconds after which the best schedule so far is taken.
+    database, time_limit, progress : path and float, optional, and function
+        File that keeps measurements; seconds after which the best schedule so far is taken; called with a line of text at
+        every step of long work.
     metaschedule, trials : path, int
         Folder with MetaSchedule's records of tuned kernels; candidates measured for a kernel without a record.
+    tracker, key, parallel : str, str and int, optional
+        "HOST:PORT" of an RPC tracker of TVM's, whose servers of this key measure, at most `parallel` of them at a time.
     emit : path, optional
-        A folder to write that runs the network by the schedule with TVM alone (`deploy.emit_folder`), with `arch` (GPU
-        architectures, "sm_90"), `fast_math`, `threads`, `streams` and `gpu`: machine code and machine that it is for.
+        A folder to write that runs the network by the schedule with TVM alone (`deploy.emit_folder`).
+    arch, fast_math, threads, streams, gpu : names, bool, int, int and int, optional
+        With `emit`: GPU architectures ("sm_90") and less exact arithmetic of its machine code; threads, or streams of GPU
+        number `gpu`, that share a stage.
+
+    Returns
+    -------
+    tuple of dict and str
+        The JSON object of `tvm-cascade stages`, and the same as text.
 
     Raises
     ------
     LoadError, UsageError, MissingToolError
         A model or schedule cannot be read; a value that an option cannot have; a device or tool to measure with is absent.
     """
+    request, reading = StagesRequest.of_all(options), _reading(input_shapes, until, from_)
+    return _stages([model] if isinstance(model, (str, Path, IRModule)) else model, reading, request, progress)
+
+
+def _stages(
+    models: Sequence[Model], reading: LoadRequest, request: StagesRequest, progress: Progress
+) -> tuple[Stages, str]:
+    """What `stages` returns; `reading` holds for the first model."""
     from tvm_cascade.deploy.search import folder_of
     from tvm_cascade.ordering.graph_file import is_graph_file
     from tvm_cascade.parallel.authors_schedule import stages_of_authors_file
     from tvm_cascade.runtime import stages as command
 
-    request, reading = StagesRequest.of_all(options), _reading(input_shapes, until, from_)
-    model, *others = [model] if isinstance(model, (str, Path, IRModule)) else model
+    model, *others = models
     if is_graph_file(model) and not others:
         return stages_of_authors_file(model, request, reading)
     folder = folder_of(request, progress)
@@ -150,10 +212,14 @@ def optimize(
     progress: Progress = silent,
     **options: Unpack[OptimizeKeywords],
 ) -> tuple[Optimization, str]:
-    """An equivalent graph of lower cost (MetaFlow): the JSON object of `tvm-cascade optimize`, and the same as text.
+    """Find an equivalent graph that costs less, by relaxed substitutions (MetaFlow).
 
     Parameters
     ----------
+    model : path or IRModule
+        A network.
+    input_shapes, until, from_
+        As in `load`.
     target : str
         "cuda" or "llvm", optionally followed by options of TVM's targets.
     cost : str
@@ -168,24 +234,39 @@ def optimize(
     output, picture, emit : path, optional
         Files for the graph (.onnx, else a Relax module) and for a picture of it before and after; a folder as in `stages`,
         of the graph that was found and its schedule by the device's description.
-    database, time_limit : path and float, optional
-        File that keeps measurements; seconds after which the best graph so far is taken (None: 50 where kernels are measured).
+    arch, fast_math, threads, streams, gpu
+        As in `stages`.
+    database, time_limit, progress : path and float, optional, and function
+        File that keeps measurements; seconds after which the best graph so far is taken (None: 50 where kernels are
+        measured); called with a line of text at every step of long work.
+
+    Returns
+    -------
+    tuple of dict and str
+        The JSON object of `tvm-cascade optimize`, and the same as text.
 
     Raises
     ------
     LoadError, UsageError, GraphError, InfeasibleError
         A file cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
     """
+    asked = OptimizeRequest.of_all(options)
+    return _optimized(model, _reading(input_shapes, until, from_), asked, progress)
+
+
+def _optimized(
+    model: Model, reading: LoadRequest, asked: OptimizeRequest, progress: Progress
+) -> tuple[Optimization, str]:
+    """What `optimize` returns."""
     from tvm_cascade.deploy.search import folder_of
     from tvm_cascade.runtime.optimize_module import require_exportable
     from tvm_cascade.substitution.report import format_report, rules_report
     from tvm_cascade.substitution.rules import ALL_RULES
     from tvm_cascade.substitution.rules_taso import load_taso_rules
 
-    asked = OptimizeRequest.of_all(options)
     folder, extra = folder_of(asked, progress), None if asked.rules is None else load_taso_rules(asked.rules)
     rules = ALL_RULES if extra is None else (*ALL_RULES, *extra.rules)
-    loaded = pipeline.load(model, _reading(input_shapes, until, from_))
+    loaded = pipeline.load(model, reading)
     require_exportable(loaded.mod, asked.output)
     progress(f"{loaded.name}: searching")
     with SearchMonitor(asked.time_limit) as limit:

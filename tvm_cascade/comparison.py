@@ -25,9 +25,22 @@ _WHAT = "what `plan --json` or `run --json` printed, or the folder of a project"
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
-    """Two sides, each the path of what `plan --json`, `compile --json` or `run --json` printed, or a compiled folder.
+    """Read two plans, projects or runs, to see how they differ.
 
-    Raises `LoadError` for anything else.
+    Parameters
+    ----------
+    a, b : path
+        What `plan --json`, `compile --json` or `run --json` printed, or a folder that `compile` or `bundle` wrote.
+
+    Returns
+    -------
+    dict
+        The JSON object of `tvm-cascade compare`: the bytes and counts of `a` and of `b`; `comparison_text` prints it.
+
+    Raises
+    ------
+    LoadError
+        A path cannot be read, or holds something else.
     """
     return {"a": _side(Path(a)), "b": _side(Path(b))}
 

@@ -71,10 +71,7 @@ def load(
     state: Mapping[str, str] | None = None,
     stateless: bool = False,
 ) -> tvm.IRModule:
-    """A Relax module whose `main` computes the model in the file `path`.
-
-    Quantized operators come as `dequantize -> operator -> quantize` islands for `passes.LowerQuantized`. `io_spec`
-    reads the names, types and quantization of inputs and outputs back from the module.
+    """Read the model in the file `path` into a Relax module.
 
     Parameters
     ----------
@@ -92,6 +89,12 @@ def load(
         What the output returns is what the input takes in the next call: both become a state of the network.
     stateless : bool
         Recurrent layers of a `.tflite` file begin anew in every call; without it they keep their states, as LiteRT does.
+
+    Returns
+    -------
+    IRModule
+        Its `main` computes the model. Quantized operators are `dequantize -> operator -> quantize` islands, for
+        `passes.LowerQuantized`; `io_spec` reads names, types and quantization of inputs and outputs back from it.
 
     Raises
     ------

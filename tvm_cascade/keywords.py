@@ -141,6 +141,29 @@ class RunKeywords(TypedDict, total=False):
     timeout: float | None
 
 
+class FrontEndKeywords(TypedDict, total=False):
+    """Keywords of `front_end` other than the folder."""
+
+    name: str
+    sample_rate: int
+    window_ms: int
+    step_ms: int
+    channels: int
+    low_hz: float
+    high_hz: float
+    smoothing_bits: int
+    even_smoothing: float
+    odd_smoothing: float
+    least_signal: float
+    gain: bool
+    gain_strength: float
+    gain_offset: float
+    gain_bits: int
+    log: bool
+    log_shift: int
+    span: int
+
+
 def takes(keywords: type, *records: type[Asked]) -> Callable[[Function], Function]:
     """Decorator that lists `keywords`, with the records' defaults, in a function's signature in place of `**options`."""
     defaults = {f.name: f.default for record in records for f in fields(record)}

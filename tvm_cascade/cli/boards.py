@@ -38,7 +38,11 @@ LIST = click.option("--list", is_flag=True, is_eager=True, expose_value=False, c
 @click.option("--board", metavar="B", help="Board by name or .json. [default: the board it was compiled for]")
 @click.option("--image", "kind", type=click.Choice(["serial", "application"]), default="serial", show_default=True,
               help="serial: answers `run --port`; application: main.c as you have written it.")  # fmt: skip
-@click.option("--tool", metavar="T", help="pyocd, openocd or st-flash. [default: the first that is installed]")
+@click.option(
+    "--tool",
+    metavar="T",
+    help="Program that writes it: pyocd, openocd or st-flash. [default: the first that knows the board and is installed]",
+)
 @click.option("--probe", metavar="SERIAL", help="Serial number of the debug probe, where several are plugged in.")
 @LIST
 @prints(Flashed)
@@ -53,8 +57,17 @@ def flash(directory: Path, as_json: bool, **options: Any) -> None:
 
 @click.command()
 @click.argument("device", required=False, default="auto")
-@click.option("--baud", type=click.IntRange(1), default=115200, show_default=True, help="Speed of the port.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="End then. [default: at Ctrl-C]")
+@click.option(
+    "--baud",
+    type=click.IntRange(1),
+    default=115200,
+    show_default=True,
+    metavar="N",
+    help="Speed of the port in bits a second.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="End after S seconds. [default: at Ctrl-C]"
+)
 @LIST
 @guarded
 def monitor(device: str, baud: int, seconds: float | None) -> None:

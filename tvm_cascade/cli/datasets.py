@@ -39,7 +39,7 @@ _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, m
         "amplitude. Images: LOW,HIGH:LOW,HIGH:... for each channel. [default: the ends of what an integer input stores; "
         "for floats 0,1 and -1,1]", "--range",
         metavar="LOW,HIGH")  # fmt: skip
-@option(ValidateRequest, "timeout", "For one sample on a board.", metavar="SECONDS")
+@option(ValidateRequest, "timeout", "Limit on one sample on a board.", metavar="SECONDS")
 @planning_alone
 @prints(Validation)
 @guarded
@@ -81,7 +81,14 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
         metavar="P")  # fmt: skip
 @option(QuantizeRequest, "float_first", "Layers with weights that stay float, from the first on.")
 @option(QuantizeRequest, "float_last", "Layers with weights that stay float, from the last on.")
-@option(QuantizeRequest, "range_", "As of `validate`.", "--range", metavar="LOW,HIGH")
+@option(
+    QuantizeRequest,
+    "range_",
+    "For images: real values of black and white; for sounds: of the least and the greatest amplitude. "
+    "Images: LOW,HIGH:LOW,HIGH:... for each channel. [default: 0,1 and -1,1]",
+    "--range",
+    metavar="LOW,HIGH",
+)
 @INPUT_SHAPE
 @prints(Quantization)
 @guarded

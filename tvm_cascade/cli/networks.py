@@ -51,7 +51,10 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
         "in this folder and used again.", metavar="DIR")  # fmt: skip
 @TRIALS
 @option(
-    EmitRequest, "name", "Of the network, in files and functions. [default: that of the model's file]", metavar="NAME"
+    EmitRequest,
+    "name",
+    "Name of the network in files and functions. [default: that of the model's file]",
+    metavar="NAME",
 )
 @option(EmitRequest, "hook", "Call a function of yours after every step: watchdogs, progress, cancelling.")
 @option(

@@ -36,7 +36,11 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
     if isinstance(check, checks.optional):
         check = check.check
     default = next(f.default for f in fields(record) if f.name == name)
-    told: dict[str, Any] = {"help": help, "default": default, "show_default": default not in (None, False)}
+    told: dict[str, Any] = {
+        "help": help,
+        "default": default,
+        "show_default": default is not None and default is not False,
+    }
     if check is checks.flag:
         told["is_flag"] = True
     elif check in (checks.path, checks.picture):
@@ -144,18 +148,19 @@ def board(record: type[Asked], text: str) -> Option:
 
 TIME_LIMIT = option(PlanRequest, "time_limit", "End searches after S seconds, with the best found so far.", metavar="S")
 _PLANNING = (
-    option(PlanRequest, "sram", "Cap on the arena, or on all of --memory together; the cheapest plan within it. [default: min, "
-           "the smallest arena at no extra multiply-accumulates, within --max-time]", metavar="SIZE|min", callback=parse_cap),
+    option(PlanRequest, "sram", "Cap on the arena, or on all of --memory together: the fastest plan within it. [default: min, "
+           "the smallest arena without recomputation, within --max-time]", metavar="SIZE|min", callback=parse_cap),
     option(PlanRequest, "ram", "Cap on all RAM of the linked image: arena, stack (the bound of its calls), data and bss. `plan`, "
            "which links nothing, takes 256 bytes of it for what is not the arena."),
     option(PlanRequest, "max_macs", "Allow recomputation up to F times the network's multiply-accumulates: stripes, channels "
            "in groups.", metavar="F"),
-    option(PlanRequest, "max_time", "Without a cap: instructions that smaller steps may be estimated to cost, as a factor of "
-           "whole rows.", metavar="F"),
+    option(PlanRequest, "max_time", "Without a cap: how much slower a smaller arena may be, as a factor of the estimated "
+           "instructions of steps by whole rows.", metavar="F"),
     option(PlanRequest, "stream_input", "Ask for the input row by row: it never lies in RAM whole."),
-    option(PlanRequest, "layerwise", "Plan the plain network, one operator after the other."),
+    option(PlanRequest, "layerwise", "Plan the plain network, one whole operator after the other, with no rolling buffers."),
     option(PlanRequest, "overlap", "Write an output into the space of a dying input, or never.", "--overlap/--no-overlap"),
-    option(PlanRequest, "granularity", "What rolling buffers count: whole rows (fast), or pixels (small)."),
+    option(PlanRequest, "granularity", "What rolling buffers count: whole rows (fast), pixels (small), or what is the better for "
+           "each."),
     INPUT_SHAPE,
     _UNTIL,
     _FROM,
@@ -184,13 +189,16 @@ _PLANNING = (
     option(PlanRequest, "flash_wait", "What a byte costs that is read from flash, beside the arithmetic. [default: the "
            "machine's, or nothing]", metavar="CYCLES"),
     TIME_LIMIT,
-    option(KernelRequest, "database", "Counts of kernels: read, and written by `compile --tune`. [default: only those of the "
-           "package]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),
+    option(KernelRequest, "database", "A file with instruction counts of kernels, which `compile --tune` writes. [default: "
+           "those of the package alone]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),
 )  # fmt: skip
 _CLOCK = option(
-    TimeRequest, "clock", "Of the core, such as 168MHz: cycles are told in milliseconds too. [default: the machine's]"
+    TimeRequest,
+    "clock",
+    "Clock of the core, such as 168MHz: cycles are told in milliseconds too. [default: the machine's]",
 )
-_WATTS = option(TimeRequest, "watts", "That the core draws at this clock: energy is told too. [default: the machine's]",
+_WATTS = option(TimeRequest, "watts", "Power that the core draws at this clock, in watts: energy is told too. [default: the "
+                "machine's]",
                 metavar="W")  # fmt: skip
 _REPORT = option(EmitRequest, "report", "Write a self-contained HTML report to this .html file, or it, its pictures and data "
                  "into this folder.")  # fmt: skip

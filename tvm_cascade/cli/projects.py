@@ -21,7 +21,7 @@ from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
 @click.command()
 @FOLDER
 @board(RunRequest, "Board to emulate, or 'host'. [default: the board it was compiled for]")
-@click.option("--inputs", type=PATH, help="An .npz with one array per input. [default: seeded random]")
+@click.option("--inputs", type=PATH, help="An .npz with one array per input. [default: random ones, always the same]")
 @option(
     RunRequest,
     "frames",
@@ -33,7 +33,8 @@ from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
 @option(RunRequest, "port", "Run on a real board, over a serial port (after `flash`); without DEVICE the one that is plugged in.",
         metavar="[DEVICE]", is_flag=False, flag_value="auto")  # fmt: skip
 @LIST
-@option(RunRequest, "timeout", "For the emulation [600], or for one answer of the board at --port, an inference included [60].",
+@option(RunRequest, "timeout", "Limit on the whole emulation, or on one answer of the board at --port, an inference included. "
+        "[default: 600; with --port 60]",
         metavar="SECONDS")  # fmt: skip
 @prints(Run)
 @guarded
@@ -49,11 +50,11 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
 
 @click.command()
 @FOLDER
-@click.option("--as", "kind", type=click.Choice(KINDS), required=True, help="Kind of package.")
+@click.option("--as", "kind", type=click.Choice(KINDS), required=True, help="The build system that the package is for.")
 @click.option(
     "--front-end",
     type=PATH,
-    help="A folder of `front-end`: the package has its C, and the example hears. Not for rust.",
+    help="A folder that `front-end` wrote: its C goes into the package, and the example takes sound. Not for rust.",
 )
 @NEW_FOLDER
 @prints(Export)
@@ -74,7 +75,11 @@ def export(directory: Path, kind: str, front_end: Path | None, output: Path, as_
 @click.command()
 @click.argument("directories", metavar="DIR DIR...", nargs=-1, required=True, type=PATH)
 @click.option("--board", metavar="B", help="Board by name or .json. [default: that of the first network]")
-@click.option("--keep-states", is_flag=True, help="Give what networks keep from run to run memory beside the arena.")
+@click.option(
+    "--keep-states",
+    is_flag=True,
+    help="Keep the states of networks beside the arena, where they survive the runs of the others.",
+)
 @NEW_FOLDER
 @prints(Bundle)
 @guarded
@@ -87,7 +92,9 @@ def bundle(directories: tuple[Path, ...], as_json: bool, **options: Any) -> None
 
 
 @click.command()
-@click.option("--model", type=PATH, help="Also name every operator of this file that is missing.")
+@click.option(
+    "--model", type=PATH, help="Also name every operator of this model that cannot be compiled, or that stays float."
+)
 @prints(Diagnosis)
 @guarded
 def doctor(model: Path | None, as_json: bool) -> None:

@@ -26,6 +26,7 @@ from tvm_cascade.cli.options import (
     require_picture,
     require_tvm_target,
 )
+from tvm_cascade.cost.device import DEVICES
 from tvm_cascade.request import (
     AllocateRequest,
     LoadRequest,
@@ -36,9 +37,22 @@ from tvm_cascade.request import (
 )
 from tvm_cascade.schema.searches import Layout, Optimization, Order, Stages
 
-_TARGET = click.option("--target", required=True, metavar="T", callback=require_tvm_target, help="cuda or llvm.")
-_DEVICE = option(StagesRequest, "device", "Device description. [default: the target's generic one]", metavar="D")
-_MEASUREMENTS = option(StagesRequest, "database", "Keep measurements here, and use those that are.")
+_TARGET = click.option(
+    "--target",
+    required=True,
+    metavar="T",
+    callback=require_tvm_target,
+    help="cuda or llvm, with or without options of TVM's targets behind.",
+)
+_DEVICE = option(
+    StagesRequest,
+    "device",
+    f"Description by which costs are estimated: {', '.join(sorted(DEVICES))}. [default: gpu or cpu]",
+    metavar="D",
+)
+_MEASUREMENTS = option(
+    StagesRequest, "database", "A file that keeps measurements: those in it are used, new ones are added."
+)
 
 _EMIT = (
     option(SearchRequest, "emit", "Write a folder that runs the network by its schedule with TVM alone: library with weights, "
@@ -61,8 +75,8 @@ def emitting(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("buffers", metavar="BUFFERS.csv", type=PATH)
-@click.option("--capacity", metavar="N", callback=parse_bytes,
-              help="Stop at the first layout within N bytes; exit 1 if there is none.")  # fmt: skip
+@click.option("--capacity", metavar="SIZE", callback=parse_bytes,
+              help="Stop at the first layout within this size; exit 1 if there is none.")  # fmt: skip
 @click.option("-o", "--output", type=PATH, callback=require_new_file, help="Write id,lower,upper,size,offset here.")
 @TIME_LIMIT
 @prints(Layout)
@@ -117,7 +131,12 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @_TARGET
 @_DEVICE
 @option(StagesRequest, "batch", "Batch size.")
-@option(StagesRequest, "unit", "What is scheduled as one.", type=click.Choice(["op", "fused"]))
+@option(
+    StagesRequest,
+    "unit",
+    "What is scheduled as one: single operators; what one kernel computes; with sepconv, a "
+    "separable convolution too; with cell, sums of a cell too, as IOS counts NASNet's operators.",
+)
 @option(
     StagesRequest,
     "variant",
@@ -128,7 +147,7 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @option(
     StagesRequest,
     "cost",
-    "By the device's description, measured on this machine, or by a model that is trained on measurements.",
+    "What a stage costs: by the device's description, measured on this machine, or by a model that is trained on measurements.",
 )
 @_MEASUREMENTS
 @option(StagesRequest, "metaschedule", "With --cost measured or learned: kernels that MetaSchedule tunes on this machine; "
@@ -138,8 +157,8 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
         metavar="HOST:PORT")  # fmt: skip
 @option(StagesRequest, "key", "Key of those servers.", metavar="K")
 @option(StagesRequest, "parallel", "Servers that are used at the same time.")
-@option(StagesRequest, "load", "Price a saved schedule instead of searching.")
-@option(StagesRequest, "output", "Save the schedule.", "--output", "-o", callback=require_new_file)
+@option(StagesRequest, "load", "Price a schedule that -o has saved instead of searching.")
+@option(StagesRequest, "output", "Save the schedule as JSON in this file.", "--output", "-o", callback=require_new_file)
 @option(StagesRequest, "picture", "Draw the timeline (.png, .svg).", callback=require_picture)
 @click.option("--beside", type=PATH, multiple=True, metavar="MODEL2",
               help="Another network that runs at the same time (may be repeated): one schedule for all.")  # fmt: skip
@@ -169,14 +188,14 @@ def stages(model: Path, beside: tuple[Path, ...], as_json: bool, **options: Any)
         "flops, traffic, launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.", metavar="C")  # fmt: skip
 @_MEASUREMENTS
 @_DEVICE
-@option(OptimizeRequest, "alpha", "How much worse a graph may get on the way.")
-@option(OptimizeRequest, "budget", "Graphs to price, at most, per part.")
+@option(OptimizeRequest, "alpha", "How much worse a graph may get on the way, as a factor of the best cost so far.")
+@option(OptimizeRequest, "budget", "Graphs to price, at most, in each part that the network is split into.")
 @option(OptimizeRequest, "rules", "Substitutions by TASO (graph_subst.pb): those that hold on random tensors are searched too.",
         metavar="FILE.pb")  # fmt: skip
 @option(
     OptimizeRequest,
     "output",
-    "Save the graph: .onnx, else a Relax module.",
+    "Save the graph in this file: .onnx, else a Relax module.",
     "--output",
     "-o",
     callback=require_new_file,

@@ -14,29 +14,29 @@ from tvm_cascade.request import FrontEndRequest
 from tvm_cascade.schema.projects import FrontEnd
 
 _OPTIONS = {
-    "name": "Of the C files, and what their symbols begin with.",
+    "name": "Name of the C files; their symbols begin with it.",
     "sample_rate": "Samples of the sound in a second.",
-    "window_ms": "Sound that a row of features looks at.",
-    "step_ms": "From one row to the next.",
+    "window_ms": "Milliseconds of sound that a row of features looks at.",
+    "step_ms": "Milliseconds from one row to the next.",
     "channels": "Features of a row.",
-    "low_hz": "Where the first filter begins.",
-    "high_hz": "Where the last filter ends.",
-    "smoothing_bits": "More bits of the noise estimate.",
-    "even_smoothing": "What a row adds to the noise estimate of even channels.",
-    "odd_smoothing": "And of odd ones.",
-    "least_signal": "Of a channel that is left when its noise is taken off.",
-    "gain_strength": "The power of the noise that channels are divided by.",
-    "gain_offset": "What is added to the noise before.",
+    "low_hz": "Frequency at which the first filter begins.",
+    "high_hz": "Frequency at which the last filter ends.",
+    "smoothing_bits": "Additional bits of the noise estimate.",
+    "even_smoothing": "Share of a row that the noise estimate of even channels takes in.",
+    "odd_smoothing": "The same of odd channels.",
+    "least_signal": "Share of a channel that is left at least when its noise is taken off.",
+    "gain_strength": "Channels are divided by their noise to this power.",
+    "gain_offset": "What is added to the noise before that.",
     "gain_bits": "Fraction bits of the gain.",
     "log_shift": "Fraction bits of the logarithms.",
-    "span": "Features from 0 to here are spread over int8.",
+    "span": "Features from 0 to N become -128 to 127.",
 }
 
 
 def _options(command: Any) -> Any:
     for name, text in reversed(_OPTIONS.items()):
         command = option(FrontEndRequest, name, text)(command)
-    command = option(FrontEndRequest, "log", "Logarithms of the channels, or not.", "--log/--no-log")(command)
+    command = option(FrontEndRequest, "log", "Take logarithms of the channels, or not.", "--log/--no-log")(command)
     return option(FrontEndRequest, "gain", "Divide channels by their noise (PCAN), or not.", "--gain/--no-gain")(
         command
     )
