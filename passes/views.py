@@ -56,7 +56,10 @@ def _flat(buffer: Any, indices: Any, env: Any) -> np.ndarray:
 
 
 def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
-    """Positions of inputs that the only output may overwrite: same shape and item size, read only at the index written."""
+    """Positions of inputs that the only output may overwrite: same shape and item size, read at the index written alone.
+
+    An input that is not read, as where a clamp leaves one value, is none: nothing tells which rows of it go with which.
+    """
     outputs = tir.outputs_of(func)
     blocks = [r.block for r in tir.leaf_blocks(func)]
     if len(outputs) != 1 or any(b.init is not None for b in blocks):
@@ -67,8 +70,7 @@ def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
         if tir.shape_of(x) == tir.shape_of(outputs[0])
         and ITEM_BYTES.get(tir.dtype_of(x)) == ITEM_BYTES.get(tir.dtype_of(outputs[0]))
     ]
-    watched = {func.params[i] for i in candidates}
-    inputs = set(func.params)
+    read, elsewhere, inputs = set(), set(), set(func.params)
     for block in blocks:
         target = tir.stores(block.body)[0]
         for load in tir.collect(block.body, ir.TensorLoad):
@@ -78,6 +80,5 @@ def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
             )
             if not same and load.source not in inputs:
                 return ()
-            if not same:
-                watched.discard(load.source)
-    return tuple(i for i in candidates if func.params[i] in watched)
+            (read if same else elsewhere).add(load.source)
+    return tuple(i for i in candidates if func.params[i] in read - elsewhere)

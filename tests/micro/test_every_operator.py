@@ -69,3 +69,15 @@ def test_nothing_left_to_compute(tmp_path: Path, operator: str, seed: int) -> No
     path.write_bytes(writer.finish())
     tvm_cascade.compile(path, target="host", output=tmp_path / "p")
     assert tvm_cascade.run(tmp_path / "p", check=path).match
+
+
+def test_an_output_of_one_value_is_not_written_over_inputs(tmp_path: Path) -> None:
+    """Of two images, where rows do not lie one behind the other; the plan was refused by its own replay."""
+    writer = ModelWriter()
+    inputs = [writer.activation((2, 2, 3, 7), "int8", scale, zero) for scale, zero in ((0.2, 82), (0.009, -128))]
+    out = writer.tensor((2, 2, 3, 7), "int8", 12.0, 127)
+    writer.operator("SUB", inputs, [out], "SubOptions", fusedActivationFunction=1)
+    path = tmp_path / "m.tflite"
+    path.write_bytes(writer.finish())
+    tvm_cascade.compile(path, target="host", output=tmp_path / "p")
+    assert tvm_cascade.run(tmp_path / "p", check=path).match

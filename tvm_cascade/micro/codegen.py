@@ -17,6 +17,7 @@ from tvm import tirx
 
 from tvm_cascade.cache import NO_CACHE, Cache
 from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cores import CORES
 from tvm_cascade.micro import hot_weights
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.entry import emit_entry
@@ -33,6 +34,7 @@ from tvm_cascade.schedules.rules.helpers import needed
 from tvm_cascade.schedules.tir.bind_loads import bind_loads
 from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
+from tvm_cascade.schedules.tir.mve_conversions import keep_products
 from tvm_cascade.search_monitor import counted, monitor
 from tvm_cascade.tensor_spec import IoSpec
 
@@ -66,7 +68,10 @@ def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str, cac
 def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
     """Compile the functions of `mod`, which take raw pointers, to a relocatable object by LLVM; returns its bytes."""
     made_for = tvm.target.Target(dict(target))
-    built = tvm.get_global_func("target.build.llvm")(lower_for(mod, made_for), made_for)
+    lowered = lower_for(mod, made_for)
+    if any(core.mve and core.mcpu == target.get("mcpu") for core in CORES.values()):
+        lowered = tvm.IRModule({gv: keep_products(func) for gv, func in lowered.functions_items()})
+    built = tvm.get_global_func("target.build.llvm")(lowered, made_for)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.o"
         built.write_to_file(str(path))
