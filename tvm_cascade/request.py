@@ -73,9 +73,7 @@ class LoadRequest(Asked):
     state: Annotated[Mapping[str, str] | None, checks.pairs] = None  # inputs that take what outputs returned before
     stateless: Annotated[bool, checks.flag] = False  # recurrent layers of .tflite files begin anew in every call
     hop: Annotated[int | None, checks.optional(checks.whole(1))] = None  # new rows a frame; None: whole windows
-    axis: Annotated[str | int, checks.time_axis] = (
-        "time"  # that the window slides along; "time": the first after the batch
-    )
+    axis: Annotated[str | int, checks.time_axis] = 1  # that the window slides along; "time": the first after the batch
     hop_state: Annotated[int | None, checks.optional(checks.size)] = None  # bytes kept between frames at most
 
 

@@ -235,12 +235,12 @@ def test_values_are_told_as_far_as_they_are_known() -> None:
 
 
 def test_plan_loads_no_libraries_of_devices() -> None:
-    """It runs nothing on them; other commands have them."""
-    for command, loaded in (("plan", False), ("order", True)):
+    """It runs nothing on them, nor does what orders; commands that compile for them have them (`test_tvm_import`)."""
+    for command in ("plan", "order"):
         done = python(f"""
 import atexit, sys
 from tvm_cascade.cli import main
 atexit.register(lambda: print("tvm_runtime_extra" in str(vars(sys.modules["tvm.base"]))))
 main([{command!r}, {MODEL!r}])
 """)
-        assert done.returncode == 0 and done.stdout.splitlines()[-1] == str(loaded), done.stderr
+        assert done.returncode == 0 and done.stdout.splitlines()[-1] == "False", done.stderr

@@ -220,7 +220,8 @@ static int32_t inside;
 static int32_t hook(void *c, int32_t d) { (void)c; (void)d; inside = one_set_arena(memory, sizeof memory); return 0; }
 int main(void) {
     struct one_inputs in; struct one_outputs out;
-    printf("%d %d ", (int)one_map_inputs(&in), in.x == NULL && in.hook == NULL);
+    const int32_t mapped = one_map_inputs(&in);
+    printf("%d %d ", (int)mapped, in.x == NULL && in.hook == NULL);
     printf("%d %d ", (int)one_map_outputs(&out), (int)one_run(&in, &out));
     printf("%d ", (int)one_set_arena(NULL, sizeof memory));
     printf("%d ", (int)one_set_arena(memory + 1, sizeof memory - 1));
