@@ -41,7 +41,7 @@ def suggestions(plan: Plan, options: PlanOptions, storable: Mapping[str, tuple[i
 
 def ends_large(plan: Plan) -> bool:
     """Whether the arena is largest while operators run that have hardly any of the work, and behind which there is none:
-    those that write a tensor of a tenth of it or more."""
+    those that write a tensor of half of it or more. Smaller ones are not worth the plans that tell what a cut saves."""
     graph, left = plan.graph, plan.graph.macs * LITTLE_WORK
     segment_of = {op: k for k, segment in enumerate(plan.segments) for op in segment.ops}
     peak, behind = peak_segment(plan), set[int]()
@@ -50,7 +50,7 @@ def ends_large(plan: Plan) -> bool:
         if left < 0:
             break
         behind.add(op.index)
-    large = (o for o in behind if any(10 * graph.tensors[t].bytes >= plan.peak for t in graph.ops[o].outputs))
+    large = (o for o in behind if any(2 * graph.tensors[t].bytes >= plan.peak for t in graph.ops[o].outputs))
     return graph.macs > 0 and any(segment_of[o] == peak for o in large)
 
 
