@@ -32,7 +32,7 @@ CALLS = {  # of every command with --json, its arguments: {project} and {second}
     "order": ["{model}", "{model} --on-chip 16KiB --rewrite", "{graph}"],
     "plan": [
         "{model}",
-        "{model} --layerwise --hop 2",
+        "{model} --layerwise --hop 2 --axis time",
         "{model} --sram 7000 --max-macs 2",
         "{model} --stream-input --rewrite",
         "{model} --memory fast=3KiB:0.5 --memory slow=1MiB:4 --clock 168MHz",

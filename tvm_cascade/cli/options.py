@@ -51,6 +51,8 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
         told |= {"type": str, "callback": parse_hertz, "metavar": "HZ"}
     elif isinstance(check, checks.choice):
         told["type"] = click.Choice(check.known)
+    elif check is checks.time_axis:
+        told["type"] = str  # click would take the default's, which is a number
     elif isinstance(check, checks.number):
         numbers: Any = click.IntRange if check.kind is int else click.FloatRange
         told |= {"type": numbers(check.least, check.most if check.most < inf else None, check.above), "metavar": "N"}
