@@ -15,6 +15,7 @@ from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.passes.sliding.rules import rule_of
 from tvm_cascade.passes.sliding.site import NotSliding, Site, Sliding, shape_of
 from tvm_cascade.passes.sliding.totals import Total, find_totals
+from tvm_cascade.passes.states import STATES_ATTR
 from tvm_cascade.sliding import Series, SlidingNetwork, Step
 
 _VIEWS = ("reshape", "expand_dims", "squeeze", "flatten", "permute_dims", "strided_slice")  # zeros stay zeros
@@ -45,8 +46,16 @@ def read_sliding(func: Function, axis: int = 1) -> SlidingFunction:
     """The function as a network of one window that slides along an axis behind the batch of its only parameter.
 
     Raises `GraphError` for a function of several parameters, or without rows to slide over, and `UsageError` for an axis that
-    it does not have.
+    it does not have, and for one that keeps states: a window would be in what they hold once for every frame that it was
+    part of, and those that are not full yet too (rfc/0019, section 3).
     """
+    kept = int(dict(func.attrs or {}).get(STATES_ATTR, 0))
+    if kept:
+        names = ", ".join(p.name for p in func.params[-kept:])
+        raise UsageError(
+            f"--hop slides the window of a network that keeps nothing, and this one keeps {names} from call to call: leave "
+            "--hop out where a call takes new rows alone, or let recurrent layers begin every window anew (--stateless)"
+        )
     if len(func.params) != 1:
         names = ", ".join(p.name for p in func.params)
         raise GraphError(f"--hop slides the window of one input, and the network has {len(func.params)} ({names})")

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ai_edge_litert")
 
 import tvm_cascade
-from tvm_cascade.errors import LoadError
+from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.testing.litert_check import equal_outputs, equal_sequence
 from tvm_cascade.testing.tflite import ModelWriter
@@ -45,12 +45,20 @@ def svdf(writer: ModelWriter, kind: str, batch: int = 1, rank: int = 1, steps: i
 
 
 def lstm(
-    writer: ModelWriter, kind: str, batch: int = 1, steps: int = STEPS, major: bool = False, states: int = UNITS
+    writer: ModelWriter,
+    kind: str,
+    batch: int = 1,
+    steps: int = STEPS,
+    major: bool = False,
+    states: int = UNITS,
+    x: int | None = None,
 ) -> None:
-    """Of int8, floats, or floats with weights of int8 ("hybrid"); other `states` than units are projected."""
+    """Of int8, floats, or floats with weights of int8 ("hybrid"); other `states` than units are projected. `x`: what it
+    reads, None for an input of its own."""
     rng, whole = np.random.default_rng(steps + batch), kind == "int8"
     dtype = "int8" if whole else "float32"
-    x = writer.activation((steps, batch, DEPTH) if major else (batch, steps, DEPTH), dtype, 0.02 if whole else None, 5)
+    shape = (steps, batch, DEPTH) if major else (batch, steps, DEPTH)
+    x = writer.activation(shape, dtype, 0.02 if whole else None, 5) if x is None else x
     inputs = [x, *([-1] * 23)]
 
     def matrix(shape: tuple[int, int], scale: float) -> int:
@@ -261,3 +269,27 @@ def test_an_lstm_goes_on_where_the_last_call_ended(tmp_path: Path, kind: str) ->
         lstm(writer, kind, batch, steps, major)
     lstm(writer, kind, states=UNITS - 2)
     assert len(equal_sequence(tmp_path, writer)) == 8
+
+
+def test_rows_slide_in_front_of_a_layer_that_begins_every_window_anew(tmp_path: Path) -> None:
+    """A convolution and an LSTM over its rows: with states they are no window, without them every frame is checked."""
+    writer, rng = ModelWriter(), np.random.default_rng(0)
+    x = writer.activation((1, 10, 1, DEPTH), "int8", 0.02, 5)
+    weights = writer.constant(rng.integers(-127, 128, (DEPTH, 3, 1, DEPTH)).astype("int8"), 0.01)
+    bias = writer.constant(rng.integers(-900, 900, DEPTH).astype("int32"), 0.0002)
+    rows = writer.tensor((1, 8, 1, DEPTH), "int8", 0.02, 5)
+    how = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    writer.operator("CONV_2D", [x, weights, bias], [rows], "Conv2DOptions", inner=True, **how)
+    flat = writer.tensor((1, 8, DEPTH), "int8", 0.02, 5)
+    writer.operator("RESHAPE", [rows], [flat], "ReshapeOptions", newShape=[1, 8, DEPTH])
+    lstm(writer, "int8", steps=8, x=flat)
+    path, folder = tmp_path / "m.tflite", tmp_path / "p"
+    path.write_bytes(writer.finish())
+    with pytest.raises(UsageError, match=r"network that keeps nothing, and this one keeps .*--stateless"):
+        tvm_cascade.plan(path, target="cortex-m4", hop=1)
+    made = tvm_cascade.compile(path, target="host", hop=1, stateless=True, output=folder)
+    assert made.frame is not None and made.frame["macs"] < made.frame["whole_macs"]
+    (name,) = (s.name for s in io_spec(load(path, stateless=True)).inputs)
+    np.savez(tmp_path / "f.npz", **{name: rng.integers(-128, 128, (30, 1, 1, DEPTH), "int8")})
+    ran = tvm_cascade.run(folder, frames=tmp_path / "f.npz", outputs=tmp_path / "o.npz", check=path)
+    assert ran.match and ran.frames == 30

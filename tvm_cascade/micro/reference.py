@@ -142,8 +142,13 @@ class LiteRtReference:
         self._floats = {name for name, d in self._details.items() if np.dtype(d["dtype"]).kind == "f"}
         self._forms = {n: (str(np.dtype(d["dtype"])), tuple(d["shape"])) for n, d in self._details.items()}
 
+    def anew(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs of one inference by name, that of a network whose variables hold what they hold at first."""
+        self.interpreter.reset_all_variables()
+        return self.run(inputs)
+
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs of one inference by name."""
+        """Outputs of one inference by name; variables hold what the one before has left."""
         scales, floats = self._scales, self._floats
         inputs = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in inputs.items()}
         _require_same(self._path, self._forms, inputs)

@@ -1,8 +1,8 @@
 """Reference outputs of a sequence of calls, from a clear state: `run --check` for networks that keep something between calls.
 
-LiteRT's interpreter keeps variables itself. To ONNX's evaluator, which keeps nothing, each state goes as an input again that
-came back as an output (`State.returned`). A network that was compiled with a hop takes new rows: the reference computes the whole
-window of every call.
+LiteRT's interpreter keeps variables itself, and forgets them before every call of a project that keeps no states. To ONNX's
+evaluator, which keeps nothing, each state goes as an input again that came back as an output (`State.returned`). A network that
+was compiled with a hop takes new rows: the reference computes the whole window of every call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def reference_calls(
     """What the reference makes of one call after the other. Raises what `reference_outputs` raises."""
     if path.suffix == ".tflite" and len(calls) > 1:
         reference = LiteRtReference(path, calls[0], scales)
-        return [Expected(reference.run(call), reference.note) for call in calls]
+        run = reference.run if states else reference.anew
+        return [Expected(run(call), reference.note) for call in calls]
     if path.suffix == ".pt2" and len(calls) > 1:
         exported = exported_program(path)
         module = exported.module()  # which keeps its buffers
@@ -60,7 +61,7 @@ def reference_windows(path: Path, calls: Sequence[Arrays], scales: Scales, given
     windows = [{given.name: stream.take(range(end - rows, end), axis)} for end in ends]
     if path.suffix == ".tflite":
         reference = LiteRtReference(path, windows[0], scales)
-        made = [Expected(reference.run(window), reference.note) for window in windows]
+        made = [Expected(reference.anew(window), reference.note) for window in windows]
     else:
         made = [reference_outputs(path, window, scales) for window in windows]
     return [*([None] * (first - 1)), *made]

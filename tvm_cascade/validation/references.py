@@ -51,12 +51,7 @@ def open_reference(path: Path, scales: Scales, first: Feed) -> Reference:
     """
     if path.suffix == ".tflite":
         litert = LiteRtReference(path, first, scales)
-
-        def fresh(feed: Feed) -> dict[str, np.ndarray]:
-            litert.interpreter.reset_all_variables()  # a state begins anew in every sample
-            return litert.run(feed)
-
-        return Reference(fresh, litert.note or "LiteRT's reference kernels")
+        return Reference(litert.anew, litert.note or "LiteRT's reference kernels")
     run, name = _torch(path) if path.suffix == ".pt2" else _onnx(path, first, scales)
     floats = float_inputs(path)
     return Reference(lambda feed: run(_as_floats(feed, floats, scales)), name)
