@@ -49,19 +49,23 @@ def build_options(request: Request) -> BuildOptions:
     altered = len(PassContext.current().config) > 0  # TVM's passes then make other code, which no key knows
     cache = Cache(cache_folder()) if request.emit.cache and not altered else NO_CACHE
     backend = request.emit.emit or target.backend
+    if not target.family.links and request.plan.ram is not None:
+        raise UsageError(
+            f"--ram caps the RAM of an image, and none is linked for {target.name}: choose another --target, or cap the "
+            "arena by --sram"
+        )
     if target.name == "host":
         if board not in (None, "host"):
             raise UsageError(f"target host runs on board host, not {board}")
-        if request.plan.ram is not None:
-            raise UsageError(
-                "--ram caps the RAM of a board's image: compile for a --target, or cap the arena by --sram"
-            )
         return BuildOptions(target, None, request.emit.optimise, backend, cache)
     made_for = load_board(board or target.default_board)
     if request.kernels.metaschedule is not None:
         raise UsageError(f"MetaSchedule measures on this machine: compile for the target host, not {target.name}")
     made_for.require_target(target)
-    find_tool(target.family.gcc, target.family.compiler_remedy)
+    if target.family.links:
+        find_tool(target.family.gcc, target.family.compiler_remedy)
+    elif backend != "c":
+        raise UsageError(f"there is no compiler of {target.name} here: --emit c")
     ram = None if request.plan.ram is None else int(request.plan.ram)
     return BuildOptions(target, made_for, request.emit.optimise, backend, cache, ram)
 

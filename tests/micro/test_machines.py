@@ -8,6 +8,7 @@ import subprocess
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -19,6 +20,7 @@ from tvm_cascade.machine import Ram
 from tvm_cascade.micro.board import list_boards, load_board
 from tvm_cascade.micro.board_files import linker_script
 from tvm_cascade.micro.elf import read_sections
+from tvm_cascade.micro.image import read_image
 from tvm_cascade.micro.machines import machine_of, on_board, target_names, with_core
 from tvm_cascade.request import EmitRequest, PlanRequest, Request, TimeRequest
 from tvm_cascade.testing.builder import Net
@@ -148,3 +150,51 @@ def test_a_riscv_microcontroller_without_atomics_gets_none(tmp_path: Path, emula
     assert "mul" in listed and not re.search(r"\t(amo\w+|lr|sc)\.w", listed)
     assert made.clock == 160_000_000 and made.milliseconds
     api.export(tmp_path / "p", kind="esp-idf", output=tmp_path / "component")
+
+
+_CALL = """
+#include "shapes.h"
+#include <stdio.h>
+
+int main(void)
+{
+    struct shapes_inputs inputs;
+    struct shapes_outputs outputs;
+    shapes_map_inputs(&inputs);
+    shapes_map_outputs(&outputs);
+    fread((void *)inputs.image, 1, SHAPES_IMAGE_SIZE, stdin);
+    int32_t status = shapes_run(&inputs, &outputs);
+    fwrite(outputs.scores, 1, SHAPES_SCORES_SIZE, stdout);
+    return (int)status;
+}
+"""
+
+
+def test_a_core_without_a_compiler_here_gets_c(tmp_path: Path) -> None:
+    """ESP32-S3: memories, clock and cycles of its file, no image; its C computes on this machine what the plan does."""
+    memory = {"memory": ("sram=2KiB:1", "psram=64KiB:6")}
+    made = api.compile(str(SHAPES), target="esp32s3", output=tmp_path / "p", name="shapes", **memory)
+    assert (made.elf, made.ram_bytes, made.board) == (None, None, "esp32s3") and made.milliseconds
+    assert [use.ram.name for use in made.plan.placed] == ["sram", "psram"] and made.plan.placed[0].bytes
+    image = read_image(tmp_path / "p")
+    x = np.random.default_rng(3).integers(-128, 128, image.networks[0].inputs[0].shape, np.int8)
+    ran = api.run(tmp_path / "p", inputs={image.networks[0].inputs[0].name: x})
+    assert ran.board == "host" and ran.memories[0][1] == made.plan.placed[0].bytes
+    (tmp_path / "call.c").write_text(_CALL.replace("image", image.networks[0].inputs[0].c_name), encoding="utf-8")
+    sources = [str(tmp_path / "p" / name) for name in image.networks[0].sources]
+    flags = ["-std=c99", "-Wall", "-Werror", "-Wno-unused-result", f"-I{tmp_path / 'p'}", "-o", str(tmp_path / "call")]
+    subprocess.run(["gcc", *flags, str(tmp_path / "call.c"), *sources, "-lm"], check=True)
+    done = subprocess.run([str(tmp_path / "call")], input=x.tobytes(), capture_output=True, check=True)
+    assert done.stdout == next(iter(ran.outputs.values())).tobytes()
+
+
+def test_what_needs_an_image_is_refused_without_a_compiler(tmp_path: Path) -> None:
+    for options, words in (({"emit": "obj"}, "--emit c"), ({"ram": 9999}, "none is linked for xtensa-lx7")):
+        with pytest.raises(UsageError, match=words):
+            api.compile(str(SHAPES), target="esp32s3", output=tmp_path / "p", **options)
+    folder = tmp_path / "p"
+    api.compile(str(SHAPES), target="esp32s3", output=folder, sram=9000)
+    for board, port in (("esp32s3", None), (None, "/dev/none")):
+        with pytest.raises(UsageError, match="linked for"):
+            api.run(folder, board=board, port=port)
+    assert "src/shapes.c" in api.export(folder, kind="esp-idf", output=tmp_path / "component")

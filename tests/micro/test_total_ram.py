@@ -103,7 +103,7 @@ def test_what_cannot_obey_is_refused_and_not_written(tmp_path: Path, emulator: N
         tvm_cascade.compile(MODEL, target="cortex-m4", output=tmp_path / "p", ram=2000)
     assert caught.value.available == 2000 and not (tmp_path / "p").exists()
     assert f"{caught.value.needed - 2000} bytes missing" in str(caught.value)
-    with pytest.raises(UsageError, match="--ram caps the RAM of a board's image"):
+    with pytest.raises(UsageError, match="--ram caps the RAM of an image, and none is linked for host"):
         tvm_cascade.compile(MODEL, target="host", output=tmp_path / "p", ram=20000)
     with pytest.raises(UsageError, match="linked into no image"):
         Cascade(PlanRequest(ram=20000))

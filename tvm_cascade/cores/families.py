@@ -9,7 +9,7 @@ from tvm_cascade.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Toolchain, emulator and start-up code for all cores of an instruction set. Empty strings for the host."""
+    """Toolchain, emulator and start-up code for all cores of an instruction set. Empty strings where nothing is linked."""
 
     name: str
     cores: str  # prefix of the cores' names in board files
@@ -24,6 +24,11 @@ class Family:
     @property
     def gcc(self) -> str:
         return f"{self.prefix}gcc"
+
+    @property
+    def links(self) -> bool:
+        """Whether images are linked here: there are a cross compiler and start-up code. Where not, folders hold C alone."""
+        return bool(self.prefix)
 
 
 ARM = Family(
@@ -57,9 +62,12 @@ RISCV = Family(
     qemu_arguments=("-bios", "none"),
 )
 
+# Debian has no compiler of this core; the C is built by the maker's tools (`export --as esp-idf`)
+XTENSA = Family("xtensa", "xtensa", "", "", (), "", "", "")
+
 HOST = Family("host", "host", "", "apt-get install gcc", (), "", "", "")
 
-FAMILIES = (ARM, RISCV, HOST)
+FAMILIES = (ARM, RISCV, XTENSA, HOST)
 
 
 def family_of_core(core: str) -> Family:
@@ -67,5 +75,5 @@ def family_of_core(core: str) -> Family:
     for family in FAMILIES:
         if core.startswith(family.cores):
             return family
-    known = ", ".join(f"{family.cores}…" for family in FAMILIES if family.qemu)
+    known = ", ".join(f"{family.cores}…" for family in FAMILIES if family is not HOST)
     raise UsageError(f"core {core!r} belongs to no known family; known: {known}")

@@ -68,7 +68,7 @@ def emit(planned: Planned, name: str, build: BuildOptions, asked: EmitRequest) -
         ),
         name,
         prepared.io,
-        target=build.target.llvm if build.backend == "obj" and build.board is not None else None,
+        target=build.target.llvm if build.backend == "obj" and build.linked else None,
         align=max(build.target.align, 8),
         prelude=prepared.prelude,
         copied=planned.candidate.copied,
@@ -94,10 +94,12 @@ def write(
     Raises `InfeasibleError` where the image does not fit the board, `MissingToolError` without the target's compiler.
     """
     network = emitted.network
+    if build.board is not None and not build.linked:
+        _require_ram(build.board, plan, options)
     with ThreadPoolExecutor(max_workers=1) as pool:
         counted = pool.submit(emitted.host)
         image = write_image(folder, (network,), build)
-        built = None if build.board is None else _build(image, build, plan, options, progress)
+        built = _build(image, build, plan, options, progress) if build.linked else None
         host = counted.result().save(folder / HOST_FOLDER)
     elf = None if built is None else str(built.elf.relative_to(folder))
     ram, flash = (None, None) if built is None else (built.ram_bytes, built.flash_bytes)
@@ -128,6 +130,15 @@ def _build(
         return built if build.ram is None else within_ram(image, built, board, build.ram, build.cache)
     except MemoryOverflowError as error:
         raise _does_not_fit(error, board, plan, options) from None
+
+
+def _require_ram(board: Board, plan: Plan, options: PlanOptions) -> None:
+    """Raise `InfeasibleError` for an arena that exceeds the RAM of a board that no linker refuses it for."""
+    available = available_ram(board)
+    if plan.memories or plan.peak <= available:
+        return
+    remedy = f"{', '.join(_what_may_help(options))} or a board with more RAM may help"
+    raise InfeasibleError(plan.peak, available, _at_peak(plan), remedy)
 
 
 def _of_plan(plan: Plan, options: dict[str, object], cost: Cost) -> dict[str, object]:
@@ -171,9 +182,12 @@ def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options:
     remedy += f"{', '.join(_what_may_help(options))} or a board with more RAM may help"
     if error.flash_needed:
         remedy += f"; code and weights do not fit either: {error.flash_needed} of {board.flash.bytes} bytes of flash"
+    return InfeasibleError(plan.peak, available_ram(board, max(other, 0)), _at_peak(plan), remedy)
+
+
+def _at_peak(plan: Plan) -> list[str]:
     ops = [plan.graph.ops[o] for o in plan.segments[peak_segment(plan)].ops]
-    at_peak = [op.name for op in ops if not op.view]
-    return InfeasibleError(plan.peak, available_ram(board, max(other, 0)), at_peak, remedy)
+    return [op.name for op in ops if not op.view]
 
 
 def _what_may_help(options: PlanOptions) -> list[str]:

@@ -51,6 +51,11 @@ class Image:
         return len(self.networks) > 1
 
     @property
+    def run_on(self) -> str:
+        """The board that `run` takes by default: its own, or "host", this process, where nothing is linked for that."""
+        return self.board if self.target.family.links else "host"
+
+    @property
     def defines(self) -> tuple[str, ...]:
         """Macros for every file that includes a header of the networks."""
         kept = (KEEP_STATES,) if any(n.interface.states for n in self.networks) else ()

@@ -57,8 +57,8 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
     if asked.port is not None:
         asked = replace(asked, port=resolve_port(asked.port))
     feeds = [read_inputs(image, given)] if asked.frames is None else read_frames(image, asked.frames)
-    where = asked.port or asked.board or image.board
-    board = None if where == "host" else find_board(folder, asked.board or image.board)
+    where = asked.port or asked.board or image.run_on
+    board = None if where == "host" else find_board(folder, asked.board or image.run_on)
     what = f"{len(image.networks)} networks " if image.several else ""
     progress(f"{image.name}: running {what}in this process, counting work")
     host, work, planned_macs = _on_host(image, feeds)
@@ -110,9 +110,10 @@ def _refuse(image: Image, asked: RunRequest) -> None:
         extras.need(_REFERENCES[asked.check.suffix])
     if asked.port is not None:
         extras.need("pyserial")
-    if asked.port is not None and (asked.board or image.board) == "host":
+    if asked.port is not None and (asked.board or image.run_on) == "host":
         raise UsageError(
-            f"{image.folder} is a project for this machine, not for a board behind a port: compile it for a target"
+            f"{image.folder} is a project for {image.board}, which no program behind a port is linked for: compile it for "
+            "another target"
         )
 
 

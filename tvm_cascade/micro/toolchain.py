@@ -140,6 +140,11 @@ def build_image(
     compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` where the compiler refuses the sources.
     """
     board.require_target(image.target)
+    if not image.target.family.links:
+        raise UsageError(
+            f"nothing is linked for {image.target.name} here: build {image.name} by the maker's tools (export), or run it in "
+            "this process (--board host)"
+        )
     if lacking := [name for name in image.memory_names if name not in board.memories]:
         raise UsageError(f"board {board.name} has no memory called {lacking[0]}, which {image.name} was compiled for")
     if kind == "serial":

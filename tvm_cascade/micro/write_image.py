@@ -1,6 +1,7 @@
 """Write a compiled folder: the networks' files and everything else that building their image for a board takes.
 
-A folder for this machine (`board` None) holds one network as a library for any C99 compiler.
+A folder that is not linked (`BuildOptions.linked`: for this machine, or a core without a compiler here) holds one network as a
+library for any C99 compiler.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ class BuildOptions:
     cache: Cache = NO_CACHE  # of what is compiled
     ram: int | None = None  # cap in bytes on all RAM of the image; None: that of the board
 
+    @property
+    def linked(self) -> bool:
+        """Whether an image is linked; where not, the folder holds the network as a library for any C99 compiler."""
+        return self.board is not None and self.target.family.links
+
 
 def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: BuildOptions) -> Image:
     """Write the folder of an image; existing files of the same names are overwritten.
@@ -42,8 +48,11 @@ def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: Build
     Raises `UsageError` for a board that cannot run the target's code, an unknown optimisation, and several networks for this
     machine.
     """
-    if options.board is None and len(networks) > 1:
-        raise UsageError("several networks share the arena of a board's image: compile them for a target")
+    if not options.linked and len(networks) > 1:
+        raise UsageError(
+            "several networks share the arena of an image that is linked here: compile them for such a target, "
+            f"not for {options.target.name}"
+        )
     if options.board is not None:
         options.board.require_target(options.target)
     compile_flags(options.optimise)
@@ -61,7 +70,7 @@ def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: Build
     for network in networks:
         write_files(folder, network.files)
     write_files(folder, shared.files)
-    if options.board is None:
+    if options.board is None or not options.linked:
         write_files(folder, {"CMakeLists.txt": image_text.host_library(image.networks[0])})
     else:
         copy_runtime(folder, options.target)

@@ -1,0 +1,29 @@
+"""Xtensa LX7 of the ESP32-S3: C for the compiler of ESP-IDF, by scalar kernels; its vector instructions are not used.
+
+Nothing is compiled for it here (`Family.links`): the emitted C is run on this machine, and instructions are those counted on
+riscv32, whose kernels are the same C.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from tvm_cascade.cores.core import Core
+from tvm_cascade.cores.cortex_m3 import STEPS  # an assumption: steps were not counted on this core
+from tvm_cascade.cores.families import XTENSA
+from tvm_cascade.cores.rule_sets import COMMON
+
+CORE = Core(
+    name="xtensa-lx7",
+    family=XTENSA,
+    mcpu="",
+    triple="",
+    gcc_flags=(),
+    default_board="esp32s3",
+    runs_on=("xtensa-lx7",),
+    fpu=True,  # of single precision
+    rules=("riscv", *COMMON),
+    compatible=MappingProxyType({"c": "riscv32"}),
+    parts=("esp32s3",),
+    steps=STEPS,
+)
