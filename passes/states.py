@@ -4,7 +4,8 @@ A network with states is a pure function: its last parameters are the states as 
 states as it leaves them, pair by pair; the attribute `STATES_ATTR` of the function says how many. `with_states` ends each
 pair with an operator that copies the result into the bytes of the parameter (`Op.target`), as soon as all that read the
 state have run. So a state takes one block that lives from the first operator to the last (rfc/0016). Rows that move up in a
-state, and new ones behind them, are written by one pass over its bytes, and nowhere else.
+state, and new ones behind them, are written by one pass over its bytes, and nowhere else. An output that is what a state holds
+after a call is read there.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def with_states(source: Source, count: int) -> Source:
         return source
     inputs, values = source.inputs[-count:], source.outputs[-count:]
     made = _Assigned(source, inputs)
-    own = [made.apart(t, inputs) for t in source.outputs[:-count]]
-    made.given_out = {made.root(t)[0] for t in own}
+    own = [t if t in values else made.apart(t, inputs) for t in source.outputs[:-count]]
     kept = [made.apart(t, inputs) for t in values]
     states = tuple(made.assign(value, state) for value, state in zip(kept, inputs, strict=True))
+    own = [states[values.index(t)] if t in values else t for t in own]
     return _without_unused(Source(tuple(made.tensors), tuple(made.calls), source.inputs, (*own, *states)))
 
 
@@ -72,7 +73,7 @@ class _Assigned:
     def __init__(self, source: Source, states: Sequence[int]) -> None:
         self.tensors, self.calls = list(source.tensors), list(source.calls)
         self.states = frozenset(states)
-        self.given_out: set[int] = set()  # tensors in whose bytes the network's own outputs lie
+        self.instead: dict[int, int] = {}  # of a tensor that is made in a state's bytes alone: the state after
         self.viewed: dict[
             int, tuple[int, int]
         ] = {}  # of a view: the tensor in whose bytes it lies, and its first element
@@ -106,9 +107,9 @@ class _Assigned:
         """The tensor of `state` after a call that leaves `value` in it.
 
         A value that a concatenation makes, of what the state held further down and of other tensors, is made in the state's
-        bytes, and whoever reads it reads it there.
+        bytes, and whoever reads it reads it there, also another state and the caller, of whom it is an output.
         """
-        like = self.tensors[state]
+        like, value = self.tensors[state], self.instead.get(value, value)
         name = f"{like.name}_next"
         after = self._tensor(name, like)
         runs = self._moved(value, state)
@@ -127,7 +128,7 @@ class _Assigned:
         """What `value` concatenates, where it is made of what the state held further down and of tensors apart from all
         states, and nobody reads the state after the first that reads `value`; else None."""
         makers = [k for k, c in enumerate(self.calls) if value in c.outputs]
-        if not makers or value in self.given_out or not _joins(self.calls[makers[0]], self.tensors):
+        if not makers or not _joins(self.calls[makers[0]], self.tensors):
             return None
         runs: list[_Run] = []
         for part in self.calls[makers[0]].inputs:
@@ -156,6 +157,7 @@ class _Assigned:
 
     def _forget(self, value: int, state: int, after: int) -> None:
         """Take `value` out: what reads it reads `after`."""
+        self.instead[value] = after
         maker = next(k for k, c in enumerate(self.calls) if value in c.outputs)
         gone = self._feeding(maker, state)
         calls = [c for k, c in enumerate(self.calls) if k not in gone]

@@ -114,8 +114,6 @@ class _Writer:
             self._emit_total(step, step.total)
             return
         whole = {v: self._rows(self._number(v), None) for v in step.inputs}
-        if not isinstance(step.binding.value, relax.Call):  # another name of outputs
-            whole = {v: self._apart(self._number(v), value) for v, value in whole.items()}
         value = substitute(step.binding.value, {**self.renamed, **whole})
         self.renamed[step.binding.var] = self._emit(value, step.binding.var.name)
 
@@ -237,15 +235,8 @@ class _Writer:
 
     def _results(self) -> dict[Value, Value]:
         """The values of the variables that the function returns."""
-        whole = {self.read.variables[t]: self._apart(t, self._rows(t, None)) for t in self.plan.network.outputs}
+        whole = {self.read.variables[t]: self._rows(t, None) for t in self.plan.network.outputs}
         return {**self.renamed, **whole}
-
-    def _apart(self, tensor: int, value: Value) -> Value:
-        """A copy of rows that move up in a state, which a caller may read while the next frame runs; others as they are."""
-        own, height = self.plan.series[tensor], self.plan.network.series[tensor].rows
-        if own is None or not own.moves or height is None or height < 2:
-            return value
-        return self._joined(tensor, [self._slice(tensor, value, part) for part in ((0, 1), (1, height))])
 
     def _state_after(self, tensor: int, state: Value) -> Value:
         """The state as the frame leaves it: without the rows of the frame a period ago, with those of this one."""

@@ -200,6 +200,17 @@ def test_rows_move_up_in_their_states() -> None:
     assert all(graph.consumers[after] for _, after in graph.states)
 
 
+def test_rows_that_are_outputs_are_read_in_their_state() -> None:
+    """The rows of a map of which all are an output lie in the arena once, and so do those of a view of it."""
+    for shape in ((1, 34, 8, 12), (1, 34, 96)):
+        net = Net("int8")
+        x = net.conv(net.input((1, 40, 8, 1)), 8, (5, 1), padding="valid", activation="relu")
+        made = net.conv(net.conv(x, 8, (3, 1), padding="valid"), 12, 1)
+        plan = tvm_cascade.plan(net.finish(net.reshape(made, shape)), target="cortex-m4", hop=1)
+        assert plan.frame is not None and plan.frame["state_bytes"] > 34 * 8 * 12
+        assert plan.peak_bytes <= plan.frame["state_bytes"] + 3 * 8 * 12
+
+
 def test_a_frame_of_a_causal_network_takes_a_twentieth() -> None:
     """Of the multiply-accumulates and of the instructions of a window: maps of one row have the kernels of all others."""
     net = Net("int8")

@@ -103,6 +103,12 @@ def test_a_window_of_rows_is_kept_in_place() -> None:
             kept = whole[:, 1:]
 
 
+def _shifted(x: Any, state: Any) -> Any:
+    """The state without its first element, and the first of x behind it."""
+    rest, new = (op.strided_slice(t, axes=[1], begin=[b], end=[e]) for t, b, e in ((state, 1, 4), (x, 0, 1)))
+    return op.concat([rest, new], axis=1)
+
+
 CASES: dict[str, tuple[list[Shape], Step, Callable[..., Any]]] = {
     "a delay of two calls": (
         [(1, 4), (1, 4)],
@@ -128,6 +134,16 @@ CASES: dict[str, tuple[list[Shape], Step, Callable[..., Any]]] = {
         [(1, 4)],
         lambda x, s: (lambda made: ([made], [made]))(op.add(s[0], x)),
         lambda x, s: ([s[0] + x], [s[0] + x]),
+    ),
+    "a window that moves up is an output, and a view of it": (
+        [(1, 4)],
+        lambda x, s: (lambda made: ([made, op.reshape(made, (2, 2)), op.add(made, x)], [made]))(_shifted(x, s[0])),
+        lambda x, s: (lambda made: ([made, made.reshape(2, 2), made + x], [made]))(np.c_[s[0][:, 1:], x[:, :1]]),
+    ),
+    "two states hold one window": (
+        [(1, 4), (1, 4)],
+        lambda x, s: (lambda made: ([op.add(s[1], x), made], [made, made]))(_shifted(x, s[0])),
+        lambda x, s: (lambda made: ([s[1] + x, made], [made, made]))(np.c_[s[0][:, 1:], x[:, :1]]),
     ),
     "a state that stays": (
         [(1, 4)],

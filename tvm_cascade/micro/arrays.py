@@ -35,12 +35,11 @@ def read_inputs(image: Image, given: str | Path | Mapping[str, np.ndarray] | Non
 
 def read_frames(image: Image, path: Path) -> list[dict[str, np.ndarray]]:
     """The inputs of a sequence of calls, call by call, by `Image.label`: from an .npz with one array an input, whose first
-    axis counts the calls. The batch of one may be left out behind it, and the name where there is one input and one array.
+    axis counts the calls: every call runs all networks once. The batch of one may be left out behind it, and the name where
+    there is one input and one array.
 
     Raises as `read_inputs`, and `UsageError` where inputs have different numbers of calls, or none.
     """
-    if image.several:
-        raise UsageError("--frames goes to one network: run the projects of a bundle one by one")
     arrays, specs = load_arrays(path), list(image.named_inputs())
     if len(specs) == len(arrays) == 1:
         arrays = dict(zip([specs[0][0]], arrays.values(), strict=True))
