@@ -52,7 +52,7 @@ PARALLEL_WORK = 400_000  # `work_of` from which on a kernel that runs alone uses
 class LowerOptions:
     """Options of lowering a schedule. The last two are for tests, and must not change any result."""
 
-    target: str = "llvm"  # "llvm", or "cuda" with an architecture: "cuda -arch=sm_90"
+    target: str = "llvm"  # "llvm" (this processor), another one: "llvm -mcpu=NAME"; or "cuda -arch=sm_90"
     workers: int = 2  # threads that share the groups of a stage on a CPU; 1: nothing is shared
     cuda_graph: bool = True  # CUDA: capture the program into one CUDA graph
     device: int = 0  # CUDA: number of the GPU that owns the streams

@@ -33,6 +33,7 @@ from tvm_cascade.passes.rewriting import rewrite_for_latency
 from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages, stage_pipeline
 from tvm_cascade.passes.stage_cpu import threads
 from tvm_cascade.request import PlanRequest
+from tvm_cascade.schedules.stages.processors import written
 
 LOG = logging.getLogger("tvm_cascade")
 REWRITES = ("memory", "latency", "none")
@@ -111,7 +112,8 @@ def _staged(mod: IRModule) -> IRModule:
     if not reason:
         try:
             model = AnalyticCost(find_device("cpu", "llvm", threads()))
-            staged = ScheduleStages(model=model, lower=LowerOptions(workers=threads()))
+            lower = LowerOptions("llvm" if target is None else written(target), threads())
+            staged = ScheduleStages(model=model, lower=lower)
             return tvm.transform.Sequential([staged, stage_pipeline()])(mod)
         except GraphError as error:
             reason = last_line(error)

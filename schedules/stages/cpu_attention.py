@@ -29,8 +29,10 @@ _ROWS = 8  # of a tile
 _VECTORS = 2  # of a row in an accumulator tile
 
 
-def attention(sch: Schedule, parallel: bool) -> Schedule | None:
-    """`softmax(f(q @ k)) @ v` as `stage_kernels` writes it for CPUs: heads are shared by threads, tiles of rows are inside."""
+def attention(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
+    """`softmax(f(q @ k)) @ v` as `stage_kernels` writes it for CPUs: heads are shared by threads, tiles of rows are inside.
+
+    `most`: vectors of an accumulator tile."""
     sums = reductions(sch)
     if [name_of(sch, b) for b in sums[:1]] != ["scores_acc"] or len(sums) != 4:
         return None
@@ -50,7 +52,7 @@ def attention(sch: Schedule, parallel: bool) -> Schedule | None:
     *heads, row, column = loops
     sch.reorder(*heads, row, column)
     head = sch.fuse(*heads)
-    tile, _ = sch.split(row, [None, min(_ROWS, extent(sch, row))])
+    tile, _ = sch.split(row, [None, min(_ROWS, most, extent(sch, row))])
     inner = [second, named(sch, "softmax_norm"), total, named(sch, "softmax_exp"), largest, first]
     for block in [*inner, *([] if query is None else [query])]:
         sch.compute_at(block, tile, preserve_unit_loops=True)
@@ -62,7 +64,7 @@ def attention(sch: Schedule, parallel: bool) -> Schedule | None:
         _interleave(sch, block)
     r, c, k = sch.get_loops(second)[-3:]
     lanes = max(d for d in range(1, LANES + 1) if extent(sch, c) % d == 0)
-    vectors = _VECTORS if extent(sch, c) % (lanes * _VECTORS) == 0 else 1
+    vectors = _VECTORS if most >= _ROWS * _VECTORS and extent(sch, c) % (lanes * _VECTORS) == 0 else 1
     block, lane = sch.split(c, [None, lanes * vectors])
     sch.reorder(block, r, lane, k)
     _product(sch, second, (r, block, lane, k), lanes)

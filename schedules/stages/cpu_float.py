@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -29,13 +30,17 @@ from tvm_cascade.schedules.stages.cpu_attention import attention, rows
 from tvm_cascade.schedules.stages.cpu_compute import LANES
 
 _MOST_TAPS = 25  # of a window whose loops are unrolled
-_MAX_ROWS = 12  # most rows of a product's accumulator tile
-_MAX_TILE = 16  # most pixels of an accumulator tile: 16 vectors, leaving registers for weights and inputs
 
 
-def schedule_cpu(func: PrimFunc, parallel: bool) -> PrimFunc:
-    """The kernel under the first rule that fits, for one core or (`parallel`) all; unchanged where no rule fits."""
-    for rule in (_convolution, _packed_product, _vectors_of_channels, _window, _product, attention, rows, _elementwise):
+def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
+    """The kernel under the first rule that fits, for one core or (`parallel`) all; unchanged where no rule fits.
+
+    `accumulators`: most vectors of an accumulator tile (`processors.accumulators`).
+    """
+    tiled = (partial(rule, most=accumulators) for rule in (_convolution, _packed_product, attention))
+    convolution, packed_product, tiled_attention = tiled
+    others = (_vectors_of_channels, _window, _product, tiled_attention, rows, _elementwise)
+    for rule in (convolution, packed_product, *others):
         try:
             schedule = rule(s_tir.Schedule(func), parallel)
         except s_tir.ScheduleError:  # TVM refuses a step, as for windows whose extents differ
@@ -71,12 +76,10 @@ def _pads(sch: Schedule, anchor, parallel: bool) -> None:
             share(sch, loops[:-2] if len(loops) > 3 else loops[:1], parallel)
 
 
-def default_pixels(extent: int) -> int:
-    """Pixels of an accumulator tile: a divisor of the row where there is a good one."""
-    if extent <= _MAX_TILE + 4:
-        return extent
-    divisor = max(d for d in range(1, _MAX_TILE + 1) if extent % d == 0)
-    return divisor if divisor >= 5 else 12
+def default_pixels(extent: int, most: int) -> int:
+    """Pixels of an accumulator tile, of at most `most`: a row that fits, else more than half of them, so that the tiles of a
+    row hold as few pixels as possible behind its end."""
+    return extent if extent <= most else min(range(most // 2 + 1, most + 1), key=lambda d: (-(-extent // d) * d, -d))
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,9 @@ class Tiling:
     taps_first: bool = False  # loops over the window's taps outside of the loop over input channels, else inside
 
 
-def _convolution(sch: Schedule, parallel: bool) -> Schedule | None:
+def _convolution(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     shape = convolution_shape(sch)
-    return None if shape is None else tile_convolution(sch, Tiling(default_pixels(shape[1])), parallel)
+    return None if shape is None else tile_convolution(sch, Tiling(default_pixels(shape[1], most)), parallel)
 
 
 def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
@@ -279,7 +282,7 @@ def _window(sch: Schedule, parallel: bool) -> Schedule | None:
     return sch
 
 
-def _packed_product(sch: Schedule, parallel: bool) -> Schedule | None:
+def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
     """`direct_product`: a tile of rows and columns stays in registers over the whole reduction.
 
     Independent sums hide the latency of additions; the rows of a tile share the loads of the right operand.
@@ -293,7 +296,7 @@ def _packed_product(sch: Schedule, parallel: bool) -> Schedule | None:
         return None
     *_, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     *outer, row, column = sch.get_loops(last)
-    tile = min(int(sch.get(row).extent), _MAX_ROWS)
+    tile = min(extent(sch, row), max(1, (most - 1) * LANES // lanes))  # a row of weights is held beside it
     j, inside = sch.split(column, [None, lanes])
     i, r = sch.split(row, [None, tile])
     sch.reorder(*outer, j, i, r, inside)

@@ -26,6 +26,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.publish import whole_file
 from tvm_cascade.schedules.stages.cpu_float import schedule_cpu
 from tvm_cascade.schedules.stages.cuda_default import architecture_of
+from tvm_cascade.schedules.stages.processors import accumulators
 
 FILE = "stage_kernels.json"
 
@@ -87,9 +88,11 @@ class TunedKernels:
     """Schedules of kernels for one target: the recorded one where there is one, else the default."""
 
     def __init__(self, folder: str | Path | None, target: str = "llvm") -> None:
-        """`folder` holds the records; None: use defaults only. `target` as in `record_target`."""
+        """`folder` holds the records; None: use defaults only. `target`: of CPUs as `processor` reads it, else as in
+        `record_target`."""
         self.target = target if folder is None else record_target(target)
         self._cpu = not target.startswith("cuda")
+        self._processor = target
         self.records = None if folder is None else KernelRecords(folder)
 
     def scheduled(self, func: PrimFunc, parallel: bool) -> PrimFunc:
@@ -97,7 +100,7 @@ class TunedKernels:
         a record is returned unchanged: dlight's rules schedule the whole module later."""
         tuned = self._recorded(func)
         if tuned is None:
-            return schedule_cpu(func, parallel) if self._cpu else func
+            return schedule_cpu(func, parallel, accumulators(self._processor)) if self._cpu else func
         return threaded(tuned) if parallel and self._cpu else tuned
 
     @property

@@ -21,6 +21,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.schedules.stages.cpu_float import Tiling, convolution_shape, default_pixels, tile_convolution
+from tvm_cascade.schedules.stages.processors import accumulators
 from tvm_cascade.schedules.stages.stage_records import KernelRecords, Record, apply_trace, digest, plain_trace
 from tvm_cascade.schedules.tir import s_tir
 from tvm_cascade.schedules.tuning.metaschedule import (
@@ -216,7 +217,7 @@ def design(sch: Any) -> list[Any]:
 
 def _pixels(wide: int) -> list[int]:
     """Candidate widths of an accumulator tile: the default, and for each number of tiles a row the least that covers it."""
-    widths = {default_pixels(wide)}
+    widths = {default_pixels(wide, accumulators("llvm"))}
     for tiles in range(1, wide + 1):
         pixels = -(-wide // tiles)
         if _FEWEST_PIXELS <= pixels <= _MOST_PIXELS:

@@ -19,9 +19,10 @@ import tvm
 from tvm_cascade import api
 from tvm_cascade.cuda_toolkit import find_nvcc
 from tvm_cascade.deploy import library
-from tvm_cascade.deploy.folder import processor, require_free
+from tvm_cascade.deploy.folder import require_free
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.runtime import Session
+from tvm_cascade.schedules.stages.processors import processor
 from tvm_cascade.testing.builder import Net
 
 SHAPE = (1, 6, 12, 10)

@@ -204,7 +204,7 @@ def test_only_attention_gets_its_schedule():
 @pytest.mark.parametrize("shape", [(3, 50), (2, 5, 17), (1, 1000)])
 def test_softmax_is_exact_to_the_last_places(shape):
     x = te.placeholder(shape, "float32", name="x")
-    func = schedule_cpu(te.create_prim_func([x, softmax(x)]), parallel=True)
+    func = schedule_cpu(te.create_prim_func([x, softmax(x)]), True, 6)
     data = np.random.default_rng(0).uniform(-90, 10, shape).astype("float32")
     data[..., 3] = -np.inf
     powers = np.exp((data - data.max(-1, keepdims=True)).astype("float64"))
@@ -223,7 +223,7 @@ def test_reductions_along_rows_are_one_loop_over_rows(kind):
     )
     held = stage_graph(net.finish(Value(net._emit(expr), x.shape)))
     (kernel,) = build_kernels(held, [Spec((0,))], cpu=True)
-    made = schedule_cpu(kernel.func, parallel=True)
+    made = schedule_cpu(kernel.func, True, 6)
     assert made.script().count("T.parallel") == 1
     arrays = arrays_of(kernel.func)
     np.testing.assert_allclose(run(made, *arrays), run(kernel.func, *arrays), rtol=1e-6, atol=1e-6)

@@ -31,6 +31,7 @@ from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import stages
 from tvm_cascade.runtime.tune_stages import CpuMachine, tune_stages
 from tvm_cascade.schedules.stages.cpu_float import convolution_shape, schedule_cpu
+from tvm_cascade.schedules.stages.processors import accumulators
 from tvm_cascade.schedules.stages.stage_records import (
     KernelRecords,
     Record,
@@ -86,7 +87,7 @@ def run(func: Any) -> np.ndarray:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_every_design_computes_what_the_default_does(layout):
     for func, count in zip(convolutions(stage_graph(branches(layout))), (4, 2), strict=True):
-        expected = run(schedule_cpu(func, False))
+        expected = run(schedule_cpu(func, False, accumulators("llvm")))
         made = design(s_tir.Schedule(func, seed=7))
         assert len(made) == count  # rows or channels outside; where there are taps, these or channels
         for sch in made:
@@ -132,7 +133,7 @@ def test_records_are_kept_and_nothing_is_measured_twice(tmp_path: Path):
     assert tune(funcs, KernelRecords(tmp_path / "new"), absent, "llvm", Search(trials=0)).tuned == 0
     tuned = TunedKernels(tmp_path)
     assert [is_tuned(tuned, f) for f in funcs] == [f is funcs[0] for f in funcs]
-    assert tuned.scheduled(funcs[1], False).script() == schedule_cpu(funcs[1], False).script()
+    assert tuned.scheduled(funcs[1], False).script() == schedule_cpu(funcs[1], False, accumulators("llvm")).script()
 
 
 def recorded(folder: Path, funcs: Any, target: str = "llvm") -> None:

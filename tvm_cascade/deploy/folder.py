@@ -31,8 +31,8 @@ from tvm_cascade.publish import publish
 from tvm_cascade.request import SearchRequest
 from tvm_cascade.runtime.cuda import with_architecture
 from tvm_cascade.runtime.cuda_code import CudaCode, parse_architectures, require_cuda_compiler
-from tvm_cascade.runtime.execute import host_target
 from tvm_cascade.schedules.stages.cuda_default import architecture_of, cuda_target
+from tvm_cascade.schedules.stages.processors import processor
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 METADATA, LIBRARY = "metadata.json", "network.so"
@@ -60,7 +60,7 @@ class Emission:
 
     def lowering(self) -> LowerOptions:
         """The options of lowering; of several architectures, kernels are scheduled for the first, which all can run."""
-        target = f"cuda -arch={self.code.architectures[0]}" if self.code is not None else "llvm"
+        target = f"cuda -arch={self.code.architectures[0]}" if self.code is not None else self.target
         return LowerOptions(
             target=target,
             workers=self.threads,
@@ -80,23 +80,6 @@ class Emission:
     def tvm_target(self) -> tvm.target.Target:
         """TVM's target of the library."""
         return cuda_target(self.lowering().target) if self.cuda else processor(self.target)
-
-
-def processor(target: str) -> tvm.target.Target:
-    """The target `llvm`: this machine's processor, or another one of its family by -mcpu=NAME and -mattr=+A,+B.
-
-    Raises `UsageError` for other options: the library is linked for this system.
-    """
-    words = target.split()[1:]
-    if not words:
-        return host_target()
-    options: dict[str, Any] = {"kind": "llvm"}
-    for word in words:
-        name, _, value = word.partition("=")
-        if name not in ("-mcpu", "-mattr") or not value:
-            raise UsageError(f"--target '{target}': a folder takes -mcpu=NAME and -mattr=+A,+B of llvm, not {word}")
-        options[name[1:]] = value.split(",") if name == "-mattr" else value
-    return tvm.target.Target(options)
 
 
 def emission_of(request: SearchRequest, threads: int) -> Emission:

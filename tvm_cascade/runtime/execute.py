@@ -17,15 +17,7 @@ from tvm import relax
 from tvm_cascade.errors import UsageError
 from tvm_cascade.passes.schedule_stages import stage_pipeline
 from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
-
-
-def host_target() -> tvm.target.Target:
-    """The CPU of this machine, with its vector instructions."""
-    cpu = tvm.get_global_func("target.llvm_get_system_cpu", allow_missing=True)
-    kind: dict[str, Any] = {"kind": "llvm"}
-    if cpu is not None:
-        kind["mcpu"] = str(cpu())
-    return tvm.target.Target(kind)
+from tvm_cascade.schedules.stages.processors import host_target
 
 
 def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None, code: CudaCode | None = None) -> Any:

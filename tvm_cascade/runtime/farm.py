@@ -27,6 +27,7 @@ from tvm.rpc import base
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.runtime.bench import MIN_MS, main_module, types_of
+from tvm_cascade.schedules.stages.processors import written
 
 _SECONDS = 60.0  # for one job, waiting for a server included
 _START_SECONDS = 120.0  # for a worker to stand: it imports TVM
@@ -227,6 +228,7 @@ class FarmBench:
         self.name = f"rpc:{key}:{farm.about['cpu']}:{self.workers}"
         kind: dict[str, Any] = {"kind": "llvm", "mcpu": farm.about["cpu"]}
         self._target = tvm.target.Target(kind if kind["mcpu"] != "generic" else {"kind": "llvm"})
+        self.target = written(self._target)
         self._folder = tempfile.TemporaryDirectory(prefix="tvm_cascade_farm")
         self._count = 0
 

@@ -16,6 +16,7 @@ from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.runtime.bench import Timer
 from tvm_cascade.runtime.farm import FarmBench, FarmTimer
 from tvm_cascade.runtime.measure import CpuRunner
+from tvm_cascade.schedules.stages.stage_records import TunedKernels
 from tvm_cascade.search_monitor import monitor
 
 QUICK = MeasureOptions(first=20, most=20)  # one round: a further one would be a job of its own
@@ -26,7 +27,7 @@ class FarmRunner(CpuRunner):
     """A `cost.interface.BatchRunner` for the operators of one network."""
 
     def __init__(self, net: StageGraph, units: UnitGraph, bench: FarmBench) -> None:
-        super().__init__(net, units, bench=bench)
+        super().__init__(net, units, tuned=TunedKernels(None, bench.target), bench=bench)
         self._used: list[Timer] | None = None  # timers that a stage uses, while they are collected
 
     def ahead(self, stages: Sequence[tuple[str, Groups]], repeats: int) -> Iterator[tuple[str, Groups]]:

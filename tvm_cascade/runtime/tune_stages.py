@@ -22,9 +22,9 @@ from tvm_cascade.passes.stage_layouts import packed_tensors
 from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.runtime.cuda import has_cuda, require_cuda, with_architecture
 from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
-from tvm_cascade.runtime.execute import host_target
 from tvm_cascade.schedules.stages.cpu_float import schedule_cpu
 from tvm_cascade.schedules.stages.cuda_default import architecture_of
+from tvm_cascade.schedules.stages.processors import accumulators, host_target
 from tvm_cascade.schedules.stages.stage_records import KernelRecords, record_target
 from tvm_cascade.schedules.stages.stage_tuning import Machine, Report, tune
 from tvm_cascade.schedules.tuning.in_process import local_pair, tensor_of
@@ -99,7 +99,7 @@ class CpuMachine(_LocalMachine):
 
     def default(self, func: PrimFunc) -> PrimFunc:
         """The hand-written schedule."""
-        return schedule_cpu(func, False)
+        return schedule_cpu(func, False, accumulators("llvm"))
 
 
 class CudaMachine(_LocalMachine):
