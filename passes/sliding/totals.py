@@ -21,7 +21,7 @@ from tvm_cascade.passes.integer.untyped import Binding, Builder, Call, Index, Sc
 from tvm_cascade.passes.read.relax_names import integers
 
 _ITEM = 4  # bytes of an int32
-_STORED = ("int8", "int16")  # uint8 is stored as int8 wherever no kernel of its own reads it
+_STORED = ("int8", "uint8", "int16")
 
 
 @dataclass(frozen=True)

@@ -126,10 +126,35 @@ def test_every_frame_is_checked_against_the_whole_window(tmp_path: Path) -> None
         tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz", check=files[0])
 
 
-def _over_time(writer: ModelWriter, rng: np.random.Generator, x: int) -> int:
-    weights = writer.constant(rng.integers(-127, 128, (8, 3, 1, WIDTH)).astype("int8"), 0.01)
+def test_sums_of_unsigned_integers_run(tmp_path: Path) -> None:
+    """A mean and a pool over all rows of uint8, whose sums are kept: every frame equals LiteRT on the whole window."""
+    pytest.importorskip("ai_edge_litert")
+    rows, writer, rng = 34, ModelWriter(), np.random.default_rng(3)
+    hidden = _over_time(writer, rng, writer.activation((1, rows, 1, WIDTH), "uint8", 0.05, 131), rows, 128)
+    axes = writer.constant(np.array([1, 2], "int32"))
+    means = writer.tensor((1, 8), "uint8", 0.02, 5)
+    writer.operator("MEAN", [hidden, axes], [means], "ReducerOptions", keepDims=False)
+    how = {"padding": 1, "strideH": 1, "strideW": 1, "filterHeight": rows - 2, "filterWidth": 1}
+    pooled = writer.tensor((1, 1, 1, 8), "uint8", 0.03, 0)
+    writer.operator("AVERAGE_POOL_2D", [hidden], [pooled], "Pool2DOptions", **how)
+    path, folder = tmp_path / "m.tflite", tmp_path / "p"
+    path.write_bytes(writer.finish())
+    told = tvm_cascade.compile(path, target="host", output=folder, hop=1)
+    assert told.frame is not None and len(told.frame["running_sums"]) == 2
+    level = 20 + 90 * (1 + np.sin(np.arange(90) / 7))  # of noise whose level wanders
+    stream = (128 + rng.standard_normal((90, 1, 1, WIDTH)) * level[:, None, None, None]).clip(0, 255)
+    np.savez(tmp_path / "f.npz", stream.astype("uint8"))
+    done = tvm_cascade.run(folder, frames=tmp_path / "f.npz", check=path)
+    assert done.match and done.frames == 90
+    assert all(len(np.unique(made[rows:], axis=0)) > 20 for made in done.outputs.values())
+
+
+def _over_time(writer: ModelWriter, rng: np.random.Generator, x: int, rows: int = ROWS, zero: int = 0) -> int:
+    """A convolution over three rows, of int8; with the zero point 128 of uint8."""
+    dtype = "uint8" if zero else "int8"
+    weights = writer.constant((rng.integers(-127, 128, (8, 3, 1, WIDTH)) + zero).astype(dtype), 0.01, zero)
     bias = writer.constant(rng.integers(-900, 900, 8).astype("int32"), 0.0005)
-    made = writer.tensor((1, ROWS - 2, 1, 8), "int8", 0.03, -128)
+    made = writer.tensor((1, rows - 2, 1, 8), dtype, 0.03, zero - 128)
     how = {
         "padding": 1,
         "strideH": 1,
