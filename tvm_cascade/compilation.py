@@ -32,6 +32,7 @@ from tvm_cascade.results import CompileResult, PlanResult
 from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.schedules.tuning.tune import shipped, with_shipped
 from tvm_cascade.search_monitor import SearchMonitor
+from tvm_cascade.shorter_end import plan_or_suggest
 
 Progress = Callable[[str], None]
 _TRIES = 4  # plans at most, each with what was needed beside the one before
@@ -93,7 +94,7 @@ def _planned(loaded: pipeline.Loaded, request: Request, build: BuildOptions, pro
     core = kernel_target(request.target, build.backend, build.optimise)
     kernels = KernelSource(core, counts, counter, _tuner(asked, loaded.name, progress))
     try:
-        return pipeline.plan(loaded, request.plan, kernels, progress)
+        return plan_or_suggest(loaded, request.plan, kernels, progress)
     finally:
         if asked.tune and asked.database is not None:
             counts.difference(shipped()).save(asked.database)

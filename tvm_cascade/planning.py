@@ -15,7 +15,7 @@ from tvm_cascade.request import Request
 from tvm_cascade.results import PlanResult
 from tvm_cascade.schedules.tuning.tune import with_shipped
 from tvm_cascade.search_monitor import SearchMonitor
-from tvm_cascade.shorter_end import shorter_end
+from tvm_cascade.shorter_end import plan_or_suggest, shorter_end
 
 
 def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str], None]) -> PlanResult:
@@ -29,7 +29,7 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
     loaded = pipeline.load(model, request.load, progress)
     with SearchMonitor(request.plan.time_limit) as limit:
         kernels = KernelSource(core, counts)
-        planned = pipeline.plan(loaded, request.plan.within_ram(), kernels, progress)
+        planned = plan_or_suggest(loaded, request.plan.within_ram(), kernels, progress)
         made = planned.prepared
         flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
         wait = request.plan.flash_wait

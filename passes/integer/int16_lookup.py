@@ -107,6 +107,8 @@ def lower_int16_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
     out = island.output
     if x.constant is not None or out.dtype != "int16":
         raise NotLowered("a leaky relu of int16 to another type")
+    if island.explicit:
+        raise NotLowered("a leaky relu of floats between a dequantize and a quantize of int16")
     slope = np.float32(x.step * np.float32(alpha))
     above = quantize_multiplier(float(np.float32(x.step / out.scale)))
     m, s = quantize_multiplier(float(np.float32(slope / out.scale)))
@@ -125,6 +127,8 @@ def lower_int16_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
 def lower_int16_abs(island: Island, x: Quantized) -> Value:
     """`MBQM(|x|)`, or `|x|` if the scales are equal."""
     out = _symmetric(island, x, "abs")
+    if island.explicit and x.step != out.scale:
+        raise NotLowered("an abs of floats between a dequantize and a quantize of int16")
     m, s = quantize_multiplier(float(np.float32(x.step / out.scale)))
     if s > 14:
         raise NotLowered("an abs whose scales are too far apart")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tflite
 
 pytest.importorskip("ai_edge_litert")
 
@@ -18,8 +19,11 @@ from tvm_cascade.errors import GraphError, LoadError, MissingToolError, Unsuppor
 from tvm_cascade.frontend import load
 from tvm_cascade.importers.tflite_model import open_model
 from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.testing import weighted_cases
 from tvm_cascade.testing.operator_cases import OPERATORS
 from tvm_cascade.testing.tflite import ModelWriter
+
+_IS_VARIABLE = 4 + 2 * 5  # of a tensor, the sixth field: its place in the table of fields
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +63,18 @@ def test_operator_codes_beyond_the_file_or_over_each_other(tmp_path: Path, model
     else:
         struct.pack_into("<I", data, vector, 4)
     assert _refused(tmp_path / "codes.tflite", bytes(data), "its operator codes") is not None
+
+
+def test_flags_of_variables_beyond_the_file(tmp_path: Path) -> None:
+    """Which are read before the operators are: they say what a recurrent operator keeps."""
+    writer = ModelWriter()
+    weighted_cases.lstm(np.random.default_rng(0), "float32", writer)
+    data = bytearray(writer.finish())
+    graph: Any = tflite.Model.GetRootAs(data).Subgraphs(0)
+    table = next(t._tab for t in map(graph.Tensors, range(graph.TensorsLength())) if t.IsVariable())
+    entry = table.Pos - int.from_bytes(data[table.Pos : table.Pos + 4], "little", signed=True) + _IS_VARIABLE
+    data[entry : entry + 2] = b"\xff\xff"
+    assert _refused(tmp_path / "m.tflite", bytes(data), "an offset points outside") is not None
 
 
 def test_random_bytes_behind_a_valid_header(tmp_path: Path) -> None:
@@ -159,6 +175,21 @@ def test_onnx_constants_beyond_memory_are_refused(tmp_path: Path) -> None:
     )
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
     assert _refused(tmp_path / "m.onnx", data, "exceeds") is not None
+
+
+def test_onnx_inputs_beyond_memory_are_refused(tmp_path: Path) -> None:
+    """Before anything is computed for them: the steps of a ReverseSequence are an array of all places."""
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("ReverseSequence", ["x", "lengths"], ["y"], batch_axis=0, time_axis=1)],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [4, 1 << 31])],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [onnx.numpy_helper.from_array(np.arange(4), "lengths")],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+    assert _refused(tmp_path / "m.onnx", data, "input x of shape [4, 2147483648] exceeds") is not None
 
 
 @pytest.mark.parametrize("rows, reason", [(1, "larger than its padded input"), (2, "no element is left")])

@@ -149,6 +149,41 @@ def _softmax(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     return e / e.sum(axes, keepdims=True)
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape", "axis"),
+    [("Add", (4,), 1), ("Mul", (2, 4), 0), ("Sub", (3,), None), ("Div", (1,), 1), ("Pow", (4, 3), 1)],
+)
+def test_second_operands_of_opset_6_stand_at_their_axis(
+    tmp_path: Path, kind: str, shape: tuple[int, ...], axis: int | None
+) -> None:
+    net, other = Layers(), np.arange(1, 1 + np.prod(shape), dtype="float32").reshape(shape)
+    how = {} if axis is None else {"axis": axis}
+    _network(net, tmp_path / "n.onnx", net.node(kind, "x", net.constant(other), broadcast=1, **how), _SHAPE, opset=6)
+    aligned = other if axis is None or other.size == 1 else other.reshape(*shape, *[1] * (3 - axis - len(shape)))
+    compute: Any = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract, "Div": np.divide, "Pow": np.power}[kind]
+    np.testing.assert_allclose(Compiled(load(tmp_path / "n.onnx"))(_X)[0], compute(_X, aligned), rtol=1e-5)
+
+
+def test_second_operands_of_other_shapes_at_an_axis_are_refused(tmp_path: Path) -> None:
+    net = Layers()
+    y = net.node("Add", "x", net.constant(np.ones(3, "float32")), broadcast=1, axis=1)
+    _network(net, tmp_path / "n.onnx", y, _SHAPE, opset=6)
+    with pytest.raises(
+        LoadError, match=r"operator Add is malformed: .*shape \[3\] at axis 1 of one of shape \[2, 4, 3\]"
+    ):
+        load(tmp_path / "n.onnx")
+
+
+def test_average_pools_of_opset_6_leave_padding_out(tmp_path: Path) -> None:
+    """ "Divided by the number of elements exclude pad", as `count_include_pad` of opset 7 says by default."""
+    net = Layers()
+    pool = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}
+    _network(net, tmp_path / "n.onnx", net.node("AveragePool", "x", **pool), (1, 1, 3, 3), opset=6)
+    x = np.arange(9, dtype="float32").reshape(1, 1, 3, 3)
+    want = [[(0 + 1 + 3 + 4) / 4, (1 + 2 + 4 + 5) / 4], [(3 + 4 + 6 + 7) / 4, (4 + 5 + 7 + 8) / 4]]
+    np.testing.assert_allclose(Compiled(load(tmp_path / "n.onnx"))(x)[0], np.array([[want]], "float32"), rtol=1e-6)
+
+
 @pytest.mark.parametrize(("opset", "axes"), [(11, (1, 2)), (13, (1,))])
 def test_softmax_of_its_own_opset(tmp_path: Path, opset: int, axes: tuple[int, ...]) -> None:
     """ONNX Runtime's operator says by itself along which axes it sums."""

@@ -13,6 +13,7 @@ import pytest
 import tvm_cascade
 from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cores.cortex_m4 import STEPS
+from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.importers.cut import FileGraph, Node
 from tvm_cascade.importers.shorter_end import end_of_work
@@ -95,6 +96,15 @@ def test_a_map_that_the_end_enlarges_is_left_to_the_host(tmp_path: Path) -> None
     )
     assert 3 * cut.peak_bytes < whole.peak_bytes and not any("--until" in s for s in cut.suggestions)
     assert not any("--until" in s for s in tvm_cascade.plan(path, sram=whole.peak_bytes).suggestions)
+    said = dict[int, str]()
+    for cap in (cut.peak_bytes, whole.peak_bytes // 2, 64):
+        with pytest.raises(InfeasibleError, match=f"{cap} available") as refused:
+            tvm_cascade.plan(path, sram=cap)
+        said[cap] = refused.value.remedy
+    with pytest.raises(InfeasibleError, match=r"; or --until 'of 9, small': an arena of .* bytes, which fits; your"):
+        tvm_cascade.compile(path, target="host", output=tmp_path / "out", sram=whole.peak_bytes // 2)
+    assert f"an arena of {cut.peak_bytes} bytes, which fits" in said[cut.peak_bytes]
+    assert [cap for cap, remedy in said.items() if "--until" not in remedy] == [64]
 
 
 def test_an_end_is_cut_behind_what_makes_its_tensors_smaller(tmp_path: Path) -> None:

@@ -197,7 +197,11 @@ def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]
     """The shape of every input, symbolic sizes replaced by those `wanted`, a leading batch by 1."""
     inputs = _inputs(model)
     check_inputs(wanted, [i.name for i in inputs])
-    return {i.name: _static_shape(path, i, wanted.get(i.name)) for i in inputs}
+    shapes = {i.name: _static_shape(path, i, wanted.get(i.name)) for i in inputs}
+    for name, shape in shapes.items():
+        if prod(shape) > MAX_ELEMENTS:
+            raise LoadError(path, f"input {printable(name)} of shape {shape} exceeds {MAX_ELEMENTS} elements")
+    return shapes
 
 
 def _static_shape(path: Path, value: Any, wanted: tuple[int, ...] | None) -> list[int]:

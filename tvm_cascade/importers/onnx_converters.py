@@ -20,13 +20,17 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.onnx_integer_conv import conv_integer
 from tvm_cascade.importers.onnx_known import (
+    ALIGNED,
+    aligned,
     compress,
     computed_size,
     dropout,
     eye_like,
+    optional_has_element,
     refused,
     reverse_sequence,
     roi_align_of_maxima,
+    sequence_length,
     shape_constant,
     slice_by_attributes,
     space_to_depth,
@@ -69,6 +73,8 @@ class Importer(ONNXGraphImporter):
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
         convert = CONVERTERS.get(op_name)
         attrs["tvm_custom"]["opset"] = opset
+        if op_name in ALIGNED and opset < 7:
+            inputs[1] = aligned(self.bb, inputs, attrs)
         made = convert(self.bb, inputs, attrs) if convert is not None else None
         if made is None:
             return super()._convert_operator(op_name, inputs, attrs, opset)
@@ -337,7 +343,9 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "MaxUnpool": refused(computed_size),
         "NonMaxSuppression": _suppression,
         "OneHot": _one_hot,
+        "OptionalHasElement": optional_has_element,
         "SequenceInsert": _insert,
+        "SequenceLength": sequence_length,
         "Gather": _along_axis(relax.op.take),
         "GatherElements": _along_axis(relax.op.gather_elements),
         "GatherND": _gather_nd,

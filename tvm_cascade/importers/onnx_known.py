@@ -4,6 +4,7 @@ that have forms which are not supported."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,34 @@ from onnx import helper
 from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
 from tvm_cascade.passes.integer.expressions import constant
 
+ALIGNED = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"))
 Attributes = dict[str, Any]
 Converter = Callable[[Any, Sequence[Value], Attributes], Value | None]
+
+
+def aligned(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """The second operand of an operator of `ALIGNED` of opsets below 7, whose first axis stands for the first operand's `axis`;
+    without that attribute the last axes belong together, as ever since."""
+    (shape, given), axis = (shape_of(v) for v in inputs[:2]), int(attrs.get("axis", -1))
+    behind = len(shape) - axis - len(given)
+    if axis < 0 or prod(given) == 1 or behind == 0:
+        return inputs[1]
+    if behind < 0 or tuple(given) != tuple(shape[axis : axis + len(given)]):
+        raise ValueError(f"a second operand of shape {list(given)} at axis {axis} of one of shape {list(shape)}")
+    return bb.normalize(relax.op.reshape(inputs[1], (*given, *[1] * behind)))
+
+
+def optional_has_element(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
+    """OptionalHasElement without an input: no."""
+    return None if inputs and inputs[0] is not None else relax.const(False, "bool")
+
+
+def sequence_length(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value:
+    """SequenceLength of a sequence of as many tensors in every call."""
+    fields = getattr(inputs[0].ty, "fields", None)
+    if fields is None:
+        raise NotImplementedError("a sequence whose length the network computes")
+    return relax.const(len(fields), "int64")
 
 
 def eye_like(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:

@@ -34,6 +34,8 @@ def contradiction(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> s
     compared = [*inputs[: 2 if name in _OF_TWO else 1], *outputs] if name in _OF_ONE else []
     if name in ("SELECT", "SELECT_V2"):
         compared = [*inputs[1:], *outputs]
+    if name == "BATCH_MATMUL" and outputs[0].tensor.Type() != types.INT32:
+        compared = [inputs[0], *outputs]
     if len({tensor.tensor.Type() for tensor in compared}) > 1:
         return "its input and output are of unequal types"
     stored = all(tensor.qnn_params and tensor.tensor.Type() in _AS_STORED for tensor in inputs)

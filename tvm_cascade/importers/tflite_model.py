@@ -162,6 +162,7 @@ def _check_tensor(model: Model, tensor: _Tensor, name: str, size: int) -> None:
     _require(len(shape) <= 8 and all(d >= 0 for d in shape), f"tensor {name} has the shape {shape}")
     _require(prod(shape) <= MAX_ELEMENTS, f"tensor {name} has {prod(shape)} elements")
     _require(0 <= tensor.Buffer() < max(model.BuffersLength(), 1), f"tensor {name} has no buffer")
+    tensor.IsVariable()
     _check_quantization(tensor, name, size)
     buffer = model.Buffers(tensor.Buffer())
     if buffer is None or buffer.DataLength() == 0:

@@ -40,18 +40,22 @@ def suggestions(plan: Plan, options: PlanOptions, storable: Mapping[str, tuple[i
 
 
 def ends_large(plan: Plan) -> bool:
-    """Whether the arena is largest while operators run that have hardly any of the work, and behind which there is none:
-    those that write a tensor of half of it or more. Smaller ones are not worth the plans that tell what a cut saves."""
-    graph, left = plan.graph, plan.graph.macs * LITTLE_WORK
-    segment_of = {op: k for k, segment in enumerate(plan.segments) for op in segment.ops}
-    peak, behind = peak_segment(plan), set[int]()
-    for op in reversed(graph.ops):
+    """Whether the arena is largest while operators of `large_ends` run. Smaller ones are not worth the plans that tell what a
+    cut saves."""
+    segment_of, peak = {op: k for k, segment in enumerate(plan.segments) for op in segment.ops}, peak_segment(plan)
+    return any(segment_of[o] == peak for o in large_ends(plan.graph, plan.peak))
+
+
+def large_ends(graph: Graph, arena: int) -> Iterator[int]:
+    """Operators that have, with all behind them, hardly any of the work, and that write a tensor of half of `arena` bytes or
+    more."""
+    left = graph.macs * LITTLE_WORK
+    for op in reversed(graph.ops) if graph.macs else ():
         left -= op.macs
         if left < 0:
-            break
-        behind.add(op.index)
-    large = (o for o in behind if any(2 * graph.tensors[t].bytes >= plan.peak for t in graph.ops[o].outputs))
-    return graph.macs > 0 and any(segment_of[o] == peak for o in large)
+            return
+        if any(2 * graph.tensors[t].bytes >= arena for t in op.outputs):
+            yield op.index
 
 
 def _streamable_at_peak(plan: Plan) -> Iterator[int]:
