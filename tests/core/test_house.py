@@ -85,7 +85,8 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "deploy": ALGORITHMS | {"schedules", "passes", "pipeline", "runtime", "tensor_spec"},
     "keywords": set(),
     "compiled": {"cascading", "cores", "micro", "results"},
-    "compilation": ALGORITHMS | {"compiled", "report", "results", "schedules", "passes", "pipeline", "micro"},
+    "compilation": ALGORITHMS
+    | {"compiled", "report", "results", "schedules", "passes", "pipeline", "micro", "shorter_end"},
     "shorter_end": {"passes", "frontend", "pipeline", "report", "tensor_spec"},
     "planning": {"cores", "schedules", "passes", "pipeline", "report", "results", "micro", "shorter_end"},
     "results": {"cascading", "report"},

@@ -192,6 +192,22 @@ def test_onnx_inputs_beyond_memory_are_refused(tmp_path: Path) -> None:
     assert _refused(tmp_path / "m.onnx", data, "input x of shape [4, 2147483648] exceeds") is not None
 
 
+def test_onnx_axes_beyond_all_tensors_are_refused(tmp_path: Path) -> None:
+    """Before ONNX's shape inference sees them, which takes 2^31 for a negative number and crashes."""
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    scale = onnx.numpy_helper.from_array(np.ones(4, "float32"), "w")
+    graph = helper.make_graph(
+        [helper.make_node("LayerNormalization", ["x", "w"], ["y", "mean"], axis=1 << 31)],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [3, 4])],
+        [helper.make_tensor_value_info(name, kind, None) for name in ("y", "mean")],
+        [scale],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    assert _refused(tmp_path / "m.onnx", data, "operator LayerNormalization has the axis 2147483648") is not None
+
+
 @pytest.mark.parametrize("rows, reason", [(1, "larger than its padded input"), (2, "no element is left")])
 def test_a_window_larger_than_its_input_is_refused(tmp_path: Path, rows: int, reason: str) -> None:
     onnx = pytest.importorskip("onnx")

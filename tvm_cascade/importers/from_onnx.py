@@ -39,6 +39,8 @@ from tvm_cascade.tensor_spec import TensorSpec
 
 _STATIC = ": write sizes that the model computes as constants (onnxsim, or torch.onnx.export with dynamo=True)"
 
+_MOST_AXES = 1 << 10  # far above the rank of any tensor
+
 
 def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
     """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which
@@ -70,6 +72,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
     try:
         if not model.graph.node:
             raise LoadError(path, "not an ONNX model: its graph has no operator")
+        _check_axes(path, model)
         given = in_order(path, model)
         model = spell_out(as_floats(narrow_indices(given)))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
@@ -191,6 +194,15 @@ def _check_filled(path: Path, model: Any) -> None:
             shape = [int(d) for d in numpy_helper.to_array(given[node.input[0]]).reshape(-1)]
             if any(d < 0 for d in shape) or prod(shape) > MAX_ELEMENTS:
                 raise LoadError(path, f"a constant of shape {shape} exceeds {MAX_ELEMENTS} elements")
+
+
+def _check_axes(path: Path, model: Any) -> None:
+    """Raise `LoadError` for an axis that no tensor has: ONNX's shape inference narrows it to 32 bits, and may crash."""
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            axes = {"axis": [attribute.i], "axes": list(attribute.ints)}.get(attribute.name, [])
+            if far := [a for a in axes if abs(a) > _MOST_AXES]:
+                raise LoadError(path, f"operator {printable(node.op_type)} has the {attribute.name} {far[0]}")
 
 
 def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
