@@ -175,7 +175,12 @@ tvm_cascade.compile(model, target="cortex-m4" if board else "host", hop=1, emit=
 
 # %%
 # ``run --frames`` makes one call after the other, on the emulated Cortex-M4 where it is installed. With ``check`` the reference
-# computes the whole window of every frame beside it.
+# computes the whole window of every frame beside it. On the command line, both steps are:
+#
+# .. code-block:: console
+#
+#     $ tvm-cascade compile words.tflite --target cortex-m4 --hop 1 --axis time -o firmware
+#     $ tvm-cascade run firmware --frames frames.npz --outputs scores.npz --check words.tflite
 rows = features(out / "test.wav")
 np.savez(out / "frames.npz", window=rows[:, None, None])
 done = tvm_cascade.run(folder, frames=out / "frames.npz", outputs=out / "scores.npz", check=model)
@@ -249,6 +254,6 @@ assert (answers == np.load(out / "scores.npz")["scores"].reshape(-1, 3)).all()
 print(f"{len(answers)} frames in C, each as before; heard", *(WORDS[w] for _, w in spotted(answers.argmax(1))))
 
 # %%
-# ``export --as zephyr --front-end`` and ``--as arduino`` put both into a package, with an example that hears; the samples of the
-# microphone's driver are what it leaves to you.
-print(f"tvm-cascade export {folder} --as arduino --front-end {front_end} -o {out / 'words'}")
+# ``export --front-end`` puts both into a package, with an example that takes its samples from a microphone's driver: that of
+# Zephyr (``--as zephyr``) or of Arduino's library PDM (``--as arduino``).
+print(f"next: tvm-cascade export {folder} --as arduino --front-end {front_end} -o {out / 'words'}")

@@ -99,3 +99,34 @@ def test_a_state_has_one_shape(rnn: Path) -> None:
         UsageError, match=r"input s is float32\[1, 4\], output s_out float32\[3, 4\]: a state has one form"
     ):
         load(rnn, state={"s": "s_out"})
+
+
+@pytest.mark.parametrize(("kind", "gates", "states"), [("GRU", 3, ("h",)), ("LSTM", 4, ("h", "c"))])
+def test_recurrent_layers_go_on_where_the_last_call_ended(
+    kind: str, gates: int, states: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Two steps a call. What comes out at the end of a call is the state, and an output too."""
+    units, depth, rng = 5, 3, np.random.default_rng(2)
+    shapes = {"x": [2, 1, depth], "y": [2, 1, 1, units], "last": [1, 1, units]}
+    shapes |= {n: [1, 1, units] for n in (*states, *(f"{s}_next" for s in states))}
+    values = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items()}
+    after = [f"{s}_next" for s in states]
+    nodes = [
+        helper.make_node(kind, ["x", "w", "r", "b", "", *states], ["y", *after], hidden_size=units),
+        helper.make_node("Identity", ["h_next"], ["last"]),
+    ]
+    sizes = {"w": (1, gates * units, depth), "r": (1, gates * units, units), "b": (1, 2 * gates * units)}
+    weights = [onnx.numpy_helper.from_array(rng.standard_normal(s).astype("float32"), n) for n, s in sizes.items()]
+    graph = helper.make_graph(
+        nodes, kind, [values[n] for n in ("x", *states)], [values[n] for n in ("y", "last", *after)], weights
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    pairs = dict(zip(states, after, strict=True))
+    tvm_cascade.compile(tmp_path / "m.onnx", target="host", state=pairs, output=tmp_path / "p")
+    np.savez(tmp_path / "f.npz", x=rng.standard_normal((20, 2, 1, depth)).astype("float32"))
+    done = tvm_cascade.run(tmp_path / "p", frames=tmp_path / "f.npz", check=tmp_path / "m.onnx")
+    assert done.ok and done.match and done.frames == 20
+    np.testing.assert_allclose(done.outputs["y"][:, 1], done.outputs["last"], atol=1e-6)
+    assert len(np.unique(done.outputs["last"], axis=0)) == 20
