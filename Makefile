@@ -20,7 +20,7 @@ torch: $(STAMP)
 	-$(BIN)/pip install -q --disable-pip-version-check torchao
 
 test-torch: torch
-	$(BIN)/python -m pytest tests/frontend/test_load_torch.py tests/frontend/test_load_torch_layers.py tests/frontend/test_cut.py tests/micro/test_ways_in.py tests/quantization tests/benchmarks
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/frontend/test_load_torch.py tests/frontend/test_load_torch_layers.py tests/frontend/test_cut.py tests/micro/test_ways_in.py tests/quantization tests/benchmarks
 
 # code for GPUs, which needs nvcc and no GPU: from PyPI (50 MB) where there is none
 cuda: $(STAMP)
@@ -53,6 +53,7 @@ keras: $(STAMP)
 	TVM_CASCADE_TENSORFLOW=$(KERAS) $(BIN)/python benchmarks/keras_networks.py
 
 bench: $(STAMP) tools keras
+	TVM_CASCADE_SWEEP=6 $(BIN)/python -m pytest tests/passes/test_lower_quantized_operators.py
 	$(BIN)/python benchmarks/run_all.py
 
 # .pt2 files take part after `make torch`

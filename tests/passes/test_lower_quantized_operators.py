@@ -20,9 +20,9 @@ from tvm_cascade.testing.reference import Compiled, Reference
 from tvm_cascade.testing.tflite import ModelWriter
 
 _TIMES = int(os.environ.get("TVM_CASCADE_SWEEP", "1"))  # more cases of the same random sequences
-CASES = 60 * _TIMES  # of each of the common operators for each type
-MORE_CASES = 30 * _TIMES  # of the others
-FEW_CASES = 10 * _TIMES  # where only the type differs, or compilation is slow
+CASES = 40 * _TIMES  # of each of the common operators for each type
+MORE_CASES = 20 * _TIMES  # of the others
+FEW_CASES = 8 * _TIMES  # where only the type differs, or compilation is slow
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
