@@ -11,7 +11,6 @@ together, for fewer cycles than the best of these takes (`passes.timed_plans`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
@@ -74,12 +73,16 @@ def plan_in_memories(
     found: list[_Placed] = []
     known: list[Plan] = []
     counters = Counters()
+    least_bytes = dict[bool, int]()  # by whether rows may have addresses, a bound of all plans
     error: InfeasibleError | None = None
     for asked, addressed in _requests(request):
         if (found or error is not None) and monitor().over():
             break
+        if asked.sram is not None and int(asked.sram) < least_bytes.get(addressed, 0):
+            continue  # no plan keeps that cap
         try:
             candidate = planned(asked, addressed)
+            least_bytes.setdefault(addressed, candidate.plan.bound)  # that of the first request, which has no cap
             if candidate.plan in known:
                 continue
             known.append(candidate.plan)
@@ -112,14 +115,19 @@ def _jointly(
     graphs = dict.fromkeys(p.found.prepared.graph for p in (start, *found))
     for graph in graphs:
         known = next(p.found for p in (start, *found) if p.found.prepared.graph == graph)
+
+        def placed(plan: Plan, known: PlannedCandidate = known) -> float:
+            try:
+                found.append(_placed(replace(known, plan=plan), request, counters))
+            except InfeasibleError:
+                return inf
+            return found[-1].cycles
+
         try:
-            plans, least = timed_plans(known, request, options, min(p.cycles for p in found), counters)
+            least = timed_plans(known, request, options, min(p.cycles for p in found), counters, placed)
         except SearchStopped:
             return None
         bound = min(bound, least)
-        for plan in plans:
-            with suppress(InfeasibleError):
-                found.append(_placed(replace(known, plan=plan), request, counters))
     best = min(p.cycles for p in found)
     progress(f"searched with memories: {round(best)} cycles, {round(start.cycles)} before")
     return min(bound, best)

@@ -11,7 +11,7 @@ candidates      float layers apart, concats in place, concats in parts, channel 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from tvm.ir import IRModule
@@ -31,6 +31,7 @@ from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.lower_quantized import lowered
 from tvm_cascade.passes.lowered_source import source_of, without_source
 from tvm_cascade.passes.place_network import plan_in_memories, with_copies
+from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.tune import Database
@@ -83,8 +84,10 @@ def plan_network(
     with SearchMonitor(request.time_limit):
         source = kernels or KernelSource(core or KernelTarget(), database)
 
+        once = _Once()
+
         def planned(asked: PlanRequest, addressed: bool = True) -> PlannedCandidate:
-            return _plan_network(mod, asked, source, progress, addressed)
+            return _plan_network(mod, asked, source, progress, addressed, once)
 
         if request.memory:
             found = plan_in_memories(request, plan_options(request, source.core), planned, progress)
@@ -95,15 +98,38 @@ def plan_network(
     return found
 
 
+@dataclass(frozen=True)
+class _Once:
+    """What several requests for plans of one network have in common, each worked out once."""
+
+    # by id of the module, and whether kernels are measured: the module (so that the id stays its own), lowered, prepared
+    modules: dict[tuple[int, bool], tuple[IRModule, IRModule, PreparedGraph]] = field(default_factory=dict)
+    promises: dict[tuple[object, ...], Rewritten] = field(default_factory=dict)
+
+    def prepared(self, mod: IRModule, kernels: KernelSource) -> tuple[IRModule, PreparedGraph]:
+        """A module, lowered, and its graph."""
+        key = (id(mod), kernels == kernels.untuned)
+        if key not in self.modules:
+            integers = lower_integers(mod)
+            self.modules[key] = (mod, integers, kernels.prepare(integers))
+        return self.modules[key][1:]
+
+    def promised(self, mod: IRModule, request: PlanRequest, progress: Progress) -> Rewritten:
+        """`promised`; no more of a request than its key is asked there."""
+        key = (id(mod), request.rewrite, request.layerwise, request.max_macs)
+        if key not in self.promises:
+            self.promises[key] = promised(mod, request, progress)
+        return self.promises[key]
+
+
 def _plan_network(
-    mod: IRModule, request: PlanRequest, kernels: KernelSource, progress: Progress, addressed: bool
+    mod: IRModule, request: PlanRequest, kernels: KernelSource, progress: Progress, addressed: bool, once: _Once
 ) -> PlannedCandidate:
     """`plan_network` inside of the monitor of the request's limit on time."""
     options = plan_options(request, kernels.core, addressed)
 
     def planned(mod: IRModule, kernels: KernelSource = kernels) -> PlannedCandidate:
-        integers = lower_integers(mod)
-        prepared = kernels.prepare(integers)
+        integers, prepared = once.prepared(mod, kernels)
         progress(f"planning {len(prepared.graph.ops)} operators")
         found = plan_lowered(Network(integers, prepared, options, kernels))
         if found.reason:
@@ -117,7 +143,7 @@ def _plan_network(
         found = planned(mod)
         return replace(found, kept={**found.kept, **{n: e for n, e in chosen.kept.items() if n == Substitutions.name}})
 
-    promise = promised(mod, request, progress)
+    promise = once.promised(mod, request, progress)
     if not promise.steps:
         return replace(planned(mod), rewritten=promise if request.rewrite else None)
     # candidates are compared with kernels that need no measurements; only the winner's are measured

@@ -8,7 +8,7 @@ known yet are written and counted as they are when placed (`schedules.tuning`).
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -27,7 +27,9 @@ from tvm_cascade.schedules.forms.choose import kernels_of_plan
 from tvm_cascade.schedules.tuning.counters import Counters
 from tvm_cascade.schedules.tuning.plan_cost import fetching
 
-_LAYOUTS = 4  # of an order that are placed
+_LAYOUTS = 8  # of an order that are placed
+_SAME = 1e-9  # part of cycles by which sums differ that were taken in another order
+_WORSE = 3  # one after the other that take no fewer cycles than one before, behind which no more are
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +44,32 @@ class _Counted:
 
 
 def timed_plans(
-    found: PlannedCandidate, request: PlanRequest, options: PlanOptions, ceiling: float, counters: Counters
-) -> tuple[list[Plan], float]:
-    """Plans of a network that may take fewer than `ceiling` cycles, and a bound in cycles of all that were searched.
+    found: PlannedCandidate,
+    request: PlanRequest,
+    options: PlanOptions,
+    ceiling: float,
+    counters: Counters,
+    place: Callable[[Plan], float],
+) -> float:
+    """Plans of a network that may take fewer than `ceiling` cycles are given to `place`, which returns what they take (inf
+    where they do not fit). `found` is any plan of it.
 
-    `found` is any plan of it. Raises `SearchStopped` where a limit strikes first.
+    Returns a bound in cycles of all plans that were searched. Raises `SearchStopped` where a limit strikes first.
     """
     prices, figures = (
         SegmentPrices(found.prepared, request, counters),
         Figures(found.plan.baseline_peak, found.plan.bound),
     )
-    most, bound, plans = None if request.sram is None else int(request.sram), inf, list[Plan]()
+    most, bound = None if request.sram is None else int(request.sram), inf
     for search in searches(found.prepared.graph, replace(options, sram=None, max_macs=1.0)):
         best = TimedCuts(search, request.memory, most, prices.of).best(_LAYOUTS, ceiling)
-        bound = min(bound, best.bound)
-        for layout in best.layouts:
-            plans.append(replace(assemble(search.costs, layout, figures), graph=found.prepared.graph))
-    return plans, bound
+        bound, worse = min(bound, best.bound), 0
+        for layout, least in zip(best.layouts, best.cycles, strict=True):
+            if least >= ceiling * (1 - _SAME) or worse == _WORSE:
+                break
+            cycles = place(replace(assemble(search.costs, layout, figures), graph=found.prepared.graph))
+            ceiling, worse = min(ceiling, cycles), 0 if cycles < ceiling else worse + 1
+    return bound
 
 
 class SegmentPrices:

@@ -214,6 +214,14 @@ def test_of_several_writers_one_shares_bytes_with_their_reader(monkeypatch: pyte
         allocate(Problem(buffers, 3296, follows))
 
 
+def test_writers_that_begin_one_behind_the_other_cannot_all_lie_over_their_reader() -> None:
+    """Three rings of 768 bytes that may begin at 0, 384 and 768 of it: the first of them lies before it."""
+    rings = [Buffer(i, 768, 0, 1, 4) for i in (1, 2, 3)]
+    follows = tuple(OffsetConstraint(0, w, d) for w, d in ((1, 0), (2, -384), (3, -768)))
+    problem = Problem((Buffer(0, 2304, 0, 1, 4), *rings, Buffer(4, 28, 0, 1, 4)), None, follows)
+    assert max_live(problem) == allocate(problem).peak == 2304 + 768 + 28
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_search_knows_followers(seed: int) -> None:
     """Chains as plans make them: every output behind its dying input."""

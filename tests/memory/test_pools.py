@@ -11,7 +11,8 @@ import pytest
 
 from tvm_cascade.errors import InfeasibleError, ValidationError
 from tvm_cascade.machine import Ram
-from tvm_cascade.memory import Buffer, OffsetConstraint, PlacementProblem, Problem, allocate, place
+from tvm_cascade.memory import AllocateOptions, Buffer, OffsetConstraint, PlacementProblem, Problem, allocate, place
+from tvm_cascade.memory.conflicts import conflicts
 from tvm_cascade.memory.validate_placement import validate_placement
 from tvm_cascade.memory.weights import Weight, WeightCopies, WeightProblem
 
@@ -71,6 +72,31 @@ def test_equals_brute_force(seed: int, objective: str, most: int | None) -> None
     found = place(asked)
     validate_placement(asked, found)
     assert (found.cycles if objective == "time" else found.bytes) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_conflicts_have_no_layout_and_nothing_to_spare(seed: int) -> None:
+    random = Random(seed)
+    problem = drawn(random, "time").problem
+    capacity = random.randrange(8, 24)
+    found = conflicts(problem, capacity, AllocateOptions())
+    if peak(problem, list(range(len(problem.buffers)))) <= capacity:
+        assert not found
+    for held in found:
+        assert peak(problem, held) > capacity
+        assert all(peak(problem, [k for k in held if k != i]) <= capacity for i in held)
+
+
+def test_a_chain_of_outputs_behind_their_inputs_is_placed_at_best() -> None:
+    """Each of ten outputs begins 8 bytes before its input: two fit together, three do not, though every step's bytes do."""
+    buffers = tuple(Buffer(i, 40, i, i + 2, 4) for i in range(10))
+    follows = tuple(OffsetConstraint(i, i + 1, 8) for i in range(9))
+    asked = PlacementProblem(
+        Problem(buffers, None, follows), (Ram("fast", 48, 1.0), Ram("slow", 400, 4.0)), (10.0,) * 10
+    )
+    found = place(asked)
+    validate_placement(asked, found)
+    assert found.optimal and found.chosen.count(0) == 7
 
 
 def test_the_hot_buffer_is_inside() -> None:

@@ -19,6 +19,7 @@ from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.graph import Tile
 from tvm_cascade.machine import Ram
+from tvm_cascade.memory.bounds import covered
 from tvm_cascade.search_monitor import monitor
 
 _FEW = 24  # operators of a network whose segments are tried in steps of pixels too
@@ -26,8 +27,8 @@ _TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried, beside one and th
 _TILE_ROWS_OF_MANY = (4, 2)  # where there are more operators
 _LONGEST_BY_ROWS = 8  # operators of a segment that is tried in steps of several rows
 _STATES = 96  # of a cut that are followed
-_KEPT = 3  # layouts of a state
-_ALIKE = 1e-3  # cycles: of layouts that differ by no more one is kept
+_KEPT = 8  # layouts of a state
+_ALIKE = 1e-5  # of layouts whose cycles differ by no more than this part of them one is kept
 _DIVIDED = 6  # blocks of a segment beyond which some of them may lie in parts
 _MADE = 5  # most tensors that a segment leaves
 
@@ -46,10 +47,11 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class TimedLayouts:
-    """Layouts of fewest cycles, and a bound in cycles of every plan that was searched."""
+    """Layouts of fewest cycles, those with the memories that hold live bytes alone, and a bound of every plan searched."""
 
     layouts: tuple[Layout, ...]
-    bound: float
+    cycles: tuple[float, ...]  # by layout: no placement of it takes fewer
+    bound: float  # cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +104,22 @@ def _ordered(blocks: Iterable[_Block]) -> list[_Block]:
     return sorted((b for b in blocks if b[0]), key=lambda b: -b[1] / b[0])
 
 
-def _most_shared(sizes: Sequence[int], pairs: Iterable[tuple[int, int, bool]]) -> dict[int, int]:
-    """By tensor before a segment, whose sizes are given, the most bytes that blocks share with it (`memory.bounds`).
+def _most_shared(sizes: Sequence[int], pairs: Iterable[tuple[int, int, int]]) -> dict[int, int]:
+    """By tensor before a segment, whose sizes are given, the most bytes that blocks share with it.
 
-    Of `pairs`, (that tensor, bytes, whether they begin at its first), one alone begins there.
+    `pairs` are that tensor, the bytes of a block that may share with it, and the bytes at its start that hold these.
     """
-    first, others = dict[int, int](), dict[int, int]()
-    for r, n, begins in pairs:
-        if begins:
-            first[r] = max(first.get(r, 0), n)
-        else:
-            others[r] = others.get(r, 0) + n
-    return {r: min(first.get(r, 0) + others.get(r, 0), sizes[r]) for r in {*first, *others}}
+    shares = dict[int, list[tuple[int, int]]]()
+    for r, n, end in pairs:
+        shares.setdefault(r, []).append((n, min(end, sizes[r])))
+    return {r: covered(own) for r, own in shares.items()}
 
 
 def _fewest(known: Mapping[int, float], more: Mapping[int, float]) -> dict[int, float]:
-    """The paths of fewest cycles, of such as take the same one."""
+    """The paths of fewest cycles, of such as take about as many one."""
     kept: dict[int, float] = {}
     for path, cycles in sorted((*known.items(), *more.items()), key=lambda e: (e[1], e[0])):
-        if path not in kept and all(cycles - c > _ALIKE for c in kept.values()):
+        if path not in kept and all(cycles - c > _ALIKE * cycles for c in kept.values()):
             kept[path] = cycles
         if len(kept) == _KEPT:
             break
@@ -174,6 +173,7 @@ class TimedCuts:
         self.cost = [ram.cycles_per_byte for ram in memories]
         self.room = [inf if ram.capacity is None else ram.capacity for ram in memories]
         self.most = min(sum(self.room), inf if most is None else most)
+        self._known: dict[tuple[tuple[_Block, ...], tuple[float, ...]], float] = {}  # by blocks and free bytes
         self.dropped = inf  # the least total that a state which is not followed may come to
 
     def best(self, count: int, ceiling: float) -> TimedLayouts:
@@ -190,8 +190,9 @@ class TimedCuts:
         for i in range(self.search.size):
             monitor().check()
             for state, known in self._followed(i, states[i], ahead):
+                left = ceiling - min(known.values())
                 for form in forms[i]:
-                    for after, added in self._steps(form, state):
+                    for after, added in self._steps(form, state, left, ahead):
                         least = added + ahead.least(form.j, after)
                         below = {paths.behind(p, form): c + added for p, c in known.items() if c + least < ceiling}
                         if below:
@@ -202,7 +203,7 @@ class TimedCuts:
             totals |= {path: min(cycles, totals.get(path, inf)) for path, cycles in known.items()}
         ends = sorted(totals, key=lambda p: (totals[p], p))[:count]
         bound = min([*totals.values(), self.dropped, ceiling])
-        return TimedLayouts(tuple(paths.layout(end) for end in ends), bound)
+        return TimedLayouts(tuple(paths.layout(end) for end in ends), tuple(totals[end] for end in ends), bound)
 
     def _forms(self, ceiling: float) -> list[list[_Form]]:
         """By position the forms of the segments from there on that plans below `ceiling` may have."""
@@ -259,14 +260,14 @@ class TimedCuts:
         same = {p.writer for p in pairs if p.exact}
         made = [t for t in held if costs.last[t] >= j]
         shared = {(p.reader, p.writer): min(p.size, max(p.reach, 0)) for p in pairs if not p.exact}
-        begins = [
-            (before.index(p.reader), shared[p.reader, p.writer], p.distance >= 0, p.writer)
+        ends = [
+            (before.index(p.reader), shared[p.reader, p.writer], max(p.reach, 0), p.writer)
             for p in pairs
             if not p.exact
         ]
         sizes = [costs.tables.tensor_bytes[t] for t in before]
-        most = _most_shared(sizes, (pair[:3] for pair in begins))
-        inner = _most_shared(sizes, (pair[:3] for pair in begins if pair[3] not in made))
+        most = _most_shared(sizes, (pair[:3] for pair in ends))
+        inner = _most_shared(sizes, (pair[:3] for pair in ends if pair[3] not in made))
         alone = [(f"tensor {t}", held[t]) for t in held if costs.last[t] < j]
         alone += [("state", costs.state_bytes(i, j)), ("scratch", costs.scratch_bytes(i, j, interleaving))]
         for o in costs.accumulating(i, j):
@@ -297,15 +298,17 @@ class TimedCuts:
             self.dropped = min(self.dropped, totals[order[_STATES]])
         return [(s, found[s]) for s in order[:_STATES]]
 
-    def _steps(self, form: _Form, state: Sequence[int]) -> Iterator[tuple[tuple[int, ...], float]]:
-        """The states behind a segment, and the cycles that it adds."""
+    def _steps(
+        self, form: _Form, state: Sequence[int], below: float, ahead: _Ahead
+    ) -> Iterator[tuple[tuple[int, ...], float]]:
+        """The states behind a segment from which fewer than `below` cycles may come, and the cycles that it adds."""
         cost, room = self.cost, self.room
         base, taken = form.cycles, [0] * len(cost)
         for (size, accessed), m in zip(form.across, state, strict=True):
             base += accessed * cost[m]
             taken[m] += size
         fixed = {w: state[r] for r, w, shared in form.over if shared == _SAME}
-        inner, most = _ordered(form.inner), {r: n for r, _, n in form.shared}
+        inner, most = tuple(_ordered(form.inner)), {r: n for r, _, n in form.shared}
         choices = [(fixed[k],) if k in fixed else range(len(cost)) for k in range(len(form.made))]
         for made in product(*choices):
             used, total = list(taken), base
@@ -325,25 +328,32 @@ class TimedCuts:
             for r, spare in form.spare(saved):
                 free[state[r]] += spare
                 left += spare
-            total += self._filled(inner, free, left)
+            after = tuple((made if new else state)[k] for new, k in form.carried)
+            if total + self._in_parts(inner, free) + ahead.least(form.j, after) >= below:
+                continue
+            total += self._filled(inner, tuple(free), left)
             if total < inf:
-                yield tuple((made if new else state)[k] for new, k in form.carried), total
+                yield after, total
 
-    def _filled(self, blocks: Sequence[_Block], free: Sequence[float], left: float) -> float:
+    def _filled(self, blocks: tuple[_Block, ...], free: tuple[float, ...], left: float) -> float:
         """Fewest cycles of blocks that live in one segment; `free` bytes of each memory, `left` of all. inf without room."""
         if sum(b[0] for b in blocks) > left:
             return inf
+        if (blocks, free) not in self._known:
+            self._known[blocks, free] = self._fewest_in(blocks, free)
+        return self._known[blocks, free]
+
+    def _fewest_in(self, blocks: tuple[_Block, ...], free: tuple[float, ...]) -> float:
+        """`_filled` where the blocks are no more bytes than all memories together may hold."""
         whole = self._in_parts(blocks, free)
         if len(blocks) > _DIVIDED or not blocks or whole == inf or sum(b[0] for b in blocks) <= free[0]:
             return whole
         (size, accessed), *others = blocks
         best = inf
         for m, room in enumerate(free):
-            own = self.cost[m] * accessed
-            if size <= room:
-                rest = [r - size if k == m else r for k, r in enumerate(free)]
-                if own + self._in_parts(others, rest) < best:
-                    best = min(best, own + self._filled(others, rest, left - size))
+            own, rest = self.cost[m] * accessed, tuple(r - size if k == m else r for k, r in enumerate(free))
+            if size <= room and own + self._in_parts(others, rest) < best:
+                best = min(best, own + self._filled(tuple(others), rest, inf))
         return best
 
     def _in_parts(self, blocks: Sequence[_Block], free: Sequence[float]) -> float:

@@ -16,6 +16,8 @@ from tvm_cascade.memory.problem import Allocation, Problem
 from tvm_cascade.memory.validate import validate
 from tvm_cascade.search_monitor import monitor
 
+NO_LAYOUT = "no layout found"  # in the remedy of an error that is no proof
+
 
 @dataclass(frozen=True, slots=True)
 class AllocateOptions:
@@ -166,7 +168,7 @@ def _infeasible(problem: Problem, needed: int, step: int, proven: bool) -> Infea
     remedy = (
         "these live together: shorten lifetimes or raise the capacity"
         if proven
-        else "no layout found within the search's limits, one may exist: raise the limits or the capacity"
+        else f"{NO_LAYOUT} within the search's limits, one may exist: raise the limits or the capacity"
     )
     return InfeasibleError(needed, problem.capacity or 0, at_peak, remedy)
 

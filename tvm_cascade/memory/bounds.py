@@ -60,8 +60,8 @@ def shareable(follow: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
 def most_shared(live: Mapping[int, Buffer], constraints: Iterable[OffsetConstraint]) -> int:
     """The most bytes that the pairs of `constraints` can share in all while every buffer of `live`, by id, is live.
 
-    Of several writers that exclude one another (`exclusive`) one alone shares bytes with their reader. What several
-    buffers share with another is disjoint too: no more than all of a reader, or of a writer from its least distance on.
+    What several writers share with a reader is disjoint, and so is what several readers share with a writer: no more than
+    `covered` of a reader, or all of a writer from its least distance on.
     """
     pairs = least_sharing(live, constraints)
     readers, writers = dict[int, list[OffsetConstraint]](), dict[int, list[OffsetConstraint]]()
@@ -85,15 +85,26 @@ def least_sharing(
     return pairs
 
 
-def exclusive(own: Sequence[OffsetConstraint], pairs: Collection[frozenset[int]]) -> list[OffsetConstraint]:
-    """Those of one reader's constraints of which one alone can share bytes, where all of their writers are live at once.
+def disjoint_writers(own: Sequence[OffsetConstraint], pairs: Collection[frozenset[int]]) -> bool:
+    """Whether the writers of `own` share no bytes with one another while all are live; `pairs` are all that may share."""
+    return not any(frozenset((f.writer, g.writer)) in pairs for f, g in combinations(own, 2))
 
-    A writer that shares bytes with its reader at a distance of 0 or more holds the reader's first byte. `pairs` are all
-    pairs of buffers that may share bytes: where writers may, none is excluded.
+
+def shared_end(constraint: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
+    """The bytes at the start of the reader that hold all that the writer shares with it."""
+    return max(0, min(reader.size, writer.size - constraint.distance))
+
+
+def covered(shares: Iterable[tuple[int, int]]) -> int:
+    """The most bytes of a block that disjoint others cover.
+
+    `shares` are, for each of these, the most bytes that it covers, and the bytes at the block's start that hold all of
+    them. Those that lie within the first n bytes cover at most n together, so they are taken by their ends, as jobs by due dates.
     """
-    if any(frozenset((f.writer, g.writer)) in pairs for f, g in combinations(own, 2)):
-        return []
-    return [f for f in own if f.distance >= 0]
+    total = 0
+    for most, end in sorted(shares, key=lambda share: share[1]):
+        total = min(total + most, end)
+    return total
 
 
 def _shared(live: Mapping[int, Buffer], constraint: OffsetConstraint) -> int:
@@ -104,10 +115,9 @@ def _shared_by_writers(
     live: Mapping[int, Buffer], own: Sequence[OffsetConstraint], pairs: Collection[frozenset[int]]
 ) -> int:
     """The most bytes that writers share with the one reader of `own`."""
-    excluded = exclusive(own, pairs)
-    shared = sum(_shared(live, f) for f in own if f not in excluded)
-    shared += max((_shared(live, f) for f in excluded), default=0)
-    return min(shared, live[own[0].reader].size) if excluded else shared
+    if not disjoint_writers(own, pairs):
+        return sum(_shared(live, f) for f in own)
+    return covered((_shared(live, f), shared_end(f, live[f.reader], live[f.writer])) for f in own)
 
 
 def _shared_by_readers(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.machine import Ram
-from tvm_cascade.memory.bounds import exclusive, least_sharing, shareable
+from tvm_cascade.memory.bounds import disjoint_writers, least_sharing, shareable, shared_end
 from tvm_cascade.memory.highs import run_milp
 from tvm_cascade.memory.placement import PlacementProblem, fills
 from tvm_cascade.memory.problem import OffsetConstraint
@@ -46,17 +46,20 @@ class PlacementProgram:
         own = [(at[f.reader], at[f.writer], f) for f in self.constraints.values()]
         return [(r, w, shareable(f, buffers[r], buffers[w])) for r, w, f in own]
 
-    def excluded(self, live: Collection[int]) -> Iterator[list[int]]:
-        """Of buffers live at once, positions in `pairs` of which one alone can share bytes."""
-        readers = dict[int, list[OffsetConstraint]]()
-        numbers = {f: p for p, f in enumerate(self.constraints.values())}
-        for (r, w, _), f in zip(self.pairs, numbers, strict=True):
+    def covering(self, live: Collection[int]) -> Iterator[tuple[list[int], int]]:
+        """Of buffers live at once, positions in `pairs` that share at most so many bytes with their reader (`bounds.covered`)."""
+        buffers, readers = self.asked.problem.buffers, dict[int, list[tuple[int, int, OffsetConstraint]]]()
+        for p, ((r, w, _), f) in enumerate(zip(self.pairs, self.constraints.values(), strict=True)):
             if r in live and w in live:
-                readers.setdefault(r, []).append(f)
+                readers.setdefault(r, []).append((shared_end(f, buffers[r], buffers[w]), p, f))
         for own in readers.values():
-            group = [numbers[f] for f in exclusive(own, self.constraints)]
-            if len(group) > 1:
-                yield group
+            if len(own) == 1 or not disjoint_writers([f for *_, f in own], self.constraints):
+                continue
+            own.sort(key=lambda entry: entry[:2])
+            for k, (end, *_) in enumerate(own):
+                group = [p for _, p, _ in own[: k + 1]]
+                if sum(self.pairs[p][2] for p in group) > end and (k + 1 == len(own) or own[k + 1][0] > end):
+                    yield group, end
 
     def solve(self) -> tuple[list[int], WeightCopies, float] | None:
         """An assignment, copies of weights and a lower bound of the objective; None without scipy, or where none was found."""
@@ -142,8 +145,8 @@ class PlacementProgram:
                     x + p * machine + m: -float(most) for p, (i, j, most) in enumerate(self.pairs) if {i, j} <= live
                 }
                 at_most(row | {peaks + m: -1.0}, 0.0)
-                for group in self.excluded(live):
-                    at_most({x + p * machine + m: 1.0 for p in group}, 1.0)
+                for group, most in self.covering(live):
+                    at_most({x + p * machine + m: float(self.pairs[p][2]) for p in group}, most)
         for m, held in self.cuts:
             at_most({i * machine + m: 1.0 for i in held}, len(held) - 1.0)
         for m, ram in enumerate(self.asked.memories if copied else ()):

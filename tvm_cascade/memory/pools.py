@@ -5,9 +5,10 @@ which costs the memory's cycles per byte. By `time` the sum of these is least, b
 
 Which memory: an integer program (HiGHS through scipy), in which a memory holds at every step no more live bytes than it has;
 of two buffers that may share bytes (`OffsetConstraint`) the most that they can share counts once. Its optimum is a lower
-bound. Where: `allocate` lays out every memory. Where a layout does not fit, its buffers may not all lie in that memory (a cut
-of the program, which keeps the result exact where the allocator proves that none fits); after a few of these the memory is
-taken to be smaller. Without scipy, and where it finds nothing, buffers are placed by accessed bytes per byte, most first.
+bound. Where: `allocate` lays out every memory. Where a layout does not fit, the buffers that conflict (`memory.conflicts`), or
+all of them, may not lie in that memory together: a cut of the program, which keeps the result exact where the allocator proves
+that none fits. After a few cuts of all buffers the memory is taken to be smaller. Without scipy, and where it finds nothing,
+buffers are placed by accessed bytes per byte, most first.
 
 Copies of weights (`memory.weights`) are part of the program: they compete with buffers for the memories where it is known what
 reads of flash cost and time is the objective, and otherwise take what buffers leave.
@@ -21,15 +22,16 @@ from math import inf
 
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.machine import Ram
-from tvm_cascade.memory.allocate import AllocateOptions, allocate
+from tvm_cascade.memory.allocate import NO_LAYOUT, AllocateOptions, allocate
 from tvm_cascade.memory.bounds import max_live
+from tvm_cascade.memory.conflicts import conflicts, part
 from tvm_cascade.memory.placement import Placement, PlacementProblem, fills
 from tvm_cascade.memory.placement_program import ALL, SPARE, PlacementProgram
-from tvm_cascade.memory.problem import Allocation, Problem
+from tvm_cascade.memory.problem import Allocation
 from tvm_cascade.memory.weights import ALIGN, NO_COPIES, WeightCopies, fill
 from tvm_cascade.search_monitor import monitor
 
-_CUTS = 6  # layouts that fail before a memory is taken to be smaller
+_CUTS = 6  # layouts that fail without a conflict before a memory is taken to be smaller
 _FEW = 12  # buffers that are always searched for a layout
 _SEARCHED = 1  # layouts of more that are searched for; the rest are the allocator's heuristics
 _TRIES = 24  # layouts in all
@@ -76,6 +78,7 @@ class _Search:
         default_factory=list
     )  # memory, and buffers that do not fit there together
     smaller: dict[int, int] = field(default_factory=dict)  # memory, or ALL -> bytes that it is taken to have
+    failed: int = 0  # layouts that failed, of which no conflict is known
     proven: bool = True  # whether only assignments were left out that have no layout
 
     def best(self) -> Placement | None:
@@ -156,21 +159,26 @@ class _Search:
 
     def _layout(self, m: int, ram: Ram, held: Sequence[int], copied: int) -> Allocation | None:
         """The layout of buffers in a memory beside `copied` bytes of weights; None, and what is learned, without one."""
-        part = _part(self.asked.problem, held)
-        made = allocate(part, optimise=False)
+        own = part(self.asked.problem, held)
+        made = allocate(own, optimise=False)
         room = None if ram.capacity is None else ram.capacity - copied
         room = room // ALIGN * ALIGN if room is not None and copied else room
         if room is None or made.peak <= room:
             tight = self.asked.objective != "time" or self.asked.most is not None
-            return allocate(part, options=_EFFORT) if tight and len(held) <= _FEW else made
-        searched = len(held) <= _FEW or len(self.cuts) < _SEARCHED
+            return allocate(own, options=_EFFORT) if tight and len(held) <= _FEW else made
+        searched = len(held) <= _FEW or self.failed < _SEARCHED
         try:
-            return allocate(replace(part, capacity=room), optimise=searched, options=_EFFORT)
+            return allocate(replace(own, capacity=room), optimise=searched, options=_EFFORT)
         except InfeasibleError as error:
-            self.proven &= "no layout found" not in error.remedy and not copied
             if not copied:  # beside fewer copies these buffers may have a layout
+                few = conflicts(own, room, _EFFORT)
+                self.cuts += [(m, [held[i] for i in conflict]) for conflict in few]
+                if few:
+                    return None
                 self.cuts.append((m, list(held)))
-            if copied or len(self.cuts) > _CUTS:
+            self.failed += 1
+            self.proven &= NO_LAYOUT not in error.remedy and not copied
+            if copied or self.failed > _CUTS:
                 self.proven, room = False, self.smaller.get(m, ram.capacity or 0)
                 self.smaller[m] = room - max(error.needed - error.available, room // 100, 4)
             return None
@@ -184,19 +192,11 @@ class _Search:
         for group in order:
             for m, ram in enumerate(asked.memories):
                 tried = sorted([*held[m], *group])
-                fits = ram.capacity is None or max_live(_part(asked.problem, tried)) <= ram.capacity * 15 // 16
+                fits = ram.capacity is None or max_live(part(asked.problem, tried)) <= ram.capacity * 15 // 16
                 if fits or m == len(asked.memories) - 1:
                     held[m] = tried
                     break
         return [next(m for m, own in enumerate(held) if i in own) for i in range(len(sizes))]
-
-
-def _part(problem: Problem, held: Sequence[int]) -> Problem:
-    """The problem of some of the buffers alone."""
-    buffers = tuple(problem.buffers[i] for i in held)
-    ids = {b.id for b in buffers}
-    pairs = tuple(f for f in problem.offset_constraints if f.reader in ids and f.writer in ids)
-    return Problem(buffers, None, pairs)
 
 
 def _groups(count: int, joined: Sequence[tuple[int, int]]) -> list[list[int]]:

@@ -1,0 +1,62 @@
+"""Conflicts: buffers that a memory cannot hold together, as few as that takes.
+
+Where an assignment of buffers to memories has no layout, the integer program that gave it (`memory.placement_program`) has to
+hear why. That all of a memory's buffers do not fit excludes hardly more than this one assignment; that a few of them do not
+excludes every assignment with these (combinatorial Benders cuts: Codato and Fischetti, Operations Research 54(4), 2006).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.memory.allocate import NO_LAYOUT, AllocateOptions, allocate
+from tvm_cascade.memory.problem import Problem
+
+_STEPS = 4  # consecutive ones whose buffers are looked at together
+
+
+def conflicts(problem: Problem, capacity: int, options: AllocateOptions) -> list[list[int]]:
+    """Positions of buffers that provably have no layout within `capacity` bytes, of as few consecutive steps as that takes.
+
+    None of a conflict's buffers can be left out. Empty where none is found within `_STEPS` steps and the limits of `options`.
+    """
+    buffers = problem.buffers
+    starts = sorted({b.lower for b in buffers})
+    for count in range(1, _STEPS + 1):
+        found = list[list[int]]()
+        for first, last in zip(starts, starts[count - 1 :], strict=False):
+            held = [i for i, b in enumerate(buffers) if b.lower <= last and first < b.upper]
+            known = any(set(one) <= set(held) for one in found)
+            if not known and _impossible(problem, held, capacity, options):
+                found.append(_fewest(problem, held, capacity, options))
+        if found:
+            return found
+    return []
+
+
+def _fewest(problem: Problem, held: list[int], capacity: int, options: AllocateOptions) -> list[int]:
+    """Buffers without those that the conflict does not need, the smallest first."""
+    for i in sorted(held, key=lambda i: (problem.buffers[i].size, i)):
+        fewer = [k for k in held if k != i]
+        if _impossible(problem, fewer, capacity, options):
+            held = fewer
+    return held
+
+
+def part(problem: Problem, held: Sequence[int]) -> Problem:
+    """The problem of the buffers at some positions alone."""
+    buffers = tuple(problem.buffers[i] for i in held)
+    ids = {b.id for b in buffers}
+    pairs = tuple(f for f in problem.offset_constraints if f.reader in ids and f.writer in ids)
+    return Problem(buffers, None, pairs)
+
+
+def _impossible(problem: Problem, held: Sequence[int], capacity: int, options: AllocateOptions) -> bool:
+    """Whether it is proven that some buffers have no layout."""
+    own = part(problem, held)
+    try:
+        allocate(Problem(own.buffers, capacity, own.offset_constraints), options=options)
+    except InfeasibleError as error:
+        return NO_LAYOUT not in error.remedy
+    return False
