@@ -53,6 +53,7 @@ class LowerOptions:
     """Options of lowering a schedule. The last two are for tests, and must not change any result."""
 
     target: str = "llvm"  # "llvm" (this processor), another one: "llvm -mcpu=NAME"; or "cuda -arch=sm_90"
+    winograd: int = 4  # CPU: largest tiles of outputs of convolutions in Winograd's form, 2 or 4; 0: none has it
     workers: int = 2  # threads that share the groups of a stage on a CPU; 1: nothing is shared
     cuda_graph: bool = True  # CUDA: capture the program into one CUDA graph
     device: int = 0  # CUDA: number of the GPU that owns the streams
@@ -128,7 +129,7 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
     cpu = not lower.target.startswith("cuda")
     program = write_in_place(plan_program(net, units, schedule, captured=not cpu))
     check_groups(program)
-    kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed)
+    kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed, lower.winograd)
     tuned = TunedKernels(lower.metaschedule, lower.target)
     if not cpu:
         from tvm_cascade.passes.stage_cuda import emit_cuda  # CUDA's schedule rules are slow to import

@@ -20,6 +20,7 @@ from tvm import relax
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.graph import Graph
+from tvm_cascade.operators.table import ELEMENTWISE
 from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
 from tvm_cascade.passes.relax_functions import add_function, called_functions
@@ -41,6 +42,7 @@ from tvm_cascade.schedules.stages.cpu_compute import (
     unpack,
     whole,
 )
+from tvm_cascade.schedules.stages.cpu_winograd import pack_winograd, winograd_conv2d, winograd_size
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,12 @@ def build_kernels(
     cpu: bool,
     slices: Mapping[int, Slice] = MappingProxyType({}),
     packed: Set[int] = frozenset(),
+    winograd: int = 4,
 ) -> tuple[Kernel, ...]:
     """The kernels of `specs`, in order. `cpu` selects the TE of `cpu_float`; `slices` are read inside the merged tensor;
-    `packed` are tensors in the layout of `stage_layouts`."""
+    `packed` are tensors in the layout of `stage_layouts`; `winograd`: largest tiles of `cpu_winograd`, 0 for none."""
     bb = relax.BlockBuilder()
-    builders = [_Builder(net, spec, f"kernel_{k}", cpu, slices, packed) for k, spec in enumerate(specs)]
+    builders = [_Builder(net, spec, f"kernel_{k}", cpu, slices, packed, winograd) for k, spec in enumerate(specs)]
     gvs = [b.function(bb) for b in builders]
     activations = [relax.Var(f"{b.name}_{k}", b.type_read(t)) for b in builders for k, t in enumerate(b.inputs)]
 
@@ -128,8 +131,16 @@ class _Builder:
     """Writes one kernel as a primitive Relax function whose constants are parameters."""
 
     def __init__(
-        self, net: StageGraph, spec: Spec, name: str, cpu: bool, slices: Mapping[int, Slice], packed: Set[int]
+        self,
+        net: StageGraph,
+        spec: Spec,
+        name: str,
+        cpu: bool,
+        slices: Mapping[int, Slice],
+        packed: Set[int],
+        winograd: int,
     ) -> None:
+        self.winograd = winograd
         self.net, self.spec, self.name, self.cpu, self.slices, self.packed = net, spec, name, cpu, slices, packed
         self.inputs, self.outputs = reads(net.graph, spec), writes(net.graph, spec)
         self.constants: list[np.ndarray] = []
@@ -263,8 +274,22 @@ class _Builder:
         """A convolution of tensor `t`, read in the layout in which it is given, to `channels`."""
         packed = t in self.packed and t in self._given
         x, layout = (self._given[t], PACKED) if packed else (self._plain(bb, t), layout)
+        size = self._winograd_size(t, oihw, geometry) if packed else None
+        if size is not None:
+            weight = self._parameter(pack_winograd(oihw, size))
+            return bb.emit_te(winograd_conv2d, x, weight, channels, geometry[1], size)
         weight = self._parameter(pack_weights(oihw, LANES if packed else 1))
         return bb.emit_te(direct_conv2d, x, weight, channels, *geometry, layout)
+
+    def _winograd_size(self, t: int, oihw: np.ndarray, geometry: Sequence[Any]) -> int | None:
+        """The tiles of Winograd's form of a convolution of tensor `t`, where that is the form of least work."""
+        strides, padding, dilation = ([int(v) for v in values] for values in geometry)
+        alone = sum(self.net.graph.ops[i].kind not in ELEMENTWISE for i in self.spec.ops) == 1 or self.spec.merge
+        if not alone or [*oihw.shape[2:], *strides, *dilation] != [3, 3, 1, 1, 1, 1]:
+            return None
+        _, channels, high, wide = self.net.graph.tensors[t].shape
+        out = (high + padding[0] + padding[2] - 2, wide + padding[1] + padding[3] - 2)
+        return winograd_size((channels, oihw.shape[0]), out, self.winograd)
 
     def _product(self, bb: Any, x: Any, weights: np.ndarray, rows: int) -> Any:
         return bb.emit_te(direct_product, x, self._parameter(pack_columns(weights, rows)), weights.shape[-1])

@@ -112,7 +112,7 @@ def _staged(mod: IRModule) -> IRModule:
     if not reason:
         try:
             model = AnalyticCost(find_device("cpu", "llvm", threads()))
-            lower = LowerOptions("llvm" if target is None else written(target), threads())
+            lower = LowerOptions("llvm" if target is None else written(target), workers=threads())
             staged = ScheduleStages(model=model, lower=lower)
             return tvm.transform.Sequential([staged, stage_pipeline()])(mod)
         except GraphError as error:

@@ -73,3 +73,9 @@ def consumer_in_order(sch: Schedule, second: Any, last: Any) -> list[Any] | None
     loops = sch.get_loops(last)
     found = [loops[k] for r in region for k, v in enumerate(axes) if v.same_as(r.min)]
     return found if len(found) == len(loops) == len(region) else None
+
+
+def default_pixels(extent: int, most: int) -> int:
+    """Pixels of an accumulator tile, of at most `most`: a row that fits, else more than half of them, so that the tiles of a
+    row hold as few pixels as possible behind its end."""
+    return extent if extent <= most else min(range(most // 2 + 1, most + 1), key=lambda d: (-(-extent // d) * d, -d))

@@ -51,7 +51,7 @@ def direct_conv2d(
     blocks, _, kh, kw, depth, lanes = (int(d) for d in weight.shape)
     h, w = (int(x.shape[layout.index(a)]) for a in "HW")
     oh, ow = _extents((h, w), (kh, kw), strides, padding, dilation)
-    source = _padded(x, layout, padding, "conv_pad") if any(padding) else x
+    source = padded(x, layout, padding, "conv_pad") if any(padding) else x
     axes: Any = [
         te.reduce_axis((0, e), name)
         for e, name in ((int(weight.shape[1]), "rc"), (kh, "ry"), (kw, "rx"), (depth, "ri"))
@@ -81,7 +81,7 @@ def direct_depthwise(
     n, blocks, h, w, lanes = (int(d) for d in x.shape)
     kh, kw = (int(d) for d in weight.shape[1:3])
     oh, ow = _extents((h, w), (kh, kw), strides, padding, dilation)
-    source = _padded(x, PACKED, padding, "taps_pad") if any(padding) else x
+    source = padded(x, PACKED, padding, "taps_pad") if any(padding) else x
     axes: Any = [te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")]
 
     def multiply(b, o, r, q, v):
@@ -104,7 +104,7 @@ def _extents(
     )
 
 
-def _padded(x: Any, layout: str, padding: Sequence[int], name: str) -> Any:
+def padded(x: Any, layout: str, padding: Sequence[int], name: str) -> Any:
     """`x` with zeros around its rows and columns."""
     top, left, bottom, right = padding
     axis = layout.index("H")

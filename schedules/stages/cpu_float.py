@@ -19,6 +19,7 @@ from tvm.tirx import IndexMap, PrimFunc
 
 from tvm_cascade.schedules.stages.blocks import (
     Schedule,
+    default_pixels,
     extent,
     inner_blocks,
     iter_kinds,
@@ -28,6 +29,7 @@ from tvm_cascade.schedules.stages.blocks import (
 )
 from tvm_cascade.schedules.stages.cpu_attention import attention, rows
 from tvm_cascade.schedules.stages.cpu_compute import LANES
+from tvm_cascade.schedules.stages.cpu_winograd import winograd
 
 _MOST_TAPS = 25  # of a window whose loops are unrolled
 
@@ -37,10 +39,10 @@ def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
 
     `accumulators`: most vectors of an accumulator tile (`processors.accumulators`).
     """
-    tiled = (partial(rule, most=accumulators) for rule in (_convolution, _packed_product, attention))
-    convolution, packed_product, tiled_attention = tiled
+    tiled = (partial(rule, most=accumulators) for rule in (_convolution, winograd, _packed_product, attention))
+    *tiles, tiled_attention = tiled
     others = (_vectors_of_channels, _window, _product, tiled_attention, rows, _elementwise)
-    for rule in (convolution, packed_product, *others):
+    for rule in (*tiles, *others):
         try:
             schedule = rule(s_tir.Schedule(func), parallel)
         except s_tir.ScheduleError:  # TVM refuses a step, as for windows whose extents differ
@@ -74,12 +76,6 @@ def _pads(sch: Schedule, anchor, parallel: bool) -> None:
         if _is_pad(sch, block, name_of(sch, anchor)):
             loops = sch.get_loops(block)
             share(sch, loops[:-2] if len(loops) > 3 else loops[:1], parallel)
-
-
-def default_pixels(extent: int, most: int) -> int:
-    """Pixels of an accumulator tile, of at most `most`: a row that fits, else more than half of them, so that the tiles of a
-    row hold as few pixels as possible behind its end."""
-    return extent if extent <= most else min(range(most // 2 + 1, most + 1), key=lambda d: (-(-extent // d) * d, -d))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from tvm_cascade.passes.stage_layouts import may_merge, packed_bytes, packed_ten
 from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.schedules.stages import cpu_winograd
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.poison import Poison
 from tvm_cascade.testing.quick_build import quick_run
@@ -75,12 +76,16 @@ class Whims:
 WIDTHS = ((16, 32, 48, 64), (12, 13, 24, 28, 58), (16, 20, 24, 32, 40))  # of maps: whole vectors, others, both
 
 
+SEEDS = (0, 2, 3, 7, 22, 27, 33, 57, 67)  # every unit; convolutions that have Winograd's form, some of them merged
+
+
 def random_network(seed: int) -> tvm.IRModule:
     return random_images(seed, steps=4, batch=2 if seed % 8 == 7 else 1, channels=WIDTHS[seed % 3])
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_random_networks_compute_what_tvm_computes(seed):
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_networks_compute_what_tvm_computes(seed, monkeypatch):
+    monkeypatch.setattr(cpu_winograd, "_WORTH", float("inf"))  # its form wherever there is one: maps are small here
     mod = random_network(seed)
     data = given(mod)
     expected = quick_run(mod, *data)
@@ -93,39 +98,44 @@ def test_random_networks_compute_what_tvm_computes(seed):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * np.abs(b).max())
 
 
-def edge(kind: str, channels: int) -> tvm.IRModule:
-    """A network whose packed tensor meets an operator that most do not have."""
+KINDS = ("adaptive 1", "adaptive 7", "mean", "multiplier", "separable")
+
+
+def edges(kinds: Sequence[str], channels: int) -> tvm.IRModule:
+    """A network of one branch a kind, whose packed tensor meets an operator that most do not have."""
     net = Net("float32", "NCHW", seed=5)
-    x = net.conv(net.input((1, 3, 10, 12), "x"), channels, 3, padding=1, activation="relu")
+    x = net.input((1, 3, 10, 12), "x")
+    return net.finish([edge(net, x, kind, channels) for kind in kinds])
+
+
+def edge(net: Net, x: Value, kind: str, channels: int) -> Value:
+    x = net.conv(x, channels, 3, padding=1, activation="relu")
     if kind.startswith("adaptive"):
         size = int(kind[-1])
         pooled = relax.op.nn.adaptive_avg_pool2d(x.expr, (size, size))
         x = Value(net._emit(pooled), (1, channels, size, size))
     elif kind == "mean":
-        return net.finish(Value(net._emit(relax.op.mean(x.expr, [2, 3], False)), (1, channels)))
+        return Value(net._emit(relax.op.mean(x.expr, [2, 3], False)), (1, channels))
     elif kind == "multiplier":
         x = net.depthwise(x, 3, 1, "same", multiplier=2)
     else:
         x = net.conv(net.depthwise(net.relu(net.max_pool(x, 3, 1, 1)), 3, 1, "same"), channels, 1)
-    return net.finish(net.conv(x, 8, 1))
+    return net.conv(x, 8, 1)
 
 
-@pytest.mark.parametrize("channels", [32, 24])
-@pytest.mark.parametrize("kind", ["adaptive 1", "adaptive 7", "mean", "multiplier", "separable"])
-def test_every_unit_of_uncommon_operators(kind, channels):
-    mod = edge(kind, channels)
+@pytest.mark.parametrize("channels, unit", [(32, "cell"), (24, "op")])
+def test_every_unit_of_uncommon_operators(channels, unit):
+    mod = edges(KINDS, channels)
     data = given(mod)
-    (expected,) = quick_run(mod, *data)
     net = stage_graph(mod)
-    for unit in ("op", "cell"):
-        found = schedule(net.graph, CPU, Options(variant="sequential", unit=unit)).schedule
-        lowered = lower_stages(net, unit_graph(net.graph, unit), found, LowerOptions())
-        (made,) = Session(compile_stages(lowered)).run(*data)
-        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    found = schedule(net.graph, CPU, Options(variant="sequential", unit=unit)).schedule
+    made = Session(compile_stages(lower_stages(net, unit_graph(net.graph, unit), found, LowerOptions()))).run(*data)
+    for a, b in zip(made, quick_run(mod, *data), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(b).max())
 
 
 def test_most_random_networks_pack_something():
-    assert sum(bool(packed_channels(random_network(seed))) for seed in range(10)) >= 6
+    assert sum(bool(packed_channels(random_network(seed))) for seed in SEEDS) >= 6
 
 
 def test_whole_vectors_and_channels_that_fill_one_up():
@@ -173,7 +183,7 @@ def test_parts_of_a_merge_have_one_layout():
     assert may_merge(held.graph, set(), ends.values())
 
 
-@pytest.mark.parametrize("seed", [2, 4])
+@pytest.mark.parametrize("seed", [2, 33])
 def test_packed_tensors_share_no_bytes_with_others(seed):
     mod = random_network(seed)
     data = given(mod)
@@ -192,11 +202,11 @@ def test_cuda_packs_nothing():
 
 
 def test_the_pipeline_builds_stages_where_latency_is_asked_for():
-    mod = random_network(4)
+    mod = edges(["separable"], 32)
     data = given(mod)
     pipeline = cascade_pipeline(objective="latency")
     executable = tvm.compile(mod, "llvm", relax_pipeline=pipeline)
-    made = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, data)).numpy()
+    (made,) = Session(executable).run(*data)
     (expected,) = quick_run(mod, *data)
     np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
     with tvm.target.Target("llvm"):
