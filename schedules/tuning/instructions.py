@@ -6,7 +6,7 @@ interpreter of integer arithmetic; all else is counted once, when the function i
 differs by a factor that is much the same for all kernels of a family (`schedules.tuning.rates`).
 
 A load, a store, an operation or an intrinsic is one instruction; index arithmetic and accesses of small local buffers
-(registers) are free. `operation_costs` has what takes more.
+(registers) are free. `operation_costs` has what takes more, `computed_once` how often compilers compute that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,19 @@ from math import prod
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from tvm_cascade.cores import Core
-from tvm_cascade.schedules.tir import IF_THEN_ELSE, PASSES, PrimFunc, dtype_of, int_value, ir, shape_of, tirx, tvm_ffi
+from tvm_cascade.schedules.tir import (
+    IF_THEN_ELSE,
+    PASSES,
+    PrimFunc,
+    collect,
+    dtype_of,
+    int_value,
+    ir,
+    shape_of,
+    tirx,
+    tvm_ffi,
+)
+from tvm_cascade.schedules.tuning.computed_once import ComputedOnce
 from tvm_cascade.schedules.tuning.known_values import Env, Survey, Values
 from tvm_cascade.schedules.tuning.operation_costs import OperationCosts, stored_words
 
@@ -27,6 +39,7 @@ REGISTERS = 32  # elements of the largest local buffer whose elements are known 
 _LOOP = 3  # instructions per iteration: count, compare, branch
 _ENTERED = 5  # instructions before a loop: its first value, its end, addresses
 _BRANCH = 2
+_SAVED, _LEAF = 8.0, 2.0  # of a function to enter it and to return, besides its parameters: with loops, without
 _CALL = 4  # of a function, besides its arguments
 _EACH = 48  # most iterations of a loop that are looked at one by one
 
@@ -88,7 +101,9 @@ class Function:
 
     def _reader(self, counter: Counter, func: PrimFunc) -> tuple[Reader, float]:
         """What reads the body, and the instructions before it."""
-        return Reader(counter, func.body), 8.0 + len(self.params)
+        used = {hash(v) for v in collect(func.body, tirx.Var)}
+        entry = _SAVED if collect(func.body, tirx.For) else _LEAF
+        return Reader(counter, func.body), entry + sum(p in used for p in self.params)
 
     def count(self, values: Sequence[int | None]) -> Any:
         """Instructions of a call; `values` are the arguments, None for pointers and what is not known."""
@@ -120,20 +135,21 @@ class Reader:
     loop, entered, branch = float(_LOOP), float(_ENTERED), float(_BRANCH)
 
     def __init__(self, counter: Counter, body: Any) -> None:
-        self.counter, self.costs = counter, OperationCosts(counter.core.fpu, counter.core.operations)
+        self.counter, self.costs = counter, OperationCosts.of(counter.core)
         self.branch = counter.core.operations.get("branch", self.branch) if self.branch else 0.0
         survey = Survey(body)
         local = {hash(b): prod(shape_of(b)) for b in survey.buffers}
         self.registers = {b for b, size in local.items() if size <= REGISTERS}
         self.free = {b for b, size in local.items() if size <= counter.core.registers}
         self.deciding, self.places = survey.deciding(), survey.indices()
-        self.before = 0.0  # instructions that the innermost open loop takes before its first iteration
+        self.once = ComputedOnce(set(local))
         self.known = Values(self.registers, counter.memory).of
 
     # Statements.
 
     def statement(self, stmt: Any) -> Part:
         kind = type(stmt)
+        self.once.begin()
         if kind is tirx.Bind:
             return self._assigned(self._bound(stmt), hash(stmt.var), stmt.value)
         if kind is tirx.BufferStore:
@@ -156,11 +172,11 @@ class Reader:
         return _sum([words, *(self.statement(s) for k, s in enumerate(statements) if k not in merged)])
 
     def _loop(self, stmt: Any) -> Part:
-        outer, self.before = self.before, 0.0
         told = stmt.annotations.get(PASSES, stmt.extent)
+        self.once.open(stmt)
         low, extent, body = self.known(stmt.min), self.known(told), self.statement(stmt.body)
-        before, self.before = self.before, outer
-        rolled = stmt.kind != tirx.ForKind.UNROLLED
+        before = self.once.close()
+        rolled = stmt.kind != tirx.ForKind.UNROLLED and int_value(stmt.extent) != 1
         overhead, entered = (self.loop, self.entered + before) if rolled else (0.0, before)
         count, var = int_value(told), hash(stmt.loop_var)
         if count is not None and (not callable(body) or var not in self.deciding):
@@ -186,7 +202,7 @@ class Reader:
         cost = self.value(stmt.value)
         if hash(stmt.var) not in self.places or cost <= 1.0:
             return cost
-        self.before += cost - 1.0
+        self.once.before(cost - 1.0)
         return 1.0
 
     def _branch(self, stmt: Any) -> Part:
@@ -240,8 +256,10 @@ class Reader:
         if kind is ir.Call:
             return self._call(value)
         if kind is tirx.Cast:
-            return self.value(value.value) + self.costs.cast(value)
-        return self.costs.operation(value) + sum(self.value(getattr(value, n)) for n in _operands(kind))
+            return self.value(value.value) + self.once.take(value, self.costs.cast(value))
+        return self.once.take(value, self.costs.operation(value)) + sum(
+            self.value(getattr(value, n)) for n in _operands(kind)
+        )
 
     def _call(self, value: Any) -> float:
         name = str(getattr(value.op, "name", ""))
@@ -252,7 +270,7 @@ class Reader:
             return self.branch + self.value(args[0]) + max(self.value(a) for a in args[1:])
         if name.endswith("call_pure_extern") or name.endswith("call_extern"):
             name = str(getattr(value.args[0], "value", value.args[0])).removesuffix("f")
-        return self.costs.call(name, str(dtype_of(value))) + sum(self.value(a) for a in args)
+        return self.once.take(value, self.costs.call(name, str(dtype_of(value)))) + sum(self.value(a) for a in args)
 
 
 _FREE = {tirx.Var, tirx.IntImm, tirx.FloatImm}

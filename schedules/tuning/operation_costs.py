@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm_cascade.cores import Core
 from tvm_cascade.schedules.tir import dtype_of, tirx
 
 _COMPARED = {tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE}
@@ -22,16 +23,32 @@ _FUNCTIONS = {
     "sin": 120,
     "cos": 120,
     "sqrt": 6,
+    "trunc": 22,
 }
-_SOFT = {"exp": 1500, "log": 1800, "tanh": 3000, "sigmoid": 1700, "erf": 3500, "pow": 5000, "sin": 2500, "cos": 2500}
+_SOFT = {
+    "exp": 1500,
+    "log": 1800,
+    "tanh": 3000,
+    "sigmoid": 1700,
+    "erf": 3500,
+    "pow": 5000,
+    "sin": 2500,
+    "cos": 2500,
+    "trunc": 30,
+}
 
 
 @dataclass(frozen=True)
 class OperationCosts:
     """Instructions of operations that are not one instruction each."""
 
-    fpu: bool
+    fpu: bool  # computes floats of 32 bits
+    doubles: bool  # and of 64 bits
     own: Mapping[str, float]  # `Core.operations`
+
+    @classmethod
+    def of(cls, core: Core) -> OperationCosts:
+        return cls(core.fpu, core.doubles, core.operations)
 
     def operation(self, node: Any) -> float:
         kind = type(node)
@@ -45,23 +62,33 @@ class OperationCosts:
         return 3.0 if kind in _DIVIDED else 2.0 if kind in _CHOSEN else 1.0
 
     def _of_floats(self, kind: type, dtype: str) -> float:
-        if dtype.startswith("float32") and self.fpu:
+        if self._computes(dtype):
             return 4.0 if kind in _CHOSEN else 3.0 if kind in _COMPARED else 1.0
-        if kind is tirx.Div:
-            return 150.0
-        return 25.0 if kind in _CHOSEN or kind in _COMPARED else 50.0
+        if kind is tirx.Select:
+            return 2.0
+        if kind in _CHOSEN or kind in _COMPARED:
+            return 35.0
+        return (150.0 if kind is tirx.Div else 50.0) * self._soft(dtype)
+
+    def _computes(self, dtype: str) -> bool:
+        """Whether floats of a type are computed by hardware."""
+        return self.doubles if dtype.startswith("float64") else self.fpu
+
+    def _soft(self, dtype: str) -> float:
+        """What arithmetic of floats takes without hardware, to that of 32 bits on Cortex-M3."""
+        return self.own.get("double", 3.0) if dtype.startswith("float64") else self.own.get("float", 1.0)
 
     def cast(self, node: Any) -> float:
         ends = {dtype_of(node), dtype_of(node.value)}
         floats = {e for e in ends if e.startswith("float")}
         if not floats or len(ends) == 1:
             return 0.0
-        return 2.0 if self.fpu and "float64" not in floats else 30.0
+        return 2.0 if all(self._computes(f) for f in floats) else 30.0 * self.own.get("float", 1.0)
 
     def call(self, name: str, dtype: str) -> float:
         short = name.rpartition(".")[2]
-        if short in _FUNCTIONS:
-            return float(_FUNCTIONS[short] if self.fpu and dtype == "float32" else _SOFT.get(short, 600))
+        if short in _FUNCTIONS and short not in self.own:
+            return float(_FUNCTIONS[short] if self._computes(dtype) else _SOFT.get(short, 600))
         short = short.removeprefix("tc_")
         return self.own.get(short, _SEVERAL.get(short, 3.0 if "64" in dtype else 1.0))
 

@@ -11,7 +11,18 @@ from tvm_cascade.cores.cortex_m3 import STEPS
 # Armv6-M has eight low registers, no multiply-accumulate and no long product (libgcc's), no saturation and no loads of signed
 # bytes at a constant offset; branches compare what they have to load first.
 OPERATIONS = MappingProxyType(
-    {"load8": 2.0, "mla": 3.0, "smmlar": 45.0, "smlalh": 45.0, "ssat8": 5.0, "usat8": 5.0, "mul64": 35.0, "branch": 4.0}
+    {
+        "load8": 2.0,
+        "mla": 3.0,
+        "smmlar": 45.0,
+        "smlalh": 45.0,
+        "ssat8": 5.0,
+        "usat8": 5.0,
+        "mul64": 35.0,
+        "branch": 4.0,
+        "float": 2.3,
+        "double": 4.2,
+    }
 )
 CORE = replace(
     CORTEX_M3,
@@ -30,15 +41,6 @@ CORE = replace(
     default_board="microbit",
     runs_on=("cortex-m0", "cortex-m0plus", *CORTEX_M3.runs_on),
     registers=2,
-    operations={
-        "load8": 2.0,
-        "mla": 3.0,
-        "smmlar": 45.0,
-        "smlalh": 45.0,
-        "ssat8": 5.0,
-        "usat8": 5.0,
-        "mul64": 35.0,
-        "branch": 4.0,
-    },
+    operations=OPERATIONS,
     steps=replace(STEPS, cycle=1.34),
 )

@@ -21,6 +21,8 @@ CORE = replace(
     mcpu="cortex-m7",
     gcc_flags=("-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-d16"),
     default_board="mps2-an500",
+    doubles=True,
+    operations=MappingProxyType({"trunc": 1.0}),  # which FPv4 lacks
     steps=replace(STEPS, cycle=1.0),
     runs_on=("cortex-m7",),
     align=8,

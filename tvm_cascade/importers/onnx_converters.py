@@ -210,6 +210,9 @@ def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
             while len(inputs) <= index:
                 inputs.append(None)
             inputs[index] = relax.const(default, "float32")
+    most = _number(inputs, 2, 0)
+    if most is not None:  # more than there are cannot be selected, and the importer narrows the number to 32 bits
+        inputs[2] = relax.const(min(int(most), boxes[1]), "int64")
     reach = _number(inputs, 3, 0)
     if reach is not None:  # boxes that overlap by just as much are kept, and the importer's are not
         inputs[3] = constant(np.nextafter(np.float32(reach), np.float32(np.inf)))

@@ -10,17 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
+import tvm
 from tvm.ir import IRModule
 
 from tvm_cascade.frontend import load
 from tvm_cascade.passes import LowerQuantized
 from tvm_cascade.passes.rewrite_for_memory import operator_names
 from tvm_cascade.passes.split_channels import with_channel_groups
+from tvm_cascade.testing import estimate_int16
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.operator_cases import OPERATORS
+from tvm_cascade.testing.streaming import wake_word
 from tvm_cascade.testing.tflite import ModelWriter
 
 SHAPES = ((1, 14, 12, 16), (1, 7, 10, 24), (1, 5, 6, 40), (1, 11, 9, 12))  # by turn
@@ -74,6 +77,9 @@ def layers(turn: int) -> Iterator[tuple[str, IRModule]]:
     yield "lstm", of_writer(lambda w: lstm(w, steps=4 + turn, depth=8 - turn, units=24 + 12 * turn))
     for name, write in _OTHERS.items():
         yield name, of_writer(lambda w, write=write: write(w, turn))
+    for name, build in estimate_int16.layers(SHAPES[turn]).items():
+        yield name, of_writer(build)
+    yield "kept states", of_file(wake_word(12 + 4 * turn, 8 + 8 * turn, (3, 5 - turn % 2)))
 
 
 def in_groups(turn: int) -> IRModule:
@@ -141,6 +147,15 @@ def tall() -> IRModule:
     return net.finish(net.dense(net.flatten(net.global_pool(x)), 6))
 
 
+def planes() -> IRModule:
+    """Channels first on both sides: both transposes take the bytes of their inputs."""
+    net, axes, relax = Net("int8", seed=9), ((0, 2, 3, 1), (0, 3, 1, 2)), cast("Any", tvm.relax)
+    x = net.input((1, 3, 15, 14))
+    image = Value(net._emit(relax.op.permute_dims(x.expr, axes[0])), (1, 15, 14, 3), x.scale, x.zero_point)
+    y = net.conv(net.conv(image, 8, 3, padding="same", activation="relu"), 3, 3, padding="same")
+    return net.finish(Value(net._emit(relax.op.permute_dims(y.expr, axes[1])), x.shape, y.scale, y.zero_point))
+
+
 def elementwise() -> IRModule:
     """Branches of element-wise operators and tables, joined."""
     net = Net("int8", seed=1, scales="varied")
@@ -167,6 +182,9 @@ FIRMWARE: Mapping[str, Firmware] = MappingProxyType(
         "groups of channels": Firmware(bottleneck, {"max_macs": 2.0, "max_time": 100.0}),
         "row addresses": Firmware(tall),
         "hybrid": Firmware(lambda: of_writer(hybrid)),
+        "int16": Firmware(lambda: of_writer(estimate_int16.whole)),
+        "transposes in place": Firmware(planes),
+        "kept states": Firmware(lambda: of_file(wake_word(24, 40))),
         "element-wise": Firmware(elementwise),
         "element-wise by pixels": Firmware(elementwise, {"granularity": "pixel", "max_time": 100.0}),
         "lstm": Firmware(lambda: of_writer(lambda w: lstm(w, steps=9, depth=5, units=40))),
@@ -176,13 +194,18 @@ FIRMWARE: Mapping[str, Firmware] = MappingProxyType(
 )
 
 
-def of_writer(write: Callable[[ModelWriter], None]) -> IRModule:
+def of_writer(write: Callable[[ModelWriter], Any]) -> IRModule:
     """The network of a file that `write` writes."""
     writer = ModelWriter()
     write(writer)
+    return of_file(writer.finish())
+
+
+def of_file(data: bytes) -> IRModule:
+    """The network of a `.tflite` file."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "m.tflite"
-        path.write_bytes(writer.finish())
+        path.write_bytes(data)
         return load(path)
 
 
@@ -200,9 +223,9 @@ def float_lstm(writer: ModelWriter, turn: int, dtype: str = "float32") -> None:
     writer.operator("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [out], table, **options)
 
 
-def hybrid_dense(writer: ModelWriter, turn: int) -> None:
-    """A product of floats by int8 weights."""
-    depth, units = 60 + 44 * turn, 30 - 5 * turn
+def hybrid_dense(writer: ModelWriter, turn: int, few: bool = False) -> None:
+    """A product of floats by int8 weights; of `few` inputs, where what is done once a row and once a unit weighs most."""
+    depth, units = (5 + 4 * turn, 8 + 3 * turn) if few else (60 + 44 * turn, 30 - 5 * turn)
     weights = writer.constant(np.random.default_rng(turn).integers(-9, 10, (units, depth)).astype("int8"), 0.01)
     x, out = writer.activation((1, depth), "float32"), writer.tensor((1, units), "float32")
     how: dict[str, Any] = {"asymmetricQuantizeInputs": bool(turn % 2)}
@@ -243,6 +266,7 @@ _OTHERS: Mapping[str, Callable[[ModelWriter, int], None]] = MappingProxyType(
         "lstm float32": float_lstm,
         "lstm hybrid": lambda w, turn: float_lstm(w, turn, "int8"),
         "dense hybrid": hybrid_dense,
+        "dense hybrid of few inputs": lambda w, turn: hybrid_dense(w, turn, few=True),
         "conv hybrid": hybrid_conv,
         "depthwise hybrid": hybrid_depthwise,
     }

@@ -1,0 +1,86 @@
+"""Operations of floats that compilers compute once: those that a statement has several times, and those whose value a loop does
+not change, which come before it.
+
+Expressions repeat what they share, and without an FPU an operation takes dozens of instructions. Integers are left out: the
+kernels' own code computes them once, and indices count nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm_cascade.schedules.tir import collect, dtype_of, ir, tirx, tvm_ffi
+
+
+@dataclass
+class Loop:
+    """A loop that is being read."""
+
+    changes: set[int]  # hashes of variables and local buffers that its body assigns
+    stores: bool  # whether it stores to memory, where anything that it loads from there may lie
+    before: float = 0.0  # instructions that come before its first iteration
+    known: set[int] = field(default_factory=set)  # structural hashes of what is computed there
+
+
+class ComputedOnce:
+    """Says what an operation takes where it stands; `local` are hashes of the buffers that no pointer leads to."""
+
+    def __init__(self, local: set[int]) -> None:
+        self.local = local
+        self.loops: list[Loop] = []  # open ones, the outermost first
+        self._known: set[int] = set()  # what the statement has computed
+
+    def begin(self) -> None:
+        """Begins a statement."""
+        self._known.clear()
+
+    def open(self, stmt: Any) -> None:
+        """Begins the body of a loop."""
+        stored = [s.buffer for s in collect(stmt.body, tirx.BufferStore)]
+        called = [v.value for v in collect(stmt.body, tirx.Evaluate) if type(v.value) is ir.Call]
+        variables = [
+            *(s.loop_var for s in [stmt, *collect(stmt.body, tirx.For)]),
+            *(s.var for s in collect(stmt.body, tirx.Bind)),
+            *(s.buffer for s in collect(stmt.body, tirx.AllocBuffer)),
+            *(v for call in called for v in collect(call, tirx.Var)),
+        ]
+        changes = {hash(v) for v in (*stored, *variables)}
+        self.loops.append(Loop(changes, bool(called) or any(hash(b) not in self.local for b in stored)))
+
+    def close(self) -> float:
+        """Ends the body; the instructions that come before the loop."""
+        return self.loops.pop().before
+
+    def before(self, cost: float) -> None:
+        """Adds instructions before the innermost loop, where one is open."""
+        if self.loops:
+            self.loops[-1].before += cost
+
+    def take(self, value: Any, cost: float) -> float:
+        """The instructions of an operation, its operands left out: none where its value is known already. Where no open
+        loop changes it they come before the outermost such loop."""
+        if not cost or not _of_floats(value):
+            return cost
+        key = tvm_ffi.structural_hash(value)
+        loop = next((f for f in self.loops if not self._changed(value, f)), None)
+        known = self._known if loop is None else loop.known
+        if key in known:
+            return 0.0
+        known.add(key)
+        if loop is None:
+            return cost
+        loop.before += cost
+        return 0.0
+
+    def _changed(self, value: Any, loop: Loop) -> bool:
+        """Whether a loop may change what an expression reads."""
+        if loop.stores and any(hash(load.source) not in self.local for load in collect(value, ir.TensorLoad)):
+            return True
+        return any(hash(v) in loop.changes for v in collect(value, tirx.Var))
+
+
+def _of_floats(value: Any) -> bool:
+    """Whether an operation takes or makes a float."""
+    operands = (value, *(getattr(value, name) for name in ("a", "value") if hasattr(value, name)))
+    return any(dtype_of(v).startswith("float") for v in operands)
