@@ -69,8 +69,13 @@ def same_kernels(rows: list[dict[str, Any]]) -> str:
         "| layer | predicted | published | error |\n| --- | --- | --- | --- |\n" + "\n".join(lines) + "\n\n"
         f"Median of the absolute errors of the {len(rows) - 1} layers: {median(map(abs, errors[:-1])):.1%}; the network: "
         f"{errors[-1]:+.1%}.\n\n"
-        "No published figures of code that we can time were found for M0+, M3 and M55: their cycles are not validated. MLPerf\n"
-        "Tiny v1.1 has images of Bosch's for M0+ and M7 (`closed/bosch/code`, without sources), which were not timed.\n"
+        "No published figures of code that we can time were found for M0+, M3 and M55: their cycles are not validated. Looked\n"
+        "at: MLPerf Tiny v1.1 and v1.2, which have images of Bosch's for M0+ and M7 (`closed/bosch/code`, without sources and\n"
+        "symbols) and, in v1.2, ELF files of Renesas's for a Cortex-M85 (`closed/Renesas/code/EK-RA8D1/elf`), neither of\n"
+        "which were timed; no submission there has an M3 or an M55. TFLite Micro with CMSIS-NN, counted by a user on boards\n"
+        "(embedded-agent-bridge, February 2026): person_detect 11.53 million cycles on a FRDM-MCXN947 (M33, 150 MHz) and\n"
+        "132.4 on a NUCLEO-N657X0-Q (M55, 600 MHz), of which the latter, eleven times those of the smaller core, says nothing\n"
+        "of the core alone.\n"
     )
 
 
