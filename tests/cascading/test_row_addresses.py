@@ -111,7 +111,7 @@ def test_longer_segments_need_no_less_than_their_bound() -> None:
 
 def test_plans_replay_and_are_smaller_than_rings() -> None:
     smaller = 0
-    for seed in range(60):
+    for seed in range(22):
         graph = able(random_graph(seed, operators=3 + seed % 9, largest=10))
         for stream in (False, True):
             options, rings = (replace(o, stream_input=stream) for o in (APART, IN_RINGS))
@@ -121,7 +121,7 @@ def test_plans_replay_and_are_smaller_than_rings() -> None:
             assert bound_of(plan) <= plan.peak and plan.bound <= plan.peak
             assert scattered(plan) or plan.peak == other.peak
             smaller += plan.peak < other.peak
-    assert smaller > 30
+    assert smaller > 10
 
 
 def test_a_row_at_another_address_is_refused() -> None:

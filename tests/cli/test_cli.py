@@ -199,7 +199,7 @@ def test_export_and_bundle(project: tuple[Path, dict], tmp_path: Path) -> None:
 
 
 def test_what_a_run_on_this_machine_cannot_do(host: Path, tmp_path: Path) -> None:
-    refused(call("run", host, "--port", "/dev/null"), 2, "not for a board behind a port")
+    refused(call("run", host, "--port", "/dev/null"), 2, "which no program behind a port is linked for")
     refused(call("run", host, "--timeout", "nan"), 2, "--timeout nan: give a number of seconds above 0")
     for name, content in (
         ("empty.tflite", b""),

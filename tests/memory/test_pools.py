@@ -11,7 +11,7 @@ import pytest
 
 from tvm_cascade.errors import InfeasibleError, ValidationError
 from tvm_cascade.machine import Ram
-from tvm_cascade.memory import AllocateOptions, Buffer, OffsetConstraint, PlacementProblem, Problem, allocate, place
+from tvm_cascade.memory import Buffer, OffsetConstraint, PlacementProblem, Problem, allocate, place
 from tvm_cascade.memory.conflicts import conflicts
 from tvm_cascade.memory.validate_placement import validate_placement
 from tvm_cascade.memory.weights import Weight, WeightCopies, WeightProblem
@@ -79,7 +79,7 @@ def test_conflicts_have_no_layout_and_nothing_to_spare(seed: int) -> None:
     random = Random(seed)
     problem = drawn(random, "time").problem
     capacity = random.randrange(8, 24)
-    found = conflicts(problem, capacity, AllocateOptions())
+    found = conflicts(problem, capacity)
     if peak(problem, list(range(len(problem.buffers)))) <= capacity:
         assert not found
     for held in found:

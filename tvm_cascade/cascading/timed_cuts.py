@@ -9,7 +9,7 @@ bound of all plans with these forms of segments; the layouts of the least totals
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -17,9 +17,9 @@ from math import inf
 from tvm_cascade.cascading.assemble import Layout
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.layout_search import Search
+from tvm_cascade.cascading.timed_form import SAME, Block, Form, most_shared, ordered
 from tvm_cascade.graph import Tile
 from tvm_cascade.machine import Ram
-from tvm_cascade.memory.bounds import covered
 from tvm_cascade.search_monitor import monitor
 
 _FEW = 24  # operators of a network whose segments are tried in steps of pixels too
@@ -27,14 +27,15 @@ _TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried, beside one and th
 _TILE_ROWS_OF_MANY = (4, 2)  # where there are more operators
 _LONGEST_BY_ROWS = 8  # operators of a segment that is tried in steps of several rows
 _STATES = 96  # of a cut that are followed
+_FEWEST_STATES = 6  # where segments are so many that more would take too long
+_EFFORT = 300_000  # segments behind states, with all memories of what they leave, that are looked at
 _KEPT = 8  # layouts of a state
+_CHOICES = 243  # of memories for tensors that a segment makes: all of five in three memories
 _ALIKE = 1e-5  # of layouts whose cycles differ by no more than this part of them one is kept
 _DIVIDED = 6  # blocks of a segment beyond which some of them may lie in parts
 _MADE = 5  # most tensors that a segment leaves
 
 Asked = tuple[int, int, Interleaving]
-_Block = tuple[int, float]  # bytes, bytes accessed
-_SAME = 1 << 60  # of an operator that overwrites its input
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,67 +55,6 @@ class TimedLayouts:
     bound: float  # cycles
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A segment [i, j) in an interleaving: blocks as (bytes, bytes accessed)."""
-
-    i: int
-    j: int
-    interleaving: Interleaving
-    cycles: float
-    across: tuple[_Block, ...]  # tensors that are live before it
-    made: tuple[_Block, ...]  # tensors that it leaves
-    inner: tuple[_Block, ...]  # blocks that live in it alone
-    carried: tuple[tuple[bool, int], ...]  # the tensors live behind it: whether it made them, and position among these
-    over: tuple[
-        tuple[int, int, int], ...
-    ]  # tensor before it, one that it made, bytes that they may share; _SAME: one block
-    shared: tuple[
-        tuple[int, int, int], ...
-    ]  # tensor before it, the most bytes that inner blocks share with it, that all do
-
-    def fast(self, cost: float) -> float:
-        """Cycles where a byte of every block costs `cost`."""
-        return self.cycles + cost * sum(b[1] for b in (*self.across, *self.made, *self.inner))
-
-    def everything(self) -> tuple[list[_Block], int]:
-        """All of its blocks, and the most bytes that they share."""
-        return _ordered((*self.across, *self.made, *self.inner)), sum(most for _, _, most in self.shared)
-
-    def spare(self, saved: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-        """Tensors before it, and the bytes that inner blocks may share with each where those that it made share `saved`."""
-        for r, inner, most in self.shared:
-            yield r, min(inner, most - min(saved.get(r, 0), most))
-
-    def worse(self, other: _Form) -> bool:
-        """Whether `other`, of the same segment, takes no more of anything."""
-        mine, its = ((*f.across, *f.made, *f.inner) for f in (self, other))
-        shared, more = ({(r, w): n for r, w, n in f.over} for f in (self, other))
-        least, most = ({r: (inner, n) for r, inner, n in f.shared} for f in (self, other))
-        return (
-            other.cycles <= self.cycles
-            and all(b[0] <= a[0] and b[1] <= a[1] for a, b in zip(mine, its, strict=True))
-            and all(a <= b for r, own in least.items() for a, b in zip(own, most.get(r, (0, 0)), strict=True))
-            and all(more.get(pair, 0) >= n for pair, n in shared.items())
-        )
-
-
-def _ordered(blocks: Iterable[_Block]) -> list[_Block]:
-    """Most accessed bytes per byte first."""
-    return sorted((b for b in blocks if b[0]), key=lambda b: -b[1] / b[0])
-
-
-def _most_shared(sizes: Sequence[int], pairs: Iterable[tuple[int, int, int]]) -> dict[int, int]:
-    """By tensor before a segment, whose sizes are given, the most bytes that blocks share with it.
-
-    `pairs` are that tensor, the bytes of a block that may share with it, and the bytes at its start that hold these.
-    """
-    shares = dict[int, list[tuple[int, int]]]()
-    for r, n, end in pairs:
-        shares.setdefault(r, []).append((n, min(end, sizes[r])))
-    return {r: covered(own) for r, own in shares.items()}
-
-
 def _fewest(known: Mapping[int, float], more: Mapping[int, float]) -> dict[int, float]:
     """The paths of fewest cycles, of such as take about as many one."""
     kept: dict[int, float] = {}
@@ -130,10 +70,10 @@ class _Paths:
     """Segments that follow one another from the first cut on, by number; 0 is the path of none."""
 
     def __init__(self) -> None:
-        self._ends: list[tuple[int, _Form | None]] = [(0, None)]
+        self._ends: list[tuple[int, Form | None]] = [(0, None)]
         self._numbers: dict[tuple[int, int], int] = {}
 
-    def behind(self, path: int, form: _Form) -> int:
+    def behind(self, path: int, form: Form) -> int:
         """The path with one more segment."""
         number = self._numbers.setdefault((path, id(form)), len(self._ends))
         if number == len(self._ends):
@@ -142,7 +82,7 @@ class _Paths:
 
     def layout(self, path: int) -> Layout:
         """A path as a layout."""
-        found: list[_Form] = []
+        found: list[Form] = []
         while (form := self._ends[path][1]) is not None:
             found.insert(0, form)
             path = self._ends[path][0]
@@ -173,23 +113,28 @@ class TimedCuts:
         self.cost = [ram.cycles_per_byte for ram in memories]
         self.room = [inf if ram.capacity is None else ram.capacity for ram in memories]
         self.most = min(sum(self.room), inf if most is None else most)
-        self._known: dict[tuple[tuple[_Block, ...], tuple[float, ...]], float] = {}  # by blocks and free bytes
-        self.dropped = inf  # the least total that a state which is not followed may come to
+        self._known: dict[tuple[tuple[Block, ...], tuple[float, ...]], float] = {}  # by blocks and free bytes
+        self.dropped = inf  # the least total that what is not followed may come to
+        self._ceiling = inf
 
     def best(self, count: int, ceiling: float) -> TimedLayouts:
         """At most `count` layouts that may take fewer than `ceiling` cycles, the best first.
 
         Raises `SearchStopped` where a limit strikes first.
         """
-        forms = self._forms(ceiling)
+        self._ceiling, forms = ceiling, self._forms(ceiling)
         ahead, paths = _Ahead(self, forms), _Paths()
         # by cut and state, the fewest cycles of some paths that lead there
         states: list[dict[tuple[int, ...], dict[int, float]]] = [{} for _ in range(self.search.size + 1)]
         for state in product(range(len(self.cost)), repeat=len(self.costs.across[0])):
             states[0][state] = {0: 0.0}
+        work = [sum(len(self.cost) ** len(form.made) for form in own) for own in forms]
+        effort, rest = _EFFORT, sum(work)
         for i in range(self.search.size):
             monitor().check()
-            for state, known in self._followed(i, states[i], ahead):
+            followed = self._followed(i, states[i], ahead, effort // rest if rest else _STATES)
+            effort, rest = effort - len(followed) * work[i], rest - work[i]
+            for state, known in followed:
                 left = ceiling - min(known.values())
                 for form in forms[i]:
                     for after, added in self._steps(form, state, left, ahead):
@@ -205,7 +150,7 @@ class TimedCuts:
         bound = min([*totals.values(), self.dropped, ceiling])
         return TimedLayouts(tuple(paths.layout(end) for end in ends), tuple(totals[end] for end in ends), bound)
 
-    def _forms(self, ceiling: float) -> list[list[_Form]]:
+    def _forms(self, ceiling: float) -> list[list[Form]]:
         """By position the forms of the segments from there on that plans below `ceiling` may have."""
         asked: list[Asked] = []
         for i in range(self.search.size):
@@ -220,14 +165,14 @@ class TimedCuts:
             until[form.j] = min(until[form.j], until[form.i] + cycles)
         for form, cycles in zip(reversed(made), reversed(least), strict=True):
             after[form.i] = min(after[form.i], after[form.j] + cycles)
-        kept: list[list[_Form]] = [[] for _ in range(n)]
+        kept: list[list[Form]] = [[] for _ in range(n)]
         for form, cycles in zip(made, least, strict=True):
             alike = (f for f in kept[form.i] if f.j == form.j)
             if until[form.i] + cycles + after[form.j] < ceiling and not any(form.worse(f) for f in alike):
                 kept[form.i].append(form)
         return kept
 
-    def least(self, form: _Form) -> float:
+    def least(self, form: Form) -> float:
         """A lower bound of a segment's cycles, whatever lies where."""
         blocks, shared = form.everything()
         return form.cycles + self._in_parts(blocks, [self.room[0] + shared, *self.room[1:]])
@@ -250,7 +195,7 @@ class TimedCuts:
     def _fits(self, i: int, j: int, interleaving: Interleaving) -> bool:
         return sum(self.costs.blocks(i, j, interleaving)) - self.costs.most_shared(i, j) <= self.most
 
-    def _form(self, segment: Asked, price: Price) -> _Form:
+    def _form(self, segment: Asked, price: Price) -> Form:
         """A priced segment as blocks."""
         i, j, interleaving = segment
         costs, accessed = self.costs, price.accessed
@@ -260,22 +205,19 @@ class TimedCuts:
         same = {p.writer for p in pairs if p.exact}
         made = [t for t in held if costs.last[t] >= j]
         shared = {(p.reader, p.writer): min(p.size, max(p.reach, 0)) for p in pairs if not p.exact}
-        ends = [
-            (before.index(p.reader), shared[p.reader, p.writer], max(p.reach, 0), p.writer)
-            for p in pairs
-            if not p.exact
-        ]
+        apart = [p for p in pairs if not p.exact]
+        ends = [(before.index(p.reader), shared[p.reader, p.writer], max(p.reach, 0), p.writer) for p in apart]
         sizes = [costs.tables.tensor_bytes[t] for t in before]
-        most = _most_shared(sizes, (pair[:3] for pair in ends))
-        inner = _most_shared(sizes, (pair[:3] for pair in ends if pair[3] not in made))
+        most = most_shared(sizes, (pair[:3] for pair in ends))
+        inner = most_shared(sizes, (pair[:3] for pair in ends if pair[3] not in made))
         alone = [(f"tensor {t}", held[t]) for t in held if costs.last[t] < j]
         alone += [("state", costs.state_bytes(i, j)), ("scratch", costs.scratch_bytes(i, j, interleaving))]
         for o in costs.accumulating(i, j):
             alone += [(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes)]
         carried = [(t in held, made.index(t) if t in held else before.index(t)) for t in behind]
         over = [(before.index(r), made.index(w), n) for (r, w), n in shared.items() if w in made and n]
-        over += [(before.index(p.reader), made.index(p.writer), _SAME) for p in pairs if p.exact and p.writer in made]
-        return _Form(
+        over += [(before.index(p.reader), made.index(p.writer), SAME) for p in pairs if p.exact and p.writer in made]
+        return Form(
             i,
             j,
             interleaving,
@@ -289,17 +231,18 @@ class TimedCuts:
         )
 
     def _followed(
-        self, i: int, found: Mapping[tuple[int, ...], dict[int, float]], ahead: _Ahead
+        self, i: int, found: Mapping[tuple[int, ...], dict[int, float]], ahead: _Ahead, count: int
     ) -> list[tuple[tuple[int, ...], dict[int, float]]]:
-        """The most promising states of a cut."""
+        """The most promising states of a cut, `count` of them within limits of their own."""
+        count = max(_FEWEST_STATES, min(_STATES, count))
         totals = {s: min(known.values()) + ahead.least(i, s) for s, known in found.items() if known}
         order = sorted(totals, key=lambda s: (totals[s], s))
-        if len(order) > _STATES:
-            self.dropped = min(self.dropped, totals[order[_STATES]])
-        return [(s, found[s]) for s in order[:_STATES]]
+        if len(order) > count:
+            self.dropped = min(self.dropped, totals[order[count]])
+        return [(s, found[s]) for s in order[:count]]
 
     def _steps(
-        self, form: _Form, state: Sequence[int], below: float, ahead: _Ahead
+        self, form: Form, state: Sequence[int], below: float, ahead: _Ahead
     ) -> Iterator[tuple[tuple[int, ...], float]]:
         """The states behind a segment from which fewer than `below` cycles may come, and the cycles that it adds."""
         cost, room = self.cost, self.room
@@ -307,17 +250,17 @@ class TimedCuts:
         for (size, accessed), m in zip(form.across, state, strict=True):
             base += accessed * cost[m]
             taken[m] += size
-        fixed = {w: state[r] for r, w, shared in form.over if shared == _SAME}
-        inner, most = tuple(_ordered(form.inner)), {r: n for r, _, n in form.shared}
-        choices = [(fixed[k],) if k in fixed else range(len(cost)) for k in range(len(form.made))]
-        for made in product(*choices):
+        fixed = {w: state[r] for r, w, shared in form.over if shared == SAME}
+        inner, most = tuple(ordered(form.inner)), {r: n for r, _, n in form.shared}
+        free = [a - b for a, b in zip(room, taken, strict=True)]
+        for made in self._choices(form, fixed, free, below - base - ahead.least(form.j)):
             used, total = list(taken), base
             for (size, accessed), m in zip(form.made, made, strict=True):
                 used[m] += size
                 total += accessed * cost[m]
             saved: dict[int, int] = {}
             for r, w, shared in form.over:
-                if shared != _SAME and made[w] == state[r]:
+                if shared != SAME and made[w] == state[r]:
                     saved[r] = saved.get(r, 0) + shared
             for r, shared in saved.items():
                 used[state[r]] -= min(shared, most[r])
@@ -335,7 +278,32 @@ class TimedCuts:
             if total < inf:
                 yield after, total
 
-    def _filled(self, blocks: tuple[_Block, ...], free: tuple[float, ...], left: float) -> float:
+    def _choices(
+        self, form: Form, fixed: Mapping[int, int], free: Sequence[float], below: float
+    ) -> Iterator[tuple[int, ...]]:
+        """The most promising memories of the tensors that a segment makes, with room, for fewer than `below` cycles.
+
+        `fixed` are those that are given.
+        """
+        cost, sizes = self.cost, [size for size, _ in form.made]  # bytes that each takes beside all that it may share
+        for _, w, shared in form.over:
+            sizes[w] -= 0 if shared == SAME else shared
+        found: list[tuple[tuple[int, ...], list[float], float]] = [((), list(free), 0.0)]
+        for k, (_, accessed) in enumerate(form.made):
+            rest = cost[0] * sum(n for _, n in form.made[k + 1 :])
+            found = [
+                ((*chosen, m), [f - sizes[k] * (n == m) for n, f in enumerate(left)], cycles + accessed * cost[m])
+                for chosen, left, cycles in found
+                for m in ((fixed[k],) if k in fixed else range(len(cost)))
+                if sizes[k] <= left[m] and cycles + accessed * cost[m] + rest < below
+            ]
+            if len(found) > _CHOICES:
+                found.sort(key=lambda one: (one[2], one[0]))
+                self.dropped = min(self.dropped, self._ceiling - below + found[_CHOICES][2] + rest)
+                del found[_CHOICES:]
+        yield from (chosen for chosen, _, _ in found)
+
+    def _filled(self, blocks: tuple[Block, ...], free: tuple[float, ...], left: float) -> float:
         """Fewest cycles of blocks that live in one segment; `free` bytes of each memory, `left` of all. inf without room."""
         if sum(b[0] for b in blocks) > left:
             return inf
@@ -343,7 +311,7 @@ class TimedCuts:
             self._known[blocks, free] = self._fewest_in(blocks, free)
         return self._known[blocks, free]
 
-    def _fewest_in(self, blocks: tuple[_Block, ...], free: tuple[float, ...]) -> float:
+    def _fewest_in(self, blocks: tuple[Block, ...], free: tuple[float, ...]) -> float:
         """`_filled` where the blocks are no more bytes than all memories together may hold."""
         whole = self._in_parts(blocks, free)
         if len(blocks) > _DIVIDED or not blocks or whole == inf or sum(b[0] for b in blocks) <= free[0]:
@@ -356,7 +324,7 @@ class TimedCuts:
                 best = min(best, own + self._filled(tuple(others), rest, inf))
         return best
 
-    def _in_parts(self, blocks: Sequence[_Block], free: Sequence[float]) -> float:
+    def _in_parts(self, blocks: Sequence[Block], free: Sequence[float]) -> float:
         """A lower bound of it: a block may lie in several memories in parts."""
         total, m, room = 0.0, 0, free[0]
         for size, accessed in blocks:
@@ -377,7 +345,7 @@ class TimedCuts:
 class _Ahead:
     """Lower bounds of the cycles from a cut on."""
 
-    def __init__(self, cuts: TimedCuts, forms: Sequence[Sequence[_Form]]) -> None:
+    def __init__(self, cuts: TimedCuts, forms: Sequence[Sequence[Form]]) -> None:
         live, n, fast = cuts.costs.across, len(forms), cuts.cost[0]
         self._slower = [cost - fast for cost in cuts.cost]
         self._anywhere, self._fast = [inf] * n + [0.0], [inf] * n + [0.0]
@@ -391,7 +359,9 @@ class _Ahead:
                     later = self._reads[f.j][live[f.j].index(t)] if t in live[f.j] else 0.0
                     self._reads[i][k] = min(self._reads[i][k], f.across[k][1] + later)
 
-    def least(self, cut: int, state: Sequence[int]) -> float:
-        """Fewest cycles from a cut on, where the tensors live across it lie in the memories `state`."""
+    def least(self, cut: int, state: Sequence[int] = ()) -> float:
+        """Fewest cycles from a cut on, where the tensors live across it lie in the memories `state`, or in any."""
+        if not state:
+            return self._anywhere[cut]
         more = sum(n * self._slower[m] for m, n in zip(state, self._reads[cut], strict=True) if m)
         return max(self._anywhere[cut], self._fast[cut] + more)

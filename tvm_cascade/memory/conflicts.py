@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.memory.allocate import NO_LAYOUT, AllocateOptions, allocate
+from tvm_cascade.memory import milp
+from tvm_cascade.memory.allocate import allocate
+from tvm_cascade.memory.bounds import max_live
 from tvm_cascade.memory.problem import Problem
 
 _STEPS = 4  # consecutive ones whose buffers are looked at together
+_NODES = 200  # of each proof
 
 
-def conflicts(problem: Problem, capacity: int, options: AllocateOptions) -> list[list[int]]:
+def conflicts(problem: Problem, capacity: int) -> list[list[int]]:
     """Positions of buffers that provably have no layout within `capacity` bytes, of as few consecutive steps as that takes.
 
-    None of a conflict's buffers can be left out. Empty where none is found within `_STEPS` steps and the limits of `options`.
+    None of a conflict's buffers can be left out. Empty where none is found within `_STEPS` steps.
     """
     buffers = problem.buffers
     starts = sorted({b.lower for b in buffers})
@@ -28,18 +30,18 @@ def conflicts(problem: Problem, capacity: int, options: AllocateOptions) -> list
         for first, last in zip(starts, starts[count - 1 :], strict=False):
             held = [i for i, b in enumerate(buffers) if b.lower <= last and first < b.upper]
             known = any(set(one) <= set(held) for one in found)
-            if not known and _impossible(problem, held, capacity, options):
-                found.append(_fewest(problem, held, capacity, options))
+            if not known and _impossible(problem, held, capacity):
+                found.append(_fewest(problem, held, capacity))
         if found:
             return found
     return []
 
 
-def _fewest(problem: Problem, held: list[int], capacity: int, options: AllocateOptions) -> list[int]:
+def _fewest(problem: Problem, held: list[int], capacity: int) -> list[int]:
     """Buffers without those that the conflict does not need, the smallest first."""
     for i in sorted(held, key=lambda i: (problem.buffers[i].size, i)):
         fewer = [k for k in held if k != i]
-        if _impossible(problem, fewer, capacity, options):
+        if _impossible(problem, fewer, capacity):
             held = fewer
     return held
 
@@ -52,11 +54,9 @@ def part(problem: Problem, held: Sequence[int]) -> Problem:
     return Problem(buffers, None, pairs)
 
 
-def _impossible(problem: Problem, held: Sequence[int], capacity: int, options: AllocateOptions) -> bool:
+def _impossible(problem: Problem, held: Sequence[int], capacity: int) -> bool:
     """Whether it is proven that some buffers have no layout."""
     own = part(problem, held)
-    try:
-        allocate(Problem(own.buffers, capacity, own.offset_constraints), options=options)
-    except InfeasibleError as error:
-        return NO_LAYOUT not in error.remedy
-    return False
+    if max_live(own) > capacity:
+        return True
+    return allocate(own, optimise=False).peak > capacity and milp.impossible(own, capacity, _NODES)

@@ -20,6 +20,7 @@ from tvm_cascade.memory.problem import Problem
 from tvm_cascade.search_monitor import monitor
 
 MOST_PAIRS = 60  # most pairs of buffers live together; larger problems are not solved here
+_INFEASIBLE = 2  # a status of scipy's `milp`
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,31 @@ class MilpResult:
 
 def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | None:
     """The layout of smallest peak, given one of `height` bytes; None for large problems, without scipy, or on failure."""
-    exact, problem = problem, _aligned(problem)
+    rounded = _aligned(problem)
+    unit = _unit(rounded)
+    solution = _solution(rounded, unit, -(-height // unit), nodes, smallest=True)
+    if solution is None or solution.x is None:
+        return None
+    offsets = tuple(round(v) * unit for v in solution.x[: len(problem.buffers)])
+    bound = ceil(max(0.0, float(solution.mip_dual_bound)) - 1e-6) * unit - _padding(problem, rounded)
+    return MilpResult(offsets, bound)
+
+
+def impossible(problem: Problem, height: int, nodes: int) -> bool:
+    """Whether it is proven that there is no layout within `height` bytes; False for large problems, and without scipy."""
+    rounded = _aligned(problem)
+    unit = _unit(rounded)
+    solution = _solution(rounded, unit, (height + _padding(problem, rounded)) // unit, nodes, smallest=False)
+    return solution is not None and solution.status == _INFEASIBLE
+
+
+def _padding(exact: Problem, rounded: Problem) -> int:
+    """The most bytes by which a buffer was rounded up, of which the topmost needs none."""
+    return max((a.size - b.size for a, b in zip(rounded.buffers, exact.buffers, strict=True)), default=0)
+
+
+def _solution(problem: Problem, unit: int, height: int, nodes: int, smallest: bool) -> Any:
+    """What HiGHS says of layouts within `height` units: one of smallest peak, or any; None where it is not asked."""
     pairs = [(i, j) for i, near in enumerate(overlapping(problem)) for j in near if i < j]
     if not problem.buffers or len(pairs) > MOST_PAIRS:
         return None
@@ -41,11 +66,10 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
     except ImportError:
         return None
     scipy: Any = optimize
-    unit = _unit(problem)
-    matrix, low = _constraints(problem, pairs, unit, -(-height // unit))
+    matrix, low = _constraints(problem, pairs, unit, height)
     n, columns = len(problem.buffers), matrix.shape[1]
     upper = np.ones(columns)
-    upper[: n + 1] = -(-height // unit)
+    upper[: n + 1] = height
     lower = np.zeros(columns)
     steps = np.array([b.alignment // gcd(b.alignment, unit) for b in problem.buffers])
     if (steps > 1).any():
@@ -54,21 +78,14 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
         if b.offset is not None:
             lower[i] = upper[i] = b.offset // unit
     cost, left = np.zeros(columns), monitor().left()
-    cost[n] = 1
-    solution = run_milp(
+    cost[n] = smallest
+    return run_milp(
         cost,
         constraints=scipy.LinearConstraint(matrix, low),
         integrality=np.ones(columns),
         bounds=scipy.Bounds(lower, upper),
         options={"node_limit": nodes} | ({} if left == inf else {"time_limit": left}),
     )
-    if solution.x is None:
-        return None
-    offsets = tuple(round(v) * unit for v in solution.x[:n])
-    padding = max((a.size - b.size for a, b in zip(problem.buffers, exact.buffers, strict=True)), default=0)
-    return MilpResult(
-        offsets, ceil(max(0.0, float(solution.mip_dual_bound)) - 1e-6) * unit - padding
-    )  # the topmost needs none
 
 
 def _aligned(problem: Problem) -> Problem:

@@ -171,7 +171,7 @@ class _Search:
             return allocate(replace(own, capacity=room), optimise=searched, options=_EFFORT)
         except InfeasibleError as error:
             if not copied:  # beside fewer copies these buffers may have a layout
-                few = conflicts(own, room, _EFFORT)
+                few = conflicts(own, room)
                 self.cuts += [(m, [held[i] for i in conflict]) for conflict in few]
                 if few:
                     return None
