@@ -8,6 +8,7 @@ kernels' own code computes them once, and indices count nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tvm_cascade.schedules.tir import collect, dtype_of, ir, tirx, tvm_ffi
@@ -15,12 +16,37 @@ from tvm_cascade.schedules.tir import collect, dtype_of, ir, tirx, tvm_ffi
 
 @dataclass
 class Loop:
-    """A loop that is being read."""
+    """A loop that is being read. What it changes is looked for where an operation of floats asks."""
 
-    changes: set[int]  # hashes of variables and local buffers that its body assigns
-    stores: bool  # whether it stores to memory, where anything that it loads from there may lie
+    stmt: Any
     before: float = 0.0  # instructions that come before its first iteration
     known: set[int] = field(default_factory=set)  # structural hashes of what is computed there
+
+    @cached_property
+    def stored(self) -> list[Any]:
+        """The buffers that its body stores to."""
+        return [s.buffer for s in collect(self.stmt.body, tirx.BufferStore)]
+
+    @cached_property
+    def called(self) -> list[Any]:
+        """The calls of its body that are statements."""
+        return [v.value for v in collect(self.stmt.body, tirx.Evaluate) if type(v.value) is ir.Call]
+
+    @cached_property
+    def changes(self) -> set[int]:
+        """Hashes of variables and buffers that its body assigns."""
+        body = self.stmt.body
+        variables = [
+            *(s.loop_var for s in [self.stmt, *collect(body, tirx.For)]),
+            *(s.var for s in collect(body, tirx.Bind)),
+            *(s.buffer for s in collect(body, tirx.AllocBuffer)),
+            *(v for call in self.called for v in collect(call, tirx.Var)),
+        ]
+        return {hash(v) for v in (*self.stored, *variables)}
+
+    def stores_beyond(self, local: set[int]) -> bool:
+        """Whether it stores to memory, other than these buffers, where anything that it loads from there may lie."""
+        return bool(self.called) or any(hash(b) not in local for b in self.stored)
 
 
 class ComputedOnce:
@@ -37,16 +63,7 @@ class ComputedOnce:
 
     def open(self, stmt: Any) -> None:
         """Begins the body of a loop."""
-        stored = [s.buffer for s in collect(stmt.body, tirx.BufferStore)]
-        called = [v.value for v in collect(stmt.body, tirx.Evaluate) if type(v.value) is ir.Call]
-        variables = [
-            *(s.loop_var for s in [stmt, *collect(stmt.body, tirx.For)]),
-            *(s.var for s in collect(stmt.body, tirx.Bind)),
-            *(s.buffer for s in collect(stmt.body, tirx.AllocBuffer)),
-            *(v for call in called for v in collect(call, tirx.Var)),
-        ]
-        changes = {hash(v) for v in (*stored, *variables)}
-        self.loops.append(Loop(changes, bool(called) or any(hash(b) not in self.local for b in stored)))
+        self.loops.append(Loop(stmt))
 
     def close(self) -> float:
         """Ends the body; the instructions that come before the loop."""
@@ -75,7 +92,9 @@ class ComputedOnce:
 
     def _changed(self, value: Any, loop: Loop) -> bool:
         """Whether a loop may change what an expression reads."""
-        if loop.stores and any(hash(load.source) not in self.local for load in collect(value, ir.TensorLoad)):
+        if loop.stores_beyond(self.local) and any(
+            hash(load.source) not in self.local for load in collect(value, ir.TensorLoad)
+        ):
             return True
         return any(hash(v) in loop.changes for v in collect(value, tirx.Var))
 
