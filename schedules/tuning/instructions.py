@@ -22,7 +22,6 @@ from tvm_cascade.schedules.tir import (
     IF_THEN_ELSE,
     PASSES,
     PrimFunc,
-    collect,
     dtype_of,
     int_value,
     ir,
@@ -101,9 +100,9 @@ class Function:
 
     def _reader(self, counter: Counter, func: PrimFunc) -> tuple[Reader, float]:
         """What reads the body, and the instructions before it."""
-        used = {hash(v) for v in collect(func.body, tirx.Var)}
-        entry = _SAVED if collect(func.body, tirx.For) else _LEAF
-        return Reader(counter, func.body), entry + sum(p in used for p in self.params)
+        reader = Reader(counter, func.body)
+        used, entry = reader.survey.read(), _SAVED if reader.survey.loops else _LEAF
+        return reader, entry + sum(p in used for p in self.params)
 
     def count(self, values: Sequence[int | None]) -> Any:
         """Instructions of a call; `values` are the arguments, None for pointers and what is not known."""
@@ -137,7 +136,7 @@ class Reader:
     def __init__(self, counter: Counter, body: Any) -> None:
         self.counter, self.costs = counter, OperationCosts.of(counter.core)
         self.branch = counter.core.operations.get("branch", self.branch) if self.branch else 0.0
-        survey = Survey(body)
+        self.survey = survey = Survey(body)
         local = {hash(b): prod(shape_of(b)) for b in survey.buffers}
         self.registers = {b for b, size in local.items() if size <= REGISTERS}
         self.free = {b for b, size in local.items() if size <= counter.core.registers}

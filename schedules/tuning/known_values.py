@@ -112,6 +112,7 @@ class Survey:
 
     def __init__(self, body: Any) -> None:
         self.buffers: list[Any] = []  # that are allocated
+        self.loops = 0
         self._seen: list[int] = []  # variables and buffers, as often as they are read or bound
         self._inside: Tally[int] = Tally()  # those read in indices
         self._roots: set[int] = set()  # those from which extents, conditions and arguments of calls follow
@@ -130,6 +131,10 @@ class Survey:
                 (tirx.AllocBuffer, lambda stmt, _visitor: self.buffers.append(stmt.buffer)),
             ],
         )
+
+    def read(self) -> set[int]:
+        """Variables and buffers that are read or bound."""
+        return set(self._seen)
 
     def deciding(self) -> set[int]:
         """Variables and buffers from whose values extents of loops and arguments of calls follow, and conditions of
@@ -177,6 +182,7 @@ class Survey:
         self._seen.append(own)
 
     def _loop(self, loop: Any, visitor: Any) -> None:
+        self.loops += 1
         self._roots.update(self._read(loop.min, visitor), self._read(loop.extent, visitor))
         visitor.visit(loop.body)
 
