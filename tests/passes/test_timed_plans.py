@@ -10,11 +10,12 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 
-from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cascading import Plan, PlanOptions, timed_cuts
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.search_cache import searches
+from tvm_cascade.cascading.timed_cuts import TimedCuts
 from tvm_cascade.cores import kernel_target
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Tile
@@ -98,6 +99,26 @@ def test_no_plan_of_the_search_space_takes_fewer_cycles(seed: int, share: float)
     assert len(cycles) == 1 or bound < cycles[0] * (1 - 1e-9)  # no more are placed where one meets the bound
     best = min(cycles_of(prepared, search, layout, request) for search in tried for layout in layouts(search))
     assert bound <= best * (1 + 1e-9) and reached == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("ceiling", [1.5, float("inf")])
+@pytest.mark.parametrize("limit", ["_STATES", "_EFFORT", "_CHOICES"])
+def test_what_limits_leave_out_is_in_the_bound(limit: str, ceiling: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With next to no effort the bound is still none above what the whole search reaches; `ceiling` in parts of that."""
+    lower = 0
+    for seed in (4, 6, 8, 11):
+        prepared = network(seed, layers=2)
+        search = options_of(prepared)[1][0]
+        fast = Ram("fast", int(plan_of(prepared).peak * 0.5) // 4 * 4, 0.25)
+        priced = SegmentPrices(prepared, PlanRequest(memory=(fast, SLOW), rewrite=False), Counters()).of
+        whole = TimedCuts(search, (fast, SLOW), None, priced).best(4, float("inf"))
+        with monkeypatch.context() as patch:
+            patch.setattr(timed_cuts, limit, 1)
+            patch.setattr(timed_cuts, "_FEWEST_STATES", 1)
+            least = TimedCuts(search, (fast, SLOW), None, priced).best(4, ceiling * whole.cycles[0])
+        assert least.bound <= whole.bound * (1 + 1e-9) and all(c >= whole.bound * (1 - 1e-9) for c in least.cycles)
+        lower += least.bound < whole.bound * (1 - 1e-9)
+    assert lower
 
 
 def plan_of(prepared: PreparedGraph) -> Plan:

@@ -135,9 +135,9 @@ class TimedCuts:
             followed = self._followed(i, states[i], ahead, effort // rest if rest else _STATES)
             effort, rest = effort - len(followed) * work[i], rest - work[i]
             for state, known in followed:
-                left = ceiling - min(known.values())
+                spent = min(known.values())
                 for form in forms[i]:
-                    for after, added in self._steps(form, state, left, ahead):
+                    for after, added in self._steps(form, state, spent, ahead):
                         least = added + ahead.least(form.j, after)
                         below = {paths.behind(p, form): c + added for p, c in known.items() if c + least < ceiling}
                         if below:
@@ -242,10 +242,10 @@ class TimedCuts:
         return [(s, found[s]) for s in order[:count]]
 
     def _steps(
-        self, form: Form, state: Sequence[int], below: float, ahead: _Ahead
+        self, form: Form, state: Sequence[int], spent: float, ahead: _Ahead
     ) -> Iterator[tuple[tuple[int, ...], float]]:
-        """The states behind a segment from which fewer than `below` cycles may come, and the cycles that it adds."""
-        cost, room = self.cost, self.room
+        """The states behind a segment, before which `spent` cycles were, that may keep below the ceiling; the cycles it adds."""
+        cost, room, below = self.cost, self.room, self._ceiling - spent
         base, taken = form.cycles, [0] * len(cost)
         for (size, accessed), m in zip(form.across, state, strict=True):
             base += accessed * cost[m]
@@ -253,7 +253,7 @@ class TimedCuts:
         fixed = {w: state[r] for r, w, shared in form.over if shared == SAME}
         inner, most = tuple(ordered(form.inner)), {r: n for r, _, n in form.shared}
         free = [a - b for a, b in zip(room, taken, strict=True)]
-        for made in self._choices(form, fixed, free, below - base - ahead.least(form.j)):
+        for made in self._choices(form, fixed, free, spent + base + ahead.anywhere(form.j)):
             used, total = list(taken), base
             for (size, accessed), m in zip(form.made, made, strict=True):
                 used[m] += size
@@ -279,27 +279,27 @@ class TimedCuts:
                 yield after, total
 
     def _choices(
-        self, form: Form, fixed: Mapping[int, int], free: Sequence[float], below: float
+        self, form: Form, fixed: Mapping[int, int], free: Sequence[float], beside: float
     ) -> Iterator[tuple[int, ...]]:
-        """The most promising memories of the tensors that a segment makes, with room, for fewer than `below` cycles.
+        """The most promising memories, with room, of the tensors that a segment makes; `fixed` are those that are given.
 
-        `fixed` are those that are given.
+        `beside`: fewest cycles of all but these tensors.
         """
         cost, sizes = self.cost, [size for size, _ in form.made]  # bytes that each takes beside all that it may share
         for _, w, shared in form.over:
             sizes[w] -= 0 if shared == SAME else shared
         found: list[tuple[tuple[int, ...], list[float], float]] = [((), list(free), 0.0)]
         for k, (_, accessed) in enumerate(form.made):
-            rest = cost[0] * sum(n for _, n in form.made[k + 1 :])
+            rest = beside + cost[0] * sum(n for _, n in form.made[k + 1 :])
             found = [
                 ((*chosen, m), [f - sizes[k] * (n == m) for n, f in enumerate(left)], cycles + accessed * cost[m])
                 for chosen, left, cycles in found
                 for m in ((fixed[k],) if k in fixed else range(len(cost)))
-                if sizes[k] <= left[m] and cycles + accessed * cost[m] + rest < below
+                if sizes[k] <= left[m] and cycles + accessed * cost[m] + rest < self._ceiling
             ]
             if len(found) > _CHOICES:
                 found.sort(key=lambda one: (one[2], one[0]))
-                self.dropped = min(self.dropped, self._ceiling - below + found[_CHOICES][2] + rest)
+                self.dropped = min(self.dropped, found[_CHOICES][2] + rest)
                 del found[_CHOICES:]
         yield from (chosen for chosen, _, _ in found)
 
@@ -359,9 +359,11 @@ class _Ahead:
                     later = self._reads[f.j][live[f.j].index(t)] if t in live[f.j] else 0.0
                     self._reads[i][k] = min(self._reads[i][k], f.across[k][1] + later)
 
-    def least(self, cut: int, state: Sequence[int] = ()) -> float:
-        """Fewest cycles from a cut on, where the tensors live across it lie in the memories `state`, or in any."""
-        if not state:
-            return self._anywhere[cut]
+    def anywhere(self, cut: int) -> float:
+        """Fewest cycles from a cut on, wherever the tensors live across it lie."""
+        return max(self._anywhere[cut], self._fast[cut])
+
+    def least(self, cut: int, state: Sequence[int]) -> float:
+        """Fewest cycles from a cut on, where the tensors live across it lie in the memories `state`."""
         more = sum(n * self._slower[m] for m, n in zip(state, self._reads[cut], strict=True) if m)
         return max(self._anywhere[cut], self._fast[cut] + more)
