@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 FOR_DEVICES = ("stages", "optimize", "doctor")  # commands that may compile for GPUs, or say what there is
@@ -18,7 +19,7 @@ def install(arguments: list[str]) -> None:
     TVM need not register its back ends for GPUs, where the command runs and compiles nothing on one. That leaves one C++
     error of those that TVM 0.27 raises and catches while it is imported: `tvm.runtime.disco` asks for types of a library that is
     loaded last, or not at all. A process's first error has all debug information of TVM's libraries read, for its stack. So
-    that library is loaded first.
+    that library is loaded first. And each of some fifty modules has the names of all two thousand functions listed anew.
     """
     if not any(word in FOR_DEVICES for word in arguments):
         os.environ.setdefault("TVM_DEVICE_BACKEND_AUTOLOAD", "0")
@@ -33,6 +34,8 @@ class _BeforeTvm:
         if fullname == "tvm":
             sys.meta_path[:] = [f for f in sys.meta_path if f is not self]
             _load_extra()
+            with suppress(ImportError, AttributeError):
+                _list_names_once()
 
 
 def _load_extra() -> None:
@@ -47,3 +50,20 @@ def _load_extra() -> None:
             ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
         except (ImportError, OSError):
             pass
+
+
+def _list_names_once() -> None:
+    """List the names of all global functions only when there are more of them than the last time."""
+    from tvm_ffi import registry
+
+    listed: list[str] = []
+    functor = registry.get_global_func("ffi.FunctionListGlobalNamesFunctor")
+
+    def list_global_func_names() -> list[str]:
+        name = functor()
+        count = name(-1)
+        if count != len(listed):
+            listed[:] = (name(i) for i in range(count))
+        return list(listed)
+
+    registry.list_global_func_names = list_global_func_names

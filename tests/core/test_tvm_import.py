@@ -67,3 +67,22 @@ def test_what_the_environment_says_stays() -> None:
         code + "print(os.environ['TVM_DEVICE_BACKEND_AUTOLOAD'], file=sys.stderr)", TVM_DEVICE_BACKEND_AUTOLOAD="1"
     )
     assert said.strip() == "1"
+
+
+def test_names_of_functions_are_listed_anew_only_where_there_are_more() -> None:
+    code = """
+import sys
+from tvm_cascade.tvm_import import install
+install(["plan"])
+import tvm, tvm_ffi
+from tvm_ffi import registry
+def all_names():
+    name = registry.get_global_func("ffi.FunctionListGlobalNamesFunctor")()
+    return [name(i) for i in range(name(-1))]
+first = registry.list_global_func_names()
+same = registry.list_global_func_names()
+tvm_ffi.register_global_func("tvm_cascade.test.one_more", lambda: 1)
+more = registry.list_global_func_names()
+print(first == same, all(a is b for a, b in zip(first, same)), more == all_names(), len(more) - len(first), file=sys.stderr)
+"""
+    assert python(code).split() == ["True", "True", "True", "1"]

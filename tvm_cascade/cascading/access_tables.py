@@ -16,7 +16,7 @@ k steps.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -182,14 +182,21 @@ class AccessTables:
 
     def accumulates(self, op: int, members: Container[int]) -> bool:
         """Whether `op` sums up its input step by step in a segment of `members`, which must produce that input."""
-        node = self.graph.ops[op] if op >= 0 else None
-        if not self.accumulators or node is None or node.kernels.accumulator_bytes == 0 or len(node.inputs) != 1:
-            return False
+        makers = self.summing.get(op)
+        return makers is not None and all(m in members for m in makers)
+
+    @cached_property
+    def summing(self) -> dict[int, Sequence[int]]:
+        """The operators that can sum up their input step by step, and what makes that input."""
+        able = (o for o in self.graph.ops if o.kernels.accumulator_bytes and len(o.inputs) == 1)
+        return {o.index: makers for o in able if (makers := self._summed_from(o))} if self.accumulators else {}
+
+    def _summed_from(self, node: Op) -> Sequence[int]:
+        """What makes the one input of an operator, if its rows can be summed as they are made; else nothing."""
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
         through = root == node.inputs[0] or outermost(owner)
-        makers = self.writers(root)
-        return through and owner.rows > 1 and bool(makers) and all(m in members for m in makers)
+        return self.writers(root) if through and owner.rows > 1 else ()
 
     @cached_property
     def _pixels(self) -> tuple[int, ...]:

@@ -259,9 +259,9 @@ class SegmentCosts:
     @cached_method
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:
         """Operators of [i, j) that sum up their input step by step."""
-        members = self.members(i, j)
-        inside = frozenset(members)
-        return tuple(o for o in members if self.tables.accumulates(o, inside))
+        summing = self.tables.summing
+        members = self.members(i, j) if summing else ()
+        return tuple(o for o in members if o in summing and self.tables.accumulates(o, members))
 
     @cached_method
     def blocks(self, i: int, j: int, interleaving: Interleaving) -> tuple[int, ...]:
@@ -386,9 +386,18 @@ class SegmentCosts:
     @cached_method
     def calls(self, i: int, j: int, interleaving: Interleaving) -> int:
         """Kernel calls of [i, j)."""
-        cascade = Cascade(self.tables, self.members(i, j), interleaving.tile)
-        stripes = self.stripes(i, j, interleaving)
-        return sum(cascade.steps(o).count for o in cascade.members) * (1 if stripes is None else len(stripes.ranges))
+        counts, stripes = self._steps(interleaving.tile), self.stripes(i, j, interleaving)
+        summing = self.accumulating(i, j)
+        count = sum(counts[o] for o in self.members(i, j) if o not in summing)
+        count += sum(self.tables.steps(o, interleaving.tile, accumulate=True).count for o in summing)
+        return count * (1 if stripes is None else len(stripes.ranges))
+
+    @cached_method
+    def _steps(self, tile: Tile) -> dict[int, int]:
+        """Steps of every operator and source, none of which accumulates."""
+        tables = self.tables
+        makers = (*self.order, *(tables.source(t) for t in tables.streamed))
+        return {o: tables.steps(o, tile).count for o in makers if o < 0 or not tables.graph.ops[o].view}
 
     @cached_property
     def across(self) -> list[list[int]]:

@@ -33,7 +33,9 @@ class Cascade:
     def __init__(self, tables: AccessTables, members: Sequence[int], tile: Tile = ROW) -> None:
         self.tables, self.members, self.tile = tables, tuple(members), tile
         self.inside = frozenset(members)
-        self.accumulating = frozenset(o for o in members if tables.accumulates(o, self.inside))
+        self.accumulating = frozenset(
+            o for o, makers in tables.summing.items() if o in self.inside and self.inside.issuperset(makers)
+        )
         self._steps: dict[int, Steps] = {}
 
     def steps(self, op: int) -> Steps:

@@ -48,9 +48,12 @@ def _check_pairs(problem: Problem, offsets: tuple[int, ...]) -> None:
     for f in problem.offset_constraints:
         key = (min(f.reader, f.writer), max(f.reader, f.writer))
         excused.setdefault(key, []).append(f)
-    for i, a in enumerate(problem.buffers):
-        for b in problem.buffers[i + 1 :]:
-            if not (a.lower < b.upper and b.lower < a.upper):
+    by_birth = sorted(problem.buffers, key=lambda b: b.lower)
+    for i, a in enumerate(by_birth):
+        for b in by_birth[i + 1 :]:
+            if b.lower >= a.upper:
+                break  # nor is any that is born later live with `a`
+            if a.lower >= b.upper:
                 continue
             if not (place[a.id] < place[b.id] + b.size and place[b.id] < place[a.id] + a.size):
                 continue
