@@ -244,6 +244,18 @@ class AccessTables:
         made = tuple(units + start for units, start in zip(steps.made, starts, strict=True))
         return Steps(steps.count, made, steps.reads)
 
+    def calls(self, members: Sequence[int], accumulating: Sequence[int], tile: Tile) -> int:
+        """Steps of all `members` together, of which `accumulating` sum up their inputs."""
+        plain = self._counts(tile)
+        summed = sum(self.steps(o, tile, accumulate=True).count - plain[o] for o in accumulating)
+        return sum(plain[o] for o in members) + summed
+
+    @cached_method
+    def _counts(self, tile: Tile) -> dict[int, int]:
+        """The steps of every source and of every operator that works, none of which accumulates."""
+        makers = (*(self.source(t) for t in self.streamed), *(o.index for o in self.graph.ops if not o.view))
+        return {o: self.steps(o, tile).count for o in makers}
+
     def _making(self, node: Op, tile: Tile) -> Steps:
         """The access tables of an operator that writes a tile of its output in each step."""
         out, inputs = self.graph.tensors[node.outputs[0]], range(len(node.inputs))

@@ -386,18 +386,9 @@ class SegmentCosts:
     @cached_method
     def calls(self, i: int, j: int, interleaving: Interleaving) -> int:
         """Kernel calls of [i, j)."""
-        counts, stripes = self._steps(interleaving.tile), self.stripes(i, j, interleaving)
-        summing = self.accumulating(i, j)
-        count = sum(counts[o] for o in self.members(i, j) if o not in summing)
-        count += sum(self.tables.steps(o, interleaving.tile, accumulate=True).count for o in summing)
+        stripes = self.stripes(i, j, interleaving)
+        count = self.tables.calls(self.members(i, j), self.accumulating(i, j), interleaving.tile)
         return count * (1 if stripes is None else len(stripes.ranges))
-
-    @cached_method
-    def _steps(self, tile: Tile) -> dict[int, int]:
-        """Steps of every operator and source, none of which accumulates."""
-        tables = self.tables
-        makers = (*self.order, *(tables.source(t) for t in tables.streamed))
-        return {o: tables.steps(o, tile).count for o in makers if o < 0 or not tables.graph.ops[o].view}
 
     @cached_property
     def across(self) -> list[list[int]]:
