@@ -20,7 +20,7 @@ torch: $(STAMP)
 	-$(BIN)/pip install -q --disable-pip-version-check torchao
 
 test-torch: torch
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/frontend/test_load_torch.py tests/frontend/test_load_torch_layers.py tests/frontend/test_cut.py tests/micro/test_ways_in.py tests/quantization tests/benchmarks
+	$(BIN)/python -m pytest -m torch -n 2 --dist loadfile --no-loadscope-reorder tests/frontend tests/micro/test_ways_in.py tests/quantization tests/benchmarks
 
 # code for GPUs, which needs nvcc and no GPU: from PyPI (50 MB) where there is none
 cuda: $(STAMP)

@@ -18,6 +18,8 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from torch_model import TorchModel  # noqa: E402
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.mark.parametrize(
     "mod",

@@ -280,6 +280,7 @@ def test_an_onnx_output_of_a_shape_that_depends_on_values_can_be_cut_off(tmp_pat
     load(path, until="boxes")
 
 
+@pytest.mark.torch
 def test_torch(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
 
@@ -307,6 +308,7 @@ def test_torch(tmp_path: Path) -> None:
         load(path, until="linalg_inv_ex")
 
 
+@pytest.mark.torch
 def test_torch_s_operators_that_change_what_they_read(tmp_path: Path) -> None:
     """A tensor in front of such an operator is as it was, and what reads it, or a view of it, behind depends on the operator."""
     torch = pytest.importorskip("torch")

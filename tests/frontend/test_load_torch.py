@@ -18,6 +18,7 @@ from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled
 
+pytestmark = pytest.mark.torch
 _LOWER: Any = LowerQuantized()
 
 

@@ -19,6 +19,8 @@ from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled
 
+pytestmark = pytest.mark.torch
+
 _LOWER: Any = LowerQuantized()
 torch: Any = torch_package()
 _F: Any = torch.nn.functional

@@ -17,7 +17,12 @@ from tvm_cascade.testing.ways_in import WAYS
 pytestmark = pytest.mark.usefixtures("quick_host")
 
 
-@pytest.mark.parametrize("way", WAYS)
+def _param(way: str) -> object:
+    name, _ = WAYS[way]
+    return pytest.param(way, marks=[pytest.mark.torch] if name.endswith(".pt2") else [])
+
+
+@pytest.mark.parametrize("way", map(_param, WAYS))
 def test_from_a_file_to_a_board(tmp_path: Path, emulator: None, way: str) -> None:
     name, write = WAYS[way]
     pytest.importorskip("torch" if name.endswith(".pt2") else "onnx")

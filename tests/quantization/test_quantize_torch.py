@@ -12,6 +12,7 @@ from tvm_cascade.errors import UsageError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchao")
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture

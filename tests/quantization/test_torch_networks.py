@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchao")
 nn = torch.nn
 
-pytestmark = pytest.mark.usefixtures("quick_host")
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("quick_host")]
 
 
 def _conv(given: int, made: int, size: int, stride: int = 1, groups: int = 1, act: Any = None) -> Any:

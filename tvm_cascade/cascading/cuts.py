@@ -27,11 +27,12 @@ Cost = Callable[[int, int, int], int]
 Weight = Callable[[int, int], tuple[int, int] | None]
 
 
-def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
+def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64], best: int | None = None) -> int:
     """The smallest peak, in bytes, over all cuts of `n` operators into segments.
 
     `cost(i, j, peak)` are the bytes of segment [i, j), or any number up to `peak` where they are no more than that, and
-    `lower_bound[i, j]` is no more than these bytes. Raises `SearchStopped` where a limit strikes first.
+    `lower_bound[i, j]` is no more than these bytes. `best` is the peak of some cuts, shown while the search runs. Raises
+    `SearchStopped` where a limit strikes first.
     """
     limit, rest = monitor(), _peaks_after(lower_bound)
     done = [False] * (n + 1)
@@ -58,7 +59,7 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
         if end == n:
             return peak
         done[end] = True
-        limit.report("cuts", end, n, None, peak)
+        limit.report("cuts", end, n, best, peak)
         needs = np.maximum(np.maximum(lower_bound[end, end + 1 :], rest[end + 1 :]), peak)
         needs[1:][needs[1:] >= _OUT_OF_REACH] = _NEVER
         ends[end] = _ascending(needs, np.arange(end + 1, n + 1))

@@ -132,17 +132,21 @@ class Search:
         def coarsest(i: int, j: int) -> int:
             return self.costs.cost(i, j, next(self.interleavings(i, j))) if self.possible(i, j) else INFEASIBLE
 
-        return self._smallest_peak(coarsest, self._short(self.lower_bounds.coarsest))
+        apart = (self.costs.apart(k, k + 1, next(self.interleavings(k, k + 1))) for k in range(self.size))
+        return self._smallest_peak(coarsest, self._short(self.lower_bounds.coarsest), max(apart, default=0))
 
-    def _smallest_peak(self, cost: Callable[[int, int], int], lower_bound: NDArray[np.int64]) -> int:
-        """The smallest peak over all cuts; `cost(i, j)` is no more than segment [i, j) needs in its coarsest interleaving."""
+    def _smallest_peak(self, cost: Callable[[int, int], int], lower_bound: NDArray[np.int64], known: int) -> int:
+        """The smallest peak over all cuts, of which some have a peak of `known` bytes.
+
+        `cost(i, j)` is no more than segment [i, j) needs in its coarsest interleaving.
+        """
 
         def up_to(i: int, j: int, peak: int) -> int:
             """What is shared, and finer interleavings, matter only where the coarsest needs more than `peak` without sharing."""
             little = self.possible(i, j) and self.costs.apart(i, j, next(self.interleavings(i, j))) <= peak
             return peak if little else cost(i, j)
 
-        return smallest_peak(self.size, up_to, lower_bound)
+        return smallest_peak(self.size, up_to, lower_bound, known)
 
     @property
     def size(self) -> int:
@@ -152,12 +156,12 @@ class Search:
     @cached_property
     def bound(self) -> int:
         """Lower bound in bytes on the arena of this order without recompute."""
-        return self._smallest_peak(self.least_exact, self._without_recompute)
+        return self._smallest_peak(self.least_exact, self._without_recompute, self.by_rows)
 
     @cached_property
     def smallest(self) -> int:
         """Live bytes of the best cuts without recompute, blocks rounded to the alignment."""
-        return self._smallest_peak(self.least, self._without_recompute)
+        return self._smallest_peak(self.least, self._without_recompute, self.by_rows)
 
     def least(self, i: int, j: int) -> int:
         """Bytes of [i, j) in its best interleaving without recompute, blocks rounded to the alignment.
