@@ -62,7 +62,8 @@ def lower_stored(emitter: Emitter, x: Value, asymmetric: bool) -> Stored:
             shape, lambda *i: te_stored(a[i], f[i[0], _INVERSE], f[i[0], _ZERO], asymmetric), name="stored"
         )
 
-    return Stored(emitter.call("hybrid_quantize", compute, [x, factors]), factors)
+    clamp = (lowest_stored(asymmetric), 127)
+    return Stored(emitter.call("hybrid_quantize", compute, [x, factors], clamp=clamp), factors)
 
 
 def lower_rounded(emitter: Emitter, x: Value, asymmetric: bool) -> Value:
@@ -120,8 +121,12 @@ def te_factors(low: Scalar, high: Scalar, asymmetric: bool) -> tuple[Scalar, Sca
 
 def te_stored(x: Scalar, inverse: Scalar, zero: Scalar, asymmetric: bool) -> Scalar:
     """What is stored of an element, int8."""
-    lowest = -128 if asymmetric else -127
-    return te_clamp(te_round(x * inverse + zero).astype("int32"), lowest, 127, "int8")
+    return te_clamp(te_round(x * inverse + zero).astype("int32"), lowest_stored(asymmetric), 127, "int8")
+
+
+def lowest_stored(asymmetric: bool) -> int:
+    """The least stored number."""
+    return -128 if asymmetric else -127
 
 
 def te_rounded(x: Scalar, factors: Sequence[Scalar], asymmetric: bool) -> Scalar:

@@ -7,6 +7,7 @@ one is rescaled by a table of 256 int32, unless its ratio is 1/2 too. Then the s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -24,12 +25,13 @@ from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 HALF = (1 << 30, 0)  # multiplier and shift of the ratio 1/2
+RANGE_OF = {**RANGES, "int16": (-(1 << 15), (1 << 15) - 1)}
 STORED = {"int8": (np.arange(256) + 128) % 256 - 128, "uint8": np.arange(256)}  # [256]: the value of each byte
 
 
 @dataclass(frozen=True, eq=False)
 class Binary:
-    """add, sub or mul of two 8-bit activations of one shape and type."""
+    """add, sub or mul of two activations of one shape and type."""
 
     kind: str
     row_elements: int
@@ -42,15 +44,16 @@ class Binary:
 
     def reach(self, operand: int) -> int:
         """The largest distance of a stored value from its zero point."""
-        low, high = RANGES[self.dtype]
+        low, high = RANGE_OF[self.dtype]
         return max(high - self.zero_points[operand], self.zero_points[operand] - low)
 
 
-def _plain(spec: OperatorSpec) -> str | None:
-    """The element type of an operator whose inputs and output are 8-bit NHWC tensors of one shape, batch 1; else None."""
+def _plain(spec: OperatorSpec, dtypes: Collection[str] = tuple(STORED)) -> str | None:
+    """The element type of an operator whose inputs and output are NHWC tensors of one shape, batch 1; None where there is no
+    such type, or none of `dtypes`."""
     shape, dtype = spec.output.shape, spec.output.dtype
     alike = all(t == spec.output for t in spec.inputs)
-    return dtype if alike and len(shape) == 4 and shape[0] == 1 and dtype in STORED else None
+    return dtype if alike and len(shape) == 4 and shape[0] == 1 and dtype in dtypes else None
 
 
 def rescale(values: np.ndarray, ratio: tuple[int, int]) -> np.ndarray:
@@ -66,13 +69,13 @@ def _ratios(given: Attributes) -> tuple[tuple[int, int], ...]:
     return tuple(zip(given.multipliers or (), given.shifts or (), strict=True))
 
 
-def read_binary(spec: OperatorSpec) -> Binary | None:
-    """add, sub or mul of two activations, None for anything else."""
-    dtype = _plain(spec) if spec.kind in ("add", "sub", "mul") and len(spec.inputs) == 2 else None
+def read_binary(spec: OperatorSpec, dtypes: Collection[str] = tuple(STORED)) -> Binary | None:
+    """add, sub or mul of two activations of one of `dtypes`, None for anything else."""
+    dtype = _plain(spec, dtypes) if spec.kind in ("add", "sub", "mul") and len(spec.inputs) == 2 else None
     if dtype is None:
         return None
     given, (_, _, width, channels) = spec.attributes, spec.output.shape
-    zeros, clamp = given.input_zero_points or (0, 0), given.clamp or RANGES[dtype]
+    zeros, clamp = given.input_zero_points or (0, 0), given.clamp or RANGE_OF[dtype]
     return Binary(
         spec.kind,
         width * channels,

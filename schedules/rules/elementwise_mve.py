@@ -14,8 +14,8 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import elementwise
 from tvm_cascade.schedules.rules.elementwise import HALF, Binary
 from tvm_cascade.schedules.rules.emit import KernelBuilder
-from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, rescale_lanes, splat, vector
-from tvm_cascade.schedules.rules.requantize import Requantize
+from tvm_cascade.schedules.rules.lanes import LANES, each_vector, put, requantize_lanes, rescale_lanes, splat, vector
+from tvm_cascade.schedules.rules.requantize import Requantize, reference
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
@@ -43,16 +43,19 @@ def table_kernel(table: np.ndarray, count: int) -> RowKernel:
     return k.kernel(emit)
 
 
-class _Binary:
-    """Builder of the kernel of an int8 add, sub or mul, on four lanes.
+INT32 = (-(1 << 31), (1 << 31) - 1)
 
-    Scales and zero points are in a table, so that operators of one shape share a kernel.
+
+class _Binary:
+    """Builder of the kernel of an int8 or int16 add, sub or mul, on four lanes.
+
+    Scales and zero points are in a table, so that operators of one shape share a kernel; zero points of int16 are 0.
     """
 
     def __init__(self, op: Binary, q: Requantize) -> None:
-        self.op, self.q = op, q
+        self.op, self.q, self.centred = op, q, op.dtype == "int16"
         self.parameters: list[int] = []
-        self.k = KernelBuilder(["int8", "int8"], (np.zeros(16, np.int32),), ["int8"])
+        self.k = KernelBuilder([op.dtype] * 2, (np.zeros(16, np.int32),), [op.dtype])
         self.table = self.k.view(self.k.constants[0], "int32", "table")
 
     def parameter(self, value: int) -> Value:
@@ -67,23 +70,30 @@ class _Binary:
     def _emit(self) -> None:
         op, k = self.op, self.k
         m, _, e = (int(v) for v in self.q.table[0])
-        multiplier, shift, zero = (k.let(self.parameter(v), "p") for v in (m, -e, self.q.zero_point))
+        multiplier, shift = (k.let(self.parameter(v), "p") for v in (m, -e))
+        zero = self._zero(self.q.zero_point)
         combine = self._product() if op.kind == "mul" else self._sum()
-        xs = [k.view(k.inputs[i][0], "int8", "xs") for i in range(2)]
+        xs = [k.view(k.inputs[i][0], op.dtype, "xs") for i in range(2)]
         rows = [k.let(k.row_offset(i, 0, op.row_elements), "row") for i in range(2)]
-        out = k.view(k.outputs[0], "int8", "outs")
-        with k.loop(op.row_elements // LANES, "i") as i:
+
+        def value(i: Value) -> Value:
             values = [
-                k.let(vector(x, row + i * LANES, LANES).astype("int32x4"), "x", "int32x4")
+                k.let(vector(x, row + i, LANES).astype("int32x4"), "x", "int32x4")
                 for x, row in zip(xs, rows, strict=True)
             ]
             acc = k.let(combine(values), "acc", "int32x4")
             made = requantize_lanes(k, self.q, acc, splat(multiplier), splat(shift), zero)
-            put(k, out, i * LANES, made.astype("int8x4"), LANES)
+            return made.astype(f"{op.dtype}x4")
+
+        each_vector(k, k.view(k.outputs[0], op.dtype, "outs"), op.row_elements, op.dtype, value)
+
+    def _zero(self, value: int) -> Value | None:
+        """A zero point, loaded from the table; None where it is always 0."""
+        return None if self.centred else self.k.let(self.parameter(value), "z")
 
     def _product(self) -> Callable[[list[Value]], Value]:
-        zeros = [self.k.let(self.parameter(z), "z") for z in self.op.zero_points]
-        return lambda values: (values[0] - splat(zeros[0])) * (values[1] - splat(zeros[1]))
+        zeros = [self._zero(z) for z in self.op.zero_points]
+        return lambda values: _less(values[0], zeros[0]) * _less(values[1], zeros[1])
 
     def _sum(self) -> Callable[[list[Value]], Value]:
         """The function that sums the rescaled operands; zero points of operands of ratio 1/2 are one constant."""
@@ -93,41 +103,71 @@ class _Binary:
         joined = -sum(
             s * (z << (op.head_room - 1)) for s, z, half in zip(signs, op.zero_points, halves, strict=True) if half
         )
-        constant = k.let(self.parameter(joined), "c")
+        constant = None if self.centred else k.let(self.parameter(joined), "c")
         own: list[tuple[Value, Value, Value | None]] = []  # by operand that is rescaled: zero point, multiplier, shift
         for (m, s), zero, half in zip(op.ratios[:2], op.zero_points, halves, strict=True):
             if half:
                 own.append((0, 0, None))
                 continue
             shift = k.let(self.parameter(s), "s") if s < 0 else None
-            own.append((k.let(self.parameter(zero), "z"), k.let(self.parameter(m), "m"), shift))
+            own.append((self._zero(zero), k.let(self.parameter(m), "m"), shift))
 
         def combine(values: list[Value]) -> Value:
-            total = splat(constant)
-            for value, sign, half, (zero, m, shift) in zip(values, signs, halves, own, strict=True):
+            parts = []
+            for value, half, (zero, m, shift) in zip(values, halves, own, strict=True):
                 if half:
-                    part = tirx.shift_left(value, splat(op.head_room - 1))
+                    parts.append(tirx.shift_left(value, splat(op.head_room - 1)))
                 else:
-                    part = rescale_lanes(k, tirx.shift_left(value - splat(zero), splat(op.head_room)), m, shift)
-                total = total + part if sign > 0 else total - part
-            return total
+                    raised = tirx.shift_left(_less(value, zero), splat(op.head_room))
+                    parts.append(rescale_lanes(k, raised, m, shift))
+            if all(halves):
+                both = values[0] + values[1] if signs[1] > 0 else values[0] - values[1]
+                total = tirx.shift_left(both, splat(op.head_room - 1))
+            else:
+                total = parts[0] + parts[1] if signs[1] > 0 else parts[0] - parts[1]
+            return total if constant is None else total + splat(constant)
 
         return combine
+
+
+def _less(value: Value, zero: Value | None) -> Value:
+    return value if zero is None else value - splat(zero)
 
 
 def vector_elementwise(spec: OperatorSpec) -> list[Variant]:
     """The MVE variant of an element-wise operator.
 
-    There is none for uint8, for tables where rows are no multiple of 16 elements, and for sums and products where they are
-    no multiple of 4 or without the short form of requantization.
+    There is none for uint8, for tables where rows are no multiple of 16 elements, and for sums and products of fewer than four
+    elements a row or whose multipliers shift to the left.
     """
-    table, op = elementwise.read_table(spec), elementwise.read_binary(spec)
+    table, op = elementwise.read_table(spec), elementwise.read_binary(spec, ("int8", "int16"))
     if table is not None:
         count = prod(spec.output.shape[2:])
         served = count % 16 == 0 and table.dtype == np.int8
         return [Variant("elements", partial(table_kernel, table, count))] if served else []
-    q = None if op is None else elementwise.requantize_of(op)
-    if op is None or q is None or not q.short or op.dtype != "int8":
+    q = None if op is None else lane_requantize(op)
+    if op is None or q is None or op.row_elements < LANES or any(s > 0 for _, s in op.ratios[:2]):
         return []
-    served = op.row_elements % LANES == 0 and all(s <= 0 for _, s in op.ratios[:2])
-    return [Variant("elements", lambda: _Binary(op, q).build())] if served else []
+    return [Variant("elements", lambda: _Binary(op, q).build())]
+
+
+def lane_requantize(op: Binary) -> Requantize | None:
+    """The requantization of a sum or product by lanes, whose two roundings are exact for each int32; None where the
+    multiplier does not shift to the right, or a number needs more bits. Limits that no output exceeds are int32's."""
+    (m, s), (low, high), ends = op.ratios[0 if op.kind == "mul" else 2], op.clamp, _accumulators(op)
+    if not -30 <= s < 0 or m < 0 or max(abs(v) for v in ends) > INT32[1]:
+        return None
+    least, most = reference(np.array(ends), np.array(m), np.array(s), op.zero_out, INT32)  # it is monotone
+    low, high = low if least < low else INT32[0], high if most > high else INT32[1]
+    return Requantize(np.array([[m, 0, -s]], np.int32), True, op.zero_out > op.clamp[0], op.zero_out, low, high)
+
+
+def _accumulators(op: Binary) -> tuple[int, int]:
+    """The least and the largest accumulator."""
+    a, b = (np.array(elementwise.RANGE_OF[op.dtype], np.int64) - zero for zero in op.zero_points)
+    if op.kind == "mul":
+        made = np.multiply.outer(a, b)
+    else:
+        a, b = (elementwise.rescale(v << op.head_room, r) for v, r in zip((a, b), op.ratios[:2], strict=True))
+        made = np.add.outer(a, b if op.kind == "add" else -b)
+    return int(made.min()), int(made.max())

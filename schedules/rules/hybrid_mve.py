@@ -1,13 +1,16 @@
-"""Row kernel of a hybrid product (float activations stored as int8, int8 weights) for the M-profile vector extension.
+"""Row kernels of hybrid products (float activations stored as int8, int8 weights) for the M-profile vector extension.
 
-Lanes are products of one unit: `sum W (q - z) = sum W q - z sum W`, so the weights' sums are a constant and the zero point
-is taken off once a unit. The last vector of a row overlaps the one before, by weights of zero. How often the loop runs is
-read from a table: LLVM would decide by the number of units whether it makes vectors of a loop that it knows.
+Activations are stored four at a time; `vcvta` rounds half away from zero. Of a product, lanes are those of one unit: `sum W
+(q - z) = sum W q - z sum W`, so the weights' sums are a constant and the zero point is taken off once a unit. The last vector
+of a row overlaps the one before, by weights of zero. How often the loop runs is read from a table: LLVM would decide by the
+number of units whether it makes vectors of a loop that it knows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -16,13 +19,15 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call
-from tvm_cascade.schedules.rules.lanes import vector
+from tvm_cascade.schedules.rules.lanes import LANES, each_vector, splat, vector
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 _LANES = (16, 8, 4)  # products of an instruction: of bytes, or of bytes that are widened as they are loaded
 _UNITS = 4  # units at a time
 _FLOAT = "float32"
+_FOUR = f"{_FLOAT}x{LANES}"
+_ROWS = {2: 1, 4: 2}  # by rank, the first axis within a row of what is stored
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +124,39 @@ class _Dot:
             k.store(acc, j, tirx.call_llvm_pure_intrin("int32", dot, 0, 0, 0, acc[i32(j)], x, w))
 
 
+def quantize(spec: OperatorSpec) -> RowKernel:
+    """Kernel that stores a row of floats; all rows of a matrix in one call."""
+    k, shape = KernelBuilder([_FLOAT, _FLOAT], (), ["int8"]), spec.output.shape
+    low, high = spec.attributes.clamp or (-128, 127)
+    rows, count = shape[0], prod(shape[_ROWS[len(shape)] :])
+    x, factors = (k.view(given[0], _FLOAT, "xs") for given in k.inputs)
+    out = k.view(k.outputs[0], "int8", "outs")
+
+    def emit() -> None:
+        first, parts = (k.let(k.row_offset(i, 0, rows * size), "first") for i, size in enumerate((count, 3)))
+        with k.loop(rows, "n") as n:
+            inverse, zero = (k.let(factors[parts + n * 3 + j], "factor", _FLOAT) for j in (1, 2))
+
+            def value(i: Value) -> Value:
+                real = k.let(vector(x, first + n * count + i, LANES) * splat(inverse) + splat(zero), "real", _FOUR)
+                near = tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vcvta", 0, real)
+                return tirx.max(tirx.min(near, splat(high)), splat(low)).astype("int8x4")
+
+            each_vector(k, out, count, "int8", value, start=n * count)
+
+    return k.kernel(emit)
+
+
+def _stores(spec: OperatorSpec) -> bool:
+    """Whether an operator stores rows of four floats or more."""
+    shape = spec.output.shape
+    plain = len(shape) == 2 or (len(shape) == 4 and shape[0] == 1)
+    return spec.kind == "hybrid_quantize" and plain and prod(shape[_ROWS[len(shape)] :]) >= LANES
+
+
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """The kernel of a hybrid product; none for other operators."""
+    """The kernel of a hybrid product, or of what is stored for one; none for other operators."""
+    if target.vectors and _stores(spec):
+        return [Variant("quantize", partial(quantize, spec))]
     op = read_hybrid_dense(spec) if target.vectors else None
     return [] if op is None else [Variant("dot", _Dot(op).build)]

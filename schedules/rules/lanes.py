@@ -6,13 +6,16 @@ subtracted first: h + (h >> 31).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from tvm_cascade.schedules.rules.emit import KernelBuilder
+from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.requantize import Requantize
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 LANES = 4
+_STEP = 6  # most vectors of an iteration of a loop over elements
+_LARGEST = (1 << 31) - 1
 
 
 def splat(value: Value, lanes: Any = LANES) -> Value:
@@ -30,6 +33,22 @@ def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: Any)
     """Stores `lanes` elements from `index` on."""
     ramp: Value = tirx.Ramp(i32(index), i32(1), lanes)
     k.add(tirx.BufferStore(buffer, value, [ramp]))
+
+
+def each_vector(
+    k: KernelBuilder, out: Value, count: int, dtype: str, value: Callable[[Value], Value], start: Value = 0
+) -> None:
+    """Stores `count` elements, four or more, to `out` from `start` on: `value(i)` is the vector from element `i` on.
+
+    Where they are no whole vectors, the last one overlaps the one before. It is computed before anything is stored, so that
+    the elements may lie where their operands do.
+    """
+    last = k.let(value(i32(count - LANES)), "last", f"{dtype}x{LANES}") if count % LANES else None
+    step = best_step(count // LANES, _STEP)
+    for i in k.unrolled(count // LANES // step, step):
+        put(k, out, start + i * LANES, value(i * LANES), LANES)
+    if last is not None:
+        put(k, out, start + (count - LANES), last, LANES)
 
 
 def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False) -> Value:
@@ -51,10 +70,13 @@ def rescale_lanes(k: KernelBuilder, acc: Value, m: Value, s: Value | None) -> Va
     return high if s is None else rounded_lanes(high, splat(s))
 
 
-def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value, zero: Value) -> Value:
+def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value, zero: Value | None) -> Value:
     """Requantizes four accumulators to clamped int32 outputs; `shift` is negative (to the right).
 
-    `zero` is the output's zero point, loaded from memory so that layers of one shape share a kernel.
+    `zero` is the output's zero point, loaded from memory so that layers of one shape share a kernel; None where it is always 0.
+    Limits of `q` that no int32 exceeds are left out.
     """
-    value = k.let(rounded_lanes(high_lanes(k, acc, m, q.sign), shift) + splat(zero), "q", "int32x4")
-    return tirx.max(tirx.min(value, splat(q.hi)), splat(q.lo))
+    value = rounded_lanes(high_lanes(k, acc, m, q.sign), shift)
+    value = k.let(value if zero is None else value + splat(zero), "q", "int32x4")
+    value = value if q.hi >= _LARGEST else tirx.min(value, splat(q.hi))
+    return value if q.lo <= -_LARGEST - 1 else tirx.max(value, splat(q.lo))

@@ -22,6 +22,7 @@ from tvm_cascade.schedules.tir import Value, i32, tirx
 
 _STEP = 8  # most units of a run copied in one loop iteration
 _BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4}
+_STATES = (*_BYTES, "float32")  # types of states
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ def _states(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     given = spec.attributes.runs or ()
     runs = [Run(*given[k : k + 3]) for k in range(0, len(given), 3)]
     unit = gcd(*(v for r in runs for v in (r.start, r.bytes)), 16)
-    if unit < 4 or spec.output.dtype not in _BYTES:
+    if unit < 4 or spec.output.dtype not in _STATES:
         return []
     forms = [("vectors", unit)] if target.vectors and unit > 4 else []
     return [Variant(name, lambda u=u: _state_kernel(spec, runs, u)) for name, u in (*forms, ("words", 4))]

@@ -8,13 +8,15 @@ taps, on MVE by a multiplication that is checked at compile time for every possi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.kernels.spec import HALF_UP, Attributes, OperatorSpec
+from tvm_cascade.schedules.kernels.spec import HALF_UP, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_bases, row_offsets, valid_row
 from tvm_cascade.schedules.rules.intrinsics import call
@@ -29,7 +31,7 @@ PAIR_TAPS = 255  # most int8 values that are summed in a halfword
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A pool over an int8 (max: also uint8, float32) NHWC tensor with batch 1.
+    """A pool over an int8 (max: also uint8, float32; where `read_pool` is asked for it, int16) NHWC tensor with batch 1.
 
     Means and scaled averages have `requantize`; a plain average divides instead.
     """
@@ -48,15 +50,16 @@ class Pool:
         return self.window.kernel[0] * self.window.kernel[1]
 
 
-def read_pool(spec: OperatorSpec) -> Pool | None:
-    """A pool or mean as a `Pool`; None for other operators, and for forms that the kernels do not know."""
+def read_pool(spec: OperatorSpec, dtypes: Collection[str] = ("int8", "uint8")) -> Pool | None:
+    """A pool or mean of one of `dtypes` as a `Pool`; None for other operators, and for forms that the kernels do not know."""
     kind, data, given = spec.kind, spec.inputs[0], spec.attributes
     if kind not in ("max_pool2d", "avg_pool2d", "scaled_avg_pool2d", "mean") or len(data.shape) != 4:
         return None
-    known = ("int8", "uint8") if kind == "max_pool2d" else ("int8",)
-    if data.shape[0] != 1 or data.dtype not in known or spec.output.dtype != data.dtype:
+    unknown = data.dtype == "uint8" and kind != "max_pool2d"
+    if data.shape[0] != 1 or data.dtype not in dtypes or unknown or spec.output.dtype != data.dtype:
         return None
-    lo, hi = given.clamp or (-128, 127)
+    info = np.iinfo(data.dtype)
+    lo, hi = given.clamp or (int(info.min), int(info.max))
     if kind == "mean":
         return _read_mean(spec, (lo, hi))
     if set(given.dilation or (1, 1)) != {1} or len(spec.output.shape) != 4 or given.pool_size is None:
@@ -68,7 +71,7 @@ def read_pool(spec: OperatorSpec) -> Pool | None:
     if not window.wraps_once:
         return None
     if kind == "scaled_avg_pool2d":
-        return _rescaled(given, window, (lo, hi))
+        return _rescaled(spec, window, (lo, hi))
     half_up = given.rounding == HALF_UP
     return Pool("max" if kind == "max_pool2d" else "average", window, data.dtype, (lo, hi), half_up=half_up)
 
@@ -79,37 +82,44 @@ def _read_mean(spec: OperatorSpec, clamp: tuple[int, int]) -> Pool | None:
         return None
     _, height, width, channels = spec.inputs[0].shape
     window = Sliding(height, width, channels, 1, 1, (height, width), (height, width), (0, 0))
-    return _rescaled(spec.attributes, window, clamp)
+    return _rescaled(spec, window, clamp)
 
 
-def _rescaled(given: Attributes, window: Sliding, clamp: tuple[int, int]) -> Pool | None:
+def _rescaled(spec: OperatorSpec, window: Sliding, clamp: tuple[int, int]) -> Pool | None:
     """An average that is rescaled by a multiplier, over windows without padding; None without a short requantization."""
+    given, dtype = spec.attributes, spec.inputs[0].dtype
     if given.multiplier is None or given.shift is None:
         return None
-    taps = window.kernel[0] * window.kernel[1]
+    taps, info = window.kernel[0] * window.kernel[1], np.iinfo(dtype)
     zero_in, zero_out, head_room = given.input_zero_point or 0, given.output_zero_point or 0, given.head_room or 0
-    low, high = (taps * (v - zero_in) << head_room for v in (-128, 127))
+    low, high = (taps * (v - zero_in) << head_room for v in (int(info.min), int(info.max)))
     m, s = np.array([given.multiplier]), np.array([given.shift])
     q = plan_requantize(m, s, np.array([low]), np.array([high]), zero_out, clamp)
-    return Pool("average", window, "int8", clamp, zero_in, q, head_room) if q.short else None
+    return Pool("average", window, dtype, clamp, zero_in, q, head_room) if q.short else None
 
 
 class Pooling(ABC):
     """Builder of a pool's row kernel, `lanes` channels at a time; a subclass emits how they are combined and stored."""
 
     lanes = 1
+    most_blocks = 1  # of `lanes` channels in one loop iteration
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.g = pool.window
         q = pool.requantize
-        numbers = () if q is None else (np.array([*q.table[0], pool.input_zero_point * pool.taps], np.int32),)
+        numbers = [] if q is None else [np.array(self.table(), np.int32)]
         self.k = k = KernelBuilder([pool.dtype], numbers, [pool.dtype], row_table=self.g.rows_by_table)
         self.x = k.view(k.inputs[0][0], pool.dtype, "xs")
         self.out = k.view(k.outputs[0], pool.dtype, "outs")
         if q is not None:
             table = k.view(k.constants[0], "int32", "table")
-            self.numbers = [k.let(table[i32(i)], "number") for i in range(4)]
+            self.numbers = [k.let(table[i32(i)], "number") for i in range(numbers[0].size)]
+
+    def table(self) -> list[int]:
+        """The numbers of a rescaled average: its multiplier, addend and shift, and its zero point times the taps."""
+        assert self.pool.requantize is not None
+        return [*map(int, self.pool.requantize.table[0]), self.pool.input_zero_point * self.pool.taps]
 
     def build(self) -> RowKernel:
         return self.k.kernel(self._emit)
@@ -117,28 +127,41 @@ class Pooling(ABC):
     def _emit(self) -> None:
         k, g = self.k, self.g
         self.written_out = g.kernel[0] <= 3
-        self.rows = row_offsets(k, g) if self.written_out else row_bases(k, g)
+        self.rows = self.row_starts()
         self.r0, self.r1 = g.bounds(k, k.y)
         for group in g.column_groups():
             with k.loop(group.stop - group.start, "xb") as xb:
                 x = xb + group.start
-                with k.loop(g.channels // self.lanes, "cb") as cb:
-                    acc = self.start()
-                    column = (x * g.strides[1] - g.padding[1] + group.k0) * g.channels + cb * self.lanes
-                    self._window(acc, group, column)
+                last = g.channels - self.lanes  # where no whole number of lanes is: computed first, stored last
+                acc_of_last = self._combined(group, x, i32(last)) if g.channels % self.lanes else None
+                step = best_step(g.channels // self.lanes, self.most_blocks)
+                for cb in k.unrolled(g.channels // self.lanes // step, step, "cb"):
+                    acc = self._combined(group, x, cb * self.lanes)
                     self.finish(acc, x * g.channels + cb * self.lanes)
+                if acc_of_last is not None:
+                    self.finish(acc_of_last, x * g.channels + last)
 
-    def _window(self, acc: Value, group: Columns, column: Value) -> None:
+    def row_starts(self) -> Any:
+        """Where the rows of the window begin: element offsets, by row."""
+        return row_offsets(self.k, self.g) if self.written_out else row_bases(self.k, self.g)
+
+    def _combined(self, group: Columns, x: Value, channel: Value) -> Value:
+        """The accumulators of the channels from `channel` on, of the output pixel in column `x`."""
+        g, acc = self.g, self.start()
+        self.window(acc, group, (x * g.strides[1] - g.padding[1] + group.k0) * g.channels + channel)
+        return acc
+
+    def window(self, acc: Value, group: Columns, column: Value) -> None:
         k, g = self.k, self.g
         if not self.written_out:
             with k.loop(self.r1 - self.r0, "r", start=self.r0) as r:
-                self._row(acc, group, k.let(self.rows[r] + column, "at"))
+                self.row(acc, group, k.let(self.rows[r] + column, "at"))
             return
         for r, row in enumerate(self.rows):
             with valid_row(k, g, r, self.r0, self.r1):
-                self._row(acc, group, k.let(row + column, "at"))
+                self.row(acc, group, k.let(row + column, "at"))
 
-    def _row(self, acc: Value, group: Columns, at: Value) -> None:
+    def row(self, acc: Value, group: Columns, at: Value) -> None:
         k, taps = self.k, group.k1 - group.k0
         step = best_step(taps, _WRITTEN_OUT)
         for i in k.unrolled(taps // step, step):

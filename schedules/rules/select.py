@@ -19,8 +19,8 @@ RuleSet = Callable[[OperatorSpec, KernelTarget], list[Variant]]
 # Names of rule sets, as listed in `cores.Core.rules`; they are the prefixes of their variants' names, and modules beside this
 # one, but for plain arithmetic, which has nothing of Arm's in it.
 RULE_SETS = (
-    "cortex_m_mve", "cortex_m_dsp", "cortex_m_scalar", "riscv", "hybrid_mve", "float_mve", "float_fpu", "float_pool",
-    "pooling", "moves", "softmax",
+    "cortex_m_mve", "cortex_m_dsp", "cortex_m_scalar", "riscv", "hybrid_mve", "int16_mve", "float_mve", "float_fpu",
+    "float_pool", "pooling", "moves", "softmax",
 )  # fmt: skip
 _MODULES = {"riscv": "cortex_m_scalar"}
 GENERIC = "generic"  # name of the variant that is the generic kernel

@@ -27,10 +27,6 @@ from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.estimate_cases import CHECKED, FIRMWARE, layers
 
 WITHIN = 0.25  # of what is counted
-# Kernels of Cortex-M55 without a schedule of their own, which LLVM makes vectors of where rows are whole ones (of 16 bytes as a
-# rule) and not where they are short or end within one. The estimate does not know which: up to three times off.
-MAYBE_VECTORS = ("add|int16|generic", "assign_state|float32|generic", "hybrid_quantize|int8|generic")
-MAYBE_VECTORS += ("max_pool2d|int16|generic", "mean|int16|generic")
 M4 = get_core("cortex-m4")
 
 
@@ -225,9 +221,8 @@ def test_kernels_of_other_shapes_than_rates_come_from(core: str, backend: str, b
             estimate = shipped().rate(target, family) * task_instructions(candidate.task, target.core)
             found.append((f"{name}: {family.keys[0]}", estimate, candidate.task))
     counts = counter_of(target.core, find_board(Path(), board), backend)([t for *_, t in found])
-    unsure = MAYBE_VECTORS if target.core.mve else ()
     far = {name: (round(e), c.instructions) for (name, e, _), c in zip(found, counts, strict=True)
-           if abs(e / c.instructions - 1) > WITHIN and not name.endswith(unsure)}  # fmt: skip
+           if abs(e / c.instructions - 1) > WITHIN}  # fmt: skip
     assert not far
 
 
