@@ -42,10 +42,14 @@ class Lives:
 
 
 class RowLives:
-    """Lives of rows in all segments [i, j) of one execution order; `costs` must not let blocks overlap by offset constraints."""
+    """Lives of rows in all segments [i, j) of one execution order; `costs` must not let blocks overlap by offset constraints.
 
-    def __init__(self, costs: SegmentCosts) -> None:
-        self.costs, self.tables = costs, costs.tables
+    `overlap`: tensors that a segment reads die, and those that it leaves behind come to be, row by row; without, these are
+    whole while it needs them, and only what it makes and reads itself is there by rows.
+    """
+
+    def __init__(self, costs: SegmentCosts, overlap: bool = True) -> None:
+        self.costs, self.tables, self.overlap = costs, costs.tables, overlap
         self._last: tuple[tuple[int, int], Cascade] | None = None
         graph = self.tables.graph
         # the caller's: rows one behind the other, which die and come to be one by one all the same
@@ -96,7 +100,7 @@ class RowLives:
         before = [t for t in costs.across[i] if t not in produced]
         found = [self._of_tensor(cascade, at, t, j, None) for t in before]
         found += [self._of_tensor(cascade, at, t, j, units) for t, units in produced.items()]
-        return self._written_over(cascade, at, found)
+        return self._written_over(cascade, at, found) if self.overlap else tuple(found)
 
     def _of_tensor(self, cascade: Cascade, at: dict[int, Units], t: int, j: int, units: int | None) -> Lives:
         """The lives of one tensor; `units` are the rows that are stored of one that the segment makes, else None."""
@@ -115,7 +119,9 @@ class RowLives:
             for o, read in readers:
                 last = np.searchsorted(read.keep[:-1], rows, side="right") - 1
                 upper = np.maximum(upper, np.where(last >= 0, at[o][np.maximum(last, 0)] + 1, 0))
-        if t in self.by_rows and all(o in cascade.accumulating or self._slides(o, t) for o, _ in readers):
+        inside = units is not None and self.costs.last[t] < j
+        slid = all(o in cascade.accumulating or self._slides(o, t) for o, _ in readers)
+        if t in self.by_rows and slid and (self.overlap or inside):
             return Lives(t, tables.unit_bytes(t, ROW), lower, upper, True)
         size = tables.tensor_bytes[t] if units is None else units * tables.unit_bytes(t, ROW)
         return Lives(t, size, lower.min(initial=end, keepdims=True), upper.max(initial=0, keepdims=True), False)

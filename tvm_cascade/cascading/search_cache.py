@@ -87,12 +87,12 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
 @lru_cache(maxsize=4)
 def row_lives(graph: Graph, options: PlanOptions) -> tuple[RowLives, ...]:
     """The lives of rows in every execution order that is tried; none where rows cannot have addresses of their own."""
-    if len(graph.ops) > _MOST_OPERATORS or graph.states or not options.overlap:
+    if len(graph.ops) > _MOST_OPERATORS or graph.states:
         return ()
     known = plain_costs(graph, options)
     settings = replace(options.settings, overlap=False, in_place=False)
     orders = dict.fromkeys((known.order, least_memory_order(graph, options.settings.in_place)))
-    return tuple(RowLives(SegmentCosts(known.tables, order, settings, known)) for order in orders)
+    return tuple(RowLives(SegmentCosts(known.tables, order, settings, known), options.overlap) for order in orders)
 
 
 def forget_searches() -> None:
