@@ -194,6 +194,14 @@ def path(option: str, value: Any) -> Path:
     return Path(fspath(value))
 
 
+def page_or_folder(option: str, value: Any) -> Path:
+    """As `path`, of a report: an .html file or a folder, and no other kind of file."""
+    to = path(option, value)
+    if to.suffix.lower() in (".csv", ".json", ".md", ".pdf", ".png", ".svg", ".txt"):
+        raise refusal(option, str(value), "give a name that ends in .html, or a folder")
+    return to
+
+
 def picture(option: str, value: Any) -> Path:
     """As `path`, of what pictures are drawn into; raises `MissingToolError` where nothing can draw them."""
     extras.need("matplotlib")
@@ -224,6 +232,8 @@ def _memory(option: str, value: Any) -> Ram:
         cost = cost if ":" in rest else 1.0
         size_ = size_ if "=" in value else None
     named = isinstance(name, str) and re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name) is not None
+    if isinstance(value, str) and value.count("=") > 1:
+        raise refusal(option, value, "give --memory once for every memory, the fastest first")
     if not isinstance(name, str) or not named or size_ == "":
         raise refusal(option, str(value), "give NAME=SIZE or NAME=SIZE:CYCLES_PER_BYTE, with a size above 0")
     if name.lower() in _TAKEN:
@@ -247,7 +257,8 @@ def pairs(option: str, value: Any) -> Mapping[str, str]:
         split = [text.partition("=") if isinstance(text, str) else ("", "", "") for text in texts]
         given = {name: other for name, _, other in split}
         if len(given) < len(split) or not all(middle for _, middle, _ in split):
-            raise refusal(option, value, "give IN=OUT, once for every input")
+            wrong = next((text for text, (_, middle, _) in zip(texts, split, strict=True) if not middle), value)
+            raise refusal(option, wrong, "give IN=OUT, once for every input")
     if not isinstance(given, Mapping) or not all(isinstance(n, str) and n for pair in given.items() for n in pair):
         raise refusal(option, value, 'give outputs by the names of inputs: {"state": "new_state"}')
     return dict(given)

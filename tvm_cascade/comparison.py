@@ -55,9 +55,8 @@ def comparison_text(found: Comparison) -> str:
         if isinstance(one, int) and isinstance(other, int) and one != other:
             change = f"{other - one:+d}" + (f" ({100 * (other / one - 1):+.1f} %)" if one else "")
             lines.append(f"{name:<22}{_shown(key, one):>28}{_shown(key, other):>28}  {change}")
-    for name in dict.fromkeys((*a["options"], *b["options"])):
-        one, other = a["options"].get(name, "not known"), b["options"].get(name, "not known")
-        if a["options"] and b["options"] and one != other:
+    for name, one in a["options"].items():
+        if (other := b["options"].get(name, one)) != one:
             lines.append(f"{name:<22}{one:>28}{other:>28}")
     return "\n".join(lines) if len(lines) > 4 else "\n".join([*lines[:3], "nothing that both say differs"])
 
@@ -95,11 +94,13 @@ def _of_plan(path: Path, data: Mapping[str, Any]) -> Side:
 def _of_project(path: Path, data: Mapping[str, Any]) -> Side:
     own = data.get("bundle") or data["project"]
     options = {"target": own["target"], "board": own["board"]}
-    options |= {name: "none" if value is None else str(value) for name, value in data.get("options", {}).items()}
+    asked = {name: value for name, value in data.get("options", {}).items() if not isinstance(value, Mapping)}
+    options |= {name: "none" if value is None else str(value) for name, value in asked.items()}
     if "bundle" in data:
         return _made(path, "project", {"peak_bytes": own["arena_bytes"]}, options)
     weights = sum(op["weight_bytes"] for op in data["operators"])
-    return _made(path, "project", {**data["plan"], "weight_bytes": weights}, options)
+    image = {key: value for key, value in (data.get("image") or {}).items() if key in _LINES}
+    return _made(path, "project", {**data["plan"], **image, "weight_bytes": weights}, options)
 
 
 def _made(path: Path, kind: Any, data: Mapping[str, Any], options: dict[str, str]) -> Side:

@@ -158,6 +158,8 @@ def _sliding(loaded: Loaded, request: LoadRequest) -> Loaded:
     if request.hop is None:
         if request.hop_state is not None:
             raise UsageError("--hop-state caps what a frame keeps: give --hop too")
+        if request.axis != LoadRequest().axis:
+            raise UsageError(f"--axis {request.axis} is that of a window that slides: give --hop too")
         return loaded
     made = frontend.load_frame(loaded.mod, request.hop, request.hop_state, int(request.axis))
     return replace(loaded, mod=made.mod, whole=loaded.mod, frame=made.plan)

@@ -172,7 +172,7 @@ class EmitRequest(Asked):
     optimise: Annotated[str, checks.choice("size", "speed", "balanced")] = "balanced"
     name: Annotated[str | None, checks.optional(checks.text)] = None  # of the network; None: that of the model's file
     hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
-    report: OptionalPath = None  # an .html file or a folder
+    report: Annotated[Path | None, checks.optional(checks.page_or_folder)] = None  # an .html file or a folder
     cache: Annotated[bool, checks.flag] = (
         True  # take what was compiled before from the user's cache folder, and keep it there
     )

@@ -25,7 +25,7 @@ from tvm_cascade.report.text import (
 )
 from tvm_cascade.schema import plan as schema
 from tvm_cascade.search_monitor import above
-from tvm_cascade.sizes import bytes_and_unit
+from tvm_cascade.sizes import bytes_and_unit, megahertz
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class CompileResult(PlanResult):
                 lines += [f"weights in RAM  {self.ram_weight_bytes} of these bytes, copied there by the first run"]
             lines += [f"flash           {bytes_and_unit(self.flash_bytes or 0)} of code, weights and tables"]
         if self.operators:
-            at = "" if self.clock is None else f", {self.milliseconds} ms at {self.clock} Hz"
+            at = "" if self.clock is None else f", {self.milliseconds} ms at {megahertz(self.clock)}"
             lines += [f"time            about {self.cycles} cycles an inference{at}"]
         lines += [f"project         {self.folder} for {self.target} on {self.board}: {len(self.files)} files"]
         if self.elf:

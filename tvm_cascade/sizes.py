@@ -45,17 +45,26 @@ def bytes_and_unit(size: int) -> str:
     return f"{size} bytes" if size < 1024 else f"{size} bytes ({human(size)})"
 
 
+def megahertz(hertz: int) -> str:
+    """A clock in the unit of data sheets: `216 MHz`, `32.768 MHz`."""
+    return f"{hertz / 1e6:g} MHz"
+
+
 _HERTZ = {"": 1, "hz": 1, "khz": 1000, "mhz": 1000**2, "ghz": 1000**3}
 
 
 def parse_frequency(text: str) -> int:
     """Hertz of `text`: a whole number, or one with a unit (168MHz, 1.5GHz).
 
-    Raises `UsageError` for anything else, and for less than one.
+    Raises `UsageError` for anything else, and for less than a kilohertz: no core is that slow, a unit was forgotten.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _HERTZ.get(match[2].lower()) if match else None
     hertz = 0 if match is None or unit is None or (unit == 1 and "." in match[1]) else round(float(match[1]) * unit)
+    if 0 < hertz < 1000:
+        raise UsageError(
+            f"'{text}' is {hertz} Hz, which is too slow for any core: write hertz (168000000) or a unit (168MHz)"
+        )
     if hertz < 1:
         raise UsageError(f"'{text}' is no frequency: write hertz (168000000) or a unit (168MHz, 1.5GHz)")
     return hertz

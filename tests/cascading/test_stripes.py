@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from tvm_cascade.cascading import Plan, cascade, frontier, validate
 from tvm_cascade.cascading.stripes import widths_of
+from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph, Window
 from tvm_cascade.testing.graphs import Builder
 from tvm_cascade.testing.plan_options import rows_alone
@@ -64,6 +66,22 @@ def test_nothing_is_made_twice_unless_allowed() -> None:
     graph = stack()
     assert [p.macs for p in frontier(graph, rows_alone(max_macs=4.0))] == [graph.macs]
     assert cascade(graph, rows_alone(stripes=True)).macs == graph.macs
+
+
+def test_columns_that_nobody_reads_are_left_out() -> None:
+    b = Builder()
+    graph = b.finish(b.global_pool(b.conv(b.conv(b.conv(b.input(24, 24, 4), 8, 3), 16, 3), 32, 1, 2)))
+    options = rows_alone(stripes=True, accumulators=True)
+    plan, plain = cascade(graph, options), cascade(graph, replace(options, stripes=False))
+    assert validate(plan).macs == plan.macs < graph.macs == plain.macs and plan.bound <= plan.peak < plain.peak
+    for one in frontier(graph, replace(options, max_macs=2.0)):  # all that a user sees can be had under a cap
+        if one.macs <= graph.macs:
+            assert cascade(graph, replace(options, sram=one.peak)).peak <= one.peak
+    with pytest.raises(InfeasibleError) as caught:
+        cascade(graph, replace(options, sram=plan.peak - 4))
+    assert caught.value.needed == plan.peak
+    streamed = cascade(graph, replace(options, stream_input=True))  # the caller would have to give rows twice
+    assert validate(streamed).macs == streamed.macs == graph.macs
 
 
 @pytest.mark.parametrize("seed", range(30, 40))

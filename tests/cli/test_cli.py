@@ -201,6 +201,7 @@ def test_export_and_bundle(project: tuple[Path, dict], tmp_path: Path) -> None:
 def test_what_a_run_on_this_machine_cannot_do(host: Path, tmp_path: Path) -> None:
     refused(call("run", host, "--port", "/dev/null"), 2, "which no program behind a port is linked for")
     refused(call("run", host, "--timeout", "nan"), 2, "--timeout nan: give a number of seconds above 0")
+    refused(call("run", host, "--check", host), 2, "is a folder; --check takes the model's file")
     for name, content in (
         ("empty.tflite", b""),
         ("half.tflite", Path(MODEL).read_bytes()[:3000]),
@@ -236,6 +237,11 @@ def test_a_board_of_too_little_memory_is_named(emulator: None, tmp_path: Path) -
         (("--target", "cortex-m4", "--sram", "12x"), "is no size"),
         (("--target", "cortex-m4", "--input-shape", "a"), "is no input shape"),
         (("--target", "cortex-m4", "--max-macs", "0.5"), "--max-macs"),
+        (("--target", "cortex-m4", "--clock", "168"), "write hertz (168000000) or a unit (168MHz)"),
+        (("--target", "cortex-m4", "--axis", "2"), "give --hop too"),
+        (("--target", "cortex-m4", "--objective", "bytes"), "give --memory too"),
+        (("--target", "cortex-m4", "--memory", "a=4KiB,b=64KiB:3"), "give --memory once for every memory"),
+        (("--target", "cortex-m4", "--report", "plan.pdf"), "give a name that ends in .html, or a folder"),
         (("--target", "cortex-m4", "--emit", "asm"), "--emit"),
         (("--target", "host", "--name", ""), "--name"),
         ((), "Missing option '--target'"),
@@ -248,7 +254,13 @@ def test_bad_options(args: tuple[str, ...], text: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_words_of_other_tools_name_the_command() -> None:
+    refused(call("boards"), 2, "No such command 'boards'. Did you mean 'targets'?")
+
+
 def test_files_that_are_no_models(tmp_path: Path) -> None:
+    for args in (("allocate", tmp_path / "no"), ("stages", tmp_path / "no.json", "--target", "cuda")):
+        refused(call(*args), 2, f"{args[1]}: No such file or directory")
     whole = Path(MODEL).read_bytes()
     for name, content in (
         ("truncated.tflite", whole[: len(whole) // 2]),

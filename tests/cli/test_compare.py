@@ -36,6 +36,8 @@ def test_plans_projects_and_runs(tmp_path: Path, quick_host: None) -> None:
     assert both["a"]["options"]["target"] == "host" and both["b"]["kind"] == "run"
     assert both["a"]["bound_bytes"] == found["a"]["bound_bytes"]  # the same network's, of a project and of a plan
     assert "nothing that both say differs" in call("compare", a, a).stdout
+    assert "not known" not in call("compare", folder, run).stdout  # a run says less than a project
+    assert not any(value.startswith("{") for value in both["a"]["options"].values())
     plans = [json.loads(path.read_text()) for path in (a, b)]
     assert [found[side]["instructions"] for side in "ab"] == [p["estimated"]["estimated_instructions"] for p in plans]
 

@@ -63,6 +63,8 @@ from tvm_cascade.request import (
         ("clock", 0),
         ("clock", True),
         ("clock", 1.5),
+        ("clock", "168"),
+        ("report", "plan.pdf"),
         ("clock", "168 M"),
     ],
 )

@@ -36,7 +36,7 @@ def test_frequencies(text: str, hertz: int) -> None:
     assert parse_frequency(text) == hertz
 
 
-@pytest.mark.parametrize("text", ["", "MHz", "-4", "0", "1.5", "168M", "0.0001Hz", "168 THz"])
+@pytest.mark.parametrize("text", ["", "MHz", "-4", "0", "1.5", "168M", "0.0001Hz", "168 THz", "168", "0.5kHz"])
 def test_what_is_no_frequency_is_refused_with_the_remedy(text: str) -> None:
     with pytest.raises(UsageError, match="168MHz"):
         parse_frequency(text)

@@ -69,7 +69,7 @@ def test_a_sequence_of_calls_equals_the_reference(rnn: Path, tmp_path: Path) -> 
         ({"q": "s_out"}, "no input q; its inputs: s, x"),
         ({"s": "q"}, "no output q; its outputs: s_out, y, z"),
         ({"s": "y", "x": "y"}, "an output is paired twice"),
-        (["s"], "give IN=OUT"),
+        (["s"], "--state 's': give IN=OUT"),
         (["s=y", "s=z"], "give IN=OUT, once for every input"),
     ],
 )

@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 import pytest
 
 from tvm_cascade import api
-from tvm_cascade.cascading import Plan, bounds, cascade, frontier, layerwise
+from tvm_cascade.cascading import Bounds, Plan, bounds, cascade, frontier, layerwise
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import estimate, estimate_operators, frontier_table
+from tvm_cascade.report.frontier_chart import frontier_chart
 from tvm_cascade.report.html import ReportData, html_page, write_report
 from tvm_cascade.report.region_graph import region_graph
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
@@ -179,6 +180,19 @@ def test_a_chosen_plan_that_is_larger_than_the_frontier_is_told_beside_it() -> N
     assert found.estimated_instructions == few.instructions
     page = html_page(ReportData("net", plan, found.frontier, (few,), None, {}, "", (), ("small", "own")))
     assert page.count('type="radio"') >= 2 and "(this plan)" in page.split("<code>own</code>")[1][:40]
+
+
+def test_plans_that_do_less_work_than_the_network_are_drawn() -> None:
+    plan, own = PLANS["rows"], estimate(PLANS["rows"])
+    bounds = Bounds(plan.peak + 8, plan.peak + 4)  # of plans that leave nothing out
+    few = replace(own, instructions=own.instructions - 1)
+    points, estimates = ((plan.peak - 8, 0.7), (plan.peak - 4, 0.6)), (few, few)
+    found = PlanResult("net", plan, points, estimates=estimates, operators=estimate_operators(plan), bounds=bounds)
+    assert "no bounds of plans that leave out columns" in found.to_text() and "(-" not in found.to_text()
+    assert "fewer instructions" not in found.to_text()  # for there are none
+    html_page(ReportData("net", plan, points, estimates, bounds, {}, "", (), ("a", "b", "own")))
+    axis = frontier_chart(plan, own, points, estimates, ("a", "b", "own"), bounds).factors
+    assert axis.low < 0.6 and axis.high > 1.0
 
 
 def test_layers_have_the_cycles_and_the_work_of_the_plan() -> None:

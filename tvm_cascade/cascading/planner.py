@@ -24,6 +24,7 @@ from tvm_cascade.cascading.search_cache import least_memory_order, plain_costs, 
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.structure import structure
 from tvm_cascade.cascading.timing import instruction_factor, refused_by_time
+from tvm_cascade.cascading.unread_columns import may_leave_out_columns
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import AllocateOptions
@@ -51,6 +52,7 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     InfeasibleError
         No plan fits `options.sram`. The error carries the bytes needed and the operators at the peak.
     """
+    options = may_leave_out_columns(graph, options)
     found: Plan | InfeasibleError | None = None
     with SearchMonitor() as own:
         try:

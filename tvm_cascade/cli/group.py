@@ -39,7 +39,7 @@ _COMMANDS = {
     searches.order: "Find the order of operators with the least peak memory.",
     searches.stages: "Find which operators run at the same time, or merged.",
     searches.optimize: "Find an equivalent graph that costs less.",
-    sound.front_end: "Write an audio front end as C for a configuration.",
+    sound.front_end: "Write an audio front end, from sound to features, as C.",
     boards.flash: "Write a project to the board that is plugged in.",
     boards.monitor: "Print what a board sends over its serial port.",
     projects.compare: "Say how two plans, projects or runs differ.",

@@ -101,8 +101,28 @@ def _described(error: Exception) -> tuple[Error, int]:
     return told("internal", text), 1
 
 
+_MEANT = {  # commands by names that other tools give to what they do
+    "analyze": "plan",
+    "boards": "targets",
+    "build": "compile",
+    "devices": "targets",
+    "generate": "compile",
+    "help": "--help",
+    "package": "export",
+    "version": "--version",
+}
+
+
 class JsonGroup(click.Group):
-    """A group whose commands refuse wrong arguments with a JSON object too, where `--json` is among them."""
+    """A group whose commands refuse wrong arguments with a JSON object too, where `--json` is among them, and that knows
+    what a command is called in other tools."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in _MEANT:
+            ctx.fail(f"No such command '{args[0]}'. Did you mean '{_MEANT[args[0]]}'?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         as_json = "--json" in ctx.args

@@ -43,7 +43,7 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
     }
     if check is checks.flag:
         told["is_flag"] = True
-    elif check in (checks.path, checks.picture):
+    elif check in (checks.path, checks.page_or_folder, checks.picture):
         told["type"] = PATH
     elif check is checks.size:
         told |= {"type": str, "callback": parse_bytes, "metavar": "SIZE"}
@@ -52,7 +52,7 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
     elif isinstance(check, checks.choice):
         told["type"] = click.Choice(check.known)
     elif check is checks.time_axis:
-        told["type"] = str  # click would take the default's, which is a number
+        told |= {"type": str, "show_default": "time"}  # click would take the default's, which is a number
     elif isinstance(check, checks.number):
         numbers: Any = click.IntRange if check.kind is int else click.FloatRange
         told |= {"type": numbers(check.least, check.most if check.most < inf else None, check.above), "metavar": "N"}

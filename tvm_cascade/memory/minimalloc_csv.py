@@ -32,7 +32,9 @@ def read(path: str | Path, capacity: int | None = None) -> Problem:
             reader = csv.DictReader(file)
             rows = list(reader)
             fields = reader.fieldnames or ()
-    except (OSError, UnicodeDecodeError, csv.Error) as e:
+    except OSError as e:
+        raise LoadError(path, e.strerror or str(e)) from e
+    except (UnicodeDecodeError, csv.Error) as e:
         raise LoadError(path, f"not readable as CSV ({e})") from e
     if missing := [c for c in _COLUMNS if c not in fields]:
         raise LoadError(path, f"lacks the column {', '.join(missing)}; the first line must name {', '.join(_COLUMNS)}")

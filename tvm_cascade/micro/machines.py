@@ -76,7 +76,8 @@ def with_core(request: Request) -> tuple[Request, Board | None]:
 def on_board(request: Request, board: Board | None) -> Request:
     """The request with what the board's file says: sizes, costs and addresses of memories, the clock, waits of flash.
 
-    Raises `UsageError` for a memory that the board lacks, or that is smaller than what the network may take of it.
+    Raises `UsageError` for a memory that the board lacks, or that is smaller than what the network may take of it, and for
+    an objective of memories without any.
     """
     time, plan = request.time, request.plan
     if board is not None:
@@ -90,6 +91,8 @@ def on_board(request: Request, board: Board | None) -> Request:
 
 
 def _placed(plan: PlanRequest, board: Board | None) -> PlanRequest:
+    if plan.objective != PlanRequest().objective and not plan.memory:
+        raise UsageError(f"--objective {plan.objective} is of blocks in several memories: give --memory too")
     made: list[Ram] = []
     for ram in plan.memory:
         if board is None:

@@ -105,7 +105,8 @@ def _refuse(image: Image, asked: RunRequest) -> None:
     if asked.check is not None and image.several:
         raise UsageError("a bundle is checked network by network: run each project with --check before bundling")
     if asked.check is not None and not asked.check.is_file():
-        raise LoadError(asked.check, "no such file to check against")
+        why = "is a folder; --check takes the model's file" if asked.check.is_dir() else "no such file to check against"
+        raise LoadError(asked.check, why)
     if asked.check is not None and asked.check.suffix in _REFERENCES:
         extras.need(_REFERENCES[asked.check.suffix])
     if asked.port is not None:

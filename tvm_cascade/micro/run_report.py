@@ -11,6 +11,7 @@ from tvm_cascade.micro.compare_outputs import FLOAT_TOLERANCE
 from tvm_cascade.report.cost import Cost
 from tvm_cascade.schema.filled import filled
 from tvm_cascade.schema.projects import Run
+from tvm_cascade.sizes import megahertz
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class RunReport:
         if self.cost is None:
             return []
         cost = self.cost
-        time = "" if cost.milliseconds is None else f", {cost.milliseconds} ms at {cost.clock} Hz"
+        time = "" if cost.clock is None else f", {cost.milliseconds} ms at {megahertz(cost.clock)}"
         energy = "" if cost.millijoules is None else f", {cost.millijoules} mJ"
         return [f"cycles          {cost.cycles}{time}{energy}, estimated"]
 

@@ -7,6 +7,7 @@ from tvm_cascade.micro.board import Board, FlashTool, list_boards, load_board
 from tvm_cascade.micro.machines import core_of
 from tvm_cascade.schema.filled import filled
 from tvm_cascade.schema.targets import MemoryOfTarget, Target
+from tvm_cascade.sizes import megahertz
 
 
 def targets() -> list[Target]:
@@ -19,7 +20,7 @@ def target_table() -> str:
     rows = [("target", "core", "clock", "flash", "RAM, by name: bytes, cycles a byte", "")]
     for one in targets():
         marks = [*(["emulated"] if one["emulated"] else []), *one["flashed_by"]]
-        clock = "" if one["clock_hz"] is None else f"{one['clock_hz'] / 1e6:g} MHz"
+        clock = "" if one["clock_hz"] is None else megahertz(one["clock_hz"])
         rams = ", ".join(map(_memory_text, one["memories"])) or _kib(one["ram_bytes"])
         rows.append((one["name"], one["core"], clock, _kib(one["flash_bytes"]), rams, ", ".join(marks)))
     wide = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]

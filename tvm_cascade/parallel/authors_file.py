@@ -103,7 +103,9 @@ def read_authors_file(path: str | Path) -> tuple[dict, Graph, Schedule]:
     try:
         text = json.loads(Path(path).read_text(encoding="utf-8"))
         return text, *_parse(text)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except OSError as error:
+        raise LoadError(path, error.strerror or str(error)) from None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise LoadError(path, f"is not a schedule of the IOS authors' format: {error!r}") from None
 
 

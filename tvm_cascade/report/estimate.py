@@ -178,7 +178,7 @@ def frontier_table(
         row = f"{e.instructions:>20} {e.traffic_bytes:>21} {e.weight_bytes:>12} {e.calls:>8}"
         lines.append(f"{peak:>10} {factor:>6.3f}x {row}{mark}")
     smallest, _, least, _ = min((row for row in rows if row[1] <= work_factor(plan)), key=lambda row: row[0])
-    if plan.peak > smallest and least.instructions:
+    if plan.peak > smallest and least.instructions >= max(own.instructions, 1):
         less = 100 * (1 - own.instructions / least.instructions)
         lines.append(
             f"{plan.peak - smallest} bytes above the {smallest} of the smallest plan of no more work buy {less:.1f} % fewer"

@@ -62,8 +62,9 @@ def frontier_chart(
     every = [*(p for p, _ in points), plan.peak, *marks.values()]
     room = max((max(every) - min(every)) * 0.06, max(every) * 0.02, 1)
     peaks = Axis(max(min(every) - room, 0), max(every) + room)
-    most = max([f for _, f in points], default=1.0)
-    factors = Axis(1 - max((most - 1) * 0.12, 0.05), most + max((most - 1) * 0.12, 0.05))
+    work = [1.0, *(f for _, f in points)]  # columns that nobody reads may be left out: factors below 1
+    above = max((max(work) - min(work)) * 0.12, 0.05)
+    factors = Axis(min(work) - above, max(work) + above)
     told: list[tuple[int, float, Estimate | None]] = [
         (peak, factor, estimate) for (peak, factor), estimate in zip_longest(points, estimates)
     ]

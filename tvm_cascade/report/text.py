@@ -175,10 +175,12 @@ def summary(plan: Plan, bounds: Bounds | None = None, frontier: Iterable[tuple[i
     if bounds is not None:
         by_name = {"rows": bounds.rows, "pixels": bounds.pixels}
         scattered = any(s.row_addresses for s in plan.storages)
-        plain = twice or scattered
+        left_out = not twice and least < min(bounds.rows, bounds.pixels)
+        plain = twice or scattered or left_out
         gaps = [f"{n} {b} bytes" + ("" if plain else f" ({above(least, b):+.1f} %)") for n, b in by_name.items()]
         arena = "the arena" if least == plan.peak else "the smallest plan found"
         what = "no bounds of this plan, which does work twice" if twice else f"{arena} against the search space"
+        what = "no bounds of plans that leave out columns that nobody reads" if left_out else what
         what = "no bounds of this plan, whose rows have addresses of their own" if scattered else what
         lines.append(f"bounds at 1.00x {gaps[0]}, {gaps[1]}: {what}")
     lines.append(f"work            {plan.macs} multiply-accumulates ({work_factor(plan):.2f}x)")
