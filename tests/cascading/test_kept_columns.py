@@ -15,6 +15,7 @@ from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cascading.stripes import widths_of
+from tvm_cascade.cascading.timing import instruction_factor, stripe_columns
 from tvm_cascade.cores import get_core
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder
@@ -120,6 +121,25 @@ def test_no_other_set_of_tensors_keeps_much_better() -> None:
     forms = [(s.exact, graph.macs + s.extra_macs) for s in costs.striped(0, n)]
     for size, work in undominated(by_hand(graph, costs, 2, s) for s in sets):
         assert min(b for b, m in forms if m <= work) <= 1.04 * size
+
+
+def test_where_the_narrowest_stripes_take_too_long_wider_ones_are_taken() -> None:
+    b = Builder()
+    x = b.conv(b.depthwise(b.conv(b.input(64, 64, 3), 16, 3, 2), 3), 8)
+    graph, steps = b.finish(b.conv(b.depthwise(b.conv(x, 48), 3, 2), 8)), get_core("cortex-m4").steps
+    assert steps is not None
+    options = rows_alone(stripes=True, overlap=False, steps=steps)
+    found = [cascade(graph, replace(options, max_time=most)) for most in (100.0, 1.5, 1.2, 1.1, 1.05)]
+    for plan, most in zip(found, (100.0, 1.5, 1.2, 1.1, 1.05), strict=True):
+        assert validate(plan).macs == graph.macs and instruction_factor(plan, steps) <= most
+        assert plan.bound == found[0].peak
+    assert [(plan.peak, stripe_columns(plan)) for plan in found] == [
+        (17_664, 1),
+        (18_144, 2),
+        (18_624, 3),
+        (20_064, 6),
+        (22_040, 0),
+    ]
 
 
 def test_the_printed_plan_is_a_point_of_the_frontier() -> None:

@@ -10,8 +10,9 @@ from tvm_cascade.cascading.layerwise import baseline_peak, layerwise
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.plan_graph import plan_graph
-from tvm_cascade.cascading.planner import Bounds, bounds, cascade, frontier
+from tvm_cascade.cascading.planner import cascade, frontier
 from tvm_cascade.cascading.schedule_bound import bound_of, schedule_bound
+from tvm_cascade.cascading.search_bounds import Bounds, bounds
 from tvm_cascade.cascading.search_cache import forget_searches
 from tvm_cascade.cascading.validate import Replay, validate
 

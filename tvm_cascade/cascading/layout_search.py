@@ -182,7 +182,8 @@ class Search:
         members = self.costs.members(i, j)
         again = bool(members) and members[0] < 0 and self.options.max_macs == 1.0
         possible = self.options.stripes and not again and self.possible(i, j)
-        return self.costs.striped(i, j) if possible and self.lower_bounds.stripes[i, j] < INFEASIBLE else ()
+        possible = possible and self.lower_bounds.stripes[i, j] < INFEASIBLE
+        return self.costs.striped(i, j, self.options.narrowest) if possible else ()
 
     @property
     def recompute(self) -> bool:

@@ -38,6 +38,7 @@ class PlanOptions:
     granularity: str = "auto"  # units of rolling buffers: "row", "pixel", or "auto" for the better of both
     alignment: int = 4  # bytes, of every block in the arena
     finest: int = 1  # least pixels of a step; 0: whole rows only
+    narrowest: int = 1  # least columns of a stripe of the last map
     max_time: float = 1.2  # without a cap: estimated instructions of steps by pixels, as a factor of those by rows
     steps: StepModel | None = None  # instructions of a step on the target; None: unknown, and `max_time` does not count
     # kernel variants that plans may use; switched off only in tests, and to measure how much a variant saves

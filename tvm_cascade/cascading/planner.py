@@ -1,4 +1,4 @@
-"""The memory planner's searches: `cascade`, `frontier` and `bounds`; `plan_graph` is made of them.
+"""The memory planner's searches, `cascade` and `frontier`; `plan_graph` is made of them.
 
 Cut positions and interleavings come from dynamic programming (`cuts`), ring sizes from a closed form or simulation
 (`ring_sizes`), offsets from `tvm_cascade.memory`. A plan's peak is the size of its allocated arena, not a sum of live bytes.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble, simple_arena
@@ -23,8 +23,9 @@ from tvm_cascade.cascading.row_addresses import or_row_addresses
 from tvm_cascade.cascading.search_cache import least_memory_order, plain_costs, searches
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.structure import structure
-from tvm_cascade.cascading.timing import instruction_factor, refused_by_time
+from tvm_cascade.cascading.timing import instruction_factor, refused_by_time, stripe_columns
 from tvm_cascade.cascading.unread_columns import may_leave_out_columns
+from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import AllocateOptions
@@ -179,7 +180,20 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
     if options != first and any(segment.tile.by_pixels for segment in plan.segments):  # finer steps do not always win
         with suppress(SearchStopped):
             plan = smaller(_cascade(graph, replace(options, finest=0)), plan)
+    with suppress(SearchStopped):
+        plan = _in_wider_stripes(graph, options, steps, smallest, plan)
     return replace(plan, bound=smallest.bound, finer=refused_by_time(plan, smallest, steps)), options
+
+
+def _in_wider_stripes(graph: Graph, options: PlanOptions, steps: StepModel, striped: Plan, plan: Plan) -> Plan:
+    """`striped` with stripes as wide as `options.max_time` asks for, or `plan`, which has none, where that is smaller."""
+    while striped.peak < plan.peak and instruction_factor(striped, steps) > options.max_time:
+        width = stripe_columns(striped)
+        if not width:
+            return plan
+        monitor().check()
+        striped = _cascade(graph, replace(options, stripes=True, narrowest=width + 1))
+    return smaller(plan, striped)
 
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
@@ -298,24 +312,6 @@ def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> 
     """
     finest = finest_in_time(graph, options) if finest is None else finest
     return searches(graph, replace(options, sram=None, finest=finest))[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Lower bounds in bytes on the arena of plans without recompute, for rings of rows and for rings of pixels."""
-
-    rows: int
-    pixels: int  # single pixels, where columns are known
-
-
-def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
-    """Proven lower bounds of the search space; pixel kernels are assumed to exist (`options.pixels` is ignored).
-
-    Raises `SearchStopped` where a limit strikes first.
-    """
-    by_rows = replace(options, granularity="row", max_macs=1.0)
-    by_pixels = replace(options, granularity="auto", pixels=True, max_macs=1.0)
-    return Bounds(searches(graph, by_rows)[0].bound, searches(graph, by_pixels)[0].bound)
 
 
 def _best(search: Search, figures: Figures, options: PlanOptions, least: int, efforts: Efforts | None = None) -> Plan:

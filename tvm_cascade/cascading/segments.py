@@ -200,8 +200,8 @@ class SegmentCosts:
         return self.striper.forms(members, self.accumulating(i, j), leaving)
 
     @cached_method
-    def striped(self, i: int, j: int) -> tuple[Striped, ...]:
-        """The Pareto front of [i, j) in stripes, bytes against work, those of least work first."""
+    def striped(self, i: int, j: int, narrowest: int = 1) -> tuple[Striped, ...]:
+        """The Pareto front of [i, j) in stripes of `narrowest` columns or more, bytes against work, least work first."""
         forms = self._forms(i, j)
         if forms is None:
             return ()
@@ -219,7 +219,7 @@ class SegmentCosts:
         made = np.all(widths or [exact >= 0], axis=0)
         figures = (a.ravel().tolist() for a in (rounded, exact, forms.extra_macs, made))
         rows = zip(forms.interleavings, *figures, strict=True)
-        possible = [Striped(*row) for *row, all_made in rows if all_made]
+        possible = [Striped(f, *row) for f, *row, all_made in rows if all_made and f.stripe_columns >= narrowest]
         kept: list[Striped] = []
         for form in sorted(possible, key=Striped.sort_key):
             if not kept or form.bytes < kept[-1].bytes or form.exact < kept[-1].exact:

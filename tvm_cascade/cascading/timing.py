@@ -12,6 +12,12 @@ def refused_by_time(plan: Plan, smallest: Plan, model: StepModel) -> tuple[int, 
     return (smallest.peak, instruction_factor(smallest, model)) if smallest.peak < plan.peak else None
 
 
+def stripe_columns(plan: Plan) -> int:
+    """The columns of the narrowest stripes that segments of a plan cut their last map into; 0 where none has stripes."""
+    widths = [max(ranges[-1][1] - ranges[-1][0] for ranges in s.stripes) for s in plan.segments if s.stripes]
+    return min(widths, default=0)
+
+
 def instruction_factor(plan: Plan, model: StepModel) -> float:
     """Estimated instructions of a plan, as a factor of those of its operators run by whole rows.
 
