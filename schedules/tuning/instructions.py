@@ -75,17 +75,22 @@ class Counter:
     """Counts the instructions of the functions of a module, for a core.
 
     `functions` are what calls of a `GlobalVar` may name; `factors`, by name, what their counts are multiplied by. `memory`
-    gives the value of an element of a buffer that is not local, None where it is unknown.
+    gives the value of an element of a buffer that is not local, None where it is unknown. `inlines` says whether a compiler
+    sees functions where they are called: those called with constants alone become part of their caller.
     """
 
     core: Core
     functions: Mapping[str, Function] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
     memory: Callable[[Any, int], int | None] = lambda _buffer, _index: None
+    inlines: bool = False
 
-    def called(self, name: str, values: Sequence[int | None]) -> float:
-        """Instructions of a call of function `name` with these arguments, the factor of its family included."""
-        return self.factors.get(name, 1.0) * self.functions[name].count(values)
+    def called(self, name: str, values: Sequence[int | None], inlined: bool = False) -> float:
+        """Instructions of a call of function `name` with these arguments, the factor of its family included; without what it
+        takes to enter it where it is `inlined`."""
+        function = self.functions[name]
+        entry = function.entry if inlined else 0.0
+        return self.factors.get(name, 1.0) * (function.count(values) - entry)
 
 
 class Function:
@@ -240,8 +245,9 @@ class Reader:
         if type(value) is not ir.Call or type(value.op) is not ir.GlobalVar:
             return self.value(value)
         name, known = value.op.name_hint, [self.known(a) for a in value.args]
-        head = _CALL + sum(1.0 + self.value(a) for a in value.args)
-        return lambda env: head + self.counter.called(name, [k(env) for k in known])
+        inlined = self.counter.inlines and all(int_value(a) is not None or type(a) is ir.Call for a in value.args)
+        head = 0.0 if inlined else _CALL + sum(1.0 + self.value(a) for a in value.args)
+        return lambda env: head + self.counter.called(name, [k(env) for k in known], inlined)
 
     # Expressions.
 

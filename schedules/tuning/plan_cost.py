@@ -21,7 +21,7 @@ from tvm_cascade.cores.work import Work
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.lower_plan import Driver
 from tvm_cascade.schedules.kernels.kernel import Param, Role
-from tvm_cascade.schedules.tir import PrimFunc, Var, tirx
+from tvm_cascade.schedules.tir import PrimFunc, Var, i32, tirx
 from tvm_cascade.schedules.tuning.counting import Task
 from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, Part, read, sampled, taken
 from tvm_cascade.schedules.tuning.known_values import Env
@@ -48,7 +48,7 @@ class PlanCounter:
         driver, named = driver_of(plan, kernels)
         functions = {name: self._library.read(func) for name, func in counted("kernels read", named.items())}
         factors, cycles = self._rates(plan, kernels)
-        counter = Counter(self.target.core, functions, factors, _flash(driver))
+        counter = Counter(self.target.core, functions, factors, _flash(driver), self.target.backend == "c")
         total, fetched = [0.0] * len(plan.graph.ops), _fetched(plan)
         for o, weight, part, env in each_step(driver, partial(read, counter)):
             total[o] += weight * (taken(part, env) + fetched[o])
@@ -103,7 +103,8 @@ def each_step(driver: Driver, read: Callable[[Any, Sequence[Any]], Part]) -> Ite
         for o in (o for o in trace if o >= 0 and driver.kernels[o] is not None):
             step, table = tirx.Var("step", "int32"), driver.bounds[index]
             stripe: Var | None = None if table is None else driver.stripe(index, table)
-            part = read(driver.step(o, step, index), [step] if stripe is None else [step, stripe])
+            which: Any = i32(0) if len(segment.trace) == 1 else step  # as the driver has it
+            part = read(driver.step(o, which, index), [step] if stripe is None else [step, stripe])
             env: Env = {}
             stripes = len(segment.stripes) if stripe is not None else 1
             for number, weight in sampled(stripes, _STRIPES):

@@ -40,6 +40,8 @@ LAYERS: Mapping[str, Build] = MappingProxyType(
         "depthwise 5x5, stride 2": lambda n, x: n.depthwise(x, 5, 2),
         "depthwise, multiplier": lambda n, x: n.depthwise(x, 3, multiplier=2),
         "dense": lambda n, x: n.dense(n.flatten(x), 18, activation="relu"),
+        "dense, units by four": lambda n, x: n.dense(n.flatten(n.avg_pool(x, 2)), 20),
+        "dense of few inputs": lambda n, x: n.dense(n.flatten(n.global_pool(x)), 8),
         "max pool": lambda n, x: n.max_pool(x, 2),
         "max pool, overlapping": lambda n, x: n.max_pool(x, 3, 1, padding="same"),
         "average pool": lambda n, x: n.avg_pool(x, 2),
@@ -57,6 +59,7 @@ FIRST: Mapping[str, tuple[int, Build]] = MappingProxyType(  # layers of few chan
     {
         "conv of 3 channels": (3, lambda n, x: n.conv(x, 20, 3, 2, activation="relu")),
         "conv of 1 channel": (1, lambda n, x: n.conv(x, 24, (5, 4), activation="relu")),
+        "dense of 12 inputs": (12, lambda n, x: n.dense(n.flatten(n.global_pool(x)), x.shape[1] + 3)),
         "conv of 12 channels": (12, lambda n, x: n.conv(x, 16, 3, activation="relu")),
     }
 )
@@ -156,6 +159,13 @@ def planes() -> IRModule:
     return net.finish(Value(net._emit(relax.op.permute_dims(y.expr, axes[1])), x.shape, y.scale, y.zero_point))
 
 
+def summed() -> IRModule:
+    """A global pool, which sums the pixels as they are made."""
+    net = Net("int8", seed=6)
+    x = net.separable(net.conv(net.input((1, 18, 14, 3)), 24, 3, 2, activation="relu"), 32, 3, activation="relu")
+    return net.finish(net.dense(net.flatten(net.global_pool(x)), 8))
+
+
 def elementwise() -> IRModule:
     """Branches of element-wise operators and tables, joined."""
     net = Net("int8", seed=1, scales="varied")
@@ -185,6 +195,8 @@ FIRMWARE: Mapping[str, Firmware] = MappingProxyType(
         "int16": Firmware(lambda: of_writer(estimate_int16.whole)),
         "transposes in place": Firmware(planes),
         "kept states": Firmware(lambda: of_file(wake_word(24, 40))),
+        "few instructions": Firmware(lambda: of_file(wake_word(8, 8))),
+        "sums": Firmware(summed, {"granularity": "row"}),
         "element-wise": Firmware(elementwise),
         "element-wise by pixels": Firmware(elementwise, {"granularity": "pixel", "max_time": 100.0}),
         "lstm": Firmware(lambda: of_writer(lambda w: lstm(w, steps=9, depth=5, units=40))),
