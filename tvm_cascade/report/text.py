@@ -175,7 +175,7 @@ def summary(plan: Plan, bounds: Bounds | None = None, frontier: Iterable[tuple[i
     if bounds is not None:
         by_name = {"rows": bounds.rows, "pixels": bounds.pixels}
         scattered = any(s.row_addresses for s in plan.storages)
-        left_out = not twice and least < min(bounds.rows, bounds.pixels)
+        left_out = not twice and plan.peak < min(bounds.rows, bounds.pixels)
         plain = twice or scattered or left_out
         gaps = [f"{n} {b} bytes" + ("" if plain else f" ({above(least, b):+.1f} %)") for n, b in by_name.items()]
         arena = "the arena" if least == plan.peak else "the smallest plan found"
