@@ -27,7 +27,7 @@ cuda: $(STAMP)
 	@command -v nvcc >/dev/null || $(BIN)/pip install -q --disable-pip-version-check -e ".[cuda]"
 
 test-cuda: cuda tools
-	$(BIN)/python -m pytest tests/runtime/test_cuda_code.py tests/deploy tests/passes/test_schedule_stages_cuda.py tests/benchmarks/test_gpu_pack.py
+	$(BIN)/python -m pytest tests/runtime/test_cuda_code.py tests/deploy tests/passes/test_schedule_stages_cuda.py tests/passes/test_stage_precision.py tests/benchmarks/test_gpu_pack.py
 
 # the page of reports in Chromium, which takes 350 MB: the suite reads the page without one
 browser:

@@ -29,6 +29,7 @@ from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
 
 Ids = tuple[int, ...]  # tensor indices
+WIDE = "float32"  # that kernels compute in
 VECTOR_BYTES = 64  # kernels load and store whole vectors: tensors inside of other tensors are aligned to this
 
 
@@ -43,6 +44,11 @@ class StageGraph:
     tensors: Mapping[int, int] = field(hash=False)  # value number of an activation in `program` -> tensor index
     constants: Mapping[int, np.ndarray] = field(hash=False)  # value number of a constant or folded value -> array
     result: Any = None  # the function's result expression
+    multiplied: str = WIDE  # type of what products multiply, and sum up in float32 (`stage_precision`)
+
+    def is_narrow(self, t: int) -> bool:
+        """Whether a tensor is stored in a narrower type than kernels compute in."""
+        return self.multiplied != WIDE and self.graph.tensors[t].dtype == self.multiplied
 
     def constant(self, expr: Any) -> np.ndarray | None:
         """The array of a constant (or folded) argument; None for an activation."""

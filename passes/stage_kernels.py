@@ -24,9 +24,10 @@ from tvm_cascade.operators.table import ELEMENTWISE
 from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
 from tvm_cascade.passes.relax_functions import add_function, called_functions
-from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.passes.stage_graph import WIDE, StageGraph
 from tvm_cascade.passes.stage_layouts import packed_shape
 from tvm_cascade.passes.stage_merge import Merge
+from tvm_cascade.passes.stage_precision import is_product
 from tvm_cascade.schedules.stages.cpu_compute import (
     LANES,
     PACKED,
@@ -147,6 +148,8 @@ class _Builder:
         self._params = [relax.Var(f"x{k}", self.type_read(t)) for k, t in enumerate(self.inputs)]
         self._given: dict[int, Any] = dict(zip(self.inputs, self._params, strict=True))
         self._exprs: dict[int, Any] = {t: x for t, x in self._given.items() if t not in packed}  # in plain layout
+        self._narrow = {t for t in self.inputs if net.is_narrow(t)}  # not widened yet
+        self._stored: dict[int, Any] = {}  # narrow inputs as they are stored
 
     def type_read(self, t: int) -> Any:
         """The type of an input parameter: the tensor's, or that of the merged tensor of which it is a slice."""
@@ -172,13 +175,28 @@ class _Builder:
             return bb.emit_func_output(out, self._params)
 
     def _plain(self, bb: Any, t: int) -> Any:
-        """A tensor in plain layout; the view of a packed one is fused into its readers."""
+        """A tensor in plain layout and wide; what unpacks or widens it is fused into its readers."""
         if t not in self._exprs:
             self._exprs[t] = bb.emit_te(unpack, self._given[t])
+        if t in self._narrow:
+            self._narrow.remove(t)
+            self._stored[t] = self._exprs[t]
+            self._exprs[t] = bb.emit(relax.op.astype(self._exprs[t], WIDE))
         return self._exprs[t]
 
+    def _multiplied(self, bb: Any, t: int) -> Any:
+        """A tensor in plain layout, in the type that products multiply."""
+        if t in self._narrow:
+            return self._exprs[t]
+        wide = self._plain(bb, t)
+        if self.net.multiplied == WIDE or t in self._stored:
+            return self._stored.get(t, wide)
+        return bb.emit(relax.op.astype(wide, self.net.multiplied))
+
     def _written(self, bb: Any, t: int, value: Any) -> Any:
-        """What the kernel writes: a value, packed where the tensor is."""
+        """What the kernel writes: a value, packed or rounded where the tensor is."""
+        if self.net.is_narrow(t):
+            return bb.emit(relax.op.astype(value, self.net.multiplied))
         return bb.emit_te(pack, value) if t in self.packed else value
 
     def _value(self, bb: Any, expr: Any, out: int) -> Any:
@@ -243,6 +261,8 @@ class _Builder:
     def _direct(self, bb: Any, i: int) -> Any:
         """The operator by the TE of `cpu_float`; None where that has none for it."""
         op, call = self.net.graph.ops[i], self.net.calls[i]
+        if self.net.multiplied != WIDE:
+            return self._narrow_product(bb, i) if is_product(self.net, i) else None
         if not self.cpu:
             return None
         if op.kind == "softmax" and self._is_last_axis(i):
@@ -294,6 +314,23 @@ class _Builder:
     def _product(self, bb: Any, x: Any, weights: np.ndarray, rows: int) -> Any:
         return bb.emit_te(direct_product, x, self._parameter(pack_columns(weights, rows)), weights.shape[-1])
 
+    def _narrow_product(self, bb: Any, i: int) -> Any:
+        """A product of narrow values, summed up in float32."""
+        call, values = self.net.calls[i], []
+        for arg in call.args:
+            held = self.net.constant(arg)
+            values += (
+                [self._multiplied(bb, t) for t in self.net.tensors_of(arg)] if held is None else [self._factor(held)]
+            )
+        if self.net.graph.ops[i].kind != "conv2d":
+            return bb.emit(relax.op.matmul(*values, out_dtype=WIDE))
+        attrs: Any = {name: list(getattr(call.attrs, name)) for name in ("strides", "padding", "dilation")}
+        attrs |= {name: str(getattr(call.attrs, name)) for name in ("data_layout", "kernel_layout", "out_layout")}
+        return bb.emit(relax.op.nn.conv2d(*values, **attrs, out_dtype=WIDE))
+
+    def _factor(self, weight: np.ndarray) -> Any:
+        return self._parameter(weight.astype(self.net.multiplied))
+
     def _plain_ops(self, bb: Any) -> Any:
         for i in self.spec.ops:
             call, op = self.net.calls[i], self.net.graph.ops[i]
@@ -308,19 +345,19 @@ class _Builder:
         return results[0] if len(results) == 1 else relax.Tuple(results)
 
     def _merged(self, bb: Any, merge: Merge) -> Any:
-        t = self.inputs[0]
+        t, packs = self.inputs[0], self.cpu and self.net.multiplied == WIDE
         if merge.kind == "conv2d":
             geometry = (merge.strides, merge.padding, merge.dilation)
-            if self.cpu:
+            if packs:
                 value = self._convolution(bb, t, merge.weight, merge.channels, geometry, merge.layout)
             else:
-                weight = self._parameter(merge.weight)
+                factors = self._multiplied(bb, t), self._factor(merge.weight)
                 attrs: Any = dict(zip(("strides", "padding", "dilation"), map(list, geometry), strict=True))
-                value = bb.emit(relax.op.nn.conv2d(self._exprs[t], weight, **attrs, data_layout=merge.layout))
-        elif self.cpu:
+                value = bb.emit(relax.op.nn.conv2d(*factors, **attrs, data_layout=merge.layout, out_dtype=WIDE))
+        elif packs:
             value = self._product(bb, self._plain(bb, t), merge.weight, self.net.graph.tensors[t].shape[-2])
         else:
-            value = bb.emit(relax.op.matmul(self._exprs[t], self._parameter(merge.weight)))
+            value = bb.emit(relax.op.matmul(self._multiplied(bb, t), self._factor(merge.weight), out_dtype=WIDE))
         for call, row in zip(merge.tail, merge.constants, strict=True):
             args = [value if c is None else self._parameter(c) for c in row]
             value = bb.emit(relax.Call(call.op, args, call.attrs, call.ty_args))

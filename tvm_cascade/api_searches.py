@@ -159,6 +159,8 @@ def stages(
         "HOST:PORT" of an RPC tracker of TVM's, whose servers of this key measure, at most `parallel` of them at a time.
     emit : path, optional
         A folder to write that runs the network by the schedule with TVM alone (`deploy.emit_folder`).
+    precision : str
+        "fp32", or "fp16": tensors between kernels are stored as float16, products multiply float16 and sum up in float32.
     arch, fast_math, threads, streams, gpu : names, bool, int, int and int, optional
         With `emit`: GPU architectures ("sm_90") and less exact arithmetic of its machine code; threads, or streams of GPU
         number `gpu`, that share a stage.
@@ -234,8 +236,8 @@ def optimize(
     output, picture, emit : path, optional
         Files for the graph (.onnx, else a Relax module) and for a picture of it before and after; a folder as in `stages`,
         of the graph that was found and its schedule by the device's description.
-    arch, fast_math, threads, streams, gpu
-        As in `stages`.
+    precision, arch, fast_math, threads, streams, gpu
+        As in `stages`; with `emit`.
     database, time_limit, progress : path and float, optional, and function
         File that keeps measurements; seconds after which the best graph so far is taken (None: 50 where kernels are
         measured); called with a line of text at every step of long work.

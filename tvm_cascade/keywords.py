@@ -89,6 +89,7 @@ class SearchKeywords(TypedDict, total=False):
     database: PathOrText | None
     time_limit: float | None
     emit: PathOrText | None
+    precision: str
     arch: str | Sequence[str]
     fast_math: bool
     threads: int | None

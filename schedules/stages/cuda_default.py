@@ -13,10 +13,13 @@ import re
 from typing import Any
 
 import tvm
+import tvm_ffi
 
 from tvm_cascade.errors import GraphError, UsageError
 
 LOG = logging.getLogger("tvm_cascade")
+# dlight's kernels on tensor cores take 72 KiB of shared memory; this architecture has 64 KiB at most
+_LITTLE_SHARED_MEMORY = ("sm_75",)
 
 
 def architecture_of(target: str) -> str:
@@ -44,6 +47,8 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
 
     from tvm_cascade.schedules.stages.cuda_attention import Attention
 
+    if architecture_of(target) in _LITTLE_SHARED_MEMORY:
+        mod = tvm.IRModule({var: _without_tensor_cores(mod[var]) for var in mod.get_global_vars()})
     gpu: Any = dlight.gpu
     rules = [
         _Guarded(rule())
@@ -58,6 +63,23 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
         if isinstance(func, tvm.tirx.PrimFunc) and not (func.attrs or {}).get("tirx.is_scheduled"):
             raise GraphError(f"the kernel {var.name_hint} has no schedule for CUDA: leave it out with --until")
     return made
+
+
+def _without_tensor_cores(func: Any) -> Any:
+    """The same function, which dlight schedules without tensor cores."""
+    return func.with_attr("dlight.do_not_tensorize", True) if isinstance(func, tvm.tirx.PrimFunc) else func
+
+
+def on_tensor_cores(func: Any) -> bool:
+    """Whether a scheduled kernel, a PrimFunc, multiplies on tensor cores."""
+    found = False
+
+    def called(call: tvm.ir.Call) -> None:
+        nonlocal found
+        found = found or getattr(call.op, "name", "") == "tirx.tvm_mma_sync"
+
+    tvm_ffi.structural_walk(func.body, (tvm.ir.Call, called))
+    return found
 
 
 class _Guarded:

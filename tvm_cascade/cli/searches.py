@@ -57,6 +57,8 @@ _MEASUREMENTS = option(
 _EMIT = (
     option(SearchRequest, "emit", "Write a folder that runs the network by its schedule with TVM alone: library with weights, "
            "example.py, example.cc with CMakeLists.txt, schedule.json, metadata.json.", metavar="DIR"),
+    option(SearchRequest, "precision", "Of tensors between kernels: fp16 stores them as float16, and convolutions without "
+           "groups and products of matrices multiply float16 and sum up in float32, on tensor cores where there are any."),
     option(SearchRequest, "arch", "With --emit, for cuda: architectures of the machine code; with several, PTX of the last "
            "too. [default: --device's, or that of the GPU here]", multiple=True, metavar="sm_90[,sm_100]"),
     option(SearchRequest, "fast_math", "With --emit, for cuda: arithmetic that is faster and less exact."),

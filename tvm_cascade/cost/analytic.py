@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from tvm_cascade.cost.device import Device
+from tvm_cascade.cost.device import LEAST_ON_TENSOR_CORES, Device
 from tvm_cascade.cost.interface import Groups, OpBound, OpFeatures
 from tvm_cascade.cost.packing import pack
 from tvm_cascade.operators.table import REDUCTIONS, SPLIT_REDUCTIONS, VIEWS, efficiency
@@ -28,14 +28,20 @@ from tvm_cascade.operators.table import REDUCTIONS, SPLIT_REDUCTIONS, VIEWS, eff
 # Least values of a product's reduction for each thread: libraries split it among threads, so that a matrix-vector product
 # streams its matrix with the whole device. Convolutions have enough output pixels to do without.
 _SPLIT = 16
+_PRODUCTS = ("conv2d", "dense", "matmul")
 
 
 class AnalyticCost:
-    """Costs of operators and stages on a `Device`, in milliseconds."""
+    """Costs of operators and stages on a `Device`, in milliseconds.
 
-    def __init__(self, device: Device) -> None:
+    With the precision "fp16" products whose reduction fills a step of tensor cores run at their peak, where the device has
+    any.
+    """
+
+    def __init__(self, device: Device, precision: str = "fp32") -> None:
         self.device = device
-        self.name = f"analytic:{device.name}"
+        self._product_macs_per_s = device.tensor_macs_per_s if precision == "fp16" else 0.0
+        self.name = f"analytic:{device.name}" + ("" if precision == "fp32" else f":{precision}")
         self.fork_ms = device.sync_us / 1e3
         self._phases: dict[OpFeatures, tuple[float, float, float]] = {}
         self._kernels: dict[int, tuple[OpFeatures, tuple[float, float, float] | None]] = {}
@@ -85,9 +91,13 @@ class AnalyticCost:
         """C, M in milliseconds of the whole device, and u."""
         resources = self._phases.get(op)
         if resources is None:
-            compute = op.work / (self.device.macs_per_s * efficiency(op.kind)) * 1e3
+            compute = op.work / (self._macs_per_s(op) * efficiency(op.kind)) * 1e3
             resources = self._phases[op] = compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
         return resources
+
+    def _macs_per_s(self, op: OpFeatures) -> float:
+        tensor_cores = self._product_macs_per_s and op.kind in _PRODUCTS and op.reduction > LEAST_ON_TENSOR_CORES
+        return self._product_macs_per_s if tensor_cores else self.device.macs_per_s
 
     def _memory_ms(self, moved: int, footprint: int) -> float:
         device = self.device

@@ -1,9 +1,10 @@
 """Descriptions of GPUs and CPUs for the analytic cost model: peak arithmetic, bandwidth, overheads.
 
-Figures are the vendors' published peaks (float32 without tensor cores: TVM's generated kernels use none) and the
-resident-thread limits of the CUDA programming guide's table of compute capabilities. Overheads are typical of kernels
-replayed from a CUDA graph; `contention` is the bandwidth lost for each further kernel that runs at the same time
-(IOS, section 7.2, sees it as the reason why large batches want fewer concurrent operators).
+Figures are the vendors' published peaks (float32 without tensor cores; those of tensor cores are of dense products of
+float16 with sums in float32) and the resident-thread limits of the CUDA programming guide's table of compute
+capabilities. Overheads are typical of kernels replayed from a CUDA graph; `contention` is the bandwidth lost for each
+further kernel that runs at the same time (IOS, section 7.2, sees it as the reason why large batches want fewer
+concurrent operators).
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tvm_cascade.errors import UsageError
+
+# dlight gives products to tensor cores whose three extents are above this
+LEAST_ON_TENSOR_CORES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Device:
     cache_bytes: int = 0  # last level; traffic that stays in it is not charged to memory on a CPU
     cache_bytes_per_s: float = 0.0
     arch: str = ""  # target architecture, such as sm_90
+    tensor_macs_per_s: float = 0.0  # of tensor cores: products of float16 summed up in float32; 0: none that we use
 
 
 _GPUS = (
@@ -42,12 +47,13 @@ _GPUS = (
     Device("rtx3080", "gpu", 68, 14.9e12, 760e9, 2.5, 6.0, 1024, contention=0.08, arch="sm_86", cache_bytes=5 << 20),
     Device("gpu", "gpu", 64, 7.0e12, 600e9, 2.5, 6.0, cache_bytes=6 << 20),  # of no architecture: generic
 )
+_TENSOR_MACS_PER_S = {"v100": 62.5e12, "a100": 156e12, "h100": 494.7e12, "h200": 494.7e12, "rtx3080": 29.75e12}
 # CPU figures are those that this project's own kernels reach (`schedules.stages.cpu_float`), with 512-bit and 256-bit vectors.
 _CPUS = (
     Device("cpu2", "cpu", 2, 300e9, 20e9, 1.0, 8.0, contention=0.0, cache_bytes=16 << 20, cache_bytes_per_s=80e9),
     Device("cpu", "cpu", 4, 240e9, 25e9, 1.0, 8.0, contention=0.0, cache_bytes=16 << 20, cache_bytes_per_s=120e9),
 )
-DEVICES = {d.name: d for d in (*_GPUS, *_CPUS)}
+DEVICES = {d.name: replace(d, tensor_macs_per_s=_TENSOR_MACS_PER_S.get(d.name, 0.0)) for d in (*_GPUS, *_CPUS)}
 
 
 def find_device(name: str | None, target: str = "cuda", cores: int | None = None) -> Device:

@@ -27,11 +27,12 @@ from tvm_cascade.parallel.schedule_file import save_schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.passes.stage_precision import precision_of
 from tvm_cascade.publish import publish
 from tvm_cascade.request import SearchRequest
 from tvm_cascade.runtime.cuda import with_architecture
 from tvm_cascade.runtime.cuda_code import CudaCode, parse_architectures, require_cuda_compiler
-from tvm_cascade.schedules.stages.cuda_default import architecture_of, cuda_target
+from tvm_cascade.schedules.stages.cuda_default import architecture_of, cuda_target, on_tensor_cores
 from tvm_cascade.schedules.stages.processors import processor
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
@@ -159,7 +160,8 @@ def emit_folder(
         progress(f"{name}: compiling the library{_for(emission)}")
         build_library(lowered, emission.tvm_target(), staging / LIBRARY, emission.code)
         save_schedule(staging / "schedule.json", net.graph, schedule, staged.cost_model)
-        (staging / METADATA).write_text(json.dumps(_metadata(name, io, emission), indent=2) + "\n", encoding="utf-8")
+        metadata = _metadata(name, io, emission) | _precision(net, lowered)
+        (staging / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
         for example in _EXAMPLES:
             shutil.copyfile(_TEMPLATES / example, staging / example)
         written = tuple(sorted(path.name for path in staging.iterdir()))
@@ -186,6 +188,12 @@ def _metadata(name: str, io: IoSpec, emission: Emission) -> dict[str, object]:
         "outputs": [_described(spec) for spec in io.outputs],
         "tvm": tvm.__version__,
     }
+
+
+def _precision(net: StageGraph, lowered: tvm.IRModule) -> dict[str, object]:
+    """The precision of a network's program, and how many of its kernels multiply on tensor cores."""
+    kernels = [f for f in lowered.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    return {"precision": precision_of(net), "tensor_core_kernels": sum(map(on_tensor_cores, kernels))}
 
 
 def _described(spec: TensorSpec) -> dict[str, object]:

@@ -14,8 +14,9 @@ from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.scheduler import schedule
 from tvm_cascade.passes.stage_cpu import threads
 from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.passes.stage_precision import FP32, in_precision
 from tvm_cascade.pipeline import Loaded, interface_of
-from tvm_cascade.request import SearchRequest, StagesRequest
+from tvm_cascade.request import OptimizeRequest, SearchRequest, StagesRequest
 from tvm_cascade.runtime.stages import Found
 from tvm_cascade.schema.searches import Emitted
 
@@ -23,6 +24,8 @@ from tvm_cascade.schema.searches import Emitted
 def folder_of(request: SearchRequest, progress: Callable[[str], None]) -> EmittedFolder | None:
     """The folder that a request asks for; None if it asks for none. Raises `UsageError` for its options without it."""
     given = [n for n in ("arch", "fast_math", "threads", "streams", "gpu") if getattr(request, n)]
+    if isinstance(request, OptimizeRequest) and request.precision != FP32:
+        given.append("precision")
     if request.emit is None and given:
         raise UsageError(f"--{given[0].replace('_', '-')} is of --emit DIR: give that too")
     if request.emit is None:
@@ -47,8 +50,8 @@ class EmittedFolder:
 
     def scheduled(self, mod: tvm.IRModule) -> Found:
         """The best schedule of a module by the device's description, with the defaults of `stages`."""
-        net, defaults = stage_graph(mod), StagesRequest()
-        model = AnalyticCost(self._device)
+        net, defaults = in_precision(stage_graph(mod), self._request.precision), StagesRequest()
+        model = AnalyticCost(self._device, self._request.precision)
         options = Options(variant=defaults.variant, unit=defaults.unit, r=defaults.r, s=defaults.s)
         return Found(net, schedule(net.graph, model, options), model.name)
 

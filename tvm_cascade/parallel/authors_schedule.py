@@ -32,10 +32,11 @@ def stages_of_authors_file(path: str | Path, asked: StagesRequest, reading: Load
     UsageError
         An option that needs weights or a program is given.
     """
-    if reading != LoadRequest() or asked.cost != "analytic" or asked.emit is not None or asked.metaschedule is not None:
+    programs = asked.cost != "analytic" or asked.emit is not None or asked.metaschedule is not None
+    if reading != LoadRequest() or programs or asked.precision != "fp32":
         raise UsageError(
             f"{path} holds no weights: it is scheduled by the description of a device, whole; leave out --cost, "
-            "--metaschedule, --emit, --input-shape, --until and --from"
+            "--metaschedule, --emit, --precision, --input-shape, --until and --from"
         )
     text, one, _ = read_authors_file(path)
     graph = one if asked.batch is None else with_batch(one, asked.batch)

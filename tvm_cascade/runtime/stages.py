@@ -25,6 +25,7 @@ from tvm_cascade.parallel.report import Kept, finish_report, found_or_loaded
 from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
+from tvm_cascade.passes.stage_precision import in_precision
 from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime.finalists import keep_fastest
 from tvm_cascade.runtime.tune_stages import tune_stages
@@ -67,7 +68,7 @@ def stages(
     """
     asked = request or StagesRequest()
     _refuse_farm(asked)
-    net = stage_graph(mod)
+    net = in_precision(stage_graph(mod), asked.precision)
     options = Options(variant=asked.variant, unit=asked.unit, r=asked.r or None, s=asked.s or None)
     if asked.cost == "analytic":
         if asked.metaschedule is not None:
@@ -84,7 +85,7 @@ def _run(
     graph: Graph, asked: StagesRequest, options: Options, model: CostModel | None = None, *, kept: Kept
 ) -> tuple[Schedule, str]:
     """`run_stages` with the files of a request."""
-    priced = model if model is not None else AnalyticCost(find_device(asked.device, asked.target))
+    priced = model if model is not None else AnalyticCost(find_device(asked.device, asked.target), asked.precision)
     best = found_or_loaded(graph, options, priced, asked.load)
     return finish_report(best, priced, asked.output, asked.picture, kept)
 

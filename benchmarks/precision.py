@@ -1,0 +1,80 @@
+"""How much results change where tensors between kernels are float16: `--precision fp16` beside fp32, run on this CPU.
+
+    python benchmarks/precision.py [MODEL.onnx ...]      # writes results/precision.md
+
+On a CPU the same values are rounded as on a GPU, and products are summed up in float32 in another order. Without files the
+networks of cpu_networks.py, whose weights are random. Inputs are drawn from a standard normal distribution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from cpu_networks import NETWORKS
+
+from tvm_cascade import frontend
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.passes.stage_precision import PRECISIONS, in_precision
+from tvm_cascade.runtime import Session, compile_stages
+
+RESULTS = Path(__file__).parent / "results"
+INPUTS = 8
+_HEAD = f"""# Accuracy of float16 between kernels
+
+Written by `benchmarks/precision.py` on a CPU: {INPUTS} inputs each. Error: the largest difference between an output of fp16
+and of fp32, relative to the largest output of fp32. Same class: inputs whose largest output is the same one.
+
+| network | largest error | median error | same class | bytes of weights and tensors |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def main() -> None:
+    """Compare the networks and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", type=Path)
+    given = parser.parse_args().models
+    with tempfile.TemporaryDirectory() as folder:
+        made = [] if given else [Path(folder) / f"{name}.onnx" for name in NETWORKS]
+        for path in made:
+            onnx.save(NETWORKS[path.stem](), path)
+        rows = []
+        for path in given or made:
+            rows.append(row(path))
+            print(rows[-1], flush=True)
+    (RESULTS / "precision.md").write_text(_HEAD + "\n".join(rows) + "\n")
+
+
+def row(path: Path) -> str:
+    """The line of one network."""
+    plain = stage_graph(frontend.load(path))
+    sessions, sizes = {}, {}
+    for precision in PRECISIONS:
+        net = in_precision(plain, precision)
+        model = AnalyticCost(find_device("h100"), precision)
+        found = schedule(net.graph, model, Options(variant="sequential")).schedule
+        sessions[precision] = Session(
+            compile_stages(lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions()))
+        )
+        sizes[precision] = sum(o.weight_bytes for o in net.graph.ops) + sum(t.bytes for t in net.graph.tensors)
+    random, errors, same = np.random.default_rng(0), [], 0
+    shapes = [plain.graph.tensors[t].shape for t in plain.graph.inputs]
+    for _ in range(INPUTS):
+        data = [random.standard_normal(shape).astype("float32") for shape in shapes]
+        wide, narrow = (sessions[p].run(*data)[0].reshape(-1) for p in PRECISIONS)
+        errors.append(float(np.abs(wide - narrow).max() / np.abs(wide).max()))
+        same += int(wide.argmax() == narrow.argmax())
+    share = sizes[PRECISIONS[1]] / sizes[PRECISIONS[0]]
+    return f"| {path.stem} | {max(errors):.1e} | {np.median(errors):.1e} | {same} of {INPUTS} | {share:.2f} of fp32's |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Narrow numbers for tensors between kernels: `--precision fp16` of staged programs.
+
+Tensors that are neither inputs nor outputs of the network are stored as float16; inputs and outputs keep their type.
+Kernels compute in float32 and round what they write. Convolutions without groups and products of matrices multiply
+float16 values, weights included, and accumulate in float32, as tensor cores do (`schedules.stages.cuda_default`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+from typing import Any
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.graph import Graph, Op
+from tvm_cascade.passes.stage_graph import WIDE, StageGraph
+
+FP32, FP16 = "fp32", "fp16"
+PRECISIONS = (FP32, FP16)
+_NARROW = "float16"
+_ONE_TYPE = ("concat",)  # its operands may lie in its result, and then are stored as that is
+
+
+def in_precision(net: StageGraph, precision: str) -> StageGraph:
+    """The same network with tensors between kernels, and weights of products, in `precision`.
+
+    Raises `UsageError` for a network that has tensors of that type already.
+    """
+    if precision == FP32:
+        return net
+    if any(t.dtype == _NARROW for t in net.graph.tensors):
+        raise UsageError(f"--precision {precision} is for networks of float32, and this one has tensors of {_NARROW}")
+    kept = _kept(net.graph)
+    narrow = {t.index for t in net.graph.tensors if t.dtype == WIDE} - kept
+    tensors = tuple(replace(t, dtype=_NARROW) if t.index in narrow else t for t in net.graph.tensors)
+    graph = replace(net.graph, tensors=tensors, ops=tuple(_stored(net, op, narrow) for op in net.graph.ops))
+    return replace(net, graph=graph, multiplied=_NARROW)
+
+
+def precision_of(net: StageGraph) -> str:
+    """The precision that a network is in."""
+    return FP32 if net.multiplied == WIDE else FP16
+
+
+def is_product(net: StageGraph, op: int) -> bool:
+    """Whether an operator multiplies matrices, or convolves without groups: what tensor cores compute."""
+    node, name = net.graph.ops[op], getattr(net.calls[op].op, "name", "")
+    if node.kind == "conv2d" and name == "relax.nn.conv2d":
+        return node.attrs.get("groups") == 1
+    return name == "relax.matmul"
+
+
+def _kept(graph: Graph) -> Set[int]:
+    """Tensors that keep their type: inputs, outputs, and those that share the bytes of one or may be a part of it."""
+    kept = {*graph.inputs, *graph.outputs}
+    together = [{*op.inputs, *op.outputs} for op in graph.ops if op.view or op.kind in _ONE_TYPE]
+    while more := {t for group in together if group & kept for t in group} - kept:
+        kept |= more
+    return kept
+
+
+def _stored(net: StageGraph, op: Op, narrow: Set[int]) -> Op:
+    """An operator with the offsets and weights of narrow tensors."""
+    changes: dict[str, Any] = {}
+    if op.view and op.outputs[0] in narrow:
+        changes["view_offsets"] = tuple(offset // 2 for offset in op.view_offsets)
+    if is_product(net, op.index):
+        changes["weight_bytes"] = op.weight_bytes // 2
+    return replace(op, **changes) if changes else op

@@ -1,0 +1,138 @@
+"""Staged programs whose tensors between kernels are float16: results, what stays float32, kernels for tensor cores."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+import json
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade import api
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost.interface import OpFeatures
+from tvm_cascade.cuda_toolkit import find_nvcc
+from tvm_cascade.deploy import library
+from tvm_cascade.errors import UsageError
+from tvm_cascade.parallel import UNITS, Options, schedule
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.passes.stage_precision import in_precision, precision_of
+from tvm_cascade.runtime import Session, compile_stages, cuda_code
+from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.quick_build import quick_run
+from tvm_cascade.testing.random_images import random_images
+
+GPU = find_device("h100")
+
+
+def given(mod: tvm.IRModule) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal([int(d) for d in p.ty.shape.values]).astype("float32") for p in mod["main"].params]
+
+
+def narrow_run(mod: tvm.IRModule, unit: str = "fused", variant: str = "both") -> list[np.ndarray]:
+    net = in_precision(stage_graph(mod), "fp16")
+    found = schedule(net.graph, AnalyticCost(GPU, "fp16"), Options(variant=variant, unit=unit, max_states=500)).schedule
+    return Session(compile_stages(lower_stages(net, unit_graph(net.graph, unit), found, LowerOptions()))).run(
+        *given(mod)
+    )
+
+
+def agrees(made: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for a, b in zip(made, expected, strict=True):
+        assert a.dtype == b.dtype == np.float32
+        np.testing.assert_allclose(a, b, atol=4e-3 * np.abs(b).max())
+        assert np.abs(a - b).max() > 0  # something was rounded
+
+
+@pytest.mark.parametrize("seed", [1, 2, 4, 7])
+def test_random_networks(seed: int) -> None:
+    mod = random_images(seed, steps=4, batch=2 if seed == 7 else 1, channels=(12, 16, 24))
+    agrees(narrow_run(mod, UNITS[seed % len(UNITS)]), quick_run(mod, *given(mod)))
+
+
+def of_all_kinds() -> tvm.IRModule:
+    """Merged convolutions, a split and a concat whose parts are outputs, products of two activations, a softmax, a reshape."""
+    net = Net("float32", "NCHW", seed=3)
+    x = net.conv(net.input((1, 3, 8, 8), "x"), 16, 3, padding=1, activation="relu")
+    joined = net.concat([net.conv(x, 8, 1, activation="relu"), net.conv(x, 8, 3, padding=1, activation="relu")])
+    flat = Value(net._emit(relax.op.reshape(joined.expr, (1, 16, 64))), (1, 16, 64))
+    turned = net._emit(relax.op.permute_dims(flat.expr, [0, 2, 1]))
+    scores = net._emit(relax.op.nn.softmax(net._emit(relax.op.matmul(flat.expr, turned))))
+    mixed = Value(net._emit(relax.op.matmul(scores, flat.expr)), (1, 16, 64))
+    return net.finish([mixed, Value(net._emit(relax.op.reshape(mixed.expr, (16, 64))), (16, 64)), joined])
+
+
+def test_operators_of_all_kinds() -> None:
+    mod = of_all_kinds()
+    agrees(narrow_run(mod, variant="merge"), quick_run(mod, *given(mod)))
+
+
+def test_what_is_narrow() -> None:
+    plain = stage_graph(of_all_kinds())
+    net = in_precision(plain, "fp16")
+    assert (precision_of(plain), precision_of(net), in_precision(plain, "fp32")) == ("fp32", "fp16", plain)
+    graph = net.graph
+    for t in (*graph.inputs, *graph.outputs):
+        assert graph.tensors[t].dtype == "float32"
+    for op in graph.ops:
+        if op.view:  # bytes that are shared are of one type
+            assert {graph.tensors[t].dtype for t in op.inputs} == {graph.tensors[t].dtype for t in op.outputs}
+    narrow = [t.index for t in graph.tensors if net.is_narrow(t.index)]
+    assert narrow and all(2 * graph.tensors[t].bytes == plain.graph.tensors[t].bytes for t in narrow)
+    weights = [(a.weight_bytes, b.weight_bytes) for a, b in zip(plain.graph.ops, graph.ops, strict=True)]
+    assert any(2 * b == a > 0 for a, b in weights)
+
+
+def test_networks_of_float16_are_refused() -> None:
+    bb, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((1, 4), "float16"))
+    with bb.function("main", [x]):
+        bb.emit_func_output(bb.emit(relax.op.nn.relu(x)))
+    mod = bb.get()
+    with pytest.raises(UsageError, match="--precision fp16 is for networks of float32"):
+        in_precision(stage_graph(mod), "fp16")
+    with pytest.raises(UsageError, match="precision"):
+        api.stages(mod, target="llvm", precision="fp8")
+
+
+def test_products_are_priced_by_tensor_cores() -> None:
+    work = 10**12
+    kinds = (("conv2d", 576), ("conv2d", 64), ("depthwise_conv2d", 576))
+    ops = [OpFeatures(kind, work, output_elements=work // r, reduction=r) for kind, r in kinds]
+    plain, narrow = ([AnalyticCost(GPU, p).op_ms(op) for op in ops] for p in ("fp32", "fp16"))
+    assert narrow[1:] == plain[1:] and plain[0] > 10 * narrow[0]
+    assert AnalyticCost(find_device("k80"), "fp16").op_ms(ops[0]) == AnalyticCost(find_device("k80")).op_ms(ops[0])
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: make test-cuda installs it and runs these tests")
+@pytest.mark.parametrize(("arch", "kernels"), [("sm_90", 1), ("sm_75", 0)])
+def test_kernels_for_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str, kernels: int) -> None:
+    """A convolution whose three extents are large enough, and one that is not; 64 KiB of shared memory are too little."""
+    sources: list[str] = []
+    compile_cuda = cuda_code.compile_cuda
+    for module in (cuda_code, library):  # with and without a driver
+        monkeypatch.setattr(module, "compile_cuda", lambda s, code: sources.append(s) or compile_cuda(s, code))
+    net = Net("float32", "NCHW", seed=1)
+    x = net.conv(net.input((1, 16, 12, 12), "x"), 16, 1, activation="relu")
+    mod = net.finish(net.relu(net.conv(x, 80, 3, padding=1)))
+    api.stages(mod, target="cuda", arch=arch, device="h100", emit=tmp_path / "gpu", precision="fp16")
+    told = json.loads((tmp_path / "gpu" / "metadata.json").read_text())
+    assert (told["precision"], told["tensor_core_kernels"]) == ("fp16", kernels)
+    (source,) = sources
+    assert ("mma_sync" in source) == bool(kernels) and "half" in source
+
+
+def test_without_a_program_there_is_no_precision_to_choose(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--precision is of --emit DIR"):
+        api.optimize(of_all_kinds(), target="cuda", precision="fp16")
+    (tmp_path / "net.json").write_text('{"name": "n", "input": {}, "blocks": []}')
+    with pytest.raises(UsageError, match=r"leave out --cost, .*--precision"):
+        api.stages(tmp_path / "net.json", target="cuda", precision="fp16")
