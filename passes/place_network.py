@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 
 from tvm_cascade.cascading import Plan, PlanOptions
-from tvm_cascade.cascading.memories import blocks, in_memories, joined
+from tvm_cascade.cascading.memories import apart, blocks, in_memories, joined
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.machine import Ram, require_size
 from tvm_cascade.memory import PlacedPlan, Placement, PlacementProblem, Problem, place
@@ -29,6 +29,7 @@ from tvm_cascade.passes.timed_plans import timed_plans
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.counters import Counters
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
+from tvm_cascade.schedules.tuning.written_plan import WrittenPlan
 from tvm_cascade.search_monitor import SearchStopped, monitor
 
 Progress = Callable[[str], None]
@@ -161,7 +162,8 @@ def _placed(found: PlannedCandidate, request: PlanRequest, counters: Counters) -
     plan, prepared = found.plan, found.prepared
     kernels = prepared.kernels_of(plan)
     counter, traffic = counters.of(prepared.core)
-    moved = traffic.count(plan, kernels).sum(axis=1)
+    written = WrittenPlan(apart(plan), kernels)
+    moved = traffic.count_written(written).sum(axis=1)
     position = {b.name: k for k, b in enumerate(blocks(plan).buffers)}
     pairs = tuple((position[a], position[b]) for a, b in joined(plan))
     accessed = tuple(float(n) for n in moved.sum(axis=0))
@@ -178,7 +180,7 @@ def _placed(found: PlannedCandidate, request: PlanRequest, counters: Counters) -
     lies = np.array(placement.chosen, np.int64)
     waited = [moved[:, lies == m].sum(axis=1) * ram.cycles_per_byte for m, ram in enumerate(request.memory)]
     waits = tuple(tuple(float(n) for n in own) for own in zip(*waited, strict=True))
-    work = counter.count(plan, kernels)
+    work = counter.count_written(written)
     made = in_memories(plan, request.memory, placement.chosen, placement.offsets)
     copied = (
         found.copied if problem is None or weights is None else weights.chosen(placement.copies, request.memory, plan)

@@ -16,7 +16,7 @@ from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.interleaving import BY_ROWS
 from tvm_cascade.cascading.layout_search import Search
-from tvm_cascade.cascading.memories import blocks
+from tvm_cascade.cascading.memories import apart, blocks
 from tvm_cascade.cascading.search_cache import searches
 from tvm_cascade.cascading.timed_cuts import Asked, Price, TimedCuts
 from tvm_cascade.graph import Tile
@@ -26,6 +26,7 @@ from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.forms.choose import kernels_of_plan
 from tvm_cascade.schedules.tuning.counters import Counters
 from tvm_cascade.schedules.tuning.plan_cost import fetching
+from tvm_cascade.schedules.tuning.written_plan import WrittenPlan
 
 _LAYOUTS = 8  # of an order that are placed
 _SAME = 1e-9  # part of cycles by which sums differ that were taken in another order
@@ -145,7 +146,8 @@ class SegmentPrices:
         plan = replace(assemble(search.costs, layout, Figures(0, 0)), graph=self.prepared.graph)
         sites = [self.prepared.site(o) if o in wanted else None for o in range(len(plan.graph.ops))]
         kernels = kernels_of_plan(plan, sites)
-        work, moved = self.work.count(plan, kernels), self.traffic.count(plan, kernels).sum(axis=1)
+        written = WrittenPlan(apart(plan), kernels)
+        work, moved = self.work.count_written(written), self.traffic.count_written(written).sum(axis=1)
         flash = self.traffic.count_flash(plan, kernels)[0].sum(axis=1) if self.wait else None
         names = [b.name for b in blocks(plan).buffers]
         for (i, j, interleaving), segment in zip(layout.segments, plan.segments, strict=True):

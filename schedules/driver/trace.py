@@ -10,8 +10,8 @@ from three tables in flash. A trace without repetitions is stored step by step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -36,7 +36,8 @@ class Program:
     blocks: tuple[Loop, ...]  # over runs
 
 
-def compress(trace: Sequence[int]) -> Program:
+@lru_cache(maxsize=128)
+def compress(trace: tuple[int, ...]) -> Program:
     """Compress a trace; equal blocks are stored once."""
     steps, runs = _packed(np.asarray(trace, np.int64))
     names: dict[Loop, int] = {}

@@ -30,7 +30,7 @@ from tvm_cascade.schedules.tir import (
     tvm_ffi,
 )
 from tvm_cascade.schedules.tuning.computed_once import ComputedOnce
-from tvm_cascade.schedules.tuning.known_values import Env, Survey, Values
+from tvm_cascade.schedules.tuning.known_values import Env, Values, survey
 from tvm_cascade.schedules.tuning.operation_costs import OperationCosts, stored_words
 
 UNKNOWN_PASSES = 3  # of a loop whose extent is not known
@@ -141,11 +141,11 @@ class Reader:
     def __init__(self, counter: Counter, body: Any) -> None:
         self.counter, self.costs = counter, OperationCosts.of(counter.core)
         self.branch = counter.core.operations.get("branch", self.branch) if self.branch else 0.0
-        self.survey = survey = Survey(body)
-        local = {hash(b): prod(shape_of(b)) for b in survey.buffers}
+        self.survey = surveyed = survey(body)
+        local = {hash(b): prod(shape_of(b)) for b in surveyed.buffers}
         self.registers = {b for b, size in local.items() if size <= REGISTERS}
         self.free = {b for b, size in local.items() if size <= counter.core.registers}
-        self.deciding, self.places = survey.deciding(), survey.indices()
+        self.deciding, self.places = surveyed.deciding(), surveyed.indices()
         self.once = ComputedOnce(set(local))
         self.known = Values(self.registers, counter.memory).of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from tvm_cascade.schedules.tir import dtype_of, int_value, ir, is_if_then_else, tirx, tvm_ffi
@@ -107,6 +108,12 @@ def _either(condition: Known, yes: Known, no: Known) -> Known:
     return chosen
 
 
+@lru_cache(maxsize=1024)
+def survey(body: Any) -> Survey:
+    """The survey of a statement, which several readers share."""
+    return Survey(body)
+
+
 class Survey:
     """The variables and buffers of a statement, by hash, and what follows from which: all found in one visit."""
 
@@ -139,7 +146,7 @@ class Survey:
     def deciding(self) -> set[int]:
         """Variables and buffers from whose values extents of loops and arguments of calls follow, and conditions of
         branches."""
-        found, givers = self._roots, [*self._binds, *self._stores]
+        found, givers = set(self._roots), [*self._binds, *self._stores]
         while more := {v for target, read in givers if target in found for v in read} - found:
             found = found | more
         return found

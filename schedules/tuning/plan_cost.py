@@ -7,8 +7,7 @@ cycles are its instructions times the cycles that one takes in kernels of its fa
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,15 +20,12 @@ from tvm_cascade.cores.work import Work
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.lower_plan import Driver
 from tvm_cascade.schedules.kernels.kernel import Param, Role
-from tvm_cascade.schedules.tir import PrimFunc, Var, i32, tirx
 from tvm_cascade.schedules.tuning.counting import Task
-from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, Part, read, sampled, taken
-from tvm_cascade.schedules.tuning.known_values import Env
+from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, read, taken
 from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped, shipped_cycles
+from tvm_cascade.schedules.tuning.written_plan import WrittenPlan
 from tvm_cascade.search_monitor import counted
 
-_STEPS = 96  # most steps of an operator that are looked at
-_STRIPES = 6  # most stripes
 _FETCH, _COMPARE = 9.0, 2.0  # instructions per step of a table of steps: to fetch it, to compare it with one operator
 
 
@@ -44,18 +40,23 @@ class PlanCounter:
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> list[Work]:
         """Estimated work of one inference, by operator; `kernels` are those that the plan calls (None for views)."""
+        return self.count_written(WrittenPlan(plan, kernels))
+
+    def count_written(self, written: WrittenPlan) -> list[Work]:
+        """The same of a plan whose steps are written; it does not depend on where blocks lie."""
+        plan, kernels = written.plan, written.kernels
         self._kept += kernels
-        driver, named = driver_of(plan, kernels)
-        functions = {name: self._library.read(func) for name, func in counted("kernels read", named.items())}
+        read_once = counted("kernels read", written.functions.items())
+        functions = {name: self._library.read(func) for name, func in read_once}
         factors, cycles = self._rates(plan, kernels)
-        counter = Counter(self.target.core, functions, factors, _flash(driver), self.target.backend == "c")
+        counter = Counter(self.target.core, functions, factors, _flash(written.driver), self.target.backend == "c")
         total, fetched = [0.0] * len(plan.graph.ops), _fetched(plan)
-        for o, weight, part, env in each_step(driver, partial(read, counter)):
+        for o, weight, part, env in written.sampled(partial(read, counter)):
             total[o] += weight * (taken(part, env) + fetched[o])
         return [Work(n, n * cycle) for n, cycle in zip(total, cycles, strict=True)]
 
     def _rates(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> tuple[dict[str, float], list[float]]:
-        """The rates of kernels by the names that `driver_of` gives their functions; cycles of an instruction by operator."""
+        """The rates of kernels by the names that `WrittenPlan` gives their functions; cycles of an instruction by operator."""
         factors: dict[str, float] = {}
         cycles = [self._otherwise] * len(kernels)
         for op, kernel in zip(plan.graph.ops, kernels, strict=True):
@@ -65,17 +66,6 @@ class PlanCounter:
                 factors[f"{op.index}.{k}"] = self.rates.rate(self.target, family)
                 cycles[op.index] = shipped_cycles().rate(self.target, family, self._otherwise)
         return factors, cycles
-
-
-def driver_of(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> tuple[Driver, dict[str, PrimFunc]]:
-    """The writer of a plan's driver, and the functions that its steps call, by name."""
-    named: dict[str, PrimFunc] = {}
-    names: list[list[str]] = []
-    for op, kernel in counted("kernels written", list(zip(plan.graph.ops, kernels, strict=True))):
-        functions = kernel.functions(op.kind) if kernel else ()
-        names.append([f"{op.index}.{k}" for k in range(len(functions))])
-        named |= dict(zip(names[-1], (func for _, func in functions), strict=True))
-    return Driver(plan, kernels, names, False, "fetch", None), named
 
 
 def _fetched(plan: Plan) -> list[float]:
@@ -91,27 +81,6 @@ def _fetched(plan: Plan) -> list[float]:
 def fetching(position: int) -> float:
     """Instructions that fetch a step of the operator that is the `position`-th of its segment to run."""
     return _FETCH + _COMPARE * position
-
-
-def each_step(driver: Driver, read: Callable[[Any, Sequence[Any]], Part]) -> Iterator[tuple[int, float, Part, Env]]:
-    """A sample of all steps of a plan: operator, weight, its code as `read` reads it, and the step that the code sees.
-
-    The weights of an operator sum up to its steps. Operators without a kernel are left out.
-    """
-    for index, segment in enumerate(counted("segments estimated", driver.plan.segments)):
-        trace = Tally(segment.trace)
-        for o in (o for o in trace if o >= 0 and driver.kernels[o] is not None):
-            step, table = tirx.Var("step", "int32"), driver.bounds[index]
-            stripe: Var | None = None if table is None else driver.stripe(index, table)
-            which: Any = i32(0) if len(segment.trace) == 1 else step  # as the driver has it
-            part = read(driver.step(o, which, index), [step] if stripe is None else [step, stripe])
-            env: Env = {}
-            stripes = len(segment.stripes) if stripe is not None else 1
-            for number, weight in sampled(stripes, _STRIPES):
-                env[hash(stripe)] = number
-                for k, share in sampled(trace[o], _STEPS):
-                    env[hash(step)] = k
-                    yield o, weight * share, part, env
 
 
 def task_instructions(task: Task, core: Core) -> float:

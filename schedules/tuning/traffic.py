@@ -24,12 +24,11 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel
-from tvm_cascade.schedules.driver.lower_plan import Driver
 from tvm_cascade.schedules.driver.places import FlashItem
 from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, ir, tirx
 from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, Part, Reader, taken
 from tvm_cascade.schedules.tuning.known_values import Env
-from tvm_cascade.schedules.tuning.plan_cost import driver_of, each_step
+from tvm_cascade.schedules.tuning.written_plan import WrittenPlan
 
 Moved: TypeAlias = "np.ndarray | float"  # bytes read (row 0) and written (row 1) by pointer (column); 0.0: none
 READ, WRITTEN = 0, 1
@@ -46,12 +45,16 @@ class TrafficCounter:
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> np.ndarray:
         """Bytes of one inference: `[operator, 0 read or 1 written, buffer of memories.blocks]`; `kernels` as in `PlanCounter`."""
-        alone = apart(plan)
+        return self.count_written(WrittenPlan(apart(plan), kernels))
+
+    def count_written(self, written: WrittenPlan) -> np.ndarray:
+        """The same of a written plan whose blocks lie apart (`memories.apart`)."""
+        alone = written.plan
         columns = {use.ram.label: k for k, use in enumerate(alone.memories)}
-        self._kept += kernels
-        total = self._moved(alone, driver_of(alone, kernels), columns)
+        self._kept += written.kernels
+        total = self._moved(written, columns)
         at = dict(zip(alone.buffers, alone.allocation.offsets, strict=True))
-        for s, segment in enumerate(plan.segments):
+        for s, segment in enumerate(alone.segments):
             for operator, steps in Tally(segment.trace).items() if segment.state_bytes else ():
                 if operator >= 0:  # a step reads its counter and writes it
                     total[operator, :, columns[alone.memory_at(at[f"state {s}"]).ram.label]] += _COUNTER * steps
@@ -65,23 +68,18 @@ class TrafficCounter:
         The last column, which has no constant, are the driver's own tables.
         """
         self._kept += kernels
-        driver, _ = named = driver_of(plan, kernels)
+        written = WrittenPlan(plan, kernels)
+        driver = written.driver
         items = tuple(item for item in driver.flash.items if item.offset >= driver.table_bytes)
-        moved = self._moved(plan, named, {"flash": len(items)}, items)
+        moved = self._moved(written, {"flash": len(items)}, items)
         return moved[:, READ], items
 
-    def _moved(
-        self,
-        plan: Plan,
-        named: tuple[Driver, Mapping[str, PrimFunc]],
-        columns: Mapping[str, int],
-        items: Sequence[FlashItem] = (),
-    ) -> np.ndarray:
+    def _moved(self, written: WrittenPlan, columns: Mapping[str, int], items: Sequence[FlashItem] = ()) -> np.ndarray:
         """Bytes `[operator, read or written, column]` through the driver's pointers that have a column; `items` are
         constants in flash, each of which has a column of its own, by position."""
-        driver, called = named
-        functions = {name: self._library.read(func) for name, func in called.items()}
-        total = np.zeros((len(plan.graph.ops), 2, len(items) + len(columns)))
+        driver = written.driver
+        functions = {name: self._library.read(func) for name, func in written.functions.items()}
+        total = np.zeros((len(written.plan.graph.ops), 2, len(items) + len(columns)))
         counter = Counter(self.target.core)
 
         def read(stmt: Any, given: Sequence[Any]) -> Part:
@@ -90,7 +88,7 @@ class TrafficCounter:
             reader.deciding |= {hash(v) for v in given}
             return reader.statement(stmt)
 
-        for operator, weight, part, env in each_step(driver, read):
+        for operator, weight, part, env in written.sampled(read):
             total[operator] += weight * taken(part, env)
         return total
 

@@ -8,11 +8,13 @@ excludes every assignment with these (combinatorial Benders cuts: Codato and Fis
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tvm_cascade.memory import milp
 from tvm_cascade.memory.allocate import allocate
 from tvm_cascade.memory.bounds import max_live
-from tvm_cascade.memory.problem import Problem
+from tvm_cascade.memory.problem import OffsetConstraint, Problem
+from tvm_cascade.search_monitor import cached, monitor
 
 _STEPS = 4  # consecutive ones whose buffers are looked at together
 _NODES = 200  # of each proof
@@ -57,6 +59,23 @@ def part(problem: Problem, held: Sequence[int]) -> Problem:
 def _impossible(problem: Problem, held: Sequence[int], capacity: int) -> bool:
     """Whether it is proven that some buffers have no layout."""
     own = part(problem, held)
-    if max_live(own) > capacity:
-        return True
-    return allocate(own, optimise=False).peak > capacity and milp.impossible(own, capacity, _NODES)
+    return max_live(own) > capacity or _proven(_plain(own), capacity)
+
+
+def _plain(problem: Problem) -> Problem:
+    """The same problem whatever its buffers are called and however long a step is, so that it is proven once."""
+    number = {b.id: k for k, b in enumerate(problem.buffers)}
+    step = {t: k for k, t in enumerate(sorted({t for b in problem.buffers for t in (b.lower, b.upper)}))}
+    buffers = (replace(b, id=number[b.id], lower=step[b.lower], upper=step[b.upper], name="") for b in problem.buffers)
+    pairs = (OffsetConstraint(number[f.reader], number[f.writer], f.distance) for f in problem.offset_constraints)
+    return Problem(tuple(buffers), None, tuple(pairs))
+
+
+@cached(maxsize=4096)
+def _proven(problem: Problem, capacity: int) -> bool:
+    """Whether it is proven that buffers whose live bytes fit have no layout."""
+    if allocate(problem, optimise=False).peak <= capacity:
+        return False
+    found = milp.impossible(problem, capacity, _NODES)
+    monitor().over()  # what a limit cut short is not kept
+    return found
