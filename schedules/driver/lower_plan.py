@@ -117,7 +117,7 @@ class Driver:
         local = {actor: k for k, actor in enumerate(self.actors[index])}
         if len(local) < 2:
             return None
-        program = compress(tuple(local[a] for a in segment.trace))
+        program = compress([local[a] for a in segment.trace])
         step_dtype = "uint8" if len(local) <= 256 else "uint16"
         rows = [np.array([[l.start, l.length, l.count] for l in t]) for t in (program.runs, program.blocks)]
         loop_dtype = "uint16" if max(int(r.max()) for r in rows) < 1 << 16 else "uint32"

@@ -10,6 +10,7 @@ from three tables in flash. A trace without repetitions is stored step by step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,9 +37,13 @@ class Program:
     blocks: tuple[Loop, ...]  # over runs
 
 
-@lru_cache(maxsize=128)
-def compress(trace: tuple[int, ...]) -> Program:
+def compress(trace: Sequence[int]) -> Program:
     """Compress a trace; equal blocks are stored once."""
+    return _compressed(tuple(trace))
+
+
+@lru_cache(maxsize=128)  # plans that are compared have most segments in common
+def _compressed(trace: tuple[int, ...]) -> Program:
     steps, runs = _packed(np.asarray(trace, np.int64))
     names: dict[Loop, int] = {}
     table, blocks = _packed(np.array([names.setdefault(r, len(names)) for r in runs], np.int64))
