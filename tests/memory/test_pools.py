@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 
 import pytest
 
 from tvm_cascade.errors import InfeasibleError, ValidationError
 from tvm_cascade.machine import Ram
-from tvm_cascade.memory import Buffer, OffsetConstraint, PlacementProblem, Problem, allocate, place
+from tvm_cascade.memory import Buffer, OffsetConstraint, PlacementProblem, Problem, allocate, milp, place
 from tvm_cascade.memory.conflicts import conflicts
 from tvm_cascade.memory.validate_placement import validate_placement
 from tvm_cascade.memory.weights import Weight, WeightCopies, WeightProblem
@@ -85,6 +85,25 @@ def test_conflicts_have_no_layout_and_nothing_to_spare(seed: int) -> None:
     for held in found:
         assert peak(problem, held) > capacity
         assert all(peak(problem, [k for k in held if k != i]) <= capacity for i in held)
+
+
+def test_what_was_proven_impossible_is_not_proven_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever buffers and steps are called: plans that are placed share most of their segments."""
+    sizes, asked = (6, 9, 6, 5, 8), list[Problem]()
+    monkeypatch.setattr(milp, "impossible", lambda problem, *_: bool(asked.append(problem)))
+
+    def chain(first: int, steps: int) -> Problem:
+        """Each is written while the one before it is read, and begins at least 2 bytes below it."""
+        buffers = tuple(
+            Buffer(first + k, n, steps * k + first, steps * (k + 2) + first, name=f"{first} {k}")
+            for k, n in enumerate(sizes)
+        )
+        return Problem(buffers, None, tuple(OffsetConstraint(a.id, b.id, 2) for a, b in pairwise(buffers)))
+
+    assert not conflicts(chain(0, 1), 12) and asked
+    before = len(asked)
+    assert not conflicts(chain(40, 3), 12) and len(asked) == before
+    assert not conflicts(chain(0, 1), 11) and len(asked) > before
 
 
 def test_a_chain_of_outputs_behind_their_inputs_is_placed_at_best() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tvm_cascade.cascading.memories import apart
 from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.report.estimate import estimate_operators
 from tvm_cascade.request import PlanRequest
+from tvm_cascade.schedules.tuning.plan_cost import PlanCounter
 from tvm_cascade.schedules.tuning.traffic import READ, WRITTEN, TrafficCounter
+from tvm_cascade.schedules.tuning.written_plan import WrittenPlan
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.counted_bytes import executed_bytes
 from tvm_cascade.testing.random_dags import ways
@@ -38,6 +41,17 @@ def test_equals_what_runs(way: str) -> None:
     assert of_kernels == pytest.approx(
         executed_bytes(prepared, plan, [feed]), rel=0.005
     )  # padding is taken to be loaded
+
+
+@pytest.mark.parametrize("way", ["min", "rows", "layerwise", "3x work"])
+def test_instructions_are_the_same_wherever_blocks_lie(way: str) -> None:
+    """So that a plan that is written for its traffic serves the count of its instructions too."""
+    mod, core = network(), kernel_target("cortex-m7", "c")
+    prepared, plan = ways(mod, prepare(mod, core))[way]()
+    kernels = prepared.kernels_of(plan)
+    written = WrittenPlan(apart(plan), kernels)
+    assert PlanCounter(core).count_written(written) == PlanCounter(core).count(plan, kernels)
+    assert (TrafficCounter(core).count_written(written) == TrafficCounter(core).count(plan, kernels)).all()
 
 
 def test_follows_from_windows_where_kernels_load_once() -> None:
