@@ -75,7 +75,11 @@ def same_kernels(rows: list[dict[str, Any]]) -> str:
         "which were timed; no submission there has an M3 or an M55. TFLite Micro with CMSIS-NN, counted by a user on boards\n"
         "(embedded-agent-bridge, February 2026): person_detect 11.53 million cycles on a FRDM-MCXN947 (M33, 150 MHz) and\n"
         "132.4 on a NUCLEO-N657X0-Q (M55, 600 MHz), of which the latter, eleven times those of the smaller core, says nothing\n"
-        "of the core alone.\n"
+        "of the core alone. TFLite Micro on an RP2350 (M33, 150 MHz; README of `gnotu/pico2-benchmark`): kws 9.06, ic 256 and\n"
+        "vww 206 million cycles, by a version that it does not name; the last two are six to seven times what CMSIS-NN\n"
+        "takes above, so not those kernels. For M0+ a talk of Raspberry Pi's of 2021, as the press quotes it, has 2,200 ms for\n"
+        "detecting a person on an RP2040, without clock, network or kernels; the README of `raspberrypi/pico-tflmicro` has no\n"
+        "times.\n"
     )
 
 
