@@ -19,7 +19,7 @@ from tvm_cascade.cascading import (
 from tvm_cascade.cores import get_core
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
-from tvm_cascade.search_monitor import SearchMonitor, SearchStopped
+from tvm_cascade.search_monitor import Progress, SearchMonitor, SearchStopped
 from tvm_cascade.testing.graphs import Builder
 from tvm_cascade.testing.looks import after_looks, with_more_and_more_time
 
@@ -53,6 +53,14 @@ def forget() -> None:
 def enough_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan of whole rows is always ready in the time after a limit has struck, which is counted in looks here too."""
     monkeypatch.setattr(planner, "GRACE", 1e9)
+
+
+def test_the_search_for_cuts_tells_what_is_known_beside_its_bound() -> None:
+    shown: list[Progress] = []
+    with SearchMonitor(show=shown.append):
+        planned(PlanOptions())
+    cuts = [progress for progress in shown if progress.phase == "cuts"]
+    assert cuts and all(p.best is not None and p.bound is not None and p.best >= p.bound > 0 for p in cuts)
 
 
 def planned(options: PlanOptions) -> Plan:

@@ -50,5 +50,5 @@ def test_unreadable_files_are_named(tmp_path: Path, text: str, message: str) -> 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="not readable"):
+    with pytest.raises(LoadError, match="No such file"):
         read(tmp_path / "none.csv")

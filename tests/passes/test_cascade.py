@@ -9,6 +9,7 @@ from tvm import relax
 
 from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cascading.unread_columns import has_unread_columns
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.host import host_program, run_host
@@ -54,7 +55,8 @@ def test_every_plan_of_a_random_network_computes_the_same(seed: int) -> None:
         assert result.executed_macs == plan.macs, name
         assert result.arena_high_water <= plan.peak, name
         if options.max_macs == 1.0:
-            assert plan.macs == plan.baseline_macs, name
+            fewer = plan.macs < plan.baseline_macs and has_unread_columns(prepared.graph)
+            assert fewer or plan.macs == plan.baseline_macs, name
 
 
 def small_network() -> tvm.IRModule:
