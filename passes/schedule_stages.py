@@ -35,6 +35,7 @@ from tvm_cascade.passes.stage_emit import Emitter, keys
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.passes.stage_kernels import Kernel, build_kernels
 from tvm_cascade.passes.stage_lanes import lanes, work_of
+from tvm_cascade.passes.stage_precision import in_precision
 from tvm_cascade.passes.stage_program import (
     MemoryPlan,
     Program,
@@ -90,6 +91,7 @@ class ScheduleStages(CascadePass):
     options: Options = field(default_factory=Options)  # of the search, which runs if `schedule` is None
     model: CostModel | None = None  # cost that the search minimizes
     lower: LowerOptions = field(default_factory=LowerOptions)
+    precision: str = "fp32"  # of tensors between kernels: "fp32", or "fp16" (`stage_precision`)
     time_limit: float | None = None  # seconds, after which the best schedule so far is taken; None: no limit
 
     def requires(self, mod: tvm.IRModule) -> None:
@@ -99,7 +101,7 @@ class ScheduleStages(CascadePass):
 
     def call(self, mod: tvm.IRModule) -> PassResult:
         """The module lowered to the stages of the schedule."""
-        net = stage_graph(mod)
+        net = in_precision(stage_graph(mod), self.precision)
         units = unit_graph(net.graph, self.options.unit)
         schedule = self.schedule
         if schedule is None:

@@ -189,9 +189,7 @@ class _Builder:
         if t in self._narrow:
             return self._exprs[t]
         wide = self._plain(bb, t)
-        if self.net.multiplied == WIDE or t in self._stored:
-            return self._stored.get(t, wide)
-        return bb.emit(relax.op.astype(wide, self.net.multiplied))
+        return self._stored[t] if t in self._stored else bb.emit(relax.op.astype(wide, self.net.multiplied))
 
     def _written(self, bb: Any, t: int, value: Any) -> Any:
         """What the kernel writes: a value, packed or rounded where the tensor is."""
@@ -331,6 +329,12 @@ class _Builder:
     def _factor(self, weight: np.ndarray) -> Any:
         return self._parameter(weight.astype(self.net.multiplied))
 
+    def _factors(self, bb: Any, t: int, weight: np.ndarray, narrow: bool) -> tuple[Any, Any]:
+        """What a merged product multiplies."""
+        if narrow:
+            return self._multiplied(bb, t), self._factor(weight)
+        return self._plain(bb, t), self._parameter(weight)
+
     def _plain_ops(self, bb: Any) -> Any:
         for i in self.spec.ops:
             call, op = self.net.calls[i], self.net.graph.ops[i]
@@ -346,18 +350,20 @@ class _Builder:
 
     def _merged(self, bb: Any, merge: Merge) -> Any:
         t, packs = self.inputs[0], self.cpu and self.net.multiplied == WIDE
+        narrow = self.net.multiplied != WIDE and is_product(self.net, self.spec.ops[0])
+        summed: Any = {"out_dtype": WIDE} if narrow else {}
         if merge.kind == "conv2d":
             geometry = (merge.strides, merge.padding, merge.dilation)
             if packs:
                 value = self._convolution(bb, t, merge.weight, merge.channels, geometry, merge.layout)
             else:
-                factors = self._multiplied(bb, t), self._factor(merge.weight)
+                factors = self._factors(bb, t, merge.weight, narrow)
                 attrs: Any = dict(zip(("strides", "padding", "dilation"), map(list, geometry), strict=True))
-                value = bb.emit(relax.op.nn.conv2d(*factors, **attrs, data_layout=merge.layout, out_dtype=WIDE))
+                value = bb.emit(relax.op.nn.conv2d(*factors, **attrs, data_layout=merge.layout, **summed))
         elif packs:
             value = self._product(bb, self._plain(bb, t), merge.weight, self.net.graph.tensors[t].shape[-2])
         else:
-            value = bb.emit(relax.op.matmul(self._multiplied(bb, t), self._factor(merge.weight), out_dtype=WIDE))
+            value = bb.emit(relax.op.matmul(*self._factors(bb, t, merge.weight, narrow), **summed))
         for call, row in zip(merge.tail, merge.constants, strict=True):
             args = [value if c is None else self._parameter(c) for c in row]
             value = bb.emit(relax.Call(call.op, args, call.attrs, call.ty_args))

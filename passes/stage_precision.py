@@ -43,8 +43,10 @@ def precision_of(net: StageGraph) -> str:
 
 
 def is_product(net: StageGraph, op: int) -> bool:
-    """Whether an operator multiplies matrices, or convolves without groups: what tensor cores compute."""
+    """Whether an operator multiplies matrices of floats, or convolves them without groups: what tensor cores compute."""
     node, name = net.graph.ops[op], getattr(net.calls[op].op, "name", "")
+    if not {net.graph.tensors[t].dtype for t in (*node.inputs, *node.outputs)} <= {WIDE, _NARROW}:
+        return False
     if node.kind == "conv2d" and name == "relax.nn.conv2d":
         return node.attrs.get("groups") == 1
     return name == "relax.matmul"

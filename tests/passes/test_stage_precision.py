@@ -22,7 +22,7 @@ from tvm_cascade.deploy import library
 from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel import UNITS, Options, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages, lower_stages
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_precision import in_precision, precision_of
 from tvm_cascade.runtime import Session, compile_stages, cuda_code
@@ -90,6 +90,45 @@ def test_what_is_narrow() -> None:
     assert narrow and all(2 * graph.tensors[t].bytes == plain.graph.tensors[t].bytes for t in narrow)
     weights = [(a.weight_bytes, b.weight_bytes) for a, b in zip(plain.graph.ops, graph.ops, strict=True)]
     assert any(2 * b == a > 0 for a, b in weights)
+
+
+def test_products_of_integers_stay_exact() -> None:
+    """Beside a float branch: 4,097 is no float16, and sums of such products are none either."""
+    bb = relax.BlockBuilder()
+    x, n = relax.Var("x", relax.TensorType((4, 8), "float32")), relax.Var("n", relax.TensorType((4, 8), "int32"))
+    with bb.function("main", [x, n]):
+        with bb.dataflow():
+            halved = bb.emit(relax.op.nn.relu(bb.emit(relax.op.nn.relu(x))))
+            product = bb.emit(relax.op.matmul(n, relax.const(np.full((8, 4), 4097, "int32"))))
+            out = bb.emit_output(relax.Tuple([halved, product]))
+        bb.emit_func_output(out)
+    net = in_precision(stage_graph(bb.get()), "fp16")
+    found = schedule(net.graph, AnalyticCost(GPU, "fp16"), Options(unit="op")).schedule
+    made = Session(compile_stages(lower_stages(net, unit_graph(net.graph, "op"), found, LowerOptions())))
+    given = np.arange(32, dtype="int32").reshape(4, 8) + 4097
+    _, product = made.run(np.ones((4, 8), "float32"), given)
+    np.testing.assert_array_equal(product, given @ np.full((8, 4), 4097, "int32"))
+
+
+def test_the_pass_takes_the_precision() -> None:
+    mod = of_all_kinds()
+    plain, narrow = (ScheduleStages(model=AnalyticCost(GPU), precision=p)(mod) for p in ("fp32", "fp16"))
+    assert "float16" in narrow.script() and "float16" not in plain.script()
+
+
+def test_merged_operators_of_native_float16_keep_their_type() -> None:
+    """Convolutions of a module that is float16 already, merged for CUDA, where the types of operators are their own."""
+    bb, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((1, 8, 6, 6), "float16"))
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            parts = [relax.op.nn.conv2d(x, relax.const(np.ones((64, 8, 1, 1), "float16"))) for _ in range(2)]
+            out = bb.emit_output(bb.emit(relax.op.concat([bb.emit(p) for p in parts], 1)))
+        bb.emit_func_output(out)
+    net = stage_graph(bb.get())
+    found = schedule(net.graph, AnalyticCost(GPU), Options(variant="merge")).schedule
+    assert any(stage.strategy == "merge" for stage in found.stages)
+    lowered = lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions("cuda -arch=sm_90"))
+    assert "float16" in lowered.script()
 
 
 def test_networks_of_float16_are_refused() -> None:
