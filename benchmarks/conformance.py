@@ -1,10 +1,11 @@
 """The whole ONNX backend suite: `python benchmarks/conformance.py` writes `benchmarks/results/conformance.md`.
 
-    python benchmarks/conformance.py [--update] [--jobs N] [PATTERN ...]
+    python benchmarks/conformance.py [--update] [--jobs N] [--resume FILE] [PATTERN ...]
 
 Exit status 1 where a case is wrong, crashes or hangs, or does not end as `tests/conformance/expected.txt` says; `--update`
 writes that list anew (the lines of the cases that were run): read the diff, and commit it with the change. A PATTERN, such as
-`node/test_pad*`, runs those cases only, and writes the table only with `--update`, from the list.
+`node/test_pad*`, runs those cases only, and writes the table only with `--update`, from the list. `--resume FILE` appends
+every outcome to FILE as soon as it is known, and takes from there what an earlier run, which was interrupted, has found.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -21,7 +22,7 @@ os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"  # every cas
 
 import onnx
 
-from tvm_cascade.testing.conformance import outcomes, read_expected, written
+from tvm_cascade.testing.conformance import line, outcomes, read_expected, written
 from tvm_cascade.testing.forked import PASS, REFUSED, Outcome
 from tvm_cascade.testing.onnx_suite import Case, suite
 
@@ -74,10 +75,12 @@ def _operator(case: Case) -> str:
     return kinds.pop() if len(kinds) == 1 else f"several ({case.name.split('/')[0]})"
 
 
-def run(cases: Iterable[Case], known: Mapping[str, Outcome], jobs: int) -> tuple[dict[str, Outcome], int]:
+def run(
+    cases: Sequence[Case], known: Mapping[str, Outcome], jobs: int, resume: Path | None = None
+) -> tuple[dict[str, Outcome], int]:
     """The outcomes by name, and how many are wrong, crash, hang or are not as known."""
     found, bad = {}, 0
-    for case, outcome in outcomes(cases, jobs):
+    for case, outcome in _resumed(cases, jobs, resume) if resume else outcomes(cases, jobs):
         found[case.name] = outcome
         expected = known.get(case.name)
         failed = outcome.verdict not in (PASS, REFUSED)
@@ -89,16 +92,28 @@ def run(cases: Iterable[Case], known: Mapping[str, Outcome], jobs: int) -> tuple
     return found, bad
 
 
+def _resumed(cases: Sequence[Case], jobs: int, path: Path) -> Iterator[tuple[Case, Outcome]]:
+    """The outcomes that a file holds, and those of all other cases, which are appended to it one by one."""
+    held = read_expected(path) if path.is_file() else {}
+    yield from ((case, held[case.name]) for case in cases if case.name in held)
+    with path.open("a") as file:
+        for case, outcome in outcomes((case for case in cases if case.name not in held), jobs):
+            file.write(line(case.name, outcome) + "\n")
+            file.flush()
+            yield case, outcome
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="The whole ONNX backend suite")
     parser.add_argument("--update", action="store_true", help="write the list of expected outcomes anew")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with, and keep, the outcomes in this file")
     parser.add_argument("patterns", nargs="*", metavar="PATTERN")
     args = parser.parse_args()
     cases = suite()
     chosen = [c for c in cases if not args.patterns or any(fnmatch(c.name, p) for p in args.patterns)]
     known = read_expected(EXPECTED) if EXPECTED.is_file() else {}
-    found, bad = run(chosen, known, args.jobs)
+    found, bad = run(chosen, known, args.jobs, args.resume)
     counts = Counter(o.verdict for o in found.values())
     print(f"{len(found)} cases: " + ", ".join(f"{v} {n}" for v, n in counts.most_common()))
     listed = {**(known if args.patterns else {}), **found}

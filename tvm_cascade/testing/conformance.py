@@ -176,5 +176,9 @@ def written(expected: Mapping[str, Outcome]) -> str:
         f"# Outcomes of the cases of the ONNX backend suite, onnx {onnx.__version__}: name, verdict, reason of a refusal.",
         "# Written by `python benchmarks/conformance.py --update`.",
     )
-    lines = ("\t".join((name, o.verdict, *([o.reason] if o.reason else []))) for name, o in sorted(expected.items()))
-    return "\n".join((*head, *lines)) + "\n"
+    return "\n".join((*head, *(line(name, outcome) for name, outcome in sorted(expected.items())))) + "\n"
+
+
+def line(name: str, outcome: Outcome) -> str:
+    """A case as `read_expected` reads it: its name, the verdict, and the reason where there is one."""
+    return "\t".join((name, outcome.verdict, *([outcome.reason] if outcome.reason else [])))
