@@ -223,6 +223,20 @@ def test_a_window_larger_than_its_input_is_refused(tmp_path: Path, rows: int, re
     assert _refused(tmp_path / "m.onnx", data, reason) is not None
 
 
+def test_inputs_of_no_elements_are_refused(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    x, y = (helper.make_tensor_value_info(name, kind, [1, 0]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    said = "input x has the shape [1, 0], whose sizes of 0 leave no elements: "
+    assert _refused(tmp_path / "m.onnx", data, said + "give larger ones with --input-shape x=") is not None
+    writer = ModelWriter()
+    ends = writer.activation((1, 0), "int8", 0.1, name="x"), writer.tensor((1, 0), "int8", 0.1)
+    writer.operator("RELU", [ends[0]], [ends[1]])
+    assert _refused(tmp_path / "m.tflite", writer.finish(), said + "export the model with larger ones") is not None
+
+
 def test_onnx_inputs_without_a_type_are_refused(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper = onnx.helper

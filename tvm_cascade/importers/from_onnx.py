@@ -24,6 +24,7 @@ from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
 from tvm_cascade.importers.interface import (
     MAX_ELEMENTS,
+    check_input,
     check_inputs,
     check_sizes,
     fits,
@@ -225,6 +226,9 @@ def _static_shape(path: Path, value: Any, wanted: tuple[int, ...] | None) -> lis
         if stored and stored[0] is None:
             stored[0] = 1
         if None in stored:
+            if all(d.HasField("dim_value") for d in dims):
+                sizes = [int(d.dim_value) for d in dims]
+                check_input(path, value.name, sizes, f"give larger ones with --input-shape {value.name}=...")
             named = ", ".join(d.dim_param or str(d.dim_value) for d in dims)
             raise LoadError(
                 path, f"input {value.name} has the symbolic shape [{named}]: fix it with --input-shape {value.name}=..."

@@ -15,7 +15,7 @@ from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.cut import behind, until_in_front
-from tvm_cascade.importers.interface import attach, check_inputs, check_sizes, fits
+from tvm_cascade.importers.interface import attach, check_input, check_inputs, check_sizes, fits
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_cut import graph_of
 from tvm_cascade.importers.tflite_kept import Variables
@@ -153,6 +153,7 @@ def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[s
                     f"fix it with --input-shape {declared.name}=...",
                 )
             shape = declared.shape
+            check_input(path, declared.name, shape)
         elif not fits(shape, known):
             raise UsageError(
                 f"input {declared.name} has the shape {list(known)} in the file, not {list(shape)}: "

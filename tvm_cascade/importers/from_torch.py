@@ -20,7 +20,7 @@ from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
 from tvm_cascade.importers.constant_indices import wrap_indices
-from tvm_cascade.importers.interface import check_inputs, check_sizes, fits, with_interface
+from tvm_cascade.importers.interface import check_input, check_inputs, check_sizes, fits, with_interface
 from tvm_cascade.importers.torch_cut import until_before
 from tvm_cascade.importers.torch_package import quietly, torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
@@ -127,6 +127,7 @@ def _sizes(path: Path, params: Any, wanted: Mapping[str, tuple[int, ...]]) -> di
         stored, chosen = list(param.ty.shape.values), wanted.get(name)
         symbols = {axis: str(d) for axis, d in enumerate(stored) if not hasattr(d, "value")}
         if chosen is None:
+            check_input(path, name, [1 if axis in symbols else int(d) for axis, d in enumerate(stored)])
             if 0 in symbols:
                 sizes.setdefault(symbols[0], 1)
             continue

@@ -69,6 +69,16 @@ def check_sizes(path: object, mod: Any) -> None:
             raise LoadError(path, str(error)) from error
 
 
+def check_input(
+    path: object, name: str, shape: Sequence[int], remedy: str = "export the model with larger ones"
+) -> None:
+    """Raise `LoadError` for an input with a size of 0; `remedy` says what helps."""
+    if 0 in shape:
+        raise LoadError(
+            path, f"input {printable(name)} has the shape {list(shape)}, whose sizes of 0 leave no elements", remedy
+        )
+
+
 def check_size(kind: Any) -> None:
     """Raise `ValueError` for a tensor type of more than `MAX_ELEMENTS` elements, or with an extent of 0 or less."""
     dims = getattr(getattr(kind, "shape", None), "values", None) or ()
