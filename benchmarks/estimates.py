@@ -1,7 +1,7 @@
 """Rates of kernels (`schedules/data/rates.json`), and how far estimates of instructions are from counts in the emulator.
 
-python benchmarks/estimates.py --rates              counts kernels of every family on every core, writes the rates
-python benchmarks/estimates.py --results DIR        whole firmware: estimated against counted, as a table in DIR
+python benchmarks/estimates.py --rates         counts kernels of every family on every core, writes the rates
+python benchmarks/estimates.py --results DIR   every kernel at every shape: estimated against counted, as `estimates.md` in DIR
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from tvm_cascade.schedules.tuning.counting import Task
 from tvm_cascade.schedules.tuning.plan_cost import task_instructions
 from tvm_cascade.schedules.tuning.rates import Family, Rates
 from tvm_cascade.schedules.tuning.tune import device
-from tvm_cascade.testing.estimate_cases import CHECKED, layers, operators
+from tvm_cascade.testing.estimate_cases import CHECKED, SHAPES, layers, operators
+from tvm_cascade.testing.estimated_kernels import A_CALL, WITHIN, estimated_kernels, is_far
 
 # cores, back ends and boards on which kernels are counted; other cores are compatible with one of them
 COUNTED = (
@@ -40,7 +41,9 @@ COUNTED = (
     ("cortex-m55", "obj", "mps3-an547"),
     ("riscv32", "c", "riscv32-virt"),
 )
+COMPATIBLE = (("cortex-m33", "c", "mps2-an505"),)  # by the rates of another
 SEVERAL = 3  # shapes of which a rate of a variant alone is taken
+FEW = 100  # instructions: kernels that take fewer are mostly entry and exit, and tell little of the others of their family
 MOST = 4  # variants of a shape that are counted, besides the generic kernel
 
 
@@ -78,14 +81,16 @@ def counted_rates(
     counts = count([found[key][1] for key in missing]) if missing else []
     known |= {key: count.instructions for key, count in zip(missing, counts, strict=True)}
     ratios = defaultdict[str, list[float]](list)
+    of_few = defaultdict[str, list[float]](list)
     for key, (family, task) in found.items():
         for kin in dict.fromkeys(family.keys):
-            ratios[kin].append(known[key] / task_instructions(task, target.core))
-    for key, own in sorted(ratios.items()):
+            ratio = known[key] / task_instructions(task, target.core)
+            (ratios if known[key] >= FEW else of_few)[kin].append(ratio)
+    for key, own in sorted((of_few | ratios).items()):
         print(
             f"{device(target):20} {key:60} {len(own):3} {min(own):6.2f} {middle(own):6.2f} {max(own):6.2f}", flush=True
         )
-    return {key: middle(own) for key, own in ratios.items() if " " not in key or len(own) >= SEVERAL}
+    return {key: middle(own) for key, own in (of_few | ratios).items() if " " not in key or len(own) >= SEVERAL}
 
 
 def middle(ratios: list[float]) -> float:
@@ -95,17 +100,68 @@ def middle(ratios: list[float]) -> float:
     return sqrt(low * high) if high < 2 * low else median(ratios)
 
 
+def compared(target: KernelTarget, board: str, known: dict[str, int]) -> list[tuple[str, float, int]]:
+    """The default kernels of all networks at all shapes: name with shape and network, estimate, count. `known` as above."""
+    found = [
+        (f"{'x'.join(map(str, SHAPES[turn][1:]))} {kernel.name}", kernel)
+        for turn in range(len(SHAPES))
+        for kernel in estimated_kernels(target, (*layers(turn), *operators(turn)), refused=True)
+    ]
+    keys = [f"{device(target)} compared | {name}" for name, _ in found]
+    missing = [k for k, key in enumerate(keys) if key not in known]
+    count = counter_of(target.core, find_board(Path(), board), target.backend)
+    counts = count([found[k][1].task for k in missing]) if missing else []
+    known |= {keys[k]: c.instructions for k, c in zip(missing, counts, strict=True)}
+    return [(name, kernel.instructions, known[key]) for key, (name, kernel) in zip(keys, found, strict=True)]
+
+
+_HEAD = f"""# Estimates of instructions
+Every kernel that a network of `testing/estimate_cases.py` takes by default, at {len(SHAPES)} shapes, and of drawn operators.
+An estimate is to be within {WITHIN:.0%} of what the emulator counts, or within {A_CALL} instructions.
+Made by `python benchmarks/estimates.py --results benchmarks/results`.
+
+| core, back end | kernels | beyond |
+| --- | ---: | ---: |
+"""
+_BEYOND = """
+| core, back end | beyond: shape, network, kernel | estimated | counted | ratio |
+| --- | --- | ---: | ---: | ---: |
+"""
+
+
+def write_results(folder: Path, tables: dict[str, list[tuple[str, float, int]]]) -> None:
+    """Writes `estimates.md`: by core the number of kernels, and those whose estimates are far from what is counted."""
+    beyond = {name: [row for row in own if is_far(*row[1:])] for name, own in tables.items()}
+    sums = "".join(f"| {name} | {len(own)} | {len(beyond[name])} |\n" for name, own in tables.items())
+    rows = "".join(
+        f"| {name} | {kernel.replace('|', ' ')} | {e:,.0f} | {c:,} | {e / c:.2f} |\n"
+        for name, own in beyond.items()
+        for kernel, e, c in own
+    )
+    (folder / "estimates.md").write_text(_HEAD + sums + _BEYOND + rows, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Rates of kernels, counted in the emulator.")
     parser.add_argument("--rates", action="store_true")
-    parser.add_argument("--cores", nargs="*", default=[core for core, *_ in COUNTED])
+    parser.add_argument("--cores", nargs="*", default=[core for core, *_ in (*COUNTED, *COMPATIBLE)])
     parser.add_argument("--backends", nargs="*", default=["c", "obj"])
     parser.add_argument("--networks", nargs="*", default=[], help="only of these layers; other rates stay")
     parser.add_argument("--counts", type=Path, help="file of counts, which are not counted again")
+    parser.add_argument("--results", type=Path)
     options = parser.parse_args()
+    counts = options.counts
+    kept = json.loads(counts.read_text()) if counts is not None and counts.exists() else {}
+    if options.results is not None:
+        tables: dict[str, list[tuple[str, float, int]]] = {}
+        for core, backend, board in (*COUNTED, *COMPATIBLE):
+            if core in options.cores and backend in options.backends:
+                tables[f"{core} {backend}"] = compared(kernel_target(core, backend), board, kept)
+                write_results(options.results, tables)
+                if counts is not None:
+                    counts.write_text(json.dumps(kept))
     if options.rates:
-        known, counts = dict(rates.shipped().rates), options.counts
-        kept = json.loads(counts.read_text()) if counts is not None and counts.exists() else {}
+        known = dict(rates.shipped().rates)
         for core, backend, board in COUNTED:
             if core in options.cores and backend in options.backends:
                 target = kernel_target(core, backend)

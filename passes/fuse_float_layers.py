@@ -1,6 +1,7 @@
 """`fuse_float_layers`: float32 convolutions and products with their bias and activation become one operator each.
 
-Max pools become operators of one function each, too, so that their attributes tell fast kernels of them.
+Max pools, means over rows and columns, and concatenations become operators of one function each, too, so that their
+attributes tell fast kernels of them.
 
     before: a = R.nn.conv2d(x, w)            after: c = R.call_tir(cls.conv2d, (x, w, b))
             b = R.add(a, R.const(...))
@@ -20,7 +21,20 @@ from math import inf, prod
 from tvm_cascade.passes.integer.convolution import te_pad2d
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, number_of, shape_of
-from tvm_cascade.passes.integer.untyped import Binding, Call, Index, Module, Scalar, Tensor, Value, ir, relax, te, tirx
+from tvm_cascade.passes.integer.untyped import (
+    Binding,
+    Call,
+    Index,
+    Module,
+    Scalar,
+    Tensor,
+    Value,
+    ir,
+    relax,
+    te,
+    tirx,
+    topi,
+)
 from tvm_cascade.passes.lower_quantized import why_not_read
 from tvm_cascade.passes.relax_functions import add_function, bindings_of, substitute, without_main
 
@@ -73,9 +87,11 @@ class _Layer:
 
     def emit(self, emitter: Emitter) -> Value:
         """Emits the call of the fused operator."""
-        if name_of(self.core) == "relax.nn.max_pool2d":
-            return self._max_pool2d(emitter)
-        return self._dense(emitter) if name_of(self.core) == "relax.matmul" else self._conv2d(emitter)
+        forms: dict[str, Callable[[Emitter], Value]] = {
+            "relax.nn.max_pool2d": self._max_pool2d, "relax.mean": self._mean, "relax.concat": self._concat,
+            "relax.matmul": self._dense, "relax.nn.conv2d": self._conv2d,
+        }  # fmt: skip
+        return forms[name_of(self.core)](emitter)
 
     def _call(
         self, emitter: Emitter, kind: str, sums: Callable[[Tensor, Tensor], Tensor], **attributes: object
@@ -119,6 +135,22 @@ class _Layer:
 
         given = {**window, "padding": padding, "layout": "NHWC"}
         return emitter.call("max_pool2d", compute, [self.core.args[0]], **given)
+
+    def _mean(self, emitter: Emitter) -> Value:
+        (_, height, width, _) = shape_of(self.core.args[0])
+
+        def compute(x: Tensor) -> Tensor:
+            ry, rx = te.reduce_axis((0, height), "ry"), te.reduce_axis((0, width), "rx")
+            total = te.compute(self.shape, lambda *i: te.sum(x[i[0], ry, rx, i[-1]], axis=[ry, rx]), "mean_acc")
+            return te.compute(self.shape, lambda *i: total[i] / tirx.const(float(height * width), "float32"), "mean")
+
+        return emitter.call("mean", compute, [self.core.args[0]], axes=(1, 2))
+
+    def _concat(self, emitter: Emitter) -> Value:
+        axis = int(self.core.attrs.axis) % len(self.shape)
+        return emitter.call(
+            "concatenate", lambda *parts: topi.concatenate(parts, axis), list(self.core.args[0].fields), axis=axis
+        )
 
     def _conv2d(self, emitter: Emitter) -> Value:
         attrs, padding = self.core.attrs, _padding(self.core)
@@ -184,7 +216,7 @@ class _Layers:
         for var in relax.analysis.free_vars(self.result):
             self.users.setdefault(var, []).append(None)
         for binding in self.bindings:
-            if self._is_pool(binding):
+            if self._is_pool(binding) or self._is_mean(binding) or self._is_concat(binding):
                 layer = _Layer(binding.value, (binding.var,))
             elif self._is_core(binding):
                 layer = self._activated(self._biased(_Layer(binding.value, (binding.var,))))
@@ -198,6 +230,21 @@ class _Layers:
             return False
         layouts = str(call.attrs.layout), str(call.attrs.out_layout) or "NHWC"
         return layouts == ("NHWC", "NHWC") and not self._is_constant(call.args[0])
+
+    def _is_mean(self, binding: Binding) -> bool:
+        """Whether it is a mean over rows and columns of a tensor NHWC."""
+        call = binding.value
+        if name_of(call) != "relax.mean" or {dtype_of(v) for v in (binding.var, call.args[0])} != {"float32"}:
+            return False
+        axes, rank = call.attrs.axis, len(shape_of(call.args[0]))
+        return rank == 4 and axes is not None and sorted(int(a) % rank for a in axes) == [1, 2]
+
+    def _is_concat(self, binding: Binding) -> bool:
+        call = binding.value
+        if name_of(call) != "relax.concat" or not isinstance(call.args[0], relax.Tuple) or call.attrs.axis is None:
+            return False
+        parts = call.args[0].fields
+        return {dtype_of(v) for v in (binding.var, *parts)} == {"float32"} and not any(map(self._is_constant, parts))
 
     def _is_core(self, binding: Binding) -> bool:
         call = binding.value

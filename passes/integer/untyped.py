@@ -13,12 +13,14 @@ from tvm import relax as _relax
 from tvm import s_tir as _s_tir
 from tvm import te as _te
 from tvm import tirx as _tirx
+from tvm import topi as _topi
 
 ir: Any = _ir
 relax: Any = _relax
 s_tir: Any = _s_tir
 te: Any = _te
 tirx: Any = _tirx
+topi: Any = _topi
 
 Value: TypeAlias = Any  # a Relax expression: variable, call or constant
 Call: TypeAlias = Any  # a Relax call of an operator

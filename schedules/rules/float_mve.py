@@ -19,9 +19,10 @@ from tvm_cascade.schedules.rules import geometry
 from tvm_cascade.schedules.rules.conv_row import Blocking, DepthwiseRow
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.float_fpu import FLOAT, FloatLayer, biases_of, blocked, read_layer
-from tvm_cascade.schedules.rules.geometry import Run
+from tvm_cascade.schedules.rules.geometry import Columns, Run
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
 from tvm_cascade.schedules.rules.opaque_loops import OuterProducts
+from tvm_cascade.schedules.rules.packing import interleave
 from tvm_cascade.schedules.rules.parts import Source
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
@@ -33,17 +34,27 @@ DEPTHWISE_PIXELS = (3, 4)
 
 
 class _Conv(OuterProducts):
-    """Convolution by outer products: one input value times the weights of four output channels at a time."""
+    """Convolution by outer products: one input value times the weights of four output channels at a time. Where these are no
+    whole vectors, weights and biases of 0 fill the last one, of which only outputs are stored."""
 
     by_form = True
     conv: FloatLayer
+    stored = 0  # channels of the current block that are outputs
+
+    def pack_weights(self) -> np.ndarray:
+        filled = _filled(self.conv.weights)
+        return self.arranged(lambda _: interleave(filled, LANES, 1))
 
     def pack_table(self) -> np.ndarray:
         """The counts of loops, then the biases, of which a kernel sees the bits."""
         self.passes = self.pass_counts()
         self.head = -(-len(self.passes) // LANES) * LANES
         counts = np.array(self.passes + [0] * (self.head - len(self.passes)), np.int32)
-        return np.concatenate([counts, biases_of(self.conv).view(np.int32)])
+        return np.concatenate([counts, _filled(biases_of(self.conv)).view(np.int32)])
+
+    def _block(self, index: int, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
+        self.stored = size
+        super()._block(index, group, x, pixels, channel, -(-size // LANES) * LANES, nth)
 
     def bias_at(self, y: Value) -> Value:
         return 0
@@ -68,7 +79,13 @@ class _Conv(OuterProducts):
             bias = k.let(tirx.reinterpret(FOUR, bits), "bias", FOUR) if self.conv.bias is not None else None
             for p in range(pixels):
                 value = self.conv.finished(vector(acc, p * size + j, LANES), bias, LANES)
-                put(k, self.out, (x + p) * self.conv.outputs + channel + j, value, LANES)
+                place = (x + p) * self.conv.outputs + channel + j
+                if self.stored >= j + LANES:
+                    put(k, self.out, place, value, LANES)
+                    continue
+                four = k.let(value, "four", FOUR)
+                for i in range(self.stored - j):
+                    k.store(self.out, place + i, tirx.Shuffle([four], [i32(i)]))
 
 
 class _Depthwise(DepthwiseRow):
@@ -113,6 +130,11 @@ class _Depthwise(DepthwiseRow):
                     put(k, acc, p * LANES, vector(acc, p * LANES, LANES) + product, LANES)
 
 
+def _filled(values: np.ndarray) -> np.ndarray:
+    """Values of channels, the last axis, with zeros to whole vectors."""
+    return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, -values.shape[-1] % LANES)])
+
+
 def _zeros(k: KernelBuilder, count: int) -> Value:
     acc = k.local(count, "acc", FLOAT)
     for i in range(0, count, LANES):
@@ -121,7 +143,7 @@ def _zeros(k: KernelBuilder, count: int) -> Value:
 
 
 def convolution(layer: FloatLayer, blocking: Blocking) -> RowKernel:
-    """K x K and 1 x 1 convolution of a multiple of four output channels."""
+    """K x K and 1 x 1 convolution."""
     return _Conv(layer, blocking).build()
 
 
@@ -131,8 +153,13 @@ def depthwise(layer: FloatLayer, pixels: int) -> RowKernel:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of a float layer, the default first, the smallest code last; none for other operators and channel counts."""
+    """Variants of a float layer, the default first, the smallest code last; none for other operators, nor for channels that
+    are no multiple of four, of depthwise layers or where zeros would be more than a third of the other weights."""
     layer = read_layer(spec) if target.vectors else None
-    if layer is None or layer.outputs % LANES or layer.multiplier > 1:
+    if (
+        layer is None
+        or layer.multiplier > 1
+        or (layer.outputs % LANES and (layer.depthwise or layer.outputs <= 2 * LANES))
+    ):
         return []
     return blocked(layer, partial(depthwise, layer), DEPTHWISE_PIXELS, partial(convolution, layer), (BLOCKING, *OTHERS))

@@ -1,6 +1,7 @@
-"""Row kernels of float32 max pools for cores with a floating-point unit: a channel at a time, or four by vectors of MVE.
+"""Row kernels of float32 max pools for cores with a floating-point unit, a channel at a time, or four by vectors of MVE; and of
+means over rows and columns by vectors.
 
-Each maximum begins with the least number and takes the taps in the order of the generic kernel.
+Each maximum begins with the least number, each sum with zero; they take the taps in the order of the generic kernel.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
-from tvm_cascade.schedules.rules.pooling import Pool, Pooling
+from tvm_cascade.schedules.rules.pooling import OpaqueTaps, Pool, Pooling, served
 from tvm_cascade.schedules.rules.variants import Variant
-from tvm_cascade.schedules.tir import Value, tirx
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
 FLOAT = "float32"
 
@@ -35,7 +36,7 @@ class _Max(Pooling):
 class _VectorMax(Pooling):
     """Four channels at a time."""
 
-    lanes = LANES
+    lanes, overlaps = LANES, True
 
     def start(self) -> Value:
         acc = self.k.local(LANES, "acc", FLOAT)
@@ -47,6 +48,37 @@ class _VectorMax(Pooling):
 
     def finish(self, acc: Value, place: Value) -> None:
         put(self.k, self.out, place, vector(acc, 0, LANES), LANES)
+
+
+class _VectorMean(OpaqueTaps):
+    """Four channels at a time. Lanes are divided one by one: there is no division of vectors."""
+
+    lanes, overlaps = LANES, True
+
+    def start(self) -> Value:
+        acc = self.k.local(LANES, "acc", FLOAT)
+        put(self.k, acc, 0, splat(tirx.const(0.0, FLOAT)), LANES)
+        return acc
+
+    def tap(self, acc: Value, place: Value) -> None:
+        put(self.k, acc, 0, vector(acc, 0, LANES) + vector(self.x, place, LANES), LANES)
+
+    def finish(self, acc: Value, place: Value) -> None:
+        for i in range(LANES):
+            self.k.store(self.out, place + i, acc[i32(i)] / tirx.const(float(self.pool.taps), FLOAT))
+
+
+def read_mean(spec: OperatorSpec) -> Pool | None:
+    """A float32 mean over rows and columns, NHWC with batch 1; None for other operators."""
+    if (
+        spec.kind != "mean"
+        or {t.dtype for t in (*spec.inputs, spec.output)} != {FLOAT}
+        or spec.attributes.axes != (1, 2)
+    ):
+        return None
+    batch, height, width, channels = spec.inputs[0].shape
+    window = Sliding(height, width, channels, 1, 1, (height, width), (height, width), (0, 0))
+    return Pool("average", window, FLOAT, (0, 0)) if batch == 1 else None
 
 
 def read_max(spec: OperatorSpec) -> Pool | None:
@@ -67,11 +99,9 @@ def read_max(spec: OperatorSpec) -> Pool | None:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Variants of a float max pool, the widest first; none for other operators."""
-    pool = read_max(spec) if target.core.fpu else None
-    if pool is None:
-        return []
-    served: list[tuple[str, type[Pooling]]] = [("channels", _Max)]
-    if target.vectors and pool.window.channels % LANES == 0:
-        served = [("vectors", _VectorMax), *served]
-    return [Variant(name, lambda form=form, pool=pool: form(pool).build()) for name, form in served]
+    """Variants of a float max pool or mean, the widest first; none for other operators."""
+    if target.core.fpu and (pool := read_max(spec)) is not None:
+        return served(pool, [*([("vectors", _VectorMax)] if target.vectors else []), ("channels", _Max)])
+    if target.vectors and (pool := read_mean(spec)) is not None:
+        return served(pool, [("vectors", _VectorMean)])
+    return []

@@ -1,5 +1,7 @@
 """Row kernels of int16 max pools and means for the M-profile vector extension (Cortex-M55 and M85), through LLVM.
 
+Those of convolutions are in `int16_conv`.
+
 Lanes are channels: eight of a maximum, four sums of a mean. Where channels are no whole vectors, the last one overlaps the one
 before, so that nothing is left to LLVM's vectoriser, whose choices an estimate of instructions could not know.
 """
@@ -12,14 +14,13 @@ import numpy as np
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.emit import best_step
 from tvm_cascade.schedules.rules.geometry import Columns, valid_row
+from tvm_cascade.schedules.rules.int16_conv import convolutions
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
-from tvm_cascade.schedules.rules.pooling import Pool, Pooling, read_pool
+from tvm_cascade.schedules.rules.pooling import OpaqueTaps, Pooling, read_pool
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, pointer_var, tirx
 
-_REACH = 127  # largest distance in elements of what a load takes from a register
 _INT16 = np.iinfo("int16")
 
 
@@ -70,30 +71,15 @@ class _MaxOfFew(_Max):
     lanes = LANES
 
 
-class _Mean(Pooling):
-    """Four channels at a time, summed in words. How often the loop over taps runs is read from the table: LLVM would write out
-    a loop that it knows, and compute the address of every tap that is too far from the first."""
+class _Mean(OpaqueTaps):
+    """Four channels at a time, summed in words."""
 
     lanes = LANES
-
-    def __init__(self, pool: Pool) -> None:
-        columns, near = pool.window.kernel[1], max(_REACH // pool.window.channels, 1)
-        self.step = best_step(columns, near)
-        super().__init__(pool)
-
-    def table(self) -> list[int]:
-        return [*super().table(), self.pool.window.kernel[1] // self.step]
 
     def start(self) -> Value:
         acc = self.k.local(LANES, "acc")
         put(self.k, acc, 0, splat(0), LANES)
         return acc
-
-    def row(self, acc: Value, group: Columns, at: Value) -> None:
-        k, channels = self.k, self.g.channels
-        with k.loop(self.numbers[-1], "i", passes=self.g.kernel[1] // self.step) as i:
-            for u in range(self.step):
-                self.tap(acc, at + (i * self.step + u) * channels)
 
     def tap(self, acc: Value, place: Value) -> None:
         put(self.k, acc, 0, vector(acc, 0, LANES) + vector(self.x, place, LANES).astype("int32x4"), LANES)
@@ -110,8 +96,13 @@ class _Mean(Pooling):
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """The kernel of an int16 max pool, or of a mean that is rescaled; none for other operators and fewer than four channels."""
-    pool = read_pool(spec, ("int16",)) if target.vectors else None
+    """The kernels of an int16 convolution, max pool, or mean that is rescaled; none for other operators, nor for pools of fewer
+    than four channels."""
+    if not target.vectors:
+        return []
+    if spec.kind == "conv2d":
+        return convolutions(spec)
+    pool = read_pool(spec, ("int16",))
     if pool is None or pool.window.channels < LANES or pool.input_zero_point:
         return []
     if pool.kind == "max":

@@ -21,8 +21,7 @@ from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 _STEP = 8  # most units of a run copied in one loop iteration
-_BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4}
-_STATES = (*_BYTES, "float32")  # types of states
+_BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4, "float32": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def read_move(spec: OperatorSpec) -> Move | None:
         return None
     if len({t.dtype for t in (*tensors, out)}) != 1 or out.dtype not in _BYTES:
         return None
-    if spec.kind == "concat" and set(spec.attributes.table_of_input or (-1,)) == {-1}:
+    if spec.kind in ("concat", "concatenate") and set(spec.attributes.table_of_input or (-1,)) == {-1}:
         return _concat(spec.attributes.axis, [t.shape for t in tensors], out.dtype)
     if spec.kind == "pad":
         return _pad(spec.attributes, tensors[0].shape, out.dtype)
@@ -112,8 +111,8 @@ class _Mover:
     def __init__(self, move: Move, row_bytes: tuple[int, ...], unit: int) -> None:
         self.move, self.unit = move, unit
         self.k = k = KernelBuilder([move.dtype] * len(row_bytes), (), [move.dtype])
-        self.item, self.lanes = ("int32", 1) if unit == 4 else ("int8", unit)
-        each = 4 if unit == 4 else 1  # bytes of an element of the views
+        each = 1 if unit == 8 else 4  # bytes of an element of the views: words are in reach from further away
+        self.item, self.lanes = "int8" if each == 1 else "int32", unit // each
         self.each = each
         self.xs = [k.view(k.inputs[i][0], self.item, "xs") for i in range(len(row_bytes))]
         self.rows = [k.let(k.row_offset(i, 0, b // each), "row") for i, b in enumerate(row_bytes)]
@@ -162,8 +161,8 @@ class _Mover:
             k.store(self.out, to, i32(word) if source is None else self.xs[run.source][source])
             return
         if source is None:
-            fill = int.from_bytes(bytes([run.fill]), "little", signed=True)
-            value = splat(tirx.const(fill, "int8"), self.lanes)
+            fill = int.from_bytes(bytes([run.fill] * self.each), "little", signed=True)
+            value = splat(tirx.const(fill, self.item), self.lanes)
         else:
             value = vector(self.xs[run.source], source, self.lanes)
         put(k, self.out, to, value, self.lanes)
@@ -190,7 +189,7 @@ def _states(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     given = spec.attributes.runs or ()
     runs = [Run(*given[k : k + 3]) for k in range(0, len(given), 3)]
     unit = gcd(*(v for r in runs for v in (r.start, r.bytes)), 16)
-    if unit < 4 or spec.output.dtype not in _STATES:
+    if unit < 4 or spec.output.dtype not in _BYTES:
         return []
     forms = [("vectors", unit)] if target.vectors and unit > 4 else []
     return [Variant(name, lambda u=u: _state_kernel(spec, runs, u)) for name, u in (*forms, ("words", 4))]

@@ -8,7 +8,7 @@ taps, on MVE by a multiplication that is checked at compile time for every possi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 _WRITTEN_OUT = 16  # most taps of a kernel row in one loop iteration
+_REACH = 127  # largest distance in elements of what a vector load takes from a register
 PAIR_TAPS = 255  # most int8 values that are summed in a halfword
 
 
@@ -102,24 +103,25 @@ class Pooling(ABC):
     """Builder of a pool's row kernel, `lanes` channels at a time; a subclass emits how they are combined and stored."""
 
     lanes = 1
+    overlaps = False  # where channels are no whole number of lanes, the last ones overlap those before
     most_blocks = 1  # of `lanes` channels in one loop iteration
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.g = pool.window
-        q = pool.requantize
-        numbers = [] if q is None else [np.array(self.table(), np.int32)]
+        numbers = [np.array(given, np.int32)] if (given := self.table()) else []
         self.k = k = KernelBuilder([pool.dtype], numbers, [pool.dtype], row_table=self.g.rows_by_table)
         self.x = k.view(k.inputs[0][0], pool.dtype, "xs")
         self.out = k.view(k.outputs[0], pool.dtype, "outs")
-        if q is not None:
+        if numbers:
             table = k.view(k.constants[0], "int32", "table")
             self.numbers = [k.let(table[i32(i)], "number") for i in range(numbers[0].size)]
 
     def table(self) -> list[int]:
-        """The numbers of a rescaled average: its multiplier, addend and shift, and its zero point times the taps."""
-        assert self.pool.requantize is not None
-        return [*map(int, self.pool.requantize.table[0]), self.pool.input_zero_point * self.pool.taps]
+        """The numbers of a rescaled average: its multiplier, addend and shift, and its zero point times the taps; of other
+        pools none."""
+        q = self.pool.requantize
+        return [] if q is None else [*map(int, q.table[0]), self.pool.input_zero_point * self.pool.taps]
 
     def build(self) -> RowKernel:
         return self.k.kernel(self._emit)
@@ -199,6 +201,26 @@ class Pooling(ABC):
         return self.clamped(tirx.truncdiv(rounded, i32(n)))
 
 
+class OpaqueTaps(Pooling):
+    """A sum whose loop over the taps of a row takes its count from the table: LLVM would write out a loop that it knows, and
+    compute the address of every tap that is too far from the first."""
+
+    def __init__(self, pool: Pool) -> None:
+        columns, near = pool.window.kernel[1], max(_REACH // pool.window.channels, 1)
+        self.step = best_step(columns, near)
+        self.passes = columns // self.step
+        super().__init__(pool)
+
+    def table(self) -> list[int]:
+        return [*super().table(), *([self.passes] if self.passes > 1 else [])]
+
+    def row(self, acc: Value, group: Columns, at: Value) -> None:
+        k, count = self.k, self.numbers[-1] if self.passes > 1 else 1
+        with k.loop(count, "i", passes=self.passes) as i:
+            for u in range(self.step):
+                self.tap(acc, at + (i * self.step + u) * self.g.channels)
+
+
 class Scalar(Pooling):
     """One channel at a time."""
 
@@ -267,7 +289,7 @@ def halfword_sums(k: KernelBuilder, pairs: Value) -> list[Value]:
 class _VectorMax(Pooling):
     """Rows of max pools on MVE, sixteen channels at a time."""
 
-    lanes = 16
+    lanes, overlaps = 16, True
 
     def start(self) -> Value:
         acc = self.k.local(16, "acc", self.pool.dtype)
@@ -289,7 +311,7 @@ class _VectorMax(Pooling):
 class _VectorAverage(Pooling):
     """Eight channels at a time, summed in halfwords, finished in two halves of words."""
 
-    lanes = 8
+    lanes, overlaps = 8, True
 
     def start(self) -> Value:
         acc = self.k.local(8, "acc", "int16")
@@ -355,5 +377,11 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if target.dsp and narrow:
         forms.append(("words", _Words))
     forms.append(("channels", Scalar))
-    served = [(name, form) for name, form in forms if pool.window.channels % form.lanes == 0]
-    return [Variant(name, lambda form=form, pool=pool: form(pool).build()) for name, form in served]
+    return served(pool, forms)
+
+
+def served(pool: Pool, forms: Sequence[tuple[str, type[Pooling]]]) -> list[Variant]:
+    """Variants of those forms, each with its name, that can do a pool's number of channels."""
+    channels = pool.window.channels
+    able = [(n, f) for n, f in forms if channels % f.lanes == 0 or (f.overlaps and channels > f.lanes)]
+    return [Variant(name, lambda form=form: form(pool).build()) for name, form in able]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_cascade.cores import Core
-from tvm_cascade.schedules.tir import dtype_of, tirx
+from tvm_cascade.schedules.tir import dtype_of, int_value, tirx
 
 _COMPARED = {tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE}
 _DIVIDED = {tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod}
@@ -56,10 +56,17 @@ class OperationCosts:
         if dtype.startswith("float"):
             return self._of_floats(kind, dtype)
         if "64" in dtype:
-            if kind is tirx.Mul:
-                return self.own.get("mul64", 4.0)
-            return 4.0 if kind is tirx.Select else 30.0 if kind in _DIVIDED else 3.0
+            return self._of_pairs(node)
         return 3.0 if kind in _DIVIDED else 2.0 if kind in _CHOSEN else 1.0
+
+    def _of_pairs(self, node: Any) -> float:
+        """Of integers of 64 bits, which two registers hold."""
+        kind = type(node)
+        if kind is tirx.Mul:
+            return self.own.get("mul64", 1.0 if _widened(node.a) and _widened(node.b) else 4.0)
+        if kind is tirx.RShift and int_value(node.b) == 32:
+            return 0.0  # one of the registers
+        return 4.0 if kind is tirx.Select else 30.0 if kind in _DIVIDED else 3.0
 
     def _of_floats(self, kind: type, dtype: str) -> float:
         if self._computes(dtype):
@@ -87,6 +94,8 @@ class OperationCosts:
 
     def call(self, name: str, dtype: str) -> float:
         short = name.rpartition(".")[2]
+        if short == "reinterpret" and "x" in dtype:
+            return 0.0  # a vector is in the same register, whatever it is taken for
         if short in _FUNCTIONS and short not in self.own:
             return float(_FUNCTIONS[short] if self._computes(dtype) else _SOFT.get(short, 600))
         short = short.removeprefix("tc_")
@@ -95,6 +104,11 @@ class OperationCosts:
     def load(self, dtype: str) -> float:
         """Instructions of a load of an element that is not in a register."""
         return self.own.get("load8", 1.0) if dtype == "int8" else 1.0
+
+
+def _widened(value: Any) -> bool:
+    """Whether an integer of 64 bits is one of at most 32."""
+    return type(value) is tirx.Cast and "64" not in dtype_of(value.value)
 
 
 def stored_words(statements: Sequence[Any]) -> set[int]:

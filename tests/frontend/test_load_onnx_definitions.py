@@ -252,6 +252,15 @@ def test_what_is_refused_is_said_in_a_sentence(tmp_path: Path, what: str) -> Non
     assert "malformed" not in str(error.value)
 
 
+@pytest.mark.parametrize(("kind", "name"), [("Attention", "q_num_heads"), ("RotaryEmbedding", "num_heads")])
+def test_heads_of_unknown_number_are_refused_by_name(tmp_path: Path, kind: str, name: str) -> None:
+    _save(tmp_path / "n.onnx", [helper.make_node(kind, ["x0"] * 3, ["y0"])], [_x(1, 4, 8)], {}, opset=23)
+    with pytest.raises(
+        LoadError, match=f"operator {kind} of an input of rank 3 without {name} is not supported: set {name}"
+    ):
+        load(tmp_path / "n.onnx")
+
+
 @pytest.mark.parametrize(("names", "said"), [(["x2"], "max_output_boxes_per_class"), (["n", "x2"], "iou_threshold")])
 def test_suppression_by_limits_that_are_given_at_run_time(tmp_path: Path, names: list[str], said: str) -> None:
     nodes, inputs, weights = _boxes(names)

@@ -77,8 +77,8 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         given = in_order(path, model)
         model = spell_out(as_floats(narrow_indices(given)))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
-        spelled = without_control(expand_functions(model, shapes, known), shapes)
-        model = spell_out(in_order(path, expand_functions(spelled, shapes, known)))
+        spelled = without_control(expand_functions(path, model, shapes, known), shapes)
+        model = spell_out(in_order(path, expand_functions(path, spelled, shapes, known)))
         _check_filled(path, model)
         _check_loops(path, given, model, shapes)
         _check_operators(path, given, model, known)

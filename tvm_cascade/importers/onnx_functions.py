@@ -8,12 +8,15 @@ inputs need those inferred: the shapes of the model's inputs have to be known.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx import defs, inliner
 
+from tvm_cascade.errors import LoadError
 from tvm_cascade.importers.onnx_folding import copied, with_input_shapes
+from tvm_cascade.messages import printable
 
 _ROUNDS = 4  # bodies whose operators have bodies
 _DOMAIN = "tvm_cascade.function"
@@ -21,15 +24,27 @@ _OWN = ("", "ai.onnx")  # ONNX's own domain
 _OF_OTHERS = ("Attention",)  # operators that the importer reads as those of com.microsoft
 
 
-def expand_functions(model: Any, shapes: Mapping[str, Sequence[int]], known: Container[str]) -> Any:
+# attributes that split inputs of rank 3, whose bodies compute shapes that are never known where they are left out
+_SPLITTING = {"Attention": ("q_num_heads", "kv_num_heads"), "RotaryEmbedding": ("num_heads",)}
+
+
+def expand_functions(path: Path, model: Any, shapes: Mapping[str, Sequence[int]], known: Container[str]) -> Any:
     """A copy of `model` without functions of its own and with bodies in place of operators that are not `known`;
-    `shapes` are those of its inputs. Operators without a body stay."""
+    `shapes` are those of its inputs. Operators without a body stay.
+
+    Raises
+    ------
+    LoadError
+        Naming an operator that lacks an attribute of `_SPLITTING`.
+    """
     if model.functions:
         model = _without_functions(with_input_shapes(model, shapes))
     for _ in range(_ROUNDS):
         opset = max((o.version for o in model.opset_import if o.domain in _OWN), default=1)
         found = [(i, n) for i, n in enumerate(model.graph.node) if _is_expanded(n, known)]
         types = _types(model, shapes) if found else {}
+        for _, node in found:
+            _check_splitting(path, node, types)
         bodies = {i: body for i, n in found if (body := _body(n, opset, types)) is not None}
         if not bodies:
             return model
@@ -39,6 +54,18 @@ def expand_functions(model: Any, shapes: Mapping[str, Sequence[int]], known: Con
 
 def _is_expanded(node: Any, known: Container[str]) -> bool:
     return node.domain in _OWN and (node.op_type not in known or node.op_type in _OF_OTHERS)
+
+
+def _check_splitting(path: Path, node: Any, types: Mapping[str, Any]) -> None:
+    given = types.get(node.input[0]) if node.input else None
+    if given is None or len(given.tensor_type.shape.dim) != 3:
+        return
+    for name in _SPLITTING.get(node.op_type, ()):
+        if not any(a.name == name and a.i > 0 for a in node.attribute):
+            named = printable(f"{node.op_type} {node.name}".strip())
+            raise LoadError(
+                path, f"operator {named} of an input of rank 3 without {name} is not supported", f"set {name}"
+            )
 
 
 def _types(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
