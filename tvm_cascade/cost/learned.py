@@ -49,8 +49,8 @@ def stage_vector(strategy: str, groups: Groups, analytic: AnalyticCost) -> list[
         log(sum(op.weight_bytes for op in ops) + 1),
         log(max(op.output_elements for op in ops) + 1),
         log(min(op.output_elements for op in ops) + 1),
-        float(np.mean([log(op.reduction) for op in ops])),
-        float(np.mean([log(op.parallel_rows) for op in ops])),
+        sum(log(op.reduction) for op in ops) / len(ops),
+        sum(log(op.parallel_rows) for op in ops) / len(ops),
         *(families.count(one) / len(ops) for one in Family),
     ]
 

@@ -10,8 +10,9 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from math import sqrt
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
@@ -19,6 +20,7 @@ from tvm_cascade.cost.interface import Groups, OpFeatures
 from tvm_cascade.errors import LoadError, UsageError
 
 CONCURRENT, MERGE = "c", "m"
+_values = attrgetter(*(field.name for field in fields(OpFeatures)))  # as `astuple`, which copies every shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 def stage_key(strategy: str, groups: Groups) -> str:
     """A digest of a stage's structure: the order of its groups does not matter, that within a group does."""
-    parts = sorted(repr([astuple(op) for op in group]) for group in groups)
+    parts = sorted(repr([_values(op) for op in group]) for group in groups)
     return hashlib.sha256(repr((strategy, parts)).encode()).hexdigest()[:32]
 
 
@@ -84,7 +86,7 @@ class RecordStore:
         every = (*(known.samples if known else ()), *samples)
         record = Record(key, strategy, tuple(tuple(g) for g in groups), tuple(every))
         self._held[key] = record
-        text = json.dumps([[astuple(op) for op in group] for group in record.groups])
+        text = json.dumps([[_values(op) for op in group] for group in record.groups])
         try:
             self._base.execute(
                 "INSERT OR REPLACE INTO stages VALUES (?, ?, ?, ?, ?)",
