@@ -97,12 +97,12 @@ assert np.allclose(before, after, atol=1e-5)
 least = optimize_module(mod, target="cuda", cost="peak").report["after"]["peak_bytes"]  # type: ignore[index]
 free = done.report["after"]["peak_bytes"]  # type: ignore[index]
 print(f"least of all: {least:,} bytes; without a cap {free:,}")
-for cap in (free, (free + least) // 2):
-    try:
-        held = optimize_module(mod, target="cuda", cost=f"latency,peak<={cap}").report
-        print(f"cap {cap:,}: {held['cost_after']:.4f} ms with {held['after']['peak_bytes']:,} bytes")  # type: ignore
-    except InfeasibleError as error:
-        print(f"cap {cap:,}: {error}")
+cap = (free + least) // 2
+try:
+    held = optimize_module(mod, target="cuda", cost=f"latency,peak<={cap}").report
+    print(f"cap {cap:,}: {held['cost_after']:.4f} ms with {held['after']['peak_bytes']:,} bytes")  # type: ignore
+except InfeasibleError as error:
+    print(f"cap {cap:,}: {error}")
 
 # %%
 # This machine decides
@@ -119,7 +119,7 @@ print(f"{each}; kept: {ran['kept']}, {ran['measurements']} kernels measured")
 # ---------------
 # A Relax module in a file, the same as ONNX, and a picture of both graphs.
 saved = save_optimized(done, out / "squeezenet.zip")
-assert np.array_equal(run(load_optimized(saved), x), after)
+tvm.ir.assert_structural_equal(load_optimized(saved), done.mod)
 print(f"{saved}: a Relax module; read it with load_optimized")
 for write in (
     lambda: save_optimized(done, out / "squeezenet.onnx"),

@@ -46,6 +46,7 @@ def test_every_case_is_expected(cases: list[Case], expected: dict[str, Outcome])
     assert len(names & expected.keys()) > 0.9 * len(expected)
 
 
+@pytest.mark.usefixtures("quick_host")
 def test_a_part_of_the_suite_ends_as_expected(cases: list[Case], expected: dict[str, Outcome]) -> None:
     """Those that were wrong once, and of the others small ones: the expansions of large functions take long to import, and
     are left to the whole run."""

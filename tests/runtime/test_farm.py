@@ -58,9 +58,9 @@ class Servers:
         (self.port,) = _ports(1)
         self._start("rpc_tracker", "--host", "127.0.0.1", "--port", self.port, "--port-end", self.port + 1)
 
-    def add(self, key: str = "cpu", **environment: str) -> subprocess.Popen:
+    def add(self, **environment: str) -> subprocess.Popen:
         (port,) = _ports(1)
-        where = ["--host", "127.0.0.1", "--port", port, "--port-end", port + 1, "--key", key]
+        where = ["--host", "127.0.0.1", "--port", port, "--port-end", port + 1, "--key", "cpu"]
         return self._start("rpc_server", *where, "--tracker", f"127.0.0.1:{self.port}", **environment)
 
     def _start(self, module: str, *options: object, **environment: str) -> subprocess.Popen:
@@ -76,12 +76,12 @@ class Servers:
     def queue(self) -> dict:
         return self.tracker()._summary()["queue_info"].get("cpu", {"free": 0, "pending": 0})
 
-    def wait(self, count: int, key: str = "cpu") -> None:
-        """Until so many servers of the key are known and free."""
+    def wait(self, count: int) -> None:
+        """Until so many servers are known and free."""
         end = time.monotonic() + 90
         while time.monotonic() < end:
             try:
-                if self.tracker()._summary()["queue_info"].get(key, {"free": 0})["free"] == count:
+                if self.tracker()._summary()["queue_info"].get("cpu", {"free": 0})["free"] == count:
                     return
             except UsageError:
                 pass
@@ -158,23 +158,17 @@ def test_a_server_that_hangs_is_left_and_the_job_given_to_another(servers):
 
 
 @needs_tracker
-def test_servers_of_another_kind_are_not_mixed_in(servers):
+def test_servers_of_another_key_are_named_and_those_of_another_kind_not_mixed_in(servers):
     servers.add()
     servers.wait(1)
+    with pytest.raises(UsageError, match=r"no server of key board; it has cpu: start one with python -m"):
+        Farm(servers.tracker(key="board"))
     with Farm(servers.tracker(), seconds=3.0) as farm:
         _, model = _model(farm, None)
         farm.about["threads"] += 1  # as if the first server had had another thread
         op = next(f for unit in unit_graph(model.runner.net.graph, "fused").features for f in unit)
         with pytest.raises(ToolError, match=r"no server of key cpu was free|is another machine"):
             model.op_ms(op)
-
-
-@needs_tracker
-def test_a_key_without_servers_is_refused_with_those_that_there_are(servers):
-    servers.add("board")
-    servers.wait(1, "board")
-    with pytest.raises(UsageError, match=r"no server of key cpu; it has board: start one with python -m"):
-        Farm(servers.tracker())
 
 
 def test_a_tracker_that_is_not_there_is_refused():
