@@ -81,7 +81,11 @@ setup(
                 f"tvm_cascade/native/{name}.c"
                 for name in ("arena_search", "placement", "order_anneal", "order_sets", "simulate")
             ],
-            depends=["tvm_cascade/native/exported.h", "tvm_cascade/native/order_tables.h"],
+            depends=[
+                "tvm_cascade/native/exported.h",
+                "tvm_cascade/native/order_tables.h",
+                "tvm_cascade/native/random.h",
+            ],
             extra_compile_args=["/std:c11"] if os.name == "nt" else ["-std=c11", "-O3"],
             py_limited_api=True,
             optional=True,

@@ -72,15 +72,16 @@ def in_groups(graph: Graph, expand: Op, depthwise: Op, project: Op) -> Iterator[
 def in_stripes(graph: Graph, costs: SegmentCosts, expand: Op, project: Op) -> Iterator[Form]:
     """The block by rows, by pixels, and in all its stripes; counters not counted."""
     i, j = expand.index, project.index + 1
-    base = graph.tensors[expand.inputs[0]].bytes + graph.tensors[project.outputs[0]].bytes + costs.state_bytes(i, j)
+    around = graph.tensors[expand.inputs[0]].bytes + graph.tensors[project.outputs[0]].bytes
     macs = sum(op.macs for op in graph.ops[i:j])
     for tile in (ROW, Tile(columns=8), PIXEL):
         name = f"{tile.columns} pixels" if tile.by_pixels else "rows"
+        base = around + costs.state_bytes(i, j, tile)
         yield Form(name, costs.exact_cost(i, j, Interleaving(tile)) - base, macs)
     for s in costs.striped(i, j):
         yield Form(
             f"stripes of {s.interleaving.stripe_columns}, {s.interleaving.halo_tensors} with a halo",
-            s.exact - base,
+            s.exact - around - costs.state_bytes(i, j, ROW),
             macs + s.extra_macs,
         )
 

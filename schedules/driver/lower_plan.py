@@ -165,12 +165,14 @@ class Driver:
             return [self._alone(actors[0], index)]
         counters = self.calls.addresses[f"state {index}"]
         zero = tirx.Var(f"k{index}", "int32")
-        state, at = self.memory.element(counters, "int32", zero)
-        clear = tir.for_range(zero, len(actors), tirx.BufferStore(state, i32(0), [at]))
+        dtype = f"uint{8 * (self.plan.segments[index].state_bytes // len(actors))}"
+        state, at = self.memory.element(counters, dtype, zero)
+        clear = tir.for_range(zero, len(actors), tirx.BufferStore(state, tirx.const(0, dtype), [at]))
         which = tirx.Var(f"which{index}", "int32")
-        chain = self._advance(actors[-1], counters + 4 * (len(actors) - 1), index)
+        steps = [self._advance(a, self.memory.element(counters, dtype, k), index) for k, a in enumerate(actors)]
+        chain = steps[-1]
         for k in range(len(actors) - 2, -1, -1):
-            chain = tirx.IfThenElse(tirx.EQ(which, i32(k)), self._advance(actors[k], counters + 4 * k, index), chain)
+            chain = tirx.IfThenElse(tirx.EQ(which, i32(k)), steps[k], chain)
         return [clear, self._replay(index, trace, which, chain)]
 
     def _replay(self, index: int, trace: _Trace, which: Var, body: Stmt) -> Stmt:
@@ -199,15 +201,16 @@ class Driver:
         block, inner = repeated("block", "round", trace.blocks, run, 0, inner)
         return tir.for_range(block, len(program.blocks), inner)
 
-    def _advance(self, actor: int, counter: int, segment: int) -> Stmt:
+    def _advance(self, actor: int, counter: tuple[Var, Expr], segment: int) -> Stmt:
         """Run the next step of an operator, or of the source of a streamed input, and increment its step counter.
 
-        `counter` is the address of the step counter.
+        `counter` is the element of a memory that counts the steps.
         """
-        state, at = self.memory.element(counter, "int32")
+        state, at = counter
         step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
-        bump = tirx.BufferStore(state, step + 1, [at])
-        return self._unless_failed(tirx.SeqStmt([tirx.Bind(step, state[at]), self.step(actor, step, segment), bump]))
+        bump = tirx.BufferStore(state, (step + 1).astype(state.dtype), [at])
+        begin = tirx.Bind(step, state[at].astype("int32"))
+        return self._unless_failed(tirx.SeqStmt([begin, self.step(actor, step, segment), bump]))
 
     def step(self, actor: int, step: Expr, segment: int) -> Stmt:
         """The statements of one step of operator `actor` (or of the source of streamed input `-1 - actor`) in a segment."""

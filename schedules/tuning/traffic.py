@@ -32,7 +32,6 @@ from tvm_cascade.schedules.tuning.written_plan import WrittenPlan
 
 Moved: TypeAlias = "np.ndarray | float"  # bytes read (row 0) and written (row 1) by pointer (column); 0.0: none
 READ, WRITTEN = 0, 1
-_COUNTER = 4  # bytes of a step counter
 
 
 class TrafficCounter:
@@ -55,9 +54,11 @@ class TrafficCounter:
         total = self._moved(written, columns)
         at = dict(zip(alone.buffers, alone.allocation.offsets, strict=True))
         for s, segment in enumerate(alone.segments):
-            for operator, steps in Tally(segment.trace).items() if segment.state_bytes else ():
+            counts = Tally(segment.trace) if segment.state_bytes else {}
+            for operator, steps in counts.items():
                 if operator >= 0:  # a step reads its counter and writes it
-                    total[operator, :, columns[alone.memory_at(at[f"state {s}"]).ram.label]] += _COUNTER * steps
+                    moved = segment.state_bytes // len(counts) * steps
+                    total[operator, :, columns[alone.memory_at(at[f"state {s}"]).ram.label]] += moved
         return total
 
     def count_flash(

@@ -80,7 +80,9 @@ def layouts(graph: Graph, options: PlanOptions) -> Iterator[tuple[SegmentCosts, 
         for count in range(n):
             for inner in combinations(range(1, n), count):
                 cuts = (0, *inner, n)
-                several = (options.pixels and len(costs.members(i, j)) > 1 for i, j in pairwise(cuts))
+                several = (
+                    options.pixels and len(costs.members(i, j)) > 1 and costs.one_sink(i, j) for i, j in pairwise(cuts)
+                )
                 forms = [EVERY if fine else (BY_ROWS,) for fine in several]
                 for hows in product(*forms):
                     yield costs, Layout(cuts, hows)
@@ -95,7 +97,7 @@ def brute_force(graph: Graph, options: PlanOptions, known: int) -> int:
             continue
         plan = assemble(costs, layout, Figures(0, 0))
         if plan.peak < best:
-            validate(plan)
+            validate(plan, alignment=options.alignment)
             best = plan.peak
             continue
         blocks = {b: k for k, b in enumerate(plan.buffers)}

@@ -183,12 +183,13 @@ def lowest_by_trying(problem: Problem, below: int) -> int:
 def test_followers_equal_brute_force(seed: int) -> None:
     random = Random(seed)
     lives_ = [(first, first + random.randrange(1, 4)) for first in (random.randrange(3) for _ in range(4))]
-    buffers = tuple(Buffer(i, random.randrange(1, 6), *life) for i, life in enumerate(lives_))
+    buffers = tuple(Buffer(i, random.randrange(1, 6), *life, seed % 3 + 1) for i, life in enumerate(lives_))
     pairs = [(i, j) for i in range(4) for j in range(i + 1, 4) if random.random() < 0.4]
     problem = Problem(buffers, None, tuple(OffsetConstraint(i, j, random.randrange(-3, 4)) for i, j in pairs))
     found = allocate(problem)
     validate(problem, found)
-    assert found.peak == lowest_by_trying(problem, found.peak) and found.optimal
+    assert found.peak == lowest_by_trying(problem, found.peak)
+    assert found.optimal or buffers[0].alignment > 1  # the integer program rounds all sizes up
     assert max_live(problem) <= found.peak
 
 

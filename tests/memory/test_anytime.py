@@ -10,7 +10,7 @@ from tvm_cascade.memory import AllocateOptions, Buffer, OffsetConstraint, Proble
 from tvm_cascade.memory.validate import validate
 from tvm_cascade.testing.looks import after_looks, with_more_and_more_time
 
-EFFORT = AllocateOptions(nodes=12_000, first_limit=600)
+EFFORT = AllocateOptions(nodes=6_000, first_limit=600, placements=60 * 200)
 
 
 def crowded(seed: int, constrained: bool) -> Problem:
@@ -45,6 +45,6 @@ def test_more_time_never_gives_a_larger_arena(
 
 def test_the_compiled_search_asks_often_enough() -> None:
     """Every 256 nodes: ten looks are over long before a search of ten million nodes is."""
-    effort = AllocateOptions(nodes=10**7, first_limit=10**7)
+    effort = AllocateOptions(nodes=10**7, first_limit=10**7, placements=0)
     allocation, limited = after_looks(10, lambda: allocate(crowded(2, True), options=effort))
     assert limited and allocation.bound < allocation.peak

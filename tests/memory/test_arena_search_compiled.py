@@ -11,6 +11,7 @@ from tvm_cascade import native
 from tvm_cascade.memory import Buffer, OffsetConstraint, Problem
 from tvm_cascade.memory.arena_search import rankings, search, search_in_python, tables
 from tvm_cascade.memory.fit import Fit, Placer, place_in_order, top
+from tvm_cascade.memory.local_search import improve
 
 
 def problem(random_: random.Random, constrained: bool, pinned: bool) -> Problem:
@@ -70,6 +71,26 @@ def test_buffers_are_placed_in_the_same_gaps(seed: int) -> None:
             assert (None if compiled is None else compiled.tolist()) == within
             refused += within is None
     assert refused
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_local_search_takes_the_same_way(seed: int) -> None:
+    random_ = random.Random(seed)
+    smaller = 0
+    for _ in range(12):
+        asked = problem(random_, constrained=seed % 2 == 1, pinned=seed % 4 > 1)
+        placer, order = Placer(asked), random_.sample(range(len(asked.buffers)), len(asked.buffers))
+        first = placer.place(order, Fit.FIRST)
+        assert first is not None
+        begin = tuple(first.tolist())
+        compiled = improve(placer, begin, 0, 300)
+        placer.library = None
+        assert compiled == improve(placer, begin, 0, 300)
+        assert top(asked, compiled) <= top(asked, begin)
+        smaller += top(asked, compiled) < top(asked, begin)
+        goal = (top(asked, compiled) + top(asked, begin)) // 2
+        assert top(asked, improve(placer, begin, goal, 300)) <= goal
+    assert smaller > 4
 
 
 def hard() -> Problem:

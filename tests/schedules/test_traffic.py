@@ -76,4 +76,5 @@ def test_blocks_of_the_driver_count_too() -> None:
     for s, segment in enumerate(plan.segments):
         if segment.state_bytes:
             at = [b.name for b in plan.problem.buffers].index(f"state {s}")
-            assert moved[:, READ, at].sum() == moved[:, WRITTEN, at].sum() == 4 * len(segment.trace)
+            width = segment.state_bytes // len(set(segment.trace))
+            assert moved[:, READ, at].sum() == moved[:, WRITTEN, at].sum() == width * len(segment.trace)

@@ -256,6 +256,18 @@ class AccessTables:
         makers = (*(self.source(t) for t in self.streamed), *(o.index for o in self.graph.ops if not o.view))
         return {o: self.steps(o, tile).count for o in makers}
 
+    def counter_bytes(self, members: Sequence[int], tile: Tile) -> int:
+        """Bytes of the step counters of all `members`, each as wide as the most steps ask; a single one has none."""
+        widths = self.counter_widths(tile)
+        return max(widths[o] for o in members) * len(members) if len(members) > 1 else 0
+
+    @cached_method
+    def counter_widths(self, tile: Tile) -> dict[int, int]:
+        """Bytes of an unsigned integer that numbers the steps of each source and operator that works, from 0 on."""
+        counts = dict(self._counts(tile))
+        counts |= {o: max(counts[o], self.steps(o, tile, accumulate=True).count) for o in self.summing}
+        return {o: 1 if n <= 1 << 8 else 2 if n <= 1 << 16 else 4 for o, n in counts.items()}
+
     def _making(self, node: Op, tile: Tile) -> Steps:
         """The access tables of an operator that writes a tile of its output in each step."""
         out, inputs = self.graph.tensors[node.outputs[0]], range(len(node.inputs))

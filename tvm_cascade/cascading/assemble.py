@@ -42,7 +42,7 @@ class Layout:
 
 _laid_out = cached(maxsize=512)(allocate)  # a frontier, and then the plan chosen from it, allocate the same arenas
 
-SHORT_SEARCH = AllocateOptions(nodes=6_000, first_limit=3_000)  # a third of the default nodes, most of the benefit
+SHORT_SEARCH = AllocateOptions(6_000, first_limit=3_000, placements=300_000)  # most of the benefit of the defaults
 
 
 def assemble(
@@ -103,7 +103,7 @@ def segment_of(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) 
     return Segment(
         ops=ops,
         trace=costs.trace(i, j, interleaving.tile),
-        state_bytes=costs.state_bytes(i, j),
+        state_bytes=costs.state_bytes(i, j, interleaving.tile),
         scratch_bytes=costs.scratch_bytes(i, j, interleaving),
         tile=interleaving.tile,
         accumulating=costs.accumulating(i, j),
@@ -185,8 +185,8 @@ def _problem(costs: SegmentCosts, layout: Layout, storages: Sequence[Storage]) -
             rows, pixel = costs.tables.tensor_rows[t], costs.tables.unit_bytes(t, PIXEL)
             add(f"kept {t}", storage.halo_columns * rows * pixel, lower, upper, item)
     for s, segment in enumerate(layout.segments):
-        i, j, _ = segment
-        add(f"state {s}", costs.state_bytes(i, j), s, s + 1)
+        i, j, interleaving = segment
+        add(f"state {s}", costs.state_bytes(i, j, interleaving.tile), s, s + 1)
         add(f"scratch {s}", costs.scratch_bytes(*segment), s, s + 1)
         for o in costs.accumulating(i, j):
             add(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes, s, s + 1)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tvm_cascade.cascading.access_tables import AccessTables, covered
 from tvm_cascade.cascading.cached_method import cached_method
-from tvm_cascade.cascading.segments import COUNTER_BYTES, SegmentCosts
+from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.graph import PIXEL, ROW, Tile
 
 Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
@@ -138,7 +138,7 @@ class LowerBounds:
         n, costs = self.size, self.costs
         dying = np.cumsum(np.cumsum(self._placed(costs.tables.tensor_bytes), axis=1), axis=0)
         earlier = np.concatenate([[0], np.diagonal(dying, -1)])
-        bounds = self._live[None, :] + self._counters + self._scratch
+        bounds = self._live[None, :] + self._counters(ROW) + self._scratch
         bounds[:, 1:] += dying[:, :n] - earlier[:, None]
         bounds[:n, 1:] += self._inside(rings)
         ops = costs.tables.graph.ops
@@ -156,7 +156,7 @@ class LowerBounds:
         """Bounds of segments whose steps write `tile`."""
         n, after = self.size, np.tile(self._live, (self.size + 1, 1))
         after[:n, 1:] += self._inside(self.rings.plain(tile))
-        return np.maximum(after, self._live[:, None]) + self._counters + self._scratch
+        return np.maximum(after, self._live[:, None]) + self._counters(tile) + self._scratch
 
     def _inside(self, rings: Sequence[int]) -> Table:
         """Bytes of the rings of tensors that live only within [i, j), indexed [i, j - 1]."""
@@ -183,27 +183,24 @@ class LowerBounds:
             change[costs.last[t] + 1] -= costs.tables.tensor_bytes[t]
         return np.cumsum(change)[: n + 1]
 
-    @cached_property
-    def _counters(self) -> Table:
-        """Bytes of the driver's step counters in each segment."""
-        graph = self.costs.tables.graph
-        working = np.cumsum([0, *(not graph.ops[o].view for o in self.costs.order)])
+    @cached_method
+    def _counters(self, tile: Tile) -> Table:
+        """Bytes of the driver's step counters in each segment whose steps write `tile`, those of sources left out."""
+        widths = self.costs.tables.counter_widths(tile)
+        wide = np.array([widths.get(o, 0) for o in self.costs.order], np.int64)  # views have none
+        working = np.cumsum([0, *(wide > 0)])
         count = working[None, :] - working[:, None]
-        return np.where(count > 1, COUNTER_BYTES * count, 0).astype(np.int64)
+        return np.where(count > 1, _largest(wide) * count, 0)
 
     @cached_property
     def _scratch(self) -> Table:
         """For each segment the largest of its operators' least scratch, in any kernel variant."""
-        graph, n = self.costs.tables.graph, self.size
+        graph = self.costs.tables.graph
         ops = [graph.ops[o] for o in self.costs.order]
         tilings = [op.kernels.channel_tiling for op in ops]  # in place, or in stripes of one column, they need less
         single = [op.scratch_bytes if c is None else c.scratch_bytes(1) for op, c in zip(ops, tilings, strict=True)]
         in_place = [op.kernels.in_place_workspace_bytes or op.scratch_bytes for op in ops]
-        here = np.min([[op.scratch_bytes for op in ops], in_place, single], axis=0)
-        largest = np.zeros((n + 1, n + 1), np.int64)
-        for i in range(n):
-            largest[i, i + 1 :] = np.maximum.accumulate(here[i:])
-        return largest
+        return _largest(np.min([[op.scratch_bytes for op in ops], in_place, single], axis=0))
 
     @cached_property
     def calls(self) -> Table:
@@ -214,3 +211,12 @@ class LowerBounds:
         total, count = np.cumsum([0, *steps]), np.cumsum([0, *working])
         several = count[None, :] - count[:, None] > 1
         return np.where(several, total[None, :] - total[:, None], 0).astype(np.int64)
+
+
+def _largest(values: np.ndarray) -> Table:
+    """The largest of `values[i:j]`, one of them for each position."""
+    n = len(values)
+    largest = np.zeros((n + 1, n + 1), np.int64)
+    for i in range(n):
+        largest[i, i + 1 :] = np.maximum.accumulate(values[i:])
+    return largest

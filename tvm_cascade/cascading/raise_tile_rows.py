@@ -17,6 +17,7 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble
 from tvm_cascade.cascading.geometry import has_rows
 from tvm_cascade.cascading.interleaving import Interleaving
+from tvm_cascade.cascading.layerwise import smaller
 from tvm_cascade.cascading.layout_search import LARGE
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan, Segment
@@ -25,6 +26,7 @@ from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import ROW, Graph, Tile
+from tvm_cascade.memory import AllocateOptions
 from tvm_cascade.search_monitor import monitor
 
 _TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried, in addition to the whole map in one step
@@ -76,23 +78,34 @@ class _RaiseTileRows:
                 return
             self._take_apart(k, segment)
         self._raise_all()
+        if options.sram is None and self.plan.peak > self.plan.allocation.bound and not monitor().over():
+            self.plan = smaller(self.plan, self._made(self.segments, True))  # so far any arena within the goal would do
 
     def _fits(self, segments: list[_TiledSegment]) -> bool:
         """Allocate an arena for these segments; if it is within the goal, replace `plan` and return True."""
         if not self.tries or monitor().over():
             return False
         self.tries -= 1
-        cuts = tuple(accumulate((len(s.ops) for s in segments), initial=0))
-        layout = Layout(cuts, tuple(Interleaving(s.tile) for s in segments))
-        figures = Figures(self.plan.baseline_peak, self.plan.bound)
         try:
-            made = assemble(self.costs, layout, figures, self.searches > 0, SHORT_SEARCH, self.goal)
-            self.plan = replace(made, graph=self.graph)
+            self.plan = self._made(segments, self.searches > 0, SHORT_SEARCH, self.goal)
         except InfeasibleError:
             self.searches = max(self.searches - 1, 0)
             return False
         self.segments = segments
         return True
+
+    def _made(
+        self,
+        segments: list[_TiledSegment],
+        optimise: bool,
+        effort: AllocateOptions | None = None,
+        capacity: int | None = None,
+    ) -> Plan:
+        """The plan of these segments; its arena is the first within `capacity`, or the smallest that is found."""
+        cuts = tuple(accumulate((len(s.ops) for s in segments), initial=0))
+        layout = Layout(cuts, tuple(Interleaving(s.tile) for s in segments))
+        figures = Figures(self.plan.baseline_peak, self.plan.bound)
+        return replace(assemble(self.costs, layout, figures, optimise, effort, capacity), graph=self.graph)
 
     def _cost(self, ops: tuple[int, ...], rows: int) -> int:
         """Live bytes while these operators run as one segment in steps of `rows` rows: a lower bound of the arena."""

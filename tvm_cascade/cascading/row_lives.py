@@ -174,7 +174,7 @@ class RowLives:
             if costs.last[lives.tensor] >= j:
                 later += lives.part_bytes * own
         sums = sum(aligned(self.tables.graph.ops[o].kernels.accumulator_bytes, unit) for o in costs.accumulating(i, j))
-        fixed = costs.state_bytes(i, j) + costs.scratch_bytes(i, j, BY_ROWS) + sums
+        fixed = costs.state_bytes(i, j, ROW) + costs.scratch_bytes(i, j, BY_ROWS) + sums
         most, dying = (int(np.cumsum(c)[:-1].max(initial=0)) + fixed for c in (change, change - later))
         asked = {o for o in cascade.members for t in self.tables.written(o) if costs.last[t] >= j}
         return most, dying if len(cascade.sinks) == 1 and asked <= set(cascade.sinks) else 0

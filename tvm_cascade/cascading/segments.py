@@ -26,7 +26,6 @@ from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.cascading.stripes import Forms, Striper, Stripes
 from tvm_cascade.graph import PIXEL, ROW, Tile
 
-COUNTER_BYTES = 4  # one int32 step counter for each operator
 _STRIPED = Interleaving(stripe_columns=1)
 SCRATCH_BYTES, SCRATCH_SHARE = 512, 100  # scratch limit of pixel steps: 512 bytes, or a hundredth of the live bytes
 
@@ -159,10 +158,9 @@ class SegmentCosts:
         able = node.kernels.in_place_workspace_bytes and own and node.inputs[0] in self._dying(i, j)
         return node.index if able else None
 
-    def state_bytes(self, i: int, j: int) -> int:
+    def state_bytes(self, i: int, j: int, tile: Tile) -> int:
         """Bytes of the driver's step counters; 0 for a segment of a single operator."""
-        count = len(self.members(i, j))
-        return COUNTER_BYTES * count if count > 1 else 0
+        return self.tables.counter_bytes(self.members(i, j), tile)
 
     def scratch_bytes(self, i: int, j: int, interleaving: Interleaving) -> int:
         """The largest scratch of an operator of [i, j), workspace of pixel tiles included."""
@@ -208,7 +206,7 @@ class SegmentCosts:
         tables, unit = self.tables, self.settings.alignment
         rows = self.held(i, j, BY_ROWS)
         plain = [b for t, n in rows.items() if t not in forms.widths for b in [n * tables.unit_bytes(t, ROW)]]
-        plain += [*self._around(i, j), self.state_bytes(i, j)]
+        plain += [*self._around(i, j), self.state_bytes(i, j, ROW)]
         scratch = np.maximum(forms.scratch, self._largest_scratch(i, j, _STRIPED))
         sizes = [scratch]
         sizes += [forms.widths[t] * (rows[t] * tables.unit_bytes(t, PIXEL)) for t in forms.widths]
@@ -270,7 +268,8 @@ class SegmentCosts:
         inside = [self.bytes_held(i, j, t, units, interleaving) for t, units in self.held(i, j, interleaving).items()]
         halo = {} if stripes is None else stripes.halo_columns
         stores = [n * tables.tensor_rows[t] * tables.unit_bytes(t, PIXEL) for t, n in halo.items()]
-        return (*self._around(i, j), *inside, *stores, self.state_bytes(i, j), self.scratch_bytes(i, j, interleaving))
+        counters = self.state_bytes(i, j, interleaving.tile)
+        return (*self._around(i, j), *inside, *stores, counters, self.scratch_bytes(i, j, interleaving))
 
     def bytes_held(self, i: int, j: int, tensor: int, units: int, interleaving: Interleaving) -> int:
         """Bytes of the block of a tensor of which `units` units are stored."""

@@ -211,7 +211,10 @@ class TimedCuts:
         most = most_shared(sizes, (pair[:3] for pair in ends))
         inner = most_shared(sizes, (pair[:3] for pair in ends if pair[3] not in made))
         alone = [(f"tensor {t}", held[t]) for t in held if costs.last[t] < j]
-        alone += [("state", costs.state_bytes(i, j)), ("scratch", costs.scratch_bytes(i, j, interleaving))]
+        alone += [
+            ("state", costs.state_bytes(i, j, interleaving.tile)),
+            ("scratch", costs.scratch_bytes(i, j, interleaving)),
+        ]
         for o in costs.accumulating(i, j):
             alone += [(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes)]
         carried = [(t in held, made.index(t) if t in held else before.index(t)) for t in behind]

@@ -13,8 +13,6 @@ from tvm_cascade.cascading.plan import ROWS, Granularity, Plan, Segment, Storage
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, ROW, Graph, Op
 
-_COUNTER = 4  # bytes of a step counter
-
 
 def check_structure(plan: Plan, alignment: int) -> None:
     """Raise `ValidationError` where the parts of `plan` do not fit together, or a block is not aligned."""
@@ -202,9 +200,12 @@ def _check_view(plan: Plan, storage: Storage, root: int, offset: int) -> None:
 
 def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
     """Check that a segment has blocks for its counters, scratch and accumulators, and that its fields are consistent."""
-    graph, running = plan.graph, len(set(segment.trace))
-    if segment.state_bytes < (_COUNTER * running if running > 1 else 0):
-        raise ValidationError(f"{running} operators of segment {s} have {segment.state_bytes} bytes of step counters")
+    graph, steps = plan.graph, Counter(segment.trace)
+    width, rest = divmod(segment.state_bytes, max(len(steps), 1))
+    if len(steps) > 1 and (rest or width not in (1, 2, 4) or max(steps.values()) > 256**width):
+        raise ValidationError(
+            f"{len(steps)} operators of segment {s} have {segment.state_bytes} bytes of step counters"
+        )
     _require(plan, f"state {s}", segment.state_bytes, f"state {s}")
     _require(plan, f"scratch {s}", segment.scratch_bytes, f"scratch {s}")
     if not all(0 <= o < len(graph.ops) for o in segment.ops):

@@ -1,4 +1,4 @@
-"""The arena allocator: first-fit and best-fit heuristics, then an exact search if their result exceeds the lower bound."""
+"""The arena allocator: heuristics, and where their result exceeds the lower bound, local search and an exact search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
 from tvm_cascade.memory import milp
 from tvm_cascade.memory.arena_search import SearchResult, Tables, rankings, search, tables
 from tvm_cascade.memory.bounds import max_live_step
-from tvm_cascade.memory.fit import Placer, best_fit_of_orders, shuffle, top
+from tvm_cascade.memory.fit import Placer, best_fit_of_orders, top
+from tvm_cascade.memory.local_search import improve
 from tvm_cascade.memory.problem import Allocation, Problem
 from tvm_cascade.memory.validate import validate
 from tvm_cascade.search_monitor import monitor
@@ -26,7 +27,7 @@ class AllocateOptions:
     nodes: int = 20_000  # search nodes in total, about 15,000 a second in Python
     first_limit: int = 5_000  # nodes of the first run of the search with each ranking of buffers
     growth: int = 4  # factor by which the limit grows from one round of runs to the next
-    shuffles: int = 200  # reorderings tried before the search, on problems with offset constraints
+    placements: int = 1_600_000  # buffers that the local search before it places, on problems with offset constraints
 
 
 def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOptions | None = None) -> Allocation:
@@ -59,7 +60,7 @@ def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOption
     placer, offsets = _placed(replace(problem, capacity=None), goal)
     best = _Best(problem, offsets, bound)
     if optimise and best.peak > goal and problem.offset_constraints:
-        best.take(shuffle(placer, best.offsets, goal, options.shuffles))
+        best.take(improve(placer, best.offsets, goal, options.placements // len(problem.buffers)))
         _integer_program(best, goal)
         if best.peak > goal and best.bound < best.peak:
             _search(best, goal, options)

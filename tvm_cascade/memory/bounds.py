@@ -4,12 +4,13 @@ Bounds of segments, for the planner's search, are in `cascading.lower_bounds`.
 
 For a step t with live set L, every layout needs at least `sum(size)` bytes less those that pairs of L share under an
 `OffsetConstraint` (Bonferroni's inequality on the union), of which `most_shared` is an upper bound. Where all of L is
-aligned to A, every buffer but the topmost occupies a multiple of A.
+aligned to A, every buffer but the topmost occupies a multiple of A, and distances between buffers are multiples of A.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import combinations
 from math import gcd
@@ -136,9 +137,11 @@ def _need(live: Sequence[Buffer], constraints: Sequence[OffsetConstraint]) -> in
     by_id = {b.id: b for b in live}
     pairs = [f for f in constraints if f.reader in by_id and f.writer in by_id]
     need = sum(b.size for b in live) - most_shared(by_id, pairs)
-    if not pairs:
-        unit = gcd(*(b.alignment for b in live))
-        padded = [-b.size % unit for b in live]
-        need += sum(padded) - max(padded)
+    unit = gcd(*(b.alignment for b in live))
+    if unit > 1:
+        padding = [-b.size % unit for b in live]
+        whole = {b.id: replace(b, size=b.size + more) for b, more in zip(live, padding, strict=True)}
+        shared = most_shared(whole, [replace(f, distance=f.distance + -f.distance % unit) for f in pairs])
+        need = max(need, sum(b.size for b in whole.values()) - shared - max(padding))
     pinned = max((b.offset + b.size for b in live if b.offset is not None), default=0)
     return max(need, pinned)

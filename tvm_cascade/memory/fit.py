@@ -12,14 +12,12 @@ from ctypes import c_int, c_int64, c_void_p
 from enum import Enum
 from functools import cached_property
 from itertools import accumulate
-from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade import native
 from tvm_cascade.memory.problem import Buffer, Problem
-from tvm_cascade.search_monitor import monitor
 
 
 class Fit(Enum):
@@ -102,7 +100,7 @@ class Placer:
         return surroundings(self.problem)
 
     @cached_property
-    def _tables(self) -> tuple[NDArray[np.int64], ...]:
+    def tables(self) -> tuple[NDArray[np.int64], ...]:
         """The problem as the library reads it: starts and entries of `around`, sizes, alignments, pinned offsets or -1."""
         buffers, between = self.problem.buffers, follows_between(self.problem)
         figures = [(b.size, b.alignment, -1 if b.offset is None else b.offset, b.lower, b.upper) for b in buffers]
@@ -122,8 +120,9 @@ class Placer:
         return start, np.ascontiguousarray(spans[:, 1:]), size, alignment, pinned
 
     @cached_property
-    def _pointers(self) -> list[c_void_p]:
-        return [c_void_p(table.ctypes.data) for table in self._tables[:4]]
+    def pointers(self) -> list[c_void_p]:
+        """The first four of `tables` as arguments of the library."""
+        return [c_void_p(table.ctypes.data) for table in self.tables[:4]]
 
     def place(
         self, order: Sequence[int] | NDArray[np.int64], fit: Fit, limit: int | None = None
@@ -132,9 +131,9 @@ class Placer:
         if self.library is None:
             found = place_in_order(self.problem, [int(i) for i in order], fit, self.around, limit)
             return None if found is None else np.array(found, np.int64)
-        offsets, positions = self._tables[4].copy(), np.ascontiguousarray(order, np.int64)
+        offsets, positions = self.tables[4].copy(), np.ascontiguousarray(order, np.int64)
         answer = self.library.tvm_cascade_place_in_order(
-            c_int64(len(positions)), c_void_p(positions.ctypes.data), c_int(fit is Fit.BEST), *self._pointers,
+            c_int64(len(positions)), c_void_p(positions.ctypes.data), c_int(fit is Fit.BEST), *self.pointers,
             c_int64(-1 if limit is None else limit), c_void_p(offsets.ctypes.data),
         )  # fmt: skip
         if answer < 0:
@@ -143,7 +142,7 @@ class Placer:
 
     def ends(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """The byte after each buffer."""
-        return offsets + self._tables[2]
+        return offsets + self.tables[2]
 
     def top(self, offsets: NDArray[np.int64]) -> int:
         """The highest byte in use, plus one."""
@@ -215,26 +214,3 @@ def best_fit_of_orders(placer: Placer, bound: int) -> tuple[int, ...]:
             if peak is not None and peak <= bound:
                 return best
     return best
-
-
-def shuffle(placer: Placer, offsets: Sequence[int], goal: int, tries: int) -> tuple[int, ...]:
-    """Improve a layout by local search over first-fit orders, mostly moving buffers at the peak forward; never worse.
-
-    A limit ends it early.
-    """
-    best = np.array(offsets, np.int64)
-    first = peak = placer.top(best)
-    order = np.array(sorted(range(len(offsets)), key=lambda i: (offsets[i], i)), np.int64)
-    random = Random(0)
-    for _ in range(tries):
-        if peak <= goal or monitor().over():
-            break
-        at = np.flatnonzero(placer.ends(best)[order] == peak).tolist()
-        k = random.choice(at) if random.random() < 0.7 else random.randrange(len(order))
-        to = random.randrange(k + 1)
-        trial = order.copy()
-        trial[to], trial[to + 1 : k + 1] = order[k], order[to:k]
-        placed = placer.place(trial, Fit.FIRST, peak)
-        if placed is not None and placer.top(placed) <= peak:
-            order, best, peak = trial, placed, placer.top(placed)
-    return tuple(best.tolist()) if peak < first else tuple(offsets)

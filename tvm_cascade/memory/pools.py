@@ -35,7 +35,7 @@ _CUTS = 6  # layouts that fail without a conflict before a memory is taken to be
 _FEW = 12  # buffers that are always searched for a layout
 _SEARCHED = 1  # layouts of more that are searched for; the rest are the allocator's heuristics
 _TRIES = 24  # layouts in all
-_EFFORT = AllocateOptions(nodes=6_000, first_limit=3_000)
+_EFFORT = AllocateOptions(6_000, first_limit=3_000, placements=300_000)
 
 
 def place(asked: PlacementProblem) -> Placement:

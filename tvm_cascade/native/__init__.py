@@ -1,5 +1,6 @@
 """What is searched millions of times, in C: `arena_search.c` is `tvm_cascade.memory.arena_search` once more, step for step,
-`placement.c` is `place_in_order` of `tvm_cascade.memory.fit`, `order_anneal.c` is `anneal_in_python` of
+`placement.c` is `place_in_order` of `tvm_cascade.memory.fit` and `improve_in_python` of
+`tvm_cascade.memory.local_search`, `order_anneal.c` is `anneal_in_python` of
 `tvm_cascade.ordering.anneal`, `order_sets.c` is `run_in_python` of `tvm_cascade.ordering.dp`, `simulate.c` is
 `most_held_in_python` of `tvm_cascade.cascading.simulate`.
 
@@ -18,6 +19,7 @@ from pathlib import Path
 EXPORTED = (
     "tvm_cascade_search_arena",
     "tvm_cascade_place_in_order",
+    "tvm_cascade_improve_arena",
     "tvm_cascade_anneal_order",
     "tvm_cascade_order_sets",
     "tvm_cascade_most_held",

@@ -7,6 +7,7 @@
 
 #include "exported.h"
 #include "order_tables.h"
+#include "random.h"
 
 enum { DONE = 1, NO_MEMORY = -2 };
 
@@ -35,13 +36,6 @@ typedef struct {
 static inline int is_done(const void *done, int64_t op) {
     const Moment *moment = done;
     return moment->place[op] < moment->now;
-}
-
-static uint64_t draw(State *s, uint64_t count) {
-    s->random ^= s->random >> 12;
-    s->random ^= s->random << 25;
-    s->random ^= s->random >> 27;
-    return (s->random * 2685821657736338717ULL >> 32) % count;
 }
 
 static void shift(State *s, int64_t from, int64_t to) {
@@ -94,16 +88,16 @@ static void range(const State *s, int64_t from, int64_t reach, int64_t *first, i
 static inline int64_t excess(int64_t used, int64_t goal) { return used > goal ? used - goal : 0; }
 
 static void move(State *s, const Settings *c, const int64_t *draws, int64_t heat) {
-    int64_t from = (int64_t)draw(s, (uint64_t)s->t->n), first, last;
+    int64_t from = (int64_t)draw(&s->random, (uint64_t)s->t->n), first, last;
     range(s, from, c->reach, &first, &last);
     if (first == last) return;
-    int64_t to = first + (int64_t)draw(s, (uint64_t)(last - first));
+    int64_t to = first + (int64_t)draw(&s->random, (uint64_t)(last - first));
     if (to >= from) to++;
     int64_t low = from < to ? from : to, high = from < to ? to : from, change = 0;
     shift(s, from, to);
     count(s, low, high);
     for (int64_t k = low; k <= high; k++) change += excess(s->moved_used[k], s->goal) - excess(s->used[k], s->goal);
-    if (change > 0 && change * c->scale > heat * draws[draw(s, (uint64_t)c->draws)]) {
+    if (change > 0 && change * c->scale > heat * draws[draw(&s->random, (uint64_t)c->draws)]) {
         shift(s, to, from);
         return;
     }

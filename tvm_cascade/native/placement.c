@@ -1,11 +1,14 @@
-/* Placement of buffers in a given order: `place_in_order` of tvm_cascade/memory/fit.py, with the same answers.
+/* Placement of buffers: `place_in_order` of tvm_cascade/memory/fit.py in a given order, and `improve_in_python` of
+ * tvm_cascade/memory/local_search.py in many orders, with the same answers.
  *
  * What it does is told there; names are the same. Plain C11 without Python, called through ctypes.
  */
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "exported.h"
+#include "random.h"
 
 enum { PLACED = 1, ABOVE_LIMIT = 0, NO_MEMORY = -2, MANY = 300 };
 
@@ -48,29 +51,90 @@ static int64_t gap(int64_t unit, const Range *taken, int64_t count, int best_fit
     return best < 0 ? at : best;
 }
 
-/* `spans` are triples (j, low, high), those of buffer i from `start[i]` on. `offsets` holds -1 for buffers that are not
- * pinned, and the result. A negative `limit` is none. */
+/* What is placed. `spans` are triples (j, low, high), those of buffer i from `start[i]` on. */
+typedef struct {
+    int64_t n;
+    const int64_t *start, *spans, *size, *alignment;
+    Range *taken;
+} Buffers;
+
+static int begin(Buffers *b) {
+    int64_t most = 1;
+    for (int64_t i = 0; i < b->n; i++)
+        if (b->start[i + 1] - b->start[i] > most) most = b->start[i + 1] - b->start[i];
+    b->taken = malloc((size_t)most * sizeof(Range));
+    return b->taken != NULL;
+}
+
+/* `offsets` holds -1 for buffers that are not pinned, and the result. A negative `limit` is none. */
+static int place(const Buffers *b, const int64_t *order, int best_fit, int64_t limit, int64_t *offsets) {
+    for (int64_t p = 0; p < b->n; p++) {
+        int64_t i = order[p], count = 0;
+        if (offsets[i] >= 0) continue;
+        for (int64_t k = b->start[i]; k < b->start[i + 1]; k++) {
+            int64_t at = offsets[b->spans[3 * k]];
+            if (at >= 0) b->taken[count++] = (Range){at + b->spans[3 * k + 1], at + b->spans[3 * k + 2]};
+        }
+        sort(b->taken, count);
+        offsets[i] = gap(b->alignment[i], b->taken, count, best_fit);
+        if (limit >= 0 && offsets[i] + b->size[i] > limit) return ABOVE_LIMIT;
+    }
+    return PLACED;
+}
+
 EXPORTED int tvm_cascade_place_in_order(int64_t n, const int64_t *order, int best_fit, const int64_t *start,
                                         const int64_t *spans, const int64_t *size, const int64_t *alignment,
                                         int64_t limit, int64_t *offsets) {
-    int64_t most = 1;
-    for (int64_t i = 0; i < n; i++)
-        if (start[i + 1] - start[i] > most) most = start[i + 1] - start[i];
-    Range *taken = malloc((size_t)most * sizeof(Range));
-    if (!taken) return NO_MEMORY;
-    int answer = PLACED;
-    for (int64_t p = 0; p < n && answer == PLACED; p++) {
-        int64_t i = order[p], count = 0;
-        if (offsets[i] >= 0) continue;
-        for (int64_t k = start[i]; k < start[i + 1]; k++) {
-            int64_t at = offsets[spans[3 * k]];
-            if (at >= 0) taken[count++] = (Range){at + spans[3 * k + 1], at + spans[3 * k + 2]};
-        }
-        sort(taken, count);
-        int64_t place = gap(alignment[i], taken, count, best_fit);
-        if (limit >= 0 && place + size[i] > limit) answer = ABOVE_LIMIT;
-        offsets[i] = place;
-    }
-    free(taken);
+    Buffers b = {n, start, spans, size, alignment, NULL};
+    if (!begin(&b)) return NO_MEMORY;
+    int answer = place(&b, order, best_fit, limit, offsets);
+    free(b.taken);
     return answer;
+}
+
+/* The position in `order` of a random buffer: half of the time of one that ends at the peak. */
+static int64_t chosen(const Buffers *b, const int64_t *order, const int64_t *offsets, int64_t peak, uint64_t *random) {
+    if (draw(random, 2)) return (int64_t)draw(random, (uint64_t)b->n);
+    int64_t count = 0;
+    for (int64_t p = 0; p < b->n; p++) count += offsets[order[p]] + b->size[order[p]] == peak;
+    int64_t left = (int64_t)draw(random, (uint64_t)count), p = 0;
+    for (;; p++)
+        if (offsets[order[p]] + b->size[order[p]] == peak && left-- == 0) return p;
+}
+
+static int64_t top(const Buffers *b, const int64_t *offsets) {
+    int64_t highest = 0;
+    for (int64_t i = 0; i < b->n; i++)
+        if (offsets[i] + b->size[i] > highest) highest = offsets[i] + b->size[i];
+    return highest;
+}
+
+/* `order`, `offsets` and `random` go on from call to call. `pinned` holds -1 for buffers that are not. */
+EXPORTED int tvm_cascade_improve_arena(int64_t n, int64_t *order, const int64_t *start, const int64_t *spans,
+                                       const int64_t *size, const int64_t *alignment, const int64_t *pinned,
+                                       int64_t goal, int64_t tries, uint64_t *random, int64_t *offsets) {
+    Buffers b = {n, start, spans, size, alignment, NULL};
+    size_t bytes = (size_t)n * sizeof(int64_t);
+    int64_t *trial = malloc(2 * bytes), *placed = trial + n;
+    if (!trial || !begin(&b)) {
+        free(trial);
+        return NO_MEMORY;
+    }
+    int64_t peak = top(&b, offsets);
+    for (int64_t t = 0; t < tries && peak > goal; t++) {
+        int64_t from = chosen(&b, order, offsets, peak, random), to = (int64_t)draw(random, (uint64_t)from + 1);
+        int exchange = draw(random, 3) > 0;
+        memcpy(trial, order, bytes);
+        if (exchange) trial[from] = order[to];
+        else memmove(trial + to + 1, order + to, (size_t)(from - to) * sizeof(int64_t));
+        trial[to] = order[from];
+        memcpy(placed, pinned, bytes);
+        if (place(&b, trial, 0, peak, placed) != PLACED || top(&b, placed) > peak) continue;
+        memcpy(order, trial, bytes);
+        memcpy(offsets, placed, bytes);
+        peak = top(&b, offsets);
+    }
+    free(b.taken);
+    free(trial);
+    return PLACED;
 }

@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tvm_cascade import native
+from tvm_cascade.native.xorshift import Xorshift
 from tvm_cascade.ordering import compiled
 from tvm_cascade.ordering.anneal_settings import DRAWS, POLLED, SCALE, Settings, settings
 from tvm_cascade.ordering.model import Model
 from tvm_cascade.ordering.region import Region
 from tvm_cascade.search_monitor import monitor
-
-_MASK = (1 << 64) - 1
 
 
 def anneal_in_rounds(m: Model, region: Region, order: Sequence[int], lowest: int, moves: int, rounds: int) -> list[int]:
@@ -61,7 +60,7 @@ class _State:
 
     def __init__(self, m: Model, region: Region, order: list[int], asked: Settings) -> None:
         self.m, self.before, self.order, self.asked = m, region.before, order, asked
-        self.random = 2 * asked.seed + 1
+        self.random = Xorshift(asked.seed)
         self.peak, self.best, self.goal = 1 << 63, order, 0
         self.floor = region.live  # bytes that are live before the first step
         self.live = [region.live] * len(order)  # bytes before each step
@@ -71,11 +70,11 @@ class _State:
 
     def move(self, heat: int) -> None:
         """Draw a move, and make it or not."""
-        source = self._draw(len(self.order))
+        source = self.random.draw(len(self.order))
         first, last = self._range(source)
         if first == last:
             return
-        target = first + self._draw(last - first)
+        target = first + self.random.draw(last - first)
         target += target >= source
         low, high = min(source, target), max(source, target)
         moved = self.order.copy()
@@ -83,21 +82,12 @@ class _State:
         live, used = self._count(moved, low, high)
         change = sum(max(0, u - self.goal) for u in used)
         change -= sum(max(0, u - self.goal) for u in self.used[low : high + 1])
-        if change > 0 and change * SCALE > heat * DRAWS[self._draw(len(DRAWS))]:
+        if change > 0 and change * SCALE > heat * DRAWS[self.random.draw(len(DRAWS))]:
             return
         self.order = moved
         self._keep(low, live, used)
         if change < 0:
             self._note()
-
-    def _draw(self, count: int) -> int:
-        """A random number below `count` (xorshift64*)."""
-        x = self.random
-        x ^= x >> 12
-        x ^= x << 25 & _MASK
-        x ^= x >> 27
-        self.random = x
-        return ((x * 2685821657736338717 & _MASK) >> 32) % count
 
     def _range(self, source: int) -> tuple[int, int]:
         """The steps among which the operator of step `source` may move."""

@@ -1,0 +1,76 @@
+"""Local search for a smaller arena: first fit in a placement order that is changed a little at a time.
+
+A change exchanges two buffers of the order, or moves one to an earlier place. Half of the time it brings forward a buffer
+that ends at the peak. It is kept where the arena does not grow, so that the search walks along plateaus. First fit under
+offset constraints finds arenas in this way that a search over offsets, which has to be cut short, does not reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import byref, c_int64, c_uint64, c_void_p
+
+import numpy as np
+
+from tvm_cascade.memory.fit import Fit, Placer, place_in_order, top
+from tvm_cascade.native.xorshift import Xorshift
+from tvm_cascade.search_monitor import monitor
+
+_POLLED = 100  # tries, less than a millisecond, between looks at the limit
+
+
+def improve(placer: Placer, offsets: Sequence[int], goal: int, tries: int) -> tuple[int, ...]:
+    """A layout no larger than `offsets`, the best of as many changed orders as `tries`; it ends at a peak of `goal` bytes.
+
+    A limit (`search_monitor`) ends it early.
+    """
+    random, found = Xorshift(0), tuple(offsets)
+    order = sorted(range(len(offsets)), key=lambda i: (offsets[i], i))
+    run = improve_in_python if placer.library is None else _improve_compiled
+    for done in range(0, tries, _POLLED):
+        if top(placer.problem, found) <= goal or monitor().over():
+            break
+        order, found = run(placer, order, found, goal, min(_POLLED, tries - done), random)
+    return found
+
+
+def improve_in_python(
+    placer: Placer, order: Sequence[int], offsets: tuple[int, ...], goal: int, tries: int, random: Xorshift
+) -> tuple[list[int], tuple[int, ...]]:
+    """The placement order and the layout after `tries` changes of `order`."""
+    problem, order = placer.problem, list(order)
+    for _ in range(tries):
+        peak = top(problem, offsets)
+        if peak <= goal:
+            break
+        if random.draw(2):
+            later = random.draw(len(order))
+        else:
+            at = [k for k, i in enumerate(order) if offsets[i] + problem.buffers[i].size == peak]
+            later = at[random.draw(len(at))]
+        earlier = random.draw(later + 1)
+        trial = order.copy()
+        if random.draw(3):
+            trial[earlier], trial[later] = trial[later], trial[earlier]
+        else:
+            trial.insert(earlier, trial.pop(later))
+        placed = place_in_order(problem, trial, Fit.FIRST, placer.around, peak)
+        if placed is not None and top(problem, placed) <= peak:
+            order, offsets = trial, tuple(placed)
+    return order, offsets
+
+
+def _improve_compiled(
+    placer: Placer, order: Sequence[int], offsets: tuple[int, ...], goal: int, tries: int, random: Xorshift
+) -> tuple[list[int], tuple[int, ...]]:
+    """`improve_in_python`, compiled."""
+    places, at, state = np.array(order, np.int64), np.array(offsets, np.int64), c_uint64(random.state)
+    assert placer.library is not None
+    answer = placer.library.tvm_cascade_improve_arena(
+        c_int64(len(places)), c_void_p(places.ctypes.data), *placer.pointers, c_void_p(placer.tables[4].ctypes.data),
+        c_int64(goal), c_int64(tries), byref(state), c_void_p(at.ctypes.data),
+    )  # fmt: skip
+    if answer < 0:
+        raise MemoryError("the local search for an arena ran out of memory")
+    random.state = state.value
+    return places.tolist(), tuple(at.tolist())
