@@ -317,19 +317,24 @@ class Search:
 
 
 class Leaders:
-    """The `count` layouts of smallest arenas so far, each with its arena, the earlier one first where arenas are equal."""
+    """The `count` layouts of smallest arenas so far, each with its arena, the earlier one first where arenas are equal.
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    Those whose arenas have at least `below` bytes, whatever is tried, are left out.
+    """
+
+    def __init__(self, count: int, below: int = INFEASIBLE) -> None:
+        self.count, self.below = count, below
         self.first: list[tuple[Allocation, Search, Layout]] = []
 
     def add(self, arena: Allocation, search: Search, layout: Layout) -> None:
         """Keep a layout if it is one of the smallest."""
+        if arena.bound >= self.below:
+            return
         self.first = sorted([*self.first, (arena, search, layout)], key=lambda entry: entry[0].peak)[: self.count]
 
     def beyond(self, lower_bound: int) -> bool:
         """Whether no layout whose arena has at least `lower_bound` bytes would be kept."""
-        return len(self.first) == self.count and lower_bound >= self.first[-1][0].peak
+        return lower_bound >= self._limit
 
     def worth(self, bound: int) -> int:
         """The most live bytes of a layout that is worth laying out, where no arena has fewer than `bound` bytes.
@@ -338,4 +343,9 @@ class Leaders:
         """
         if self.first and self.first[0][0].peak <= bound:
             return 0
-        return self.first[-1][0].peak - 1 if len(self.first) == self.count else INFEASIBLE
+        return self._limit - 1
+
+    @property
+    def _limit(self) -> int:
+        """What an arena has to be below to be kept, in bytes."""
+        return min(self.below, self.first[-1][0].peak if len(self.first) == self.count else INFEASIBLE)

@@ -232,9 +232,8 @@ def _of_others(
         others.append((searches(graph, by_rows)[0], by_rows))
     for other, asked in others:
         if not tried[0].recompute and best.peak > max(other.bound, options.sram or 0):
-            plan = _best(other, figures, asked, other.smallest)
-            best = smaller(best, plan)
-            yield plan
+            best = _best(other, figures, asked, other.smallest, known=best)
+            yield best
 
 
 def frontier(
@@ -314,8 +313,15 @@ def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> 
     return searches(graph, replace(options, sram=None, finest=finest))[0]
 
 
-def _best(search: Search, figures: Figures, options: PlanOptions, least: int, efforts: Efforts | None = None) -> Plan:
-    """The plan of the first layout whose arena meets the goal, else the plan of smallest arena.
+def _best(
+    search: Search,
+    figures: Figures,
+    options: PlanOptions,
+    least: int,
+    efforts: Efforts | None = None,
+    known: Plan | None = None,
+) -> Plan:
+    """The plan of the first layout whose arena meets the goal, else the plan of smallest arena, `known` where none is smaller.
 
     The goal is the cap; without one it is the bound. Where the allocator's heuristics miss the
     goal, the arenas of the best layouts are searched, the k-th with the limits `efforts[k]`. A limit ends the search with
@@ -323,7 +329,7 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
     """
     goal = figures.bound if options.sram is None else options.sram
     efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
-    leaders = Leaders(len(efforts))
+    leaders = Leaders(len(efforts), INFEASIBLE if known is None else known.peak)
     tries = islice(_layouts(search, options, goal, least, leaders), _MOST_LAYOUTS if search.recompute else None)
     for count, (tried, layout) in enumerate(until_stopped(tries), 1):
         if leaders.beyond(max(tried.costs.exact_cost(*segment) for segment in layout.segments)):
@@ -332,9 +338,12 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
         if arena.peak <= goal:
             return assemble(tried.costs, layout, figures)
         leaders.add(arena, tried, layout)
-        monitor().report("layouts", count, None, leaders.first[0][0].peak, figures.bound)
+        if leaders.first:
+            monitor().report("layouts", count, None, leaders.first[0][0].peak, figures.bound)
     # then smaller plans; empty where no layout stays within the goal
-    best = [assemble(tried.costs, layout, figures) for _, tried, layout in leaders.first[:1]]
+    best = (
+        [assemble(tried.costs, layout, figures) for _, tried, layout in leaders.first[:1]] if known is None else [known]
+    )
     if best and search.recompute and best[0].peak <= max(goal, least):
         return best[0]
     for (arena, tried, layout), effort in zip(leaders.first, efforts, strict=False):
@@ -343,7 +352,7 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
         best.append(assemble(tried.costs, layout, figures, optimise=True, effort=effort))
         if best[-1].peak <= goal:
             return best[-1]
-    if not options.stream_input:
+    if not options.stream_input and known is None:
         # many offset constraints can make an arena far larger than its live bytes: never larger than layer by layer
         best.append(assemble(search.costs, Layout.one_by_one(search.size), figures))
     if not best:
