@@ -118,7 +118,7 @@ def compared(target: KernelTarget, board: str, known: dict[str, int]) -> list[tu
 _HEAD = f"""# Estimates of instructions
 Every kernel that a network of `testing/estimate_cases.py` takes by default, at {len(SHAPES)} shapes, and of drawn operators.
 An estimate is to be within {WITHIN:.0%} of what the emulator counts, or within {A_CALL} instructions.
-Made by `python benchmarks/estimates.py --results benchmarks/results`.
+Made by `python benchmarks/estimates.py --results DIR`; cores that are not listed were not compared (`--cores`).
 
 | core, back end | kernels | beyond |
 | --- | ---: | ---: |

@@ -49,7 +49,9 @@ def estimated_kernels(
         for op in made.graph.ops:
             if op.view:
                 continue
-            candidate = next(iter(candidates_of(made.extracted, op.index, target)))
+            candidate = next(iter(candidates_of(made.extracted, op.index, target)), None)
+            if candidate is None:  # no kernel of it can be counted alone
+                continue
             family = Family.of(op.kind, made.graph.tensors[op.outputs[0]].dtype, candidate.variant)
             estimate = shipped().rate(target, family) * task_instructions(candidate.task, target.core)
             if (family.keys[0], estimate) not in seen:
