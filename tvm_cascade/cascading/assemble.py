@@ -42,7 +42,8 @@ class Layout:
 
 _laid_out = cached(maxsize=512)(allocate)  # a frontier, and then the plan chosen from it, allocate the same arenas
 
-SHORT_SEARCH = AllocateOptions(6_000, first_limit=3_000, placements=300_000)  # most of the benefit of the defaults
+# most of the benefit of the defaults
+SHORT_SEARCH = AllocateOptions(6_000, first_limit=3_000, placements=300_000, integer_program=False)
 
 
 def assemble(

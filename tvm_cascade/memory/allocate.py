@@ -28,6 +28,7 @@ class AllocateOptions:
     first_limit: int = 5_000  # nodes of the first run of the search with each ranking of buffers
     growth: int = 4  # factor by which the limit grows from one round of runs to the next
     placements: int = 1_600_000  # buffers that the local search before it places, on problems with offset constraints
+    integer_program: bool = True  # whether small ones of these are also solved exactly
 
 
 def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOptions | None = None) -> Allocation:
@@ -61,7 +62,8 @@ def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOption
     best = _Best(problem, offsets, bound)
     if optimise and best.peak > goal and problem.offset_constraints:
         best.take(improve(placer, best.offsets, goal, options.placements // len(problem.buffers)))
-        _integer_program(best, goal)
+        if options.integer_program:
+            _integer_program(best, goal)
         if best.peak > goal and best.bound < best.peak:
             _search(best, goal, options)
         if best.peak > goal and best.bound < best.peak:
