@@ -19,7 +19,7 @@ def install(arguments: list[str]) -> None:
     TVM need not register its back ends for GPUs, where the command runs and compiles nothing on one. That leaves one C++
     error of those that TVM 0.27 raises and catches while it is imported: `tvm.runtime.disco` asks for types of a library that is
     loaded last, or not at all. A process's first error has all debug information of TVM's libraries read, for its stack. So
-    that library is loaded first. And each of some fifty modules has the names of all two thousand functions listed anew.
+    that library is loaded first. And each of some fifty modules has the names of all two thousand functions listed and searched.
     """
     if not any(word in FOR_DEVICES for word in arguments):
         os.environ.setdefault("TVM_DEVICE_BACKEND_AUTOLOAD", "0")
@@ -53,17 +53,35 @@ def _load_extra() -> None:
 
 
 def _list_names_once() -> None:
-    """List the names of all global functions only when there are more of them than the last time."""
+    """Let modules take their functions by the namespace that they ask for; names listed before are not read again.
+
+    The registry lists names in the order in which they were registered.
+    """
+    import tvm_ffi
     from tvm_ffi import registry
 
     listed: list[str] = []
+    by_namespace: dict[str, list[str]] = {}
     functor = registry.get_global_func("ffi.FunctionListGlobalNamesFunctor")
 
     def list_global_func_names() -> list[str]:
         name = functor()
         count = name(-1)
-        if count != len(listed):
-            listed[:] = (name(i) for i in range(count))
+        if listed and (count < len(listed) or name(len(listed) - 1) != listed[-1]):  # one was removed
+            listed.clear()
+            by_namespace.clear()
+        for i in range(len(listed), count):
+            listed.append(name(i))
+            by_namespace.setdefault(listed[-1].rpartition(".")[0], []).append(listed[-1])
         return list(listed)
 
+    def init_ffi_api(namespace: str, target_module_name: str | None = None) -> None:
+        list_global_func_names()
+        module = sys.modules[target_module_name or namespace]
+        for name in by_namespace.get(namespace.removeprefix("tvm."), ()):
+            function, own_name = registry.get_global_func(name), name.rpartition(".")[2]
+            setattr(function, "__name__", own_name)  # noqa: B010 -- the class declares none
+            setattr(module, own_name, function)
+
     registry.list_global_func_names = list_global_func_names
+    tvm_ffi.init_ffi_api = registry.init_ffi_api = init_ffi_api

@@ -113,7 +113,7 @@ def _sharing(problem: Problem, padded: Ints) -> tuple[tuple[tuple[tuple[int, boo
 
 def _sections(lower: Ints, upper: Ints) -> Mask:
     """Live sets at the steps where a life starts, without those that are part of another."""
-    live = np.array([(lower <= t) & (t < upper) for t in np.unique(lower)]).reshape(-1, len(lower))
+    live = np.array([(lower <= t) & (t < upper) for t in sorted(set(lower.tolist()))]).reshape(-1, len(lower))
     count = live.sum(1)
     members = live.astype(np.float32)  # exact up to 2 ** 24, and multiplied by a library, as integers are not
     inside = (members @ members.T) == count[:, None]  # [a, b]: a is part of b
