@@ -115,6 +115,14 @@ def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[
 
 
 _END = "end the network before it"
+
+
+def _is_loops_alone(func: PrimFunc) -> bool:
+    """Whether an output is written by loops in one block that states no writes (`te.extern`, as of scatters)."""
+    written = {s.buffer for r in leaf_blocks(func) if not r.block.writes for s in stores(r.block.body)}
+    return any(out in written for out in outputs_of(func))
+
+
 _LEGALIZATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "relax.take": _take,
     "relax.max": _extreme(tirx.max, "max", float("-inf")),
@@ -161,6 +169,8 @@ class _Reader:
         if not inputs:
             self._env.update(zip(call.outputs, self._folder.fold(func, constants), strict=True))
             return
+        if _is_loops_alone(func):
+            raise GraphError(f"{readable(target.name_hint)} has no TIR form that a kernel can be cut from", _END)
         name = self._unique(readable(target.name_hint))
         names = [f"{name}:{k}" for k in range(len(call.outputs))] if call.several else [name]
         outputs = tuple(self._tensor(n, v) for n, v in zip(names, call.outputs, strict=True))

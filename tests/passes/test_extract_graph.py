@@ -302,11 +302,19 @@ def test_counted_macs_are_the_planned_ones() -> None:
     assert first.macs == taps[0] * taps[1] * 3 * 6
 
 
+def _scattered(operator, shape: tuple[int, ...]):
+    """Writes of `x` at constant places of itself."""
+    places = relax.const(np.zeros(shape, "int32"))
+    return lambda b, x: b.emit(operator(x, places, x))
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (lambda b, x: b.emit(relax.call_dps_packed("f", x, R.Tensor((1, 8, 6, 4), "float32"))), "no TIR form"),
         (lambda b, x: b.emit(relax.op.unique(x)), "not static|no TIR form"),
+        (_scattered(relax.op.scatter_elements, (1, 8, 6, 4)), "scatter_elements has no TIR form"),
+        (_scattered(relax.op.scatter_nd, (1, 8, 6, 4, 4)), "scatter_nd has no TIR form"),
     ],
 )
 def test_refusals(build, message: str) -> None:
