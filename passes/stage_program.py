@@ -141,7 +141,8 @@ class _Planner:
         """Add the spec of a merged kernel, whose outputs share one storage; returns its index, None if not mergeable."""
         units = list(dict.fromkeys(self.unit_of[i] for i in ops))
         outs = [self.graph.ops[u[-1]].outputs[0] for u in units]
-        merge = merge_units(self.net, units) if may_merge(self.graph, self.packed, outs) else None
+        alike = len({self.graph.tensors[t].dtype for t in outs}) == 1  # they become parts of one tensor
+        merge = merge_units(self.net, units) if alike and may_merge(self.graph, self.packed, outs) else None
         if merge is None:
             return None
         first = self.graph.tensors[outs[0]]

@@ -344,6 +344,14 @@ def test_the_validator_refuses(stages, text):
         validate_schedule(two_convolutions(), Schedule(tuple(stages), 0.0))
 
 
+def test_the_validator_refuses_a_merge_of_results_of_two_types():
+    graph = two_convolutions()
+    tensors = (*graph.tensors[:2], replace(graph.tensors[2], dtype="float16"), *graph.tensors[3:])
+    stages = (Stage(MERGE, ((0, 1),)), Stage(CONCURRENT, ((2,),)))
+    with pytest.raises(ValidationError, match="results are of another type"):
+        validate_schedule(replace(graph, tensors=tensors), Schedule(stages, 0.0))
+
+
 def test_the_validator_accepts():
     stages = (Stage(MERGE, ((0, 1),)), Stage(CONCURRENT, ((2,),)))
     validate_schedule(two_convolutions(), Schedule(stages, 0.0))

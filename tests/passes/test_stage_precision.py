@@ -131,6 +131,15 @@ def test_merged_operators_of_native_float16_keep_their_type() -> None:
     assert "float16" in lowered.script()
 
 
+def test_results_are_not_merged_with_tensors_between_kernels() -> None:
+    """Of two branches of one input, one ends as a result, which stays float32: a merged kernel writes one tensor."""
+    net = Net(layout="NCHW")
+    x = net.input((1, 32, 8, 8))
+    result, between = (net.conv(x, 16, 1, activation="relu") for _ in range(2))
+    mod = net.finish([result, net.conv(between, 8, activation="relu")])
+    agrees(narrow_run(mod, variant="merge"), quick_run(mod, *given(mod)))
+
+
 def test_networks_of_float16_are_refused() -> None:
     bb, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((1, 4), "float16"))
     with bb.function("main", [x]):

@@ -81,9 +81,13 @@ def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
     return tuple(c for c in several if _placeable(graph, c))
 
 
-def _tail(graph: UnitGraph, ops: Sequence[int]) -> tuple[str, ...]:
-    """Kinds of the operators after the anchor: merged units must agree, so that one epilogue serves all of them."""
-    return tuple(graph.graph.ops[i].kind for i in ops)
+def _tail(graph: UnitGraph, ops: Sequence[int]) -> tuple[tuple[str, str], ...]:
+    """Kinds of the operators after the anchor, and types of what they write.
+
+    Merged units must agree: one epilogue serves all of them, and one tensor is written.
+    """
+    tensors = graph.graph.tensors
+    return tuple((op.kind, tensors[op.outputs[0]].dtype) for op in (graph.graph.ops[i] for i in ops))
 
 
 def _placeable(graph: UnitGraph, members: Sequence[int]) -> bool:

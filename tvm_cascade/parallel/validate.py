@@ -65,6 +65,10 @@ def _check_merge(graph: Graph, number: int, members: list[int]) -> None:
     inside = {t for i in members for t in graph.ops[i].outputs}
     heads = [graph.ops[i] for i in members if not any(t in inside for t in graph.ops[i].inputs)]
     first = heads[0]
+    written = [t for i in members for t in graph.ops[i].outputs]
+    left = [t for t in written if t in graph.outputs or set(graph.consumers[t]) - set(members)]
+    if len({graph.tensors[t].dtype for t in left}) > 1:
+        raise ValidationError(f"stage {number} merges {first.name} with operators whose results are of another type")
     for op in heads:
         if op.kind != first.kind or set(op.inputs) != set(first.inputs) or op.attrs.get("groups", 1) != 1:
             raise ValidationError(f"stage {number} merges {op.name} with {first.name}, which differ in kind or input")
