@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,13 @@ from tvm_cascade.passes.stage_concat import write_in_place
 from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda, schedule_cuda
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
+from tvm_cascade.passes.stage_precision import FP16, FP32, in_precision
 from tvm_cascade.passes.stage_probe import probe_module
 from tvm_cascade.passes.stage_program import check_groups, plan_program
 from tvm_cascade.runtime import compile_stages
 
-SCHEDULES = {"sequential": "sequential", "greedy": "greedy", "ios": "both"}  # program -> variant of the search
+VARIANTS = {"sequential": "sequential", "greedy": "greedy", "ios": "both"}  # schedule -> variant of the search
+PRECISIONS = {FP32: 1e-4, FP16: 1e-2}  # and the largest error, as a share of the largest expected value
 COPIES = 16  # of a kernel in the CUDA graph that times it, as `runtime.measure_cuda` has them
 _SOURCE = Path(__file__).with_name("stub_cuda.c")
 
@@ -53,25 +55,29 @@ class Library:
         return {"stages": stages, "cost_ms": costs, "probes": probes, "copies": COPIES}
 
 
-def build(mod: tvm.IRModule, unit: str, arch: str, device: str = "h200", probes: bool = True) -> Library:
+def programs_of(precisions: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """By the name of a program, its schedule and precision."""
+    return {v if p == FP32 else f"{v}_{p}": (v, p) for p in precisions for v in VARIANTS}
+
+
+def build(
+    mod: tvm.IRModule, unit: str, arch: str, precisions: Sequence[str], device: str = "h200", probes: bool = True
+) -> Library:
     """The library for a GPU of architecture `arch`; schedules are the best for the analytic model of `device`."""
     target = f"cuda -arch={arch}"
-    net = stage_graph(mod)
-    units = unit_graph(net.graph, unit)
-    schedules, scheduled = _schedules(net, unit, device), _Scheduled(target)
-    programs = {name: _emit(net, units, best, target, scheduled) for name, best in schedules.items()}
-    timed, modules = _probes(net, units, target, scheduled) if probes else ({}, {})
-    joined = join_modules({**programs, **modules})
-    return Library(compile_stages(joined, cuda_target(target)), schedules, timed)
+    scheduled, programs = _Scheduled(target), _programs(mod, unit, device, precisions)
+    modules = {name: _emit(*program, target, scheduled) for name, program in programs.items()}
+    net, units, _ = programs["sequential"]
+    timed, timing = _probes(net, units, target, scheduled) if probes else ({}, {})
+    joined = join_modules({**modules, **timing})
+    return Library(compile_stages(joined, cuda_target(target)), {n: p[2] for n, p in programs.items()}, timed)
 
 
-def build_twin(mod: tvm.IRModule, unit: str, device: str = "h200") -> Library:
+def build_twin(mod: tvm.IRModule, unit: str, precisions: Sequence[str], device: str = "h200") -> Library:
     """The same programs for any x86-64 CPU: streams without effect, no CUDA graph, default loops. For rehearsals."""
-    net = stage_graph(mod)
-    units = unit_graph(net.graph, unit)
-    schedules = _schedules(net, unit, device)
-    programs = {name: _emit(net, units, best, "llvm") for name, best in schedules.items()}
-    return Library(compile_stages(join_modules(programs), tvm.target.Target("llvm")), schedules, {})
+    programs = _programs(mod, unit, device, precisions)
+    joined = join_modules({name: _emit(*program, "llvm") for name, program in programs.items()})
+    return Library(compile_stages(joined, tvm.target.Target("llvm")), {n: p[2] for n, p in programs.items()}, {})
 
 
 class _Scheduled:
@@ -100,13 +106,18 @@ def _emit(
     return emit_cuda(program, [scheduled(k) for k in kernels], target, True)
 
 
-def _schedules(net: StageGraph, unit: str, device: str) -> dict[str, Schedule]:
-    model = AnalyticCost(find_device(device))
-    options = Options(unit=unit)
-    return {
-        name: schedule(net.graph, model, replace(options, variant=variant)).schedule
-        for name, variant in SCHEDULES.items()
-    }
+def _programs(
+    mod: tvm.IRModule, unit: str, device: str, precisions: Sequence[str]
+) -> dict[str, tuple[StageGraph, UnitGraph, Schedule]]:
+    """The network of every program in its precision, with its units and its schedule."""
+    nets = {p: in_precision(stage_graph(mod), p) for p in precisions}
+    units = {p: unit_graph(net.graph, unit) for p, net in nets.items()}
+    models = {p: AnalyticCost(find_device(device), p) for p in precisions}
+    found = {}
+    for name, (own, p) in programs_of(precisions).items():
+        best = schedule(nets[p].graph, models[p], Options(unit=unit, variant=VARIANTS[own])).schedule
+        found[name] = nets[p], units[p], best
+    return found
 
 
 def _probes(

@@ -33,7 +33,7 @@ LIMIT_BYTES = 60 << 20
 _FFI = "apache-tvm-ffi"
 
 
-def pack_network(name: str, arch: str, stand_in: Path, out: Path) -> str:
+def pack_network(name: str, arch: str, precisions: Sequence[str], stand_in: Path, out: Path) -> str:
     """Compile one network and write its archive; the sentence that tells of it."""
     import library
     import networks
@@ -42,12 +42,12 @@ def pack_network(name: str, arch: str, stand_in: Path, out: Path) -> str:
     is_small = name == networks.SMALL
     make, unit = (networks.small, "fused") if is_small else networks.NETWORKS[name]
     network = networks.read(make)
-    made = library.build(network.mod, unit, arch, probes=not is_small)
+    made = library.build(network.mod, unit, arch, precisions, probes=not is_small)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         made.executable.export_library(str(work / "network.so"))
         if is_small:
-            library.build_twin(network.mod, unit).executable.export_library(str(work / "twin.so"))
+            library.build_twin(network.mod, unit, precisions).executable.export_library(str(work / "twin.so"))
         (work / "about.json").write_text(json.dumps(made.about()))
         (work / "record.json").write_text(json.dumps(network.record))
         for part, arrays in (("inputs", network.inputs), ("expected", network.expected)):
@@ -101,7 +101,7 @@ def _add_extension(folder: Path, python: str) -> None:
                     wheel.extract(name, folder)
 
 
-def write_manifest(out: Path, names: Sequence[str], arch: str, python: str) -> None:
+def write_manifest(out: Path, names: Sequence[str], arch: str, precisions: Sequence[str], python: str) -> None:
     """What is in the pack."""
     import library
     import networks
@@ -110,12 +110,17 @@ def write_manifest(out: Path, names: Sequence[str], arch: str, python: str) -> N
 
     now = datetime.now(timezone.utc)
     versions = {name: metadata.version(name) for name in ("apache-tvm", _FFI)} | {"tvm-cascade": __version__}
-    data = {"networks": list(names), "small": networks.SMALL, "schedules": list(library.SCHEDULES)}
+    data = {
+        "networks": list(names),
+        "small": networks.SMALL,
+        "programs": library.programs_of(precisions),
+        "tolerances": library.PRECISIONS,
+    }
     data |= {"arch": arch, "python": python, "made": now.strftime("%Y%m%d_%H%M%S"), "versions": versions}
     (out / "manifest.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
-def make(out: Path, names: Sequence[str], arch: str, python: str, processes: int) -> None:
+def make(out: Path, names: Sequence[str], arch: str, precisions: Sequence[str], python: str, processes: int) -> None:
     """Make the folder `out`."""
     import library
     import networks
@@ -124,11 +129,13 @@ def make(out: Path, names: Sequence[str], arch: str, python: str, processes: int
     library.make_stand_in(out / "stand_in")
     work = {name: out / "networks" / f"{name}.tar.xz" for name in (*names, networks.SMALL)}
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        jobs = [pool.submit(pack_network, name, arch, out / "stand_in", path) for name, path in work.items()]
+        jobs = [
+            pool.submit(pack_network, name, arch, precisions, out / "stand_in", path) for name, path in work.items()
+        ]
         for job in jobs:
             print(job.result(), flush=True)
     pack_runtime(out, python)
-    write_manifest(out, names, arch, python)
+    write_manifest(out, names, arch, precisions, python)
     shutil.copytree(HERE / "there", out / "there", ignore=shutil.ignore_patterns("__pycache__", "run.sh"))
     shutil.copy(HERE / "there" / "run.sh", out)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
@@ -164,6 +171,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the folder to make; new, or empty")
     parser.add_argument("--networks", type=lambda s: [x for x in s.split(",") if x], default=list(networks.NETWORKS))
     parser.add_argument("--arch", default="sm_90", help="architecture that kernels are compiled for")
+    parser.add_argument(
+        "--precisions",
+        choices=("fp32", "fp32,fp16"),
+        default="fp32",
+        help="of programs; float16 takes several times as long to compile [%(default)s]",
+    )
     parser.add_argument("--python", default="3.12", help="Python there; this machine's is added for the rehearsal")
     parser.add_argument("--processes", type=int, default=4, help="networks that are compiled at the same time")
     parser.add_argument("--records", type=Path, help="results of a run, whose kernel times go to --database")
@@ -179,7 +192,7 @@ def main() -> int:
         parser.error(f"unknown networks {', '.join(strangers)}: choose of {', '.join(networks.NETWORKS)}")
     if not args.out or (args.out.exists() and any(args.out.iterdir())):
         parser.error("--out names a folder that is new, or empty")
-    make(args.out.resolve(), args.networks, args.arch, args.python, args.processes)
+    make(args.out.resolve(), args.networks, args.arch, args.precisions.split(","), args.python, args.processes)
     return 0
 
 

@@ -33,6 +33,8 @@ def pack(tmp_path_factory):
         str(folder / "made"),
         "--networks",
         "",
+        "--precisions",
+        "fp32,fp16",
         "--python",
         PYTHON,
     ]
@@ -52,8 +54,8 @@ def test_the_rehearsal_walks_every_step_and_leaves_the_folder_as_it_is(pack):
     names = [name for name, _ in steps]
     assert len(set(names)) == len(names)
     assert all(0 < float(minutes) < 9 for _, minutes in steps)
-    expected = {"reference", "correctness", "memcheck", "racecheck", "sequential", "greedy", "ios", "turns", "eager"}
-    assert set(names) == expected | {"kernels", "thousand"}
+    expected = {"reference", "correctness", "memcheck", "racecheck", "turns", "eager", "kernels", "thousand"}
+    assert set(names) == expected | {s + p for s in ("sequential", "greedy", "ios") for p in ("", "_fp16")}
     assert sorted(pack.rglob("*")) == before
 
 
@@ -80,7 +82,8 @@ def test_a_wrong_result_fails_the_rehearsal(pack, tmp_path):
     options = ["--dry-run", "--step", "correctness", "--work", str(tmp_path / "work")]
     rows = json.loads(_run(broken, *options).stdout)
     wrong = [row for row in rows if "wrong" in row]
-    assert {row["schedule"] for row in wrong} == {"sequential", "greedy", "ios"}
+    schedules, precisions = ("sequential", "greedy", "ios"), ("fp32", "fp16")
+    assert {(row["schedule"], row["precision"]) for row in wrong} == {(s, p) for s in schedules for p in precisions}
     assert all("differs by more than" in row["wrong"] for row in wrong)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch_steps
 import tvm_steps
 from machine import find_gpu
-from packed import HERE, MANIFEST, NETWORKS, SCHEDULES
+from packed import HERE, MANIFEST, NETWORKS, PROGRAMS
 from tvm_steps import Call, Row
 
 _SANITIZERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/nvidia/compute-sanitizer")
@@ -77,7 +77,7 @@ def steps() -> list[Step]:
         Step("correctness", 1 + 0.5 * count, tvm_steps.correctness),
         Step("memcheck", 4, sanitized("memcheck")),
         Step("racecheck", 6, sanitized("racecheck")),
-        *(Step(s, 0.5 + 0.25 * count, tvm_steps.timed(s)) for s in SCHEDULES),
+        *(Step(s, 0.5 + 0.25 * count, tvm_steps.timed(s)) for s in PROGRAMS),
         Step("turns", 1 + 0.5 * count, tvm_steps.turns),
         Step("eager", 1 + 0.5 * count, torch_steps.eager),
         Step("kernels", 1 + 0.5 * count, tvm_steps.kernels),

@@ -14,8 +14,10 @@ HERE = Path(__file__).resolve().parent.parent
 MANIFEST: dict[str, Any] = json.loads((HERE / "manifest.json").read_text())
 NETWORKS: list[str] = MANIFEST["networks"]  # those that are measured
 SMALL: str = MANIFEST["small"]  # the one that tools check, and that is rehearsed on a CPU
-SCHEDULES: list[str] = MANIFEST["schedules"]
-TOLERANCE = 1e-4  # of the largest expected value: float32, sums in another order
+PROGRAMS: dict[str, list[str]] = MANIFEST["programs"]  # by name, the schedule and the precision
+TOLERANCES: dict[str, float] = MANIFEST[
+    "tolerances"
+]  # by precision, of the largest expected value: sums in another order
 
 
 @dataclass(frozen=True)

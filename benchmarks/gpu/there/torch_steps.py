@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch_graph
-from packed import NETWORKS, SMALL, TOLERANCE, Packed, relative_error, summary, unpack
+from packed import NETWORKS, SMALL, TOLERANCES, Packed, relative_error, summary, unpack
 from torch_graph import torch
 from tvm_steps import Call, Row
 
 Run = Callable[[], Any]
+TOLERANCE = TOLERANCES["fp32"]
 
 
 def _models(call: Call, names: list[str]) -> list[tuple[Packed, Any, list[Any]]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from machine import CPU, CUDA, Machine, Program
-from packed import NETWORKS, SCHEDULES, SMALL, TOLERANCE, Packed, relative_error, summary, unpack
+from packed import NETWORKS, PROGRAMS, SMALL, TOLERANCES, Packed, relative_error, summary, unpack
 
 Row = dict[str, Any]
 
@@ -65,32 +65,38 @@ def correctness(call: Call) -> list[Row]:
     """Every schedule of every network against the expected outputs, and against PyTorch's where step `reference` ran."""
     rows = []
     for device in devices(call, [SMALL, *NETWORKS]):
-        for schedule in SCHEDULES:
-            rows.append(_compared(call, device, schedule))
+        for program in PROGRAMS:
+            rows.append(_compared(call, device, program))
     if call.rehearsal:
-        rows += [_compared(Call(call.work), twin(call), schedule) for schedule in SCHEDULES]
+        rows += [_compared(Call(call.work), twin(call), program) for program in PROGRAMS]
     return rows
 
 
-def _compared(call: Call, device: Device, schedule: str) -> Row:
-    program, inputs = device.program(schedule), device.packed.arrays("inputs")
+def _said(device: Device, program: str) -> Row:
+    """What a row is about."""
+    schedule, precision = PROGRAMS[program]
+    return {"network": device.packed.name, "schedule": schedule, "precision": precision}
+
+
+def _compared(call: Call, device: Device, name: str) -> Row:
+    program, inputs = device.program(name), device.packed.arrays("inputs")
     before = device.machine.counts()
     first = program.run(*inputs)
     results = program.run(*inputs)  # a replay of what the first run captured
-    name = device.packed.name
-    row: Row = {"network": name, "schedule": schedule, "device": device.machine.device.type}
+    tolerance = TOLERANCES[PROGRAMS[name][1]]
+    row: Row = _said(device, name) | {"device": device.machine.device.type}
     if call.rehearsal:
         return row | _captured(device.machine, before, 1)
     expected = device.packed.arrays("expected")
     error = max(relative_error(first, expected), relative_error(results, expected))
     row["relative_error"] = error
-    wrong = error > TOLERANCE
+    wrong = error > tolerance
     if call.reference.exists():
         with np.load(call.reference) as held:
-            torch_outputs = [held[k] for k in sorted(held.files) if k.startswith(f"{name}/")]
+            torch_outputs = [held[k] for k in sorted(held.files) if k.startswith(f"{device.packed.name}/")]
         row["relative_error_to_torch"] = relative_error(results, torch_outputs)
-        wrong |= row["relative_error_to_torch"] > TOLERANCE
-    return row | ({"wrong": f"differs by more than {TOLERANCE}"} if wrong else {})
+        wrong |= row["relative_error_to_torch"] > tolerance
+    return row | ({"wrong": f"differs by more than {tolerance}"} if wrong else {})
 
 
 def _captured(machine: Machine, before: dict[str, int], replays: int) -> Row:
@@ -106,21 +112,21 @@ def _captured(machine: Machine, before: dict[str, int], replays: int) -> Row:
 
 def small(call: Call) -> list[Row]:
     """What tools look at: every schedule of the small network, compared."""
-    return [_compared(call, device, s) for device in devices(call, [SMALL]) for s in SCHEDULES]
+    return [_compared(call, device, s) for device in devices(call, [SMALL]) for s in PROGRAMS]
 
 
-def timed(schedule: str) -> Callable[[Call], list[Row]]:
-    """The step that times one schedule of every network."""
+def timed(name: str) -> Callable[[Call], list[Row]]:
+    """The step that times one schedule of every network, in one precision."""
 
     def step(call: Call) -> list[Row]:
         rows = []
         for device in devices(call, NETWORKS):
             before, runs = device.machine.counts(), call.runs(500)
-            program = device.program(schedule)
+            program = device.program(name)
             times = program.times_ms(device.packed.arrays("inputs"), runs, 20)
             about = device.packed.about
-            row: Row = {"network": device.packed.name, "schedule": schedule, "stages": about["stages"][schedule]}
-            row |= {"model_ms": about["cost_ms"][schedule]} | summary(times)
+            row = _said(device, name) | {"stages": about["stages"][name]}
+            row |= {"model_ms": about["cost_ms"][name]} | summary(times)
             rows.append(row | (_captured(device.machine, before, runs + 19) if call.rehearsal else {}))
         return rows
 
@@ -128,20 +134,20 @@ def timed(schedule: str) -> Callable[[Call], list[Row]]:
 
 
 def turns(call: Call) -> list[Row]:
-    """The schedules in turn, in one process: the ratio of sequential time to each, round by round."""
+    """The programs in turn, in one process: the ratio of sequential time to each of a precision, round by round."""
     rows = []
     for device in devices(call, NETWORKS):
         inputs = device.packed.arrays("inputs")
-        programs = {s: device.program(s) for s in SCHEDULES}
-        medians: dict[str, list[float]] = {s: [] for s in SCHEDULES}
+        programs = {p: device.program(p) for p in PROGRAMS}
+        medians: dict[str, list[float]] = {p: [] for p in PROGRAMS}
         for k in range(call.runs(25)):
-            for s in SCHEDULES if k % 2 == 0 else reversed(SCHEDULES):
-                medians[s].append(float(np.median(programs[s].times_ms(inputs, call.runs(20), 3))))
-        for s in SCHEDULES:
-            ratios = np.array(medians["sequential"]) / np.array(medians[s])
+            for p in PROGRAMS if k % 2 == 0 else reversed(PROGRAMS):
+                medians[p].append(float(np.median(programs[p].times_ms(inputs, call.runs(20), 3))))
+        sequential = {precision: medians[p] for p, (name, precision) in PROGRAMS.items() if name == "sequential"}
+        for p, (_, precision) in PROGRAMS.items():
+            ratios = np.array(sequential[precision]) / np.array(medians[p])
             low, middle, high = (round(float(x), 4) for x in np.percentile(ratios, [25, 50, 75]))
-            speedup = {"speedup": middle, "speedup_quartiles": [low, high]}
-            rows.append({"network": device.packed.name, "schedule": s, **speedup, **summary(medians[s])})
+            rows.append(_said(device, p) | {"speedup": middle, "speedup_quartiles": [low, high]} | summary(medians[p]))
     return rows
 
 
@@ -158,13 +164,15 @@ def kernels(call: Call) -> list[Row]:
 
 
 def thousand(call: Call) -> list[Row]:
-    """A thousand runs of the concurrent schedule, whose bits must all be the same."""
+    """A thousand runs of the concurrent schedules, whose bits must all be the same."""
     rows = []
+    concurrent = [p for p, (schedule, _) in PROGRAMS.items() if schedule == "ios"]
     for device in devices(call, NETWORKS) if not call.rehearsal else [twin(call)]:
-        program, inputs = device.program("ios"), device.packed.arrays("inputs")
-        first = [x.tobytes() for x in program.run(*inputs)]
-        runs = 100 if call.rehearsal else 1000
-        different = sum([x.tobytes() for x in program.run(*inputs)] != first for _ in range(runs))
-        row: Row = {"network": device.packed.name, "runs": runs, "different": different}
-        rows.append(row | ({"wrong": f"{different} runs differ"} if different else {}))
+        for name in concurrent:
+            program, inputs = device.program(name), device.packed.arrays("inputs")
+            first = [x.tobytes() for x in program.run(*inputs)]
+            runs = 100 if call.rehearsal else 1000
+            different = sum([x.tobytes() for x in program.run(*inputs)] != first for _ in range(runs))
+            row = _said(device, name) | {"runs": runs, "different": different}
+            rows.append(row | ({"wrong": f"{different} runs differ"} if different else {}))
     return rows
