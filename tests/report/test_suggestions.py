@@ -18,6 +18,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.importers.cut import FileGraph, Node
 from tvm_cascade.importers.shorter_end import end_of_work
 from tvm_cascade.report.suggestions import suggestions
+from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.graphs import ds_cnn, mobilenet_v1
 from tvm_cascade.testing.onnx_layers import Layers
 from tvm_cascade.testing.tflite import ModelWriter
@@ -54,6 +55,17 @@ def test_streaming_is_suggested_while_the_input_lies_in_the_arena_at_its_largest
     streamed = replace(_OPTIONS, stream_input=True)
     assert plan_graph(graph, streamed).peak < plan_graph(graph, _OPTIONS).peak
     assert _said(graph, streamed) == _said(graph, replace(_OPTIONS, layerwise=True)) == ()
+
+
+@pytest.mark.parametrize(("size", "channels", "helps"), [(16, 8, False), (16, 1, True)])
+def test_streaming_is_not_suggested_where_the_output_overwrites_the_input(
+    size: int, channels: int, helps: bool
+) -> None:
+    net = Net(layout="NCHW")
+    mod = net.finish(net.conv(net.input((1, 1, size, size)), channels, stride=1 if channels > 1 else 4))
+    plain, streamed = (tvm_cascade.plan(mod, stream_input=s) for s in (False, True))
+    assert (streamed.peak_bytes < plain.peak_bytes) == helps
+    assert any(s.startswith("--stream-input") for s in plain.suggestions) == helps
 
 
 def test_inputs_behind_a_reshape_and_floats_that_are_only_quantized(tmp_path: Path) -> None:

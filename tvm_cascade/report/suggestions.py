@@ -7,8 +7,8 @@ from math import ceil
 
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cascading.geometry import reads_rows, streamable
-from tvm_cascade.graph import Graph
-from tvm_cascade.report.text import peak_segment
+from tvm_cascade.graph import Graph, Op
+from tvm_cascade.report.text import block_rows, covered, peak_segment
 
 LITTLE_WORK = 0.01  # of a network's multiply-accumulates: what `--until` is suggested to leave to the host
 
@@ -64,18 +64,47 @@ def _streamable_at_peak(plan: Plan) -> Iterator[int]:
     for t in plan.graph.inputs:
         storage, tensor = plan.storages[t], plan.graph.tensors[t]
         live = storage.lower <= peak < storage.upper and not storage.is_ring(tensor.rows)
-        if live and _comes_by_rows(plan.graph, t):
+        if live and _comes_by_rows(plan.graph, t) and _freed(plan, t, peak) > _held(plan.graph, t):
             yield t
+
+
+def _freed(plan: Plan, tensor: int, segment: int) -> int:
+    """Bytes of a tensor's block at which no other block of that segment lies: the most that it can save to be without."""
+    blocks = list(zip(plan.buffers, block_rows(plan), strict=True))
+    places = {name: (b["offset"], b["offset"] + b["bytes"]) for name, b in blocks if b["lower"] <= segment < b["upper"]}
+    own = places.pop(f"tensor {tensor}", (0, 0))
+    return covered((own, *places.values())) - covered(places.values())
+
+
+def _held(graph: Graph, tensor: int) -> int:
+    """Bytes of the rows that one row of a reader needs: as many are stored of an input that comes row by row."""
+    read = _behind_views(graph, tensor)
+    windows = [w for op, k in _reads(graph, read) if k < len(op.windows) and (w := op.windows[k]) is not None]
+    rows = max(((w.extent - 1) * w.dilation + 1 for w in windows), default=1)
+    return min(rows, graph.tensors[read].rows) * graph.tensors[read].row_bytes
 
 
 def _comes_by_rows(graph: Graph, tensor: int) -> bool:
     """Whether all that read an input read it row by row, behind a reshape that only it has, if any."""
+    read = _behind_views(graph, tensor)
+    reads = _reads(graph, read)
+    by_rows = bool(reads) and all(reads_rows(graph, op, k) for op, k in reads)
+    return by_rows and graph.tensors[read].rows > 1 and read not in graph.outputs and streamable(graph, read)
+
+
+def _behind_views(graph: Graph, tensor: int) -> int:
+    """The tensor that is read of an input: the input, or its last reshape, where each is read by the next alone."""
     readers = graph.consumers[tensor]
     while len(readers) == 1 and graph.ops[readers[0]].view and len(graph.ops[readers[0]].outputs) == 1:
         if tensor in graph.outputs or graph.ops[readers[0]].part_offsets:
-            return False
+            break
         (tensor,) = graph.ops[readers[0]].outputs
         readers = graph.consumers[tensor]
-    places = [(graph.ops[i], k) for i in readers for k, read in enumerate(graph.ops[i].inputs) if read == tensor]
-    by_rows = bool(places) and all(reads_rows(graph, op, k) for op, k in places)
-    return by_rows and graph.tensors[tensor].rows > 1 and tensor not in graph.outputs and streamable(graph, tensor)
+    return tensor
+
+
+def _reads(graph: Graph, tensor: int) -> list[tuple[Op, int]]:
+    """The operators that read a tensor, each with the position among its inputs."""
+    return [
+        (graph.ops[i], k) for i in graph.consumers[tensor] for k, t in enumerate(graph.ops[i].inputs) if t == tensor
+    ]
