@@ -47,9 +47,10 @@ def test_more_time_gives_the_arena_that_is_promised() -> None:
     assert not any(s.startswith("--max-time") for s in _said(graph, replace(tight, sram=2 * now)))
 
 
-def test_streaming_is_suggested_while_the_input_lies_in_the_arena_at_its_largest() -> None:
-    graph = mobilenet_v1(96, 96, 3, alpha=0.25, classes=2)
-    name, size = graph.tensors[graph.inputs[0]].name, 96 * 96 * 3
+@pytest.mark.parametrize(("side", "channels"), [(96, 3), (80, 2)])
+def test_streaming_is_suggested_while_the_input_lies_in_the_arena_at_its_largest(side: int, channels: int) -> None:
+    graph = mobilenet_v1(side, side, channels, alpha=0.25, classes=2)
+    name, size = graph.tensors[graph.inputs[0]].name, side * side * channels
     said = f"--stream-input: the {size} bytes of {name} lie in the arena whole"
     assert any(s.startswith(said) for s in _said(graph, _OPTIONS))
     streamed = replace(_OPTIONS, stream_input=True)

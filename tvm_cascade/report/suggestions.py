@@ -8,7 +8,7 @@ from math import ceil
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cascading.geometry import reads_rows, streamable
 from tvm_cascade.graph import Graph, Op
-from tvm_cascade.report.text import block_rows, covered, peak_segment
+from tvm_cascade.report.text import peak_segment
 
 LITTLE_WORK = 0.01  # of a network's multiply-accumulates: what `--until` is suggested to leave to the host
 
@@ -27,7 +27,7 @@ def suggestions(plan: Plan, options: PlanOptions, storable: Mapping[str, tuple[i
     if not options.stream_input:
         found += [
             f"--stream-input: the {plan.graph.tensors[t].bytes} bytes of {plan.graph.tensors[t].name} lie in the arena whole "
-            "where it is largest; asked for row by row they do not"
+            "where it is largest; asked for row by row they do not, which mostly makes the arena smaller: plan with it to see"
             for t in _streamable_at_peak(plan)
         ]
     if options.sram is None and plan.finer is not None:
@@ -64,16 +64,26 @@ def _streamable_at_peak(plan: Plan) -> Iterator[int]:
     for t in plan.graph.inputs:
         storage, tensor = plan.storages[t], plan.graph.tensors[t]
         live = storage.lower <= peak < storage.upper and not storage.is_ring(tensor.rows)
-        if live and _comes_by_rows(plan.graph, t) and _freed(plan, t, peak) > _held(plan.graph, t):
+        if live and _comes_by_rows(plan.graph, t) and _least_streamed(plan.graph, t) < plan.peak:
             yield t
 
 
-def _freed(plan: Plan, tensor: int, segment: int) -> int:
-    """Bytes of a tensor's block at which no other block of that segment lies: the most that it can save to be without."""
-    blocks = list(zip(plan.buffers, block_rows(plan), strict=True))
-    places = {name: (b["offset"], b["offset"] + b["bytes"]) for name, b in blocks if b["lower"] <= segment < b["upper"]}
-    own = places.pop(f"tensor {tensor}", (0, 0))
-    return covered((own, *places.values())) - covered(places.values())
+def _least_streamed(graph: Graph, tensor: int) -> int:
+    """Bytes that the arena takes at least where an input comes row by row: those of the results.
+
+    Where a chain of operators leads from the input to a result, one tensor of it lies whole while the last rows of the input
+    are read, which are stored beside it.
+    """
+    written, whole, last = sum(graph.tensors[t].bytes for t in set(graph.outputs)), list[int](), tensor
+    while last not in graph.outputs:
+        readers = set(graph.consumers[last])
+        if len(readers) != 1 or len(graph.ops[min(readers)].outputs) != 1:
+            return written
+        (op,) = readers
+        (last,) = graph.ops[op].outputs
+        if not graph.ops[op].view:
+            whole.append(graph.tensors[last].bytes)
+    return max(written, min(whole, default=0) + _held(graph, tensor))
 
 
 def _held(graph: Graph, tensor: int) -> int:
