@@ -35,7 +35,7 @@ class _BeforeTvm:
             sys.meta_path[:] = [f for f in sys.meta_path if f is not self]
             _load_extra()
             with suppress(ImportError, AttributeError):
-                _list_names_once()
+                _take_functions_by_namespace()
 
 
 def _load_extra() -> None:
@@ -52,7 +52,7 @@ def _load_extra() -> None:
             pass
 
 
-def _list_names_once() -> None:
+def _take_functions_by_namespace() -> None:
     """Let modules take their functions by the namespace that they ask for; names listed before are not read again.
 
     The registry lists names in the order in which they were registered.
