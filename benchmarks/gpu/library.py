@@ -34,7 +34,7 @@ from tvm_cascade.passes.stage_program import check_groups, plan_program
 from tvm_cascade.runtime import compile_stages
 
 VARIANTS = {"sequential": "sequential", "greedy": "greedy", "ios": "both"}  # schedule -> variant of the search
-PRECISIONS = {FP32: 1e-4, FP16: 1e-2}  # and the largest error, as a share of the largest expected value
+PRECISIONS = {FP32: 1e-4, FP16: 4e-3}  # and the largest error, as a share of the largest expected value
 COPIES = 16  # of a kernel in the CUDA graph that times it, as `runtime.measure_cuda` has them
 _SOURCE = Path(__file__).with_name("stub_cuda.c")
 
