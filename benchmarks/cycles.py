@@ -134,7 +134,10 @@ def image_cycles(model: Path, target: str, board: Board) -> tuple[int, int, floa
 
 def own_networks(models: Path) -> None:
     """Write what every network takes on every core by our kernels."""
-    found = []
+    found: list[dict[str, object]] = []
+    commit = subprocess.run(
+        ("git", "rev-parse", "--short=8", "HEAD"), capture_output=True, text=True, check=True
+    ).stdout
     for network, file in OWN.items():
         for core, _, board in MEASURED:
             estimated, instructions, cycles = image_cycles(models / file, core, find_board(Path(), board))
@@ -145,6 +148,7 @@ def own_networks(models: Path) -> None:
                     "estimated": estimated,
                     "instructions": instructions,
                     "cycles": round(cycles),
+                    "commit": commit.strip(),
                 }
             )
             print(found[-1], flush=True)

@@ -103,7 +103,7 @@ def own_kernels(rows: list[dict[str, Any]]) -> str:
         "| network | core | estimated | by blocks | difference | cycles per instruction | fastest published, other kernels |\n"
         "| --- | --- | --- | --- | --- | --- | --- |\n" + "\n".join(lines) + "\n\n"
         f"Median of the absolute differences: {median(map(abs, errors)):.1%}; largest: {max(map(abs, errors)):.1%}.\n"
-        "The code that was counted is that of 3f94bae7.\n"
+        f"Code of {', '.join(dict.fromkeys(row['commit'] for row in rows))}.\n"
     )
 
 
