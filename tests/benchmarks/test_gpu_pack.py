@@ -33,8 +33,6 @@ def pack(tmp_path_factory):
         str(folder / "made"),
         "--networks",
         "",
-        "--precisions",
-        "fp32,fp16",
         "--python",
         PYTHON,
     ]
