@@ -1,4 +1,4 @@
-"""Makes `import tvm` cheaper by a quarter of a second of processor time, for the process of a command."""
+"""Makes the imports of TVM and NumPy cheaper, for the process of a command: by a third of a second of processor time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 FOR_DEVICES = ("stages", "optimize", "doctor")  # commands that may compile for GPUs, or say what there is
+PLANNERS = ("plan", "compile", "order", "allocate")  # commands that multiply no matrices
 EXTRA = ("libtvm_runtime_extra.so", "libtvm_runtime_extra.dylib", "tvm_runtime_extra.dll")  # Linux, macOS, Windows
 
 
@@ -23,6 +24,8 @@ def install(arguments: list[str]) -> None:
     """
     if not any(word in FOR_DEVICES for word in arguments):
         os.environ.setdefault("TVM_DEVICE_BACKEND_AUTOLOAD", "0")
+    if any(word in PLANNERS for word in arguments[:1]):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "tvm" not in sys.modules:
         sys.meta_path.insert(0, _BeforeTvm())  # type: ignore[arg-type]
 

@@ -234,6 +234,19 @@ def test_values_are_told_as_far_as_they_are_known() -> None:
     assert values(Progress("stages", 1, 2, 0.5, 0.25, "ms")) == "best 0.5 ms, bound 0.25 ms"
 
 
+def test_help_imports_no_command() -> None:
+    """Nor NumPy, which some of them need."""
+    done = python("""
+import atexit, sys
+from tvm_cascade.cli import main
+from tvm_cascade.cli.group import _COMMANDS
+wanted = {"numpy", *(f"tvm_cascade.cli.{module}" for module, _ in _COMMANDS.values())}
+atexit.register(lambda: print(len(wanted) > 1, sorted(wanted & set(sys.modules))))
+main(["--help"])
+""")
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "True []", done.stderr
+
+
 def test_plan_loads_no_libraries_of_devices() -> None:
     """It runs nothing on them, nor does what orders; commands that compile for them have them (`test_tvm_import`)."""
     for command in ("plan", "order"):

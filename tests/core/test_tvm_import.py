@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
+SET = ("TVM_DEVICE_BACKEND_AUTOLOAD", "OPENBLAS_NUM_THREADS")  # what `install` sets where it is not
 COUNT_ERRORS = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,7 +30,7 @@ __attribute__((destructor)) static void end(void) { fprintf(stderr, "C++ errors:
 
 def python(code: str, **environment: str) -> str:
     """What a Python process prints on standard error."""
-    wanted = {k: v for k, v in os.environ.items() if k != "TVM_DEVICE_BACKEND_AUTOLOAD"} | environment
+    wanted = {k: v for k, v in os.environ.items() if k not in SET} | environment
     done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, env=wanted, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stderr
@@ -67,6 +68,12 @@ def test_what_the_environment_says_stays() -> None:
         code + "print(os.environ['TVM_DEVICE_BACKEND_AUTOLOAD'], file=sys.stderr)", TVM_DEVICE_BACKEND_AUTOLOAD="1"
     )
     assert said.strip() == "1"
+
+
+@pytest.mark.parametrize(("words", "threads"), [(["plan", "run"], "1"), (["run", "plan"], None)])
+def test_planning_starts_no_threads_for_matrices(words: list[str], threads: str | None) -> None:
+    code = f"import os, sys; from tvm_cascade.tvm_import import install; install({words!r})\n"
+    assert python(code + "print(os.environ.get('OPENBLAS_NUM_THREADS'), file=sys.stderr)").strip() == str(threads)
 
 
 def test_names_of_functions_are_those_of_the_registry() -> None:

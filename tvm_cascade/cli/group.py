@@ -1,17 +1,81 @@
 """The commands of `tvm-cascade`.
 
-Their modules import nothing slow: TVM is imported when a command runs, not for `--help` or completion.
+The module of a command is imported when the command is asked for, and imports nothing slow itself: TVM is imported when a
+command runs, not for its `--help` or completion.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+
 import click
 
-from tvm_cascade.cli import boards, datasets, machines, networks, projects, schemas, searches, sound
 from tvm_cascade.cli.guard import JsonGroup
 
+# in the order of use: the module of each, and what the list of commands says in a terminal of 80 columns
+_COMMANDS = {
+    "plan": ("networks", "Show how little memory MODEL needs, and where the bytes are."),
+    "compile": ("networks", "Write a board project for MODEL."),
+    "run": ("projects", "Run a project on its emulated board, a real one or in here."),
+    "validate": ("datasets", "Measure accuracy on a data set, beside the reference."),
+    "quantize": ("datasets", "Make an int8 network of a float one."),
+    "export": ("projects", "Write a project as a package for another build system."),
+    "bundle": ("projects", "Write one image of several projects, with one arena."),
+    "doctor": ("projects", "Say what is installed, what is missing, and how to get it."),
+    "targets": ("machines", "List cores, microcontrollers and boards for --target."),
+    "allocate": ("searches", "Give buffers with lifetimes offsets in the smallest arena."),
+    "order": ("searches", "Find the order of operators with the least peak memory."),
+    "stages": ("searches", "Find which operators run at the same time, or merged."),
+    "optimize": ("searches", "Find an equivalent graph that costs less."),
+    "front-end": ("sound", "Write an audio front end, from sound to features, as C."),
+    "flash": ("boards", "Write a project to the board that is plugged in."),
+    "monitor": ("boards", "Print what a board sends over its serial port."),
+    "compare": ("projects", "Say how two plans, projects or runs differ."),
+    "schema": ("schemas", "Print the JSON schema of what a command prints."),
+}
 
-@click.group(cls=JsonGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands by name; asking for one imports its module, going through the names does not."""
+
+    def __init__(self) -> None:
+        self._commands: dict[str, click.Command | None] = dict.fromkeys(_COMMANDS)
+
+    def __getitem__(self, name: str) -> click.Command:
+        command = self._commands[name]
+        if command is None:
+            module, says = _COMMANDS[name]
+            command = getattr(import_module(f"tvm_cascade.cli.{module}"), name.replace("-", "_"))
+            assert isinstance(command, click.Command)
+            command.short_help = says
+            self._commands[name] = command
+        return command
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._commands[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._commands)
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+
+class _Group(JsonGroup):
+    """The commands, listed without importing them."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, says) for name, (_, says) in sorted(_COMMANDS.items())])
+
+
+@click.group(
+    cls=_Group, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(package_name="tvm-cascade")
 def tvm_cascade() -> None:
     """Networks that fit their board, programs that run faster: memory and latency scheduling on Apache TVM.
@@ -22,30 +86,3 @@ def tvm_cascade() -> None:
     tvm-cascade run firmware --check model.tflite                     run it in the emulator
     tvm-cascade doctor                                                what is missing on this machine?
     """
-
-
-# in the order of use, each with what the list of commands says in a terminal of 80 columns
-_COMMANDS = {
-    networks.plan: "Show how little memory MODEL needs, and where the bytes are.",
-    networks.compile: "Write a board project for MODEL.",
-    projects.run: "Run a project on its emulated board, a real one or in here.",
-    datasets.validate: "Measure accuracy on a data set, beside the reference.",
-    datasets.quantize: "Make an int8 network of a float one.",
-    projects.export: "Write a project as a package for another build system.",
-    projects.bundle: "Write one image of several projects, with one arena.",
-    projects.doctor: "Say what is installed, what is missing, and how to get it.",
-    machines.targets: "List cores, microcontrollers and boards for --target.",
-    searches.allocate: "Give buffers with lifetimes offsets in the smallest arena.",
-    searches.order: "Find the order of operators with the least peak memory.",
-    searches.stages: "Find which operators run at the same time, or merged.",
-    searches.optimize: "Find an equivalent graph that costs less.",
-    sound.front_end: "Write an audio front end, from sound to features, as C.",
-    boards.flash: "Write a project to the board that is plugged in.",
-    boards.monitor: "Print what a board sends over its serial port.",
-    projects.compare: "Say how two plans, projects or runs differ.",
-    schemas.schema: "Print the JSON schema of what a command prints.",
-}
-
-for _command, _says in _COMMANDS.items():
-    _command.short_help = _says
-    tvm_cascade.add_command(_command)
