@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.errors import GraphError
+from tvm_cascade.errors import GraphError, about
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.axes import Use, row_axes
@@ -138,7 +138,8 @@ def analyse(source: Source, function: str = "main", known: Analyses | None = Non
     ops: list[Op] = []
     made: list[Computation | None] = []
     for call, pattern, view in counted("operators analysed", list(zip(source.calls, patterns, views, strict=True))):
-        made.append(known.computation(call, pattern, tensors) if view is None else None)
+        with about(call.name):
+            made.append(known.computation(call, pattern, tensors) if view is None else None)
         ops.append(_op(len(ops), call, made[-1]) if view is None else _view(len(ops), call, view, tensors))
     return Extracted(Graph(tensors, tuple(ops), source.inputs, source.outputs, function), tuple(made))
 
@@ -208,6 +209,7 @@ def _as_built(made: Computation) -> RowAccess:
             f"operator {made.name} computes with 64-bit integers, which kernels do not mix with indices: let the model "
             f"compute them as int32 or float32 ({last_line(error)})",
             "or end the network before it",
+            [made.name],
         ) from error
     return replace(made.access, opaque=kernel.reason) if kernel.whole else made.access
 

@@ -10,7 +10,8 @@ from tvm.ir import IRModule
 from tvm_cascade.cascading import Plan
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.cores.work import Work
-from tvm_cascade.graph import Graph
+from tvm_cascade.errors import about
+from tvm_cascade.graph import Graph, KernelFootprints, Op
 from tvm_cascade.passes.choose_variants import choose_variants, tensors_of
 from tvm_cascade.passes.extract_graph import Analyses, Extracted, analyse, with_kernels
 from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
@@ -20,6 +21,7 @@ from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.choose import footprints_of, kernels_of_plan
 from tvm_cascade.schedules.forms.form import Site
 from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
+from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.select import select
 from tvm_cascade.schedules.tuning.counting import Counter
@@ -74,6 +76,16 @@ class PreparedGraph:
         return [k for k in found if not isinstance(k, str)]
 
 
+def _footprints(site: Site) -> KernelFootprints:
+    with about(site.op.name):
+        return footprints_of(site)
+
+
+def _selected(graph: Graph, op: Op, made: Computation | None, core: KernelTarget) -> RowKernel | None:
+    with about(op.name):
+        return None if made is None else select(made, tensors_of(graph, op), core)
+
+
 def prepare_graph(
     mod: IRModule,
     core: KernelTarget,
@@ -93,10 +105,10 @@ def prepare_graph(
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
     graph = extracted.graph
     operators = counted("kernels chosen", list(zip(graph.ops, extracted.operators, strict=True)))
-    kernels = tuple(None if o is None else select(o, tensors_of(graph, op), core) for op, o in operators)
+    kernels = tuple(_selected(graph, op, o, core) for op, o in operators)
     made = PreparedGraph(with_kernels(graph, kernels), extracted, kernels, core)
     ops = tuple(
-        op if (site := made.site(op.index)) is None else replace(op, kernels=footprints_of(site))
+        op if (site := made.site(op.index)) is None else replace(op, kernels=_footprints(site))
         for op in counted("forms of kernels", made.graph.ops)
     )
     return replace(made, graph=replace(made.graph, ops=ops))

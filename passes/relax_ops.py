@@ -160,7 +160,7 @@ class _Reader:
     def _call(self, call: OperatorCall) -> None:
         if call.name != "call_tir" or len(call.arguments) != 2:
             name = getattr(call.expr.op, "name", str(call.expr.op))
-            raise GraphError(f"{name} has no TIR form that a kernel can be cut from", _END)
+            raise GraphError(f"{name} has no TIR form that a kernel can be cut from", _END, [name])
         target = call.expr.args[0]
         func = self._mod[target]
         given = [self._env[v] for v in numbers_in(call.arguments[1])]
@@ -170,7 +170,8 @@ class _Reader:
             self._env.update(zip(call.outputs, self._folder.fold(func, constants), strict=True))
             return
         if _is_loops_alone(func):
-            raise GraphError(f"{readable(target.name_hint)} has no TIR form that a kernel can be cut from", _END)
+            name = readable(target.name_hint)
+            raise GraphError(f"{name} has no TIR form that a kernel can be cut from", _END, [name])
         name = self._unique(readable(target.name_hint))
         names = [f"{name}:{k}" for k in range(len(call.outputs))] if call.several else [name]
         outputs = tuple(self._tensor(n, v) for n, v in zip(names, call.outputs, strict=True))

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from tvm_cascade.messages import printable, printable_lines
 from tvm_cascade.schema.refusal import Error
@@ -17,15 +18,42 @@ class CascadeError(Exception):
     kind = "error"
     exit_status = 2
     remedy = ""
-    operators: tuple[str, ...] = ()  # that the error is about: not supported, or at the peak
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", operators: Sequence[str] = ()) -> None:
         super().__init__(printable(str(message)))
+        self._operators = tuple(operators)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The operators that the error is about: those that it names itself, or those that `about` names."""
+        return operators_of(self)
 
     def to_dict(self) -> Error:
         """What `--json` prints as `error`: the kind, the message, the remedy (empty where only the message has one) and
         the operators that it is about."""
-        return {"kind": self.kind, "message": str(self), "remedy": self.remedy, "operators": list(self.operators)}
+        names = [printable(name) for name in self.operators]
+        return {"kind": self.kind, "message": str(self), "remedy": self.remedy, "operators": names}
+
+
+def operators_of(error: BaseException | None) -> tuple[str, ...]:
+    """The operators that an error is about; where it names none, those of the error that it was raised from."""
+    while error is not None:
+        if names := getattr(error, "_operators", ()):
+            return tuple(names)
+        error = error.__cause__
+    return ()
+
+
+@contextmanager
+def about(*operators: str) -> Iterator[None]:
+    """While it lasts, every error is about these operators, unless it names others itself, and so is what is raised from it."""
+    try:
+        yield
+    except Exception as error:
+        if not operators_of(error):
+            with suppress(AttributeError):  # an error of a class that takes no attributes
+                error._operators = operators  # type: ignore[attr-defined]
+        raise
 
 
 class UsageError(CascadeError):
@@ -39,8 +67,8 @@ class LoadError(CascadeError):
 
     kind = "load"
 
-    def __init__(self, path: object, reason: str, remedy: str = "") -> None:
-        super().__init__(f"{path}: {reason}" + (f": {remedy}" if remedy else ""))
+    def __init__(self, path: object, reason: str, remedy: str = "", operators: Sequence[str] = ()) -> None:
+        super().__init__(f"{path}: {reason}" + (f": {remedy}" if remedy else ""), operators)
         self.path = str(path)
         self.reason = reason
         self.remedy = remedy
@@ -61,11 +89,13 @@ class UnsupportedOperatorError(LoadError):
         supported: Sequence[str] = (),
         partial: object = None,
         remedy: str = "",
+        described: Sequence[str] = (),
     ) -> None:
-        """`partial`: the imported module with zeros in place of the outputs of those operators; None without one."""
+        """`partial`: the imported module with zeros in place of the outputs of those operators; None without one.
+        `described`: the operators with what is wrong with each, for the message."""
         known = f"; supported: {', '.join(supported)}" if 0 < len(supported) <= _FEW else ""
-        super().__init__(path, f"unsupported operator {', '.join(operators)}{known}", remedy)
-        self.operators = tuple(operators)
+        super().__init__(path, f"unsupported operator {', '.join(described or operators)}{known}", remedy, operators)
+        self.described = tuple(described or operators)
         self.supported = tuple(supported)
         self.partial = partial
 
@@ -76,8 +106,8 @@ class GraphError(CascadeError):
 
     kind = "graph"
 
-    def __init__(self, message: str = "", remedy: str = "") -> None:
-        super().__init__(message + (f": {remedy}" if remedy else ""))
+    def __init__(self, message: str = "", remedy: str = "", operators: Sequence[str] = ()) -> None:
+        super().__init__(message + (f": {remedy}" if remedy else ""), operators)
         self.reason = printable(message)
         self.remedy = remedy
 
@@ -120,11 +150,12 @@ class InfeasibleError(CascadeError):
     def __init__(self, needed: int, available: int, culprits: Sequence[str], remedy: str) -> None:
         at_peak, missing = ", ".join(culprits), max(0, needed - available)
         super().__init__(
-            f"needs {needed} bytes, {available} available, {missing} bytes missing; peak at {at_peak}; {remedy}"
+            f"needs {needed} bytes, {available} available, {missing} bytes missing; peak at {at_peak}; {remedy}",
+            culprits,
         )
         self.needed = needed
         self.available = available
-        self.culprits = self.operators = tuple(culprits)
+        self.culprits = tuple(culprits)
         self.remedy = remedy
 
     def beside(self, other: int, available: int) -> InfeasibleError:

@@ -17,7 +17,7 @@ import tvm
 
 from tvm_cascade import checks
 from tvm_cascade.errors import CascadeError, LoadError
-from tvm_cascade.importers.cut import FileGraph, cut_out, until_option
+from tvm_cascade.importers.cut import FileGraph, Remedy, cut_out, until_option
 from tvm_cascade.importers.cut_by_trial import until_by_trial
 from tvm_cascade.importers.cut_file import cut_copy, cut_data, file_graph
 from tvm_cascade.importers.index_inputs import with_index_inputs
@@ -130,9 +130,9 @@ def cut_in_front(
     input_shapes: Mapping[str, tuple[int, ...]] | None,
     cut: Cut,
     compiles: Callable[[tvm.IRModule], bool],
-) -> str:
+) -> Remedy:
     """The remedy that cuts a file, of which `cut` is left already, in front of the operators that can be read but not
-    compiled; empty where none is found. `compiles` says whether a part of it can be."""
+    compiled; of no text where none is found. `compiles` says whether a part of it can be."""
     with _parts(Path(path), input_shapes, cut) as (graph, part):
 
         def try_until(names: Sequence[str]) -> bool:

@@ -303,20 +303,20 @@ def _check(graph: Graph) -> None:
             raise GraphError(f"tensor {t.name} has a negative extent in {t.shape}")
     for i, op in enumerate(graph.ops):
         if op.index != i:
-            raise GraphError(f"operator {op.name} has index {op.index} at position {i}")
+            raise _wrong(op, f"has index {op.index} at position {i}")
         for t in op.inputs:
             if t not in known:
-                raise GraphError(f"operator {op.name} reads tensor {t} before anything writes it")
+                raise _wrong(op, f"reads tensor {t} before anything writes it")
         for t in op.outputs:
             if t in known or not 0 <= t < len(graph.tensors):
-                raise GraphError(f"operator {op.name} writes tensor {t}, which is written already or does not exist")
+                raise _wrong(op, f"writes tensor {t}, which is written already or does not exist")
             known.add(t)
         if (op.view and len(op.inputs) != 1 and not op.part_offsets) or len(op.part_offsets) not in (0, len(op.inputs)):
             counts = f"{len(op.inputs)} inputs and part_offsets for {len(op.part_offsets)}"
-            raise GraphError(f"operator {op.name} has {counts}: a view has one input, a join an offset for each input")
+            raise _wrong(op, f"has {counts}: a view has one input, a join an offset for each input")
         for per_input in (op.windows, op.columns):
             if per_input and len(per_input) != len(op.inputs):
-                raise GraphError(f"operator {op.name} has {len(op.inputs)} inputs and {len(per_input)} windows")
+                raise _wrong(op, f"has {len(op.inputs)} inputs and {len(per_input)} windows")
     for t in (*graph.inputs, *graph.outputs):
         if t not in known:
             raise GraphError(f"tensor {t} is an input or output of the graph and nothing writes it")
@@ -327,6 +327,10 @@ def _check(graph: Graph) -> None:
         _check_target(graph, op)
 
 
+def _wrong(op: Op, what: str) -> GraphError:
+    return GraphError(f"operator {op.name} {what}", operators=[op.name])
+
+
 def _check_target(graph: Graph, op: Op) -> None:
     """Raise `GraphError` where an operator cannot take over the bytes of its target."""
     state, made = graph.tensors[op.inputs[op.target or 0]], graph.tensors[op.outputs[0]]
@@ -334,9 +338,7 @@ def _check_target(graph: Graph, op: Op) -> None:
     own = state.index in graph.inputs and [s for s, _ in graph.states].count(state.index) == 1 and not op.view
     returned = state.index in {graph.roots[t].tensor for t in graph.outputs}
     if not alike or not own or returned or any(p > op.index for p in graph.predecessors[op.index]):
-        raise GraphError(
-            f"operator {op.name} cannot take over the bytes of {state.name}: that is returned or read later"
-        )
+        raise _wrong(op, f"cannot take over the bytes of {state.name}: that is returned or read later")
 
 
 def _check_joins(graph: Graph) -> None:
@@ -355,7 +357,7 @@ def _check_joins(graph: Graph) -> None:
                     if unwritten
                     else "is a part already"
                 )
-                raise GraphError(f"{op.name} cannot be a join, since {part.name} {why}: make it a concat that copies")
+                raise _wrong(op, f"cannot be a join, since {part.name} {why}: make it a concat that copies")
             taken.add(t)
         if op.part_offsets:
             _check_order_of_parts(graph, op)
@@ -372,10 +374,8 @@ def _check_order_of_parts(graph: Graph, join: Op) -> None:
         op = graph.ops[pending.pop()]
         for t in op.inputs:
             if t in join.inputs:
-                raise GraphError(
-                    f"{join.name} cannot be a join, since {op.name} reads {graph.tensors[t].name} and another part "
-                    "depends on it: make it a concat that copies"
-                )
+                why = f"{op.name} reads {graph.tensors[t].name} and another part depends on it"
+                raise _wrong(join, f"cannot be a join, since {why}: make it a concat that copies")
             maker = graph.producer[t]
             if maker is not None and maker >= first and maker not in seen:  # operators before the first need no part
                 seen.add(maker)

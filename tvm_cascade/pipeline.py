@@ -179,7 +179,7 @@ def whole_window_instructions(loaded: Loaded, request: PlanRequest, kernels: Ker
 
 @contextmanager
 def told_with_cut(loaded: Loaded) -> Iterator[None]:
-    """While it lasts, a `GraphError` for an operator without a kernel names the cut of the file in front of it."""
+    """While it lasts, a `GraphError` for an operator without a kernel names it as the file does, and the cut in front of it."""
     try:
         yield
     except GraphError as error:
@@ -189,9 +189,7 @@ def told_with_cut(loaded: Loaded) -> Iterator[None]:
             raise
         asked = loaded.request
         remedy = frontend.cut_in_front(loaded.file, asked.input_shapes, Cut(asked.until, asked.from_), refusing)
-        if not remedy:
-            raise
-        raise GraphError(error.reason, remedy) from error
+        raise GraphError(error.reason, remedy.text or error.remedy, remedy.operators) from error
 
 
 def _reads(mod: IRModule) -> bool:

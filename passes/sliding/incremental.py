@@ -39,7 +39,8 @@ def frame_module(mod: IRModule, hop: int, most_state: int | None = None, axis: i
     plan = plan_frame(read.network, hop)
     refusal = plan.refusal()
     if refusal is not None:
-        raise UsageError(f"--hop {hop}: nothing of a frame can be reused in the next: {refusal}")
+        why = f"--hop {hop}: nothing of a frame can be reused in the next: {refusal.reason}"
+        raise UsageError(why, refusal.operators)
     if most_state is not None:
         plans = frame_frontier(read.network, hop)
         plan = next((p for p in plans if p.state_bytes <= most_state), None)

@@ -135,7 +135,8 @@ class Caller:
             case Role.INPUT | Role.SLOT | Role.SLOTS | Role.PLANE | Role.ROW_STRIDE:
                 return self._input(param, y, kernel)
             case _:
-                raise ValidationError(f"{self.op.name}: its form fills no parameter {param.role.value}")
+                why = f"{self.op.name}: its form fills no parameter {param.role.value}"
+                raise ValidationError(why, [self.op.name])
 
     def _input(self, param: Param, y: Expr, kernel: RowKernel) -> Expr:
         place, tensor = self.input(param.index)

@@ -48,7 +48,8 @@ def kernel_of(site: Site, use: Use) -> BuiltKernel:
             if not isinstance(built, str):
                 return _written_apart(built, use)
             reasons.append(built)
-    raise ValidationError(f"{site.op.name} was planned {use.way.value} and has no such kernel: {'; '.join(reasons)}")
+    why = f"{site.op.name} was planned {use.way.value} and has no such kernel: {'; '.join(reasons)}"
+    raise ValidationError(why, [site.op.name])
 
 
 def kernels_of_plan(plan: Plan, sites: Sequence[Site | None]) -> list[BuiltKernel | None]:

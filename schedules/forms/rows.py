@@ -41,6 +41,7 @@ def check_rows(caller: Caller) -> None:
     for t in (*caller.op.inputs, *caller.op.outputs):
         place, name = caller.calls.places[t], caller.graph.tensors[t].name
         if place.by_pixels:
-            raise ValidationError(f"{caller.op.name} makes rows, but {name} is a ring of pixels")
+            raise ValidationError(f"{caller.op.name} makes rows, but {name} is a ring of pixels", [caller.op.name])
         if place.scattered:
-            raise ValidationError(f"{caller.op.name} cannot find rows of {name}, which have addresses of their own")
+            why = f"{caller.op.name} cannot find rows of {name}, which have addresses of their own"
+            raise ValidationError(why, [caller.op.name])

@@ -61,7 +61,9 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
         rule.tell()
     for var, func in made.functions.items():
         if isinstance(func, tvm.tirx.PrimFunc) and not (func.attrs or {}).get("tirx.is_scheduled"):
-            raise GraphError(f"the kernel {var.name_hint} has no schedule for CUDA: leave it out with --until")
+            raise GraphError(
+                f"the kernel {var.name_hint} has no schedule for CUDA", "leave it out with --until", [var.name_hint]
+            )
     return made
 
 

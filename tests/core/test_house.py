@@ -164,6 +164,33 @@ def test_constants_state_their_type() -> None:
     assert not bare
 
 
+OPERATORS_AT = {"UsageError": 1, "ValidationError": 1, "GraphError": 2, "LoadError": 3}  # among the arguments
+
+
+def test_errors_whose_message_names_an_operator_carry_its_name() -> None:
+    """`--json` prints the names apart: a message of "operator X" without them is a site that forgot."""
+    bare = []
+    for path in PRODUCT:
+        for call in (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)):
+            needed = OPERATORS_AT.get(getattr(call.func, "id", ""))
+            if needed is None or any(isinstance(a, ast.Starred) for a in call.args):
+                continue
+            told = len(call.args) > needed or any(k.arg == "operators" for k in call.keywords)
+            if not told and any(_names_operator(n) for a in call.args for n in ast.walk(a)):
+                bare.append(f"{path.relative_to(ROOT)}:{call.lineno}")
+    assert not bare
+
+
+def _names_operator(node: ast.AST) -> bool:
+    """Whether a text says "operator" in front of a value, or holds the name of an `op`."""
+    if not isinstance(node, ast.JoinedStr):
+        return False
+    said = any(isinstance(v, ast.Constant) and str(v.value).endswith("operator ") for v in node.values[:-1])
+    return said or any(
+        isinstance(v, ast.FormattedValue) and ast.unparse(v.value).endswith("op.name") for v in node.values
+    )
+
+
 def _parameters(arguments: ast.arguments) -> int:
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     return len(names) - (names[:1] in (["self"], ["cls"])) + bool(arguments.vararg) + bool(arguments.kwarg)

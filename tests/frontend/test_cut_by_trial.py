@@ -61,11 +61,13 @@ def test_refusals_of_orders_and_of_cut_networks_name_the_cut(tmp_path: Path) -> 
 
 def test_few_parts_of_a_file_are_tried() -> None:
     """One of 200 operators, then another: no more trials than two bisections take, and one for each cut."""
-    nodes = [Node((f"t{k}",), (f"t{k + 1}",)) for k in range(200)] + [Node(("t3",), ("b",)), Node(("b",), ("c",))]
+    nodes = [Node((f"t{k}",), (f"t{k + 1}",), f"K{k}") for k in range(200)]
+    nodes += [Node(("t3",), ("b",), "B"), Node(("b",), ("c",), "C")]
     graph, tried = FileGraph(tuple(nodes), ("t0",), ("t200", "c")), []
 
     def compiles(names: Any) -> bool:
         tried.append(names)
         return needed_for(graph, names).isdisjoint((137, 201))
 
-    assert until_by_trial(graph, compiles).startswith("--until t137,b ends") and len(tried) <= 20
+    remedy = until_by_trial(graph, compiles)
+    assert remedy.text.startswith("--until t137,b ends") and remedy.operators == ("K137", "C") and len(tried) <= 20

@@ -79,7 +79,7 @@ def _run(memory: Memory, s: int, segment: Segment) -> int:
     for o in segment.ops:
         op = plan.graph.ops[o]
         if counts.pop(o, 0) != (0 if op.view else _count(plan, segment, op)):
-            raise ValidationError(f"operator {op.name} does not run as often as it has steps")
+            raise ValidationError(f"operator {op.name} does not run as often as it has steps", [op.name])
         _check_lives(plan, s, op)
     for t in segment.streamed:
         if counts.pop(-1 - t, 0) != plan.graph.tensors[t].rows:
@@ -249,9 +249,9 @@ def _step(memory: Memory, step: _Step) -> None:
     plan, task, op, k = memory.plan, step.task, step.task.op, step.k
     scratch = _scratch(step)
     if scratch > task.segment.scratch_bytes:
-        raise ValidationError(f"operator {op.name} needs {scratch} bytes of scratch")
+        raise ValidationError(f"operator {op.name} needs {scratch} bytes of scratch", [op.name])
     if task.mixed:
-        raise ValidationError(f"{op.name} makes rows, but one of its tensors is a ring of pixels")
+        raise ValidationError(f"{op.name} makes rows, but one of its tensors is a ring of pixels", [op.name])
     wanted, outputs = _areas(memory, step)
     reads = [(i, *memory.area(area)) for i, area in wanted]
     for i, addresses, tags in reads:
@@ -297,7 +297,7 @@ def _check_in_place(op: Op, reads: list[tuple[int, Indices, Indices]], written: 
     alone = op.target is not None or (op.kernels.in_place_workspace_bytes and len(reads) == 1)
     read = next((addresses for i, addresses, _ in reads if i == place), None)
     if not alone or len(written) != 1 or read is None or not np.array_equal(np.sort(read), np.sort(written[0])):
-        raise ValidationError(f"{op.name} does not write the very bytes that it reads, as its kernel does")
+        raise ValidationError(f"{op.name} does not write the very bytes that it reads, as its kernel does", [op.name])
 
 
 def _check_clobbering(
@@ -309,7 +309,7 @@ def _check_clobbering(
     """
     for addresses in written:
         if marks[addresses].any():
-            raise ValidationError(f"outputs of {op.name} overlap")
+            raise ValidationError(f"outputs of {op.name} overlap", [op.name])
         marks[addresses] = True
     hit = [(i, addresses) for i, addresses, _ in reads if marks[addresses].any()]
     for addresses in written:
@@ -317,7 +317,7 @@ def _check_clobbering(
     for i, addresses in hit:
         able = i in op.in_place and not any(np.isin(addresses, other).any() for other in written[1:])
         if not able or len(addresses) != len(written[0]) or _overtakes(written[0], addresses):
-            raise ValidationError(f"step {k} of {op.name} writes over what it reads")
+            raise ValidationError(f"step {k} of {op.name} writes over what it reads", [op.name])
 
 
 def _overtakes(written: Indices, read: Indices) -> bool:

@@ -46,7 +46,9 @@ def _check_planes(plan: Plan, t: int) -> None:
         window = dict(zip(op.inputs, op.windows, strict=False)).get(t)
         whole = window is None or window.stride == 0 or op.opaque is not None or op.view
         if t in op.inputs and (whole or op.index in in_place):
-            raise ValidationError(f"{op.name} reads the planes of {tensor.name}, which comes row by row, as a whole")
+            raise ValidationError(
+                f"{op.name} reads the planes of {tensor.name}, which comes row by row, as a whole", [op.name]
+            )
     if t in graph.outputs:
         raise ValidationError(f"{tensor.name} comes row by row, and is an output")
 
@@ -98,7 +100,9 @@ def _check_row_tables(plan: Plan, s: int) -> None:
             if place is None or (stored.height >= plan.graph.tensors[t].rows and not stored.pixels):
                 continue
             if plan.memory_at(place) != plan.memory_at(at[f"scratch {s}"]):
-                raise ValidationError(f"{op.name}: the ring that it reads is not in the memory of its row table")
+                raise ValidationError(
+                    f"{op.name}: the ring that it reads is not in the memory of its row table", [op.name]
+                )
 
 
 def _block_bytes(plan: Plan, name: str) -> int:
@@ -141,7 +145,7 @@ def _check_rows(plan: Plan, storage: Storage, alignment: int) -> None:
             windows = [w for t, w in zip(op.inputs, op.windows, strict=False) if t == tensor.index]
             whole = tensor.index in op.inputs and not (windows and all(w is not None and w.stride for w in windows))
             if segment.tile != ROW or segment.stripes or whole or not op.kernels.row_addresses:
-                raise ValidationError(f"operator {op.name} has no kernel for rows at addresses of their own")
+                raise ValidationError(f"operator {op.name} has no kernel for rows at addresses of their own", [op.name])
 
 
 def _check_size(plan: Plan, storage: Storage) -> None:
@@ -217,7 +221,7 @@ def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
         owner = plan.storages[op.inputs[0]].root
         part = owner is not None and graph.tensors[owner].bytes != graph.tensors[op.inputs[0]].bytes
         if not op.kernels.accumulator_bytes or len(op.inputs) != 1 or part:
-            raise ValidationError(f"operator {op.name} cannot sum up its input as it comes")
+            raise ValidationError(f"operator {op.name} cannot sum up its input as it comes", [op.name])
         _require(plan, f"accumulator {o}", op.kernels.accumulator_bytes, f"the accumulator of {op.name}")
     tile = segment.tile
     if segment.stripes and (tile.by_pixels or any(len(r) != len(segment.ops) for r in segment.stripes)):
@@ -245,6 +249,6 @@ def _check_columns(plan: Plan, segment: Segment, op: Op, ranges: list[tuple[int,
     root = plan.storages[t].root
     width = plan.graph.tensors[t if root is None or not sums else root].columns
     if any(not 0 <= x0 <= x1 <= width for x0, x1 in ranges):
-        raise ValidationError(f"a stripe of {op.name} goes beyond its {width} columns")
+        raise ValidationError(f"a stripe of {op.name} goes beyond its {width} columns", [op.name])
     if sums and [x0 for x0, _ in ranges] + [width] != [0] + [x1 for _, x1 in ranges]:
-        raise ValidationError(f"stripes of {op.name} do not take every column of its input once")
+        raise ValidationError(f"stripes of {op.name} do not take every column of its input once", [op.name])

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from shlex import quote
+from typing import NamedTuple
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.messages import printable
@@ -24,6 +25,14 @@ class Node:
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    kind: str = ""  # what the file calls its operator, such as CONV_2D; empty where that is not known
+
+
+class Remedy(NamedTuple):
+    """What helps where operators of a file are refused: the last arguments of `LoadError` and `GraphError`."""
+
+    text: str  # the option that cuts the network in front of them; empty where nothing is left in front
+    operators: tuple[str, ...]  # what the file calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +158,17 @@ def needed_for(graph: FileGraph, outputs: Iterable[str]) -> set[int]:
     return _needed(graph, outputs, ())[0]
 
 
-def until_in_front(graph: FileGraph, refused: Set[str]) -> str:
-    """The remedy for a network of which the tensors `refused` cannot be computed: the option that cuts it in front of them.
-
-    Empty where nothing is left in front.
-    """
+def until_in_front(graph: FileGraph, refused: Set[str]) -> Remedy:
+    """The remedy for a network of which the tensors `refused` cannot be computed: the option that cuts it in front of them,
+    and the first operators that compute them."""
     names = names_in_front(graph, refused)
-    return until_remedy(names) if names else ""
+    first = (n for n in graph.nodes if not refused.isdisjoint(n.writes) and refused.isdisjoint(n.reads))
+    return Remedy(until_remedy(names) if names else "", kinds_of(first))
+
+
+def kinds_of(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """What a file calls these operators, each name once."""
+    return tuple(dict.fromkeys(node.kind for node in nodes if node.kind))
 
 
 def names_in_front(graph: FileGraph, refused: Set[str]) -> tuple[str, ...]:

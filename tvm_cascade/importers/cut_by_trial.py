@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm_cascade.importers.cut import FileGraph, behind, names_in_front, needed_for, until_remedy
+from tvm_cascade.importers.cut import FileGraph, Remedy, behind, kinds_of, names_in_front, needed_for, until_remedy
 
 Compiles = Callable[[Sequence[str]], bool]  # whether the network that ends at these tensors compiles
 
 _REFUSED = 3  # operators that a cut is placed in front of, one after the other
 
 
-def until_by_trial(graph: FileGraph, compiles: Compiles) -> str:
-    """The remedy that cuts a network in front of the operators without which it compiles; empty where none is found.
+def until_by_trial(graph: FileGraph, compiles: Compiles) -> Remedy:
+    """The remedy that cuts a network in front of the operators without which it compiles; of no text where none is found.
 
     Calls `compiles` at most `_REFUSED` times the logarithm of the number of operators, and for each cut.
     """
@@ -25,11 +25,11 @@ def until_by_trial(graph: FileGraph, compiles: Compiles) -> str:
     for _ in range(_REFUSED):
         refused.add(first_refused(graph, outputs, compiles))
         outputs = names_in_front(graph, behind(graph, refused))
-        if not outputs:
-            return ""
-        if compiles(outputs):
-            return until_remedy(outputs)
-    return ""
+        if not outputs or compiles(outputs):
+            break
+    else:
+        outputs = ()
+    return Remedy(until_remedy(outputs) if outputs else "", kinds_of(graph.nodes[at] for at in sorted(refused)))
 
 
 def first_refused(graph: FileGraph, outputs: Sequence[str], compiles: Compiles) -> int:

@@ -113,15 +113,18 @@ def _imported(path: Path, importer: Any, given: Any, model: Any) -> tvm.IRModule
         if computed := _computed(path, given, model):
             raise computed from error
         if lost := re.search(r"Missing outputs during conversion.* in (\w+)", str(error)):
-            raise LoadError(path, f"operator {lost[1]} with its later outputs is not supported") from error
+            raise LoadError(
+                path, f"operator {lost[1]} with its later outputs is not supported", "", [lost[1]]
+            ) from error
         at = re.search(r"Error converting operator (\w+)", said.getvalue())
         known = isinstance(error, (NotImplementedError, tvm.error.OpNotImplemented)) or _is_valid(model)
         what = "has a form that is not supported" if known else "is malformed"
         where = f"operator {at[1]} {what}" if at else "the importer cannot read it"
         why = f"without the attribute {error.args[0]}" if isinstance(error, KeyError) else last_line(error)
         undone = [k for k, n in enumerate(model.graph.node) if not importer.has(n)][:1]
-        remedy = until_before(given, model, undone) if known else ""
-        raise LoadError(path, f"{where}: {why}", remedy) from error
+        remedy = until_before(given, model, undone)
+        remedy = remedy if known else ("", remedy.operators)
+        raise LoadError(path, f"{where}: {why}", *remedy) from error
 
 
 def _computed(
@@ -138,8 +141,8 @@ def _computed(
         return None
     if window := computed_window(given, model):
         model, found = given, window
-    until = until_before(given, model, [found[0]])
-    return LoadError(path, f"{found[1]}{_STATIC}", until and f"or {until}")
+    until, operators = until_before(given, model, [found[0]])
+    return LoadError(path, f"{found[1]}{_STATIC}", until and f"or {until}", operators)
 
 
 def _is_valid(model: Any) -> bool:
@@ -159,7 +162,7 @@ def _check_loops(path: Path, given: Any, model: Any, shapes: Mapping[str, Sequen
     from tvm_cascade.importers.onnx_cut import until_before
 
     if found := remaining_loop(model, shapes):
-        raise LoadError(path, found[1], until_before(given, model, [found[0]]))
+        raise LoadError(path, found[1], *until_before(given, model, [found[0]]))
 
 
 def _check_operators(path: Path, given: Any, model: Any, known: Mapping[str, object]) -> None:
@@ -167,7 +170,7 @@ def _check_operators(path: Path, given: Any, model: Any, known: Mapping[str, obj
 
     missing = {k: n.op_type for k, n in enumerate(model.graph.node) if n.op_type not in (*known, "Constant")}
     if missing:
-        until = until_before(given, model, missing)
+        until = until_before(given, model, missing).text
         names = dict.fromkeys(missing.values())
         raise UnsupportedOperatorError(path, [printable(m) for m in names], sorted(known), remedy=until)
 
@@ -194,7 +197,9 @@ def _check_filled(path: Path, model: Any) -> None:
         if node.op_type == "ConstantOfShape" and node.input and node.input[0] in given:
             shape = [int(d) for d in numpy_helper.to_array(given[node.input[0]]).reshape(-1)]
             if any(d < 0 for d in shape) or prod(shape) > MAX_ELEMENTS:
-                raise LoadError(path, f"a constant of shape {shape} exceeds {MAX_ELEMENTS} elements")
+                raise LoadError(
+                    path, f"a constant of shape {shape} exceeds {MAX_ELEMENTS} elements", "", [node.op_type]
+                )
 
 
 def _check_axes(path: Path, model: Any) -> None:
@@ -203,7 +208,8 @@ def _check_axes(path: Path, model: Any) -> None:
         for attribute in node.attribute:
             axes = {"axis": [attribute.i], "axes": list(attribute.ints)}.get(attribute.name, [])
             if far := [a for a in axes if abs(a) > _MOST_AXES]:
-                raise LoadError(path, f"operator {printable(node.op_type)} has the {attribute.name} {far[0]}")
+                what = f"operator {printable(node.op_type)} has the {attribute.name} {far[0]}"
+                raise LoadError(path, what, "", [node.op_type])
 
 
 def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:

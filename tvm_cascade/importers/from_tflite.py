@@ -14,12 +14,12 @@ from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
-from tvm_cascade.importers.cut import behind, until_in_front
+from tvm_cascade.importers.cut import Remedy, behind, until_in_front
 from tvm_cascade.importers.interface import attach, check_input, check_inputs, check_sizes, fits
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_cut import graph_of
 from tvm_cascade.importers.tflite_kept import Variables
-from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model, original_name
+from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, kind_of, open_model, original_name
 from tvm_cascade.importers.tflite_states import file_states, with_state_ends
 from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
@@ -65,8 +65,7 @@ def load_tflite(
     except Unsupported as error:
         raise _unsupported(path, model, error.operators) from error
     except Refused as error:
-        remedy = "" if error.at is None else _until_in_front(model, [error.at])
-        raise LoadError(path, printable(str(error)), remedy) from error
+        raise LoadError(path, printable(str(error)), *_until_in_front(model, error.at)) from error
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
 
@@ -74,11 +73,14 @@ def load_tflite(
 def _unsupported(
     path: Path, model: Model, found: Mapping[int, str], partial: object = None
 ) -> UnsupportedOperatorError:
-    names = dict.fromkeys(printable(name) for name in found.values())
-    return UnsupportedOperatorError(path, [*names], supported_operators(), partial, _until_in_front(model, found))
+    described = dict.fromkeys(printable(text) for text in found.values())
+    graph: Any = model.Subgraphs(0)
+    kinds = dict.fromkeys(kind_of(model, graph.Operators(at)) for at in found)
+    remedy = _until_in_front(model, found).text
+    return UnsupportedOperatorError(path, [*kinds], supported_operators(), partial, remedy, [*described])
 
 
-def _until_in_front(model: Model, refused: Collection[int]) -> str:
+def _until_in_front(model: Model, refused: Collection[int]) -> Remedy:
     """The remedy for operators that cannot be imported, given by position in the file: the `--until` in front of them."""
     graph = graph_of(model)
     return until_in_front(graph, behind(graph, refused))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
 from tvm_cascade.importers.constant_indices import wrap_indices
 from tvm_cascade.importers.interface import check_input, check_inputs, check_sizes, fits, with_interface
-from tvm_cascade.importers.torch_cut import until_before
+from tvm_cascade.importers.torch_cut import kind_of, until_before
 from tvm_cascade.importers.torch_package import quietly, torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
 from tvm_cascade.importers.torch_recurrent import recurrent_converters, undecomposed
@@ -64,7 +64,9 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
             converters = {**CONVERTERS, **recurrent_converters(exported)}
             _check_operators(path, given, exported, converters)
             exported, mutated = with_buffer_ends(exported)
-            importer = ExportedProgramImporter()
+            importer: Any = ExportedProgramImporter()
+            importer.convert_map = _named(path, given, importer.convert_map)
+            converters = _named(path, given, converters)
             with blocks_closed([importer.block_builder]):
                 mod = importer.from_exported_program(exported, False, True, False, converters)
         return with_buffer_states(_finished(path, given, mod, input_shapes, mutated), mutated)
@@ -86,6 +88,23 @@ def _decompositions(torch: Any, exported: Any) -> dict[Any, Any]:
     return table
 
 
+def _named(path: Path, given: Any, converters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """Converters whose errors name the operators of the program, `given`, and the cut in front of them."""
+
+    def named(convert: Callable[..., Any]) -> Callable[..., Any]:
+        def converted(node: Any, *importer: Any) -> Any:
+            try:
+                return convert(node, *importer)
+            except Exception as error:  # signals malformed operators by whatever breaks first
+                remedy = until_before(given, [node])
+                what = f"operator {printable(kind_of(node))} has a form that is not supported: {last_line(error)}"
+                raise LoadError(path, what, remedy.text, remedy.operators or (kind_of(node),)) from error
+
+        return converted
+
+    return {name: named(convert) for name, convert in converters.items()}
+
+
 def _check_operators(path: Path, given: Any, exported: Any, converters: Mapping[str, object]) -> None:
     """Raise `UnsupportedOperatorError` with the names of all operators that have no converter; `given` is the program of
     the file, before its decomposition."""
@@ -93,11 +112,11 @@ def _check_operators(path: Path, given: Any, exported: Any, converters: Mapping[
 
     known = set(ExportedProgramImporter().convert_map) | set(converters)
     called = [n for n in exported.graph.nodes if n.op == "call_function"]
-    missing = [n for n in called if str(n.target.__name__) not in known]
+    missing = [n for n in called if kind_of(n) not in known]
     if missing:
-        names = dict.fromkeys(printable(str(n.target.__name__)) for n in missing)
-        remedy = until_before(given, missing)
-        raise UnsupportedOperatorError(path, list(names), sorted(known), remedy=remedy)
+        names = list(dict.fromkeys(printable(kind_of(n)) for n in missing))
+        remedy, operators = until_before(given, missing)
+        raise UnsupportedOperatorError(path, operators or names, sorted(known), remedy=remedy, described=names)
 
 
 def _finished(

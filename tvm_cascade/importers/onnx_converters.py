@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
+from tvm_cascade.errors import about
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.onnx_integer_conv import conv_integer
 from tvm_cascade.importers.onnx_known import (
@@ -73,12 +74,13 @@ class Importer(ONNXGraphImporter):
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
         convert = CONVERTERS.get(op_name)
         attrs["tvm_custom"]["opset"] = opset
-        if op_name in ALIGNED and opset < 7:
-            inputs[1] = aligned(self.bb, inputs, attrs)
-        made = convert(self.bb, inputs, attrs) if convert is not None else None
-        if made is None:
-            return super()._convert_operator(op_name, inputs, attrs, opset)
-        return self.bb.normalize(made)
+        with about(op_name):
+            if op_name in ALIGNED and opset < 7:
+                inputs[1] = aligned(self.bb, inputs, attrs)
+            made = convert(self.bb, inputs, attrs) if convert is not None else None
+            if made is None:
+                return super()._convert_operator(op_name, inputs, attrs, opset)
+            return self.bb.normalize(made)
 
 
 def _constant(inputs: Sequence[Value], index: int) -> np.ndarray | None:

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.importers.cut import CutOut, FileGraph, Node, behind, cut_out, until_in_front
+from tvm_cascade.importers.cut import CutOut, FileGraph, Node, Remedy, behind, cut_out, until_in_front
 from tvm_cascade.importers.onnx_folding import copied
 from tvm_cascade.importers.onnx_graph import read_names
 from tvm_cascade.importers.onnx_qoperators import spell_out
@@ -37,11 +37,14 @@ def graph_of(model: Any) -> FileGraph:
     weights = {w.name for w in model.graph.initializer}
     given = tuple(i.name for i in model.graph.input if i.name not in weights)
     active = {*given, *(o for n in model.graph.node for o in n.output)}
-    nodes = [Node(tuple(sorted(read_names(n) & active)), tuple(o for o in n.output if o)) for n in model.graph.node]
+    nodes = [
+        Node(tuple(sorted(read_names(n) & active)), tuple(o for o in n.output if o), n.op_type)
+        for n in model.graph.node
+    ]
     return FileGraph(tuple(nodes), given, tuple(o.name for o in model.graph.output))
 
 
-def until_before(given: Any, model: Any, refused: Collection[int]) -> str:
+def until_before(given: Any, model: Any, refused: Collection[int]) -> Remedy:
     """The remedy that cuts the network of a file, `given`, in front of what these nodes of `model` compute, which the
     importer made of it."""
     graph = graph_of(given)

@@ -64,7 +64,10 @@ def _check_splitting(path: Path, node: Any, types: Mapping[str, Any]) -> None:
         if not any(a.name == name and a.i > 0 for a in node.attribute):
             named = printable(f"{node.op_type} {node.name}".strip())
             raise LoadError(
-                path, f"operator {named} of an input of rank 3 without {name} is not supported", f"set {name}"
+                path,
+                f"operator {named} of an input of rank 3 without {name} is not supported",
+                f"set {name}",
+                [node.op_type],
             )
 
 

@@ -86,7 +86,8 @@ def in_order(path: Path, model: Any) -> Any:
         if node.op_type == "Constant":
             _set_tensor(path, node)
         if "" in _listed(node, opset):
-            raise LoadError(path, f"operator {_named(node)} leaves out one of the inputs that it takes any number of")
+            what = f"operator {_named(node)} leaves out one of the inputs that it takes any number of"
+            raise LoadError(path, what, "", [node.op_type])
     ordered = list(_ordered(path, made.graph))
     if any(a is not b for a, b in zip(ordered, made.graph.node, strict=True)):
         ordered = [copied(n) for n in ordered]
@@ -104,7 +105,8 @@ def _ordered(path: Path, graph: Any) -> Iterator[Any]:
     for node in waiting:
         for name in read_names(node):
             if name not in made:
-                raise LoadError(path, f"operator {_named(node)} reads {printable(name)}, which nothing computes")
+                what = f"operator {_named(node)} reads {printable(name)}, which nothing computes"
+                raise LoadError(path, what, "", [node.op_type])
     while waiting:
         later = []
         for node in waiting:
@@ -115,7 +117,8 @@ def _ordered(path: Path, graph: Any) -> Iterator[Any]:
                 later.append(node)
         if len(later) == len(waiting):
             names = ", ".join(_named(n) for n in later[:4])
-            raise LoadError(path, f"its operators form a cycle, in which each waits for another: {names}")
+            kinds = dict.fromkeys(n.op_type for n in later)
+            raise LoadError(path, f"its operators form a cycle, in which each waits for another: {names}", "", [*kinds])
         waiting = later
 
 
@@ -145,7 +148,9 @@ def _set_tensor(path: Path, node: Any) -> None:
         return
     if held is None or held.name not in _NUMBERS:
         what = held.name if held is not None else "no value"
-        raise LoadError(path, f"operator {_named(node)} with {printable(what)} is not supported: give it a tensor")
+        raise LoadError(
+            path, f"operator {_named(node)} with {printable(what)} is not supported", "give it a tensor", [node.op_type]
+        )
     field, dtype = _NUMBERS[held.name]
     held = helper.make_attribute("value", numpy_helper.from_array(np.array(getattr(held, field), dtype)))
     del node.attribute[:]

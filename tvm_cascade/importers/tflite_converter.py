@@ -19,6 +19,7 @@ from tvm_cascade.importers.tflite_control import ControlConverters
 from tvm_cascade.importers.tflite_coverage import Unsupported, coverage
 from tvm_cascade.importers.tflite_hybrid import HYBRID
 from tvm_cascade.importers.tflite_kept import Variables
+from tvm_cascade.importers.tflite_model import kind_of
 from tvm_cascade.importers.tflite_moves import (
     CONVERTERS,
     Operator,
@@ -56,8 +57,8 @@ _FUSED_BOUNDS = {
 class Refused(Exception):
     """A network that cannot be imported as it is; the message says why and what to do."""
 
-    def __init__(self, message: str, at: int | None = None) -> None:
-        """`at`: the position of the operator that is refused, where it is one."""
+    def __init__(self, message: str, *at: int) -> None:
+        """`at`: the positions of the operators that are refused."""
         super().__init__(message)
         self.at = at
 
@@ -96,15 +97,15 @@ class Converter(ControlConverters):
         """
         missing: dict[int, str] = {}
         for i in counted("operators of the file", range(self.subgraph.OperatorsLength())):
-            op, name = self.subgraph.Operators(i), "unknown"
+            op = self.subgraph.Operators(i)
+            name = kind_of(self.model, op)
             try:
                 if i in self._absent:
                     missing[i] = self._absent[i]
                     self._stand_in(op)
                     continue
-                name = self.get_op_code_str(op)
                 try:
-                    self._convert(name, op, i in self._hybrid)
+                    self._convert(self.get_op_code_str(op), op, i in self._hybrid)
                 except Exception as error:
                     if not isinstance(error, _UNSUPPORTED) and not self._quantizes_wide(op):
                         raise
@@ -136,11 +137,12 @@ class Converter(ControlConverters):
         """Record operators that cannot be converted; refuse those with quantized weights and float activations that have no
         converter for that."""
         self._absent, self._hybrid = coverage(self, self.convert_map, self._SUPPORTED_QUANTIZED_OPS)
-        refused = [name for name in self._hybrid.values() if name not in HYBRID]
+        refused = {i: name for i, name in self._hybrid.items() if name not in HYBRID}
         if refused:
             raise Refused(
-                f"its weights are quantized and its activations are float ({', '.join(dict.fromkeys(refused))}): "
-                "convert it again with a representative data set (full integer quantization), or without quantization"
+                f"its weights are quantized and its activations are float ({', '.join(dict.fromkeys(refused.values()))}): "
+                "convert it again with a representative data set (full integer quantization), or without quantization",
+                *refused,
             )
 
     def _convert(self, name: str, op: Operator, hybrid: bool = False) -> None:

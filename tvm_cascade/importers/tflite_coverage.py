@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Mapping
 from typing import Any
 
-from tvm.relax.frontend.tflite import tflite_frontend as stock
-
-from tvm_cascade.importers.tflite_moves import Operator, tflite
+from tvm_cascade.importers.tflite_model import kind_of
 
 _POST_PROCESS = "TFLite_Detection_PostProcess"
 _DECODER = "a decoder of detections, which is left to the host"
@@ -28,12 +25,11 @@ def coverage(converter: Any, known: Container[str], quantized: Container[str]) -
     """The operators of `converter`'s subgraph that cannot be converted, as index -> description, and the hybrid ones, with
     quantized weights and float activations, as index -> name. `known` are the names of operators that have a converter,
     `quantized` those whose quantized form is supported."""
-    names = stock.build_str_map(tflite.BuiltinOperator())
     absent: dict[int, str] = {}
     hybrid: dict[int, str] = {}
     for i in range(converter.subgraph.OperatorsLength()):
         op = converter.subgraph.Operators(i)
-        name = _name(converter, op, names)
+        name = kind_of(converter.model, op)
         if name in _CONTROL:
             absent[i] = f"{name} (operator {i}): {_CONTROL[name]}"
         elif name.startswith(_POST_PROCESS):
@@ -49,12 +45,3 @@ def coverage(converter: Any, known: Container[str], quantized: Container[str]) -
             elif any(inputs + outputs) and name not in quantized:
                 absent[i] = f"quantized {name}"
     return absent, hybrid
-
-
-def _name(converter: Any, op: Operator, names: dict[int, str]) -> str:
-    code = converter.model.OperatorCodes(op.OpcodeIndex())
-    name = names.get(code.BuiltinCode(), f"number {code.BuiltinCode()}")
-    if name != "CUSTOM":
-        return name
-    custom = code.CustomCode() or b"?"
-    return f"{re.sub(r'[^ -~]', '?', custom.decode('utf-8', 'replace'))[:60]} (custom)"

@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.cut import CutOut, FileGraph, Node, cut_out
-from tvm_cascade.importers.tflite_model import Model, open_model, tflite
+from tvm_cascade.importers.tflite_model import Model, kind_of, open_model, tflite
 from tvm_cascade.tensor_spec import Cut
 
 _INPUTS, _OUTPUTS, _OPERATORS = 6, 8, 10  # slots of the fields in the table of a subgraph
@@ -40,7 +40,9 @@ def graph_of(model: Model) -> FileGraph:
     active = {*given, *(t for writes in written for t in writes)}  # others are weights and states
     nodes = [
         Node(
-            _names(graph, [t for k in range(op.InputsLength()) if (t := int(op.Inputs(k))) in active]), _names(graph, w)
+            _names(graph, [t for k in range(op.InputsLength()) if (t := int(op.Inputs(k))) in active]),
+            _names(graph, w),
+            kind_of(model, op),
         )
         for op, w in zip(ops, written, strict=True)
     ]

@@ -11,6 +11,7 @@ and sizes, before the importer sees the file.
 
 from __future__ import annotations
 
+import re
 import struct
 from math import prod
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 import tflite as _tflite
 from flatbuffers import number_types
 
+from tvm_cascade.errors import about
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.tensor_spec import free_name
 
@@ -124,6 +126,19 @@ def original_name(model: Model, tensor: int) -> str:
     return _decoded(tflite.Model.Subgraphs(model, 0), tensor)
 
 
+_KINDS = {code: name for name, code in vars(tflite.BuiltinOperator).items() if isinstance(code, int)}
+
+
+def kind_of(model: Model, op: Any) -> str:
+    """What TFLite calls an operator, such as CONV_2D, or the file, where it is a custom one."""
+    code = model.OperatorCodes(op.OpcodeIndex())
+    name = _KINDS.get(code.BuiltinCode(), f"number {code.BuiltinCode()}")
+    if name != "CUSTOM":
+        return name
+    custom = code.CustomCode() or b"?"
+    return f"{re.sub(r'[^ -~]', '?', custom.decode('utf-8', 'replace'))[:60]} (custom)"
+
+
 def check_model(model: Model, size: int) -> None:
     """Raise `MalformedModel` where an offset, count or size that the importer reads is wrong; `size`: bytes of the file."""
     _require(1 <= model.SubgraphsLength() <= MAX_COUNT, "it has no subgraph")
@@ -149,11 +164,11 @@ def _check_subgraph(model: Model, g: int, size: int) -> None:
     for i in range(graph.OperatorsLength()):
         op = graph.Operators(i)
         _require(0 <= op.OpcodeIndex() < model.OperatorCodesLength(), f"operator {i} has no operator code")
-        model.OperatorCodes(op.OpcodeIndex()).BuiltinCode()
-        for index in _indices(op.InputsAsNumpy()):
-            _require(-1 <= index < tensors, f"operator {i} reads tensor {index} of {tensors}")
-        for index in _indices(op.OutputsAsNumpy()):
-            _require(0 <= index < tensors, f"operator {i} writes tensor {index} of {tensors}")
+        with about(kind_of(model, op)):
+            for index in _indices(op.InputsAsNumpy()):
+                _require(-1 <= index < tensors, f"operator {i} reads tensor {index} of {tensors}")
+            for index in _indices(op.OutputsAsNumpy()):
+                _require(0 <= index < tensors, f"operator {i} writes tensor {index} of {tensors}")
         op.BuiltinOptionsType()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.importers.cut import CutOut, FileGraph, Node, behind, cut_out, until_in_front
+from tvm_cascade.importers.cut import CutOut, FileGraph, Node, Remedy, behind, cut_out, kinds_of, until_in_front
 from tvm_cascade.importers.torch_package import quietly, torch_package
 from tvm_cascade.messages import printable
 from tvm_cascade.tensor_spec import Cut
@@ -53,9 +53,15 @@ def graph_of(program: Any) -> FileGraph:
     active = {*given, *(n.name for n in called)}
     before = _changes(program.graph).before
     nodes = [
-        Node(tuple(r.name for r in (*n.all_input_nodes, *before[n]) if r.name in active), (n.name,)) for n in called
+        Node(tuple(r.name for r in (*n.all_input_nodes, *before[n]) if r.name in active), (n.name,), kind_of(n))
+        for n in called
     ]
     return FileGraph(tuple(nodes), given, tuple(str(name) for name in program.graph_signature.user_outputs))
+
+
+def kind_of(node: Any) -> str:
+    """What torch calls the operator of a node, such as `conv2d.default`."""
+    return str(node.target.__name__)
 
 
 @dataclass(slots=True)
@@ -99,12 +105,12 @@ def _shared(node: Any) -> Iterator[tuple[Any, bool]]:
             yield from ((g, bool(argument.alias_info.is_write)) for g in many if g in node.all_input_nodes)
 
 
-def until_before(program: Any, refused: Iterable[Any]) -> str:
-    """The remedy that cuts `program` in front of nodes of what torch decomposed it to."""
+def until_before(program: Any, refused: Iterable[Any]) -> Remedy:
+    """The remedy that cuts `program` in front of nodes of what torch decomposed it to, and its operators that these come from."""
     names = {source.name for node in refused for source in node.meta.get("from_node", ())}
     graph = graph_of(program)
     at = [i for i, node in enumerate(graph.nodes) if not names.isdisjoint(node.writes)]
-    return until_in_front(graph, behind(graph, at))
+    return Remedy(until_in_front(graph, behind(graph, at)).text, kinds_of(graph.nodes[i] for i in at))
 
 
 def _with(torch: Any, program: Any, kept: CutOut) -> Any:

@@ -152,7 +152,7 @@ def diagnose(model: str | Path | None = None) -> Doctor:
         loaded = load(model)
         mod = loaded.mod
     except UnsupportedOperatorError as error:
-        loaded, mod, missing, remedy = None, error.partial, error.operators, error.remedy
+        loaded, mod, missing, remedy = None, error.partial, error.described, error.remedy
     if not isinstance(mod, tvm.IRModule):
         return Doctor(checks, missing, (), str(model), remedy=remedy)
     lowered = tvm.transform.Sequential([LowerQuantized()])(mod)

@@ -65,7 +65,7 @@ def infer(kind: str, read: Types, attrs: Attributes) -> Types:
     """Types of an operator's outputs. Raises `GraphError` for an unknown kind or operands that do not fit."""
     operator = OPERATORS.get(kind)
     if operator is None or operator.infer is None:
-        raise GraphError(f"unknown operator {kind} in a substitution graph: make it opaque")
+        raise GraphError(f"unknown operator {kind} in a substitution graph", "make it opaque", [kind])
     return operator.infer(read, attrs)
 
 

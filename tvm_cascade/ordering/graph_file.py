@@ -84,18 +84,18 @@ def read_graph(path: str | Path) -> Graph:
 
 def _op(path: str | Path, index: int, op: Any, tensors: int) -> Op:
     """Operator `index` of the file, from its JSON."""
+    named = [str(index)]
     if not isinstance(op, dict):
-        raise LoadError(path, f"operator {index} is {_shown(op)}", _FORMAT)
+        raise LoadError(path, f"operator {index} is {_shown(op)}", _FORMAT, named)
     sides = []
     for key in ("inputs", "outputs"):
         side = op.get(key)
         if not isinstance(side, list):
-            raise LoadError(path, f"operator {index} has no list of {key}", _FORMAT)
+            raise LoadError(path, f"operator {index} has no list of {key}", _FORMAT, named)
         for t in side:
             if type(t) is not int or not 0 <= t < tensors:
-                raise LoadError(
-                    path, f"operator {index} has {_shown(t)} among its {key}", f"name tensors 0 to {tensors - 1}"
-                )
+                what = f"operator {index} has {_shown(t)} among its {key}"
+                raise LoadError(path, what, f"name tensors 0 to {tensors - 1}", named)
         sides.append(tuple(side))
     return Op(index, str(index), "op", *sides)
 

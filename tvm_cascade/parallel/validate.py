@@ -40,11 +40,11 @@ def _check_coverage(graph: Graph, schedule: Schedule) -> None:
         for group in stage.groups:
             for i in group:
                 if not 0 <= i < len(graph.ops):
-                    raise ValidationError(f"operator {i} does not exist: the graph has {len(graph.ops)}")
+                    raise ValidationError(f"operator {i} does not exist: the graph has {len(graph.ops)}", [str(i)])
                 count[i] += 1
     for op in graph.ops:
         if count[op.index] > 1 or (count[op.index] == 0 and not op.view):
-            raise ValidationError(f"operator {op.name} runs {count[op.index]} times")
+            raise ValidationError(f"operator {op.name} runs {count[op.index]} times", [op.name])
 
 
 def _needs(graph: Graph, op: int) -> set[int]:
@@ -71,14 +71,22 @@ def _check_merge(graph: Graph, number: int, members: list[int]) -> None:
         raise ValidationError(f"stage {number} merges {first.name} with operators whose results are of another type")
     for op in heads:
         if op.kind != first.kind or set(op.inputs) != set(first.inputs) or op.attrs.get("groups", 1) != 1:
-            raise ValidationError(f"stage {number} merges {op.name} with {first.name}, which differ in kind or input")
+            raise ValidationError(
+                f"stage {number} merges {op.name} with {first.name}, which differ in kind or input", [op.name]
+            )
         for mine, other in zip((*op.windows, *op.columns), (*first.windows, *first.columns), strict=True):
             if op.kind != "conv2d":
                 continue
             if mine is None or other is None or (mine.stride, mine.dilation) != (other.stride, other.dilation):
-                raise ValidationError(f"stage {number} merges {op.name} with {first.name}, which differ in stride")
+                raise ValidationError(
+                    f"stage {number} merges {op.name} with {first.name}, which differ in stride", [op.name]
+                )
             if (mine.padding - other.padding) % mine.dilation:
-                raise ValidationError(f"stage {number} merges {op.name} with {first.name}, whose taps interleave")
+                raise ValidationError(
+                    f"stage {number} merges {op.name} with {first.name}, whose taps interleave", [op.name]
+                )
         ours, theirs = graph.tensors[op.outputs[0]], graph.tensors[first.outputs[0]]
         if op.kind == "conv2d" and (ours.rows, ours.columns) != (theirs.rows, theirs.columns):
-            raise ValidationError(f"stage {number} merges {op.name} with {first.name}, whose outputs differ in size")
+            raise ValidationError(
+                f"stage {number} merges {op.name} with {first.name}, whose outputs differ in size", [op.name]
+            )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES
 from tvm_cascade.sliding.interior import Reach, interiors
@@ -55,6 +56,13 @@ class SeriesPlan:
     def rows(self) -> int:
         """Rows that are computed."""
         return sum(end - first for first, end in self.computed)
+
+
+class Refusal(NamedTuple):
+    """Why no row of an earlier frame is used again."""
+
+    reason: str
+    operators: tuple[str, ...] = ()  # that end it
 
 
 ALL = SeriesPlan(((0, 1),))
@@ -131,8 +139,8 @@ class FramePlan:
         first, end = self.reach.reusable(step.output, self.hop)
         return sum(self.network.macs(step, part) for part in ((0, first), (max(first, end), rows)) if part[0] < part[1])
 
-    def refusal(self) -> str | None:
-        """Why keeping rows does not pay, with the operator that ends it; None where an output depends on rows that are kept.
+    def refusal(self) -> Refusal | None:
+        """Why keeping rows does not pay, and the operator that ends it; None where an output depends on rows that are kept.
 
         What counts are the computed tensors that are read as a whole: the outputs, and what is in front of means and dense
         layers.
@@ -142,11 +150,11 @@ class FramePlan:
         ends = [t for t in computed if _read_whole(network, t)]
         return None if any(_some(self.reach.reusable(t, self.hop)) for t in ends) else self._ended()
 
-    def _ended(self) -> str:
-        """The sentence about the first operator behind which no row of an earlier frame is left."""
+    def _ended(self) -> Refusal:
+        """Of the first operator behind which no row of an earlier frame is left."""
         network, hop = self.network, self.hop
         if hop >= (network.series[network.input].rows or 0):
-            return f"a hop of {hop} rows leaves none of the window: give a smaller one"
+            return Refusal(f"a hop of {hop} rows leaves none of the window: give a smaller one")
         behind = _ancestors(network, network.outputs)
         step = next(s for s in network.steps if s.output in behind and not _some(self.reach.reusable(s.output, hop)))
         interior, reason = self.reach.interiors[step.output], self.reach.reasons.get(step.output, "")
@@ -158,13 +166,10 @@ class FramePlan:
                 f"has {left} row{'s' * (left != 1)} without padding, and {rows} new one{'s' * (rows != 1)} in {after}"
             )
             hops = " or a smaller hop" if hop > 1 else ""
-            return (
-                f"{step.name} ends it: it {reason}; valid or causal padding in front of it, smaller strides along time{hops} "
-                "would leave rows to keep"
-            )
-        return (
-            f"{step.name} ends it: it {reason}; let operators in front of the mean or the dense layer slide over time"
-        )
+            helps = f"valid or causal padding in front of it, smaller strides along time{hops} would leave rows to keep"
+        else:
+            helps = "let operators in front of the mean or the dense layer slide over time"
+        return Refusal(f"{step.name} ends it: it {reason}; {helps}", (step.name,))
 
 
 def plan_frame(network: SlidingNetwork, hop: int, dropped: Collection[int] = ()) -> FramePlan:
