@@ -39,7 +39,7 @@ def joined(prepared: Made, joins: Mapping[str, tuple[int, ...]]) -> Made:
     ops, kernels, computed = list(prepared.graph.ops), list(prepared.kernels), list(prepared.extracted.operators)
     for op in prepared.graph.ops:
         if op.name in joins:
-            own = replace(op.kernels, tile_fixed_bytes=0, tile_pixel_bytes=0)
+            own = replace(op.kernels, row_tables=())
             joined = replace(op, view=True, part_offsets=joins[op.name], in_place=(), scratch_bytes=0, kernels=own)
             ops[op.index], kernels[op.index], computed[op.index] = joined, None, None
     extracted = replace(prepared.extracted, operators=tuple(computed))

@@ -35,11 +35,32 @@ def _multiple_of_8(size: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class RowTable:
+    """RAM for one input of a pixel-tile kernel that finds the kernel rows of its window by a table.
+
+    An entry of the table says where a kernel row begins. In a ring of pixels a kernel row may wrap around the ring's
+    end; it is then copied behind the table (`cascading.row_tables`).
+    """
+
+    taps: int  # kernel rows: entries of 4 bytes
+    pixel_bytes: int  # of the input
+    span: int  # input columns that one output pixel reads
+    stride: int  # more input columns for each further pixel of the tile
+
+    def bytes_with_run(self, columns: int) -> int:
+        """Bytes of the table and of a kernel row of `columns` columns behind it, which is copied 16 bytes at a time."""
+        return -(-4 * self.taps // 16) * 16 + columns * self.pixel_bytes
+
+    def most_bytes(self, pixels: int) -> int:
+        """Bytes for tiles of `pixels` pixels where a kernel row of as many columns as they can read wraps."""
+        return self.bytes_with_run(self.span + (pixels - 1) * self.stride)
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFootprints:
     """Kernel variants that the emitter has for an operator besides the one-row kernel, and the RAM that each takes."""
 
-    tile_fixed_bytes: int = 0  # pixel-tile kernel: workspace, whatever the size of the tile
-    tile_pixel_bytes: int = 0  # pixel-tile kernel: workspace for each pixel of the tile, in addition
+    row_tables: tuple[RowTable | None, ...] = ()  # pixel-tile kernel: by input, its row table; empty: it needs none
     in_place_workspace_bytes: int = 0  # kernel that runs once and overwrites its only input; 0: there is none
     accumulator_bytes: int = 0  # kernel that sums up its only input row by row; 0: there is none
     channel_tiling: ChannelTiling | None = None  # computes whole rows, or stripes of them, but no pixel tiles
@@ -47,8 +68,8 @@ class KernelFootprints:
     multi_row: bool = False  # computes any number of rows that divides the map, with one read of its weights
 
     def tile_workspace_bytes(self, pixels: int) -> int:
-        """Bytes of workspace of the kernel that computes `pixels` pixels of a row in one step."""
-        return self.tile_fixed_bytes + pixels * self.tile_pixel_bytes
+        """The most bytes of workspace of the kernel that computes `pixels` pixels of a row in one step."""
+        return sum(table.most_bytes(pixels) for table in self.row_tables if table is not None)
 
 
 ROW_KERNEL_ONLY = KernelFootprints()

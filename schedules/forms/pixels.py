@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tvm_cascade.cascading.row_tables import ring_slots, table_bytes
 from tvm_cascade.footprints import KernelFootprints
 from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
@@ -33,14 +34,14 @@ class PixelTiles(KernelForm):
         made = pixel_tiles(site, 1)
         if isinstance(made, str):
             return made
-        tables = [t for t in made.tables if t is not None]
-        fixed, each = sum(t.fixed_bytes for t in tables), sum(t.pixel_bytes for t in tables)
-        return replace(known, tile_fixed_bytes=fixed, tile_pixel_bytes=each)
+        tables = tuple(None if t is None else t.footprint for t in made.tables)
+        return replace(known, row_tables=tables if any(tables) else ())
 
     def build(self, site: Site, use: Use) -> BuiltKernel | str:
         made = pixel_tile_kernel(site, use.segment.tile.columns)
-        if not isinstance(made, str) and made.scratch_bytes <= use.segment.scratch_bytes:
-            return made.used(use)
+        used = made if isinstance(made, str) else made.used(use)
+        if not isinstance(used, str) and used.scratch_bytes <= use.segment.scratch_bytes:
+            return used
         generic = site.computed.pixel_kernel
         return generic if isinstance(generic, str) else GenericPixelKernel((generic,))
 
@@ -89,6 +90,7 @@ class PixelTileKernel(BuiltKernel):
     valid: tuple[int, ...]  # by variant: input columns that it reads inside of the tensor
     steps: Runs  # the variant of a step, by its first column
     singles: Runs  # the variant of a step of one pixel, by its column
+    table_bytes: tuple[int, ...] = ()  # by input: of its row table and the run behind it
     wrapping: tuple[tuple[int | None, int], ...] = ()  # tensors that may wrap: (input position or None: output, tensor)
 
     @property
@@ -102,7 +104,7 @@ class PixelTileKernel(BuiltKernel):
 
     def table_offset(self, position: int) -> int:
         """Byte offset in scratch of the row table of input `position`."""
-        return sum(t.bytes(self.pixels) for t in self.tables[:position] if t is not None)
+        return sum(self.table_bytes[:position])
 
     @property
     def own_offset(self) -> int:
@@ -110,16 +112,18 @@ class PixelTileKernel(BuiltKernel):
         return -(-self.table_offset(len(self.tables)) // 8) * 8
 
     def used(self, use: Use) -> PixelTileKernel:
-        """Specialized to the rings of a plan: drops the variants for single pixels where no step can wrap."""
+        """Specialized to the rings of a plan: what row tables take; no variants for single pixels where no step can wrap."""
+        slots = [ring_slots(use.plan.storages[t]) for t in use.op.inputs]
+        sizes = table_bytes(use.plan.graph, use.op, self.pixels, slots)
         direct = [(k, t) for k, (t, table) in enumerate(zip(use.op.inputs, self.tables, strict=True)) if table is None]
         written = [(None, t) for t in use.op.outputs]
         wraps = tuple((k, t) for k, t in (*direct, *written) if not tiles_are_contiguous(use.plan, t, self.pixels))
         if wraps:
-            return replace(self, wrapping=wraps)
+            return replace(self, wrapping=wraps, table_bytes=sizes)
         kept = sorted({v for _, v in self.steps})
         steps = tuple((x, kept.index(v)) for x, v in self.steps)
         variants, valid = (tuple(own[v] for v in kept) for own in (self.variants, self.valid))
-        return replace(self, variants=variants, valid=valid, steps=steps, singles=())
+        return replace(self, variants=variants, valid=valid, steps=steps, singles=(), table_bytes=sizes)
 
     def step(self, caller: Caller, step: Expr) -> Stmt:
         bound, y, x0, x1 = caller.tile(step, caller.output()[1].columns, caller.segment.tile.columns)
@@ -162,7 +166,7 @@ class PixelTileKernel(BuiltKernel):
         assert table is not None
         slot, item = caller.input_pixel(position, *at), ITEM_BYTES[place.dtype]
         at_table = caller.scratch_address + self.table_offset(position)
-        away = at_table // item + table.table_bytes // item - place.address // item
+        away = at_table // item + table.run_offset // item - place.address // item
         source = caller.memory.address(place.address, place.dtype)
         to = caller.memory.address(at_table, "int32")
         return caller.help(helper, [source, slot, i32(place.pixels), to, i32(away), i32(valid), at[0]])
@@ -204,7 +208,7 @@ def pixel_tiles(site: Site, pixels: int) -> _Tiles | str:
     )
     if any(tables) and op.kind.removeprefix("concat_") not in SLIDING:
         return f"kernels of {op.kind} read through no row table"
-    if len(tables) > 1 and any(t is not None and (t.fixed_bytes | t.pixel_bytes) % 4 for t in tables):
+    if len(tables) > 1 and any(t is not None and t.footprint.pixel_bytes % 4 for t in tables):
         return "its row tables would not lie at words"
     across, width, pixels = windows[0][1], inputs[0].columns, min(pixels, out.columns)
     starts = range(0, out.columns, pixels)

@@ -2,8 +2,9 @@
 
 In a ring of pixels, each kernel row of a window is one run of pixels, and as the ring is larger than the window, at most
 one of these runs wraps around the ring's end. The offset of every run goes into a table in scratch; the run that wraps is
-copied behind the table, in one piece. So a row kernel reads each kernel row contiguously, and scratch holds one kernel
-row instead of the window. A row of a stripe's ring has all columns that the stripe needs: no run wraps, nothing is copied.
+copied behind the table, in one piece. So a row kernel reads each kernel row contiguously, and scratch holds at most one
+kernel row instead of the window (`cascading.row_tables`). A row of a stripe's ring has all columns that the stripe needs:
+no run wraps, nothing is copied.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from math import prod
 from typing import Any
 
 from tvm_cascade.cores import KernelTarget
+from tvm_cascade.footprints import RowTable as RowTableFootprint
 from tvm_cascade.graph import ITEM_BYTES, Tensor, Window
 from tvm_cascade.schedules.kernels.kernel import Deferred
 from tvm_cascade.schedules.rules.emit import best_step
@@ -25,21 +27,21 @@ class RowTable:
     """The row table of one input, for steps that compute pixel tiles."""
 
     fill: Deferred  # (x, slot, pixels, to, away, valid, y): writes the table, and copies the run that wraps behind it
-    table_bytes: int  # of the table alone; the copied run lies behind it
-    fixed_bytes: int  # a step of n pixels needs fixed_bytes + n * pixel_bytes bytes of scratch
-    pixel_bytes: int
+    footprint: RowTableFootprint
 
-    def bytes(self, pixels: int) -> int:
-        return self.fixed_bytes + pixels * self.pixel_bytes
+    @property
+    def run_offset(self) -> int:
+        """Bytes from the table's begin to the copied run."""
+        return self.footprint.bytes_with_run(0)
 
 
 def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: KernelTarget) -> RowTable:
     """The row table of an input, read through windows `row` and `column` by an output of `rows` rows."""
     pixel = tensor.shape[3] * ITEM_BYTES[tensor.dtype]
-    table = -(-row.span // 4) * 16  # rows are copied up to sixteen bytes at a time
-    form = _fill, tensor.shape, tensor.dtype, rows, row, table, core.backend, core.mve
-    fill = Deferred.of(lambda: _fill(tensor, rows, row, table, core), form)
-    return RowTable(fill, table, table + (column.span - column.stride) * pixel, column.stride * pixel)
+    footprint = RowTableFootprint(row.extent, pixel, column.span, column.stride)
+    behind = footprint.bytes_with_run(0)
+    form = _fill, tensor.shape, tensor.dtype, rows, row, behind, core.backend, core.mve
+    return RowTable(Deferred.of(lambda: _fill(tensor, rows, row, behind, core), form), footprint)
 
 
 def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: KernelTarget) -> PrimFunc:

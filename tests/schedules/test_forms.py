@@ -51,7 +51,7 @@ def test_forms_for_few_operators_are_asked_first() -> None:
 
 def test_generic_kernels_announce_no_fast_ones(prepared: pipeline.Prepared) -> None:
     known = footprints_of(first(prepared))
-    assert (known.tile_pixel_bytes, known.multi_row, known.accumulator_bytes) == (0, False, 0)
+    assert (known.row_tables, known.multi_row, known.accumulator_bytes) == ((), False, 0)
 
 
 def test_rows_serve_what_no_other_form_takes(prepared: pipeline.Prepared, plan: Plan) -> None:

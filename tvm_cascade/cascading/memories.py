@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tvm_cascade.cascading.plan import ROWS, MemoryUse, Plan
+from tvm_cascade.cascading.row_tables import longest_run, ring_slots
 from tvm_cascade.machine import Ram
 from tvm_cascade.memory import Buffer, Problem
 
@@ -52,8 +53,8 @@ def apart(plan: Plan) -> Plan:
 def joined(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Pairs of blocks that have to lie in the same memory.
 
-    A row table (`schedules.forms.row_table`) is in scratch and leads to elements of a ring, or to a copy behind the table
-    where a run of pixels wraps around the ring's end: kernels reach both from one pointer.
+    A row table (`cascading.row_tables`) is in scratch and leads to elements of a ring, or to a copy behind the table where a
+    run of pixels wraps around the ring's end: kernels reach both from one pointer.
     """
     if ROWS in plan.buffers:
         return ()
@@ -61,9 +62,9 @@ def joined(plan: Plan) -> tuple[tuple[str, str], ...]:
     for s, segment in enumerate(plan.segments):
         for o in segment.ops if segment.tile.by_pixels and segment.scratch_bytes else ():
             op = plan.graph.ops[o]
-            for t in op.inputs if op.kernels.tile_fixed_bytes or op.kernels.tile_pixel_bytes else ():
-                storage = plan.storages[t]
-                if storage.is_ring(plan.graph.tensors[t].rows):
+            for k, table in enumerate(op.kernels.row_tables):
+                t, storage = op.inputs[k], plan.storages[op.inputs[k]]
+                if table is not None and longest_run(plan.graph, op, k, segment.tile.columns, ring_slots(storage)):
                     block = f"tensor {t if storage.root is None else storage.root}"
                     found[f"scratch {s}", overwritten.get(block, block)] = None
     return tuple(found)

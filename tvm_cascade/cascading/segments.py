@@ -17,11 +17,12 @@ import numpy as np
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.cached_method import cached_method
-from tvm_cascade.cascading.geometry import goes_by_pixels, outermost
+from tvm_cascade.cascading.geometry import outermost
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.options import Settings
 from tvm_cascade.cascading.overlap import Overlaps, Pair
 from tvm_cascade.cascading.ring_sizes import RingSizes
+from tvm_cascade.cascading.row_tables import operator_scratch
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.cascading.stripes import Forms, Striper, Stripes
 from tvm_cascade.graph import PIXEL, ROW, Tile
@@ -236,23 +237,20 @@ class SegmentCosts:
 
     def _largest_scratch(self, i: int, j: int, interleaving: Interleaving) -> int:
         """The largest scratch of an operator of [i, j), that of channel tiling in stripes left out."""
+        if interleaving.tile.by_pixels and any(self._reads_by_table[i:j]):
+            held = self.held(i, j, interleaving)
+            return max(operator_scratch(self.tables, o, interleaving, held) for o in self.order[i:j])
         return max(self._scratches(interleaving)[i:j], default=0)
+
+    @cached_property
+    def _reads_by_table(self) -> list[bool]:
+        """By position, whether the operator reads an input through a row table where steps are pixels."""
+        return [bool(self.tables.graph.ops[o].kernels.row_tables) for o in self.order]
 
     @cached_method
     def _scratches(self, interleaving: Interleaving) -> list[int]:
         """Bytes of each operator's scratch, by position."""
-        return [self._scratch(o, interleaving) for o in self.order]
-
-    def _scratch(self, op: int, interleaving: Interleaving) -> int:
-        """Bytes of one operator's scratch."""
-        node = self.tables.graph.ops[op]
-        if interleaving.striped and node.kernels.channel_tiling is not None:
-            return 0  # counted in `Stripes.scratch`
-        if not interleaving.tile.by_pixels:
-            return node.scratch_bytes
-        n = min(interleaving.tile.columns, self.tables.graph.tensors[node.outputs[0]].columns)
-        workspace = node.kernels.tile_workspace_bytes(n) if goes_by_pixels(self.tables.graph, op) else 0
-        return workspace + node.scratch_bytes
+        return [operator_scratch(self.tables, o, interleaving, {}) for o in self.order]
 
     @cached_method
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment
 from tvm_cascade.cascading.validate_memory import Area, Indices, Memory, has_contiguous_pixels
+from tvm_cascade.cascading.validate_row_tables import workspace_of_step
 from tvm_cascade.cascading.validate_structure import check_structure
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ROW, Op, Tensor, Tile, Window
@@ -247,12 +248,12 @@ def _tile(task: _Task, k: int) -> Area:
 def _step(memory: Memory, step: _Step) -> None:
     """Replay one step: check the tags of its inputs, write those of its output."""
     plan, task, op, k = memory.plan, step.task, step.task.op, step.k
-    scratch = _scratch(step)
+    wanted, outputs = _areas(memory, step)
+    scratch = _scratch(plan, step, wanted)
     if scratch > task.segment.scratch_bytes:
         raise ValidationError(f"operator {op.name} needs {scratch} bytes of scratch", [op.name])
     if task.mixed:
         raise ValidationError(f"{op.name} makes rows, but one of its tensors is a ring of pixels", [op.name])
-    wanted, outputs = _areas(memory, step)
     reads = [(i, *memory.area(area)) for i, area in wanted]
     for i, addresses, tags in reads:
         name = plan.graph.tensors[op.inputs[i]].name
@@ -279,8 +280,8 @@ def _step(memory: Memory, step: _Step) -> None:
     _copy_halo(memory, step, back=True)
 
 
-def _scratch(step: _Step) -> int:
-    """Bytes of scratch of an operator while a step runs, including the workspace of a pixel tile."""
+def _scratch(plan: Plan, step: _Step, wanted: list[tuple[int, Area]]) -> int:
+    """Bytes of scratch of an operator while a step runs that reads `wanted`, including the workspace of a pixel tile."""
     task, kernels = step.task, step.task.op.kernels
     if task.in_place:
         return kernels.in_place_workspace_bytes
@@ -288,7 +289,7 @@ def _scratch(step: _Step) -> int:
         return kernels.channel_tiling.scratch_bytes(step.columns[1] - step.columns[0])
     if step.columns is not None or not task.tile.by_pixels:
         return task.op.scratch_bytes
-    return kernels.tile_workspace_bytes(min(task.tile.columns, task.over.columns)) + task.op.scratch_bytes
+    return workspace_of_step(plan, task.s, task.op, wanted) + task.op.scratch_bytes
 
 
 def _check_in_place(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> None:

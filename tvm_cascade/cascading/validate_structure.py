@@ -84,25 +84,6 @@ def _check_memories(plan: Plan, alignment: int) -> None:
     for name, address in zip(plan.buffers, plan.allocation.offsets, strict=True):
         if address + _block_bytes(plan, name) > plan.memory_at(address).end:
             raise ValidationError(f"{name} does not lie inside of one memory")
-    for s in range(len(plan.segments)):
-        _check_row_tables(plan, s)
-
-
-def _check_row_tables(plan: Plan, s: int) -> None:
-    """Check that the row tables of a segment, which are in its scratch, lie in the memories of the rings they lead into."""
-    segment, at = plan.segments[s], dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
-    if f"scratch {s}" not in at or not segment.tile.by_pixels:
-        return
-    for op in (plan.graph.ops[o] for o in segment.ops):
-        for t in op.inputs if op.kernels.tile_workspace_bytes(1) else ():
-            stored = plan.storages[t]
-            place = at.get(f"tensor {t if stored.root is None else stored.root}")
-            if place is None or (stored.height >= plan.graph.tensors[t].rows and not stored.pixels):
-                continue
-            if plan.memory_at(place) != plan.memory_at(at[f"scratch {s}"]):
-                raise ValidationError(
-                    f"{op.name}: the ring that it reads is not in the memory of its row table", [op.name]
-                )
 
 
 def _block_bytes(plan: Plan, name: str) -> int:

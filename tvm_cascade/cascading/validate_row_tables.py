@@ -1,0 +1,46 @@
+"""Row tables of steps of some pixels, for `validate`: the scratch that they take, and what they reach from one pointer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading.validate_memory import Area
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import Op
+
+
+def workspace_of_step(plan: Plan, s: int, op: Op, reads: Sequence[tuple[int, Area]]) -> int:
+    """Bytes of the row tables of one step of segment s that computes some pixels, and of the kernel rows that it copies.
+
+    `reads` are the areas that the step reads, as (position in the inputs, area), one for each tap along the rows. Raises
+    `ValidationError` where two of them would be copied, or one from a memory other than that of the scratch.
+    """
+    total = 0
+    for k, table in enumerate(op.kernels.row_tables):
+        if table is None:
+            continue
+        torn = [area for i, area in reads if i == k and _wraps(plan, area)]
+        if len(torn) > 1:
+            raise ValidationError(f"{op.name}: two kernel rows of a step wrap in the ring that it reads", [op.name])
+        total += 4 * table.taps
+        for area in torn:
+            total += -total % 16 + (_end(plan, area) - area.x0) * table.pixel_bytes
+            storage = plan.storages[area.tensor]
+            ring = f"tensor {area.tensor if storage.root is None else storage.root}"
+            at = dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
+            if plan.memory_at(at[ring]) != plan.memory_at(at[f"scratch {s}"]):
+                said = f"{op.name}: the ring that it reads is not in the memory of its row table"
+                raise ValidationError(said, [op.name])
+    return total + (-total % 8 if op.scratch_bytes else 0)
+
+
+def _wraps(plan: Plan, area: Area) -> bool:
+    """Whether a part of one row goes on at the begin of the ring of pixels that it lies in."""
+    slots = plan.storages[area.tensor].pixels
+    first = area.y0 * plan.graph.tensors[area.tensor].columns + area.x0
+    return slots > 0 and first % slots + _end(plan, area) - area.x0 > slots
+
+
+def _end(plan: Plan, area: Area) -> int:
+    return plan.graph.tensors[area.tensor].columns if area.x1 is None else area.x1
