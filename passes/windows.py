@@ -62,7 +62,7 @@ class AccessPattern:
         self._tables = dict(tables or {})
         self.affine = True  # whether all indices that are read are affine
         self.clipped = False  # whether a demand so far reached beyond the axes of a block
-        indices = (i for load in tir.collect(func.body, ir.TensorLoad) for i in load.indices[:])
+        indices = (i for load in tir.collect(func.body, ir.TensorLoad) for i in tir.elements(load.indices))
         made = (i for i in indices if type(i) not in (tirx.Var, tirx.IntImm))
         self.uses_tables = any(tir.collect(i, ir.TensorLoad) for i in made)  # as indices
         self._blocks = [self._block(r) for r in tir.leaf_blocks(func)]

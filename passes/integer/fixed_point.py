@@ -10,7 +10,6 @@ and take minutes to compile. They stay in 32 bits wherever the given bound on th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,18 +40,21 @@ def rounded(x: np.ndarray | np.floating) -> Any:
 
 def quantize_multiplier(d: float) -> tuple[int, int]:
     """`QM`: (m, s) with `d ~ m * 2^(s - 31)`, 2^30 <= |m| < 2^31; (0, 0) if d is below 2^-32."""
-    fraction, s = math.frexp(float(d))
-    m = round_half_away(fraction * (1 << 31))
-    if m == 1 << 31:
-        m //= 2
-        s += 1
-    return (0, 0) if s < -31 else (m, s)
+    m, s = quantize_multipliers([d])
+    return int(m[0]), int(s[0])
 
 
 def quantize_multipliers(ds: Iterable[float]) -> tuple[np.ndarray, np.ndarray]:
-    """`QM` of every d, as two int32 arrays."""
-    pairs = [quantize_multiplier(d) for d in ds]
-    return np.array([m for m, _ in pairs], "int32"), np.array([s for _, s in pairs], "int32")
+    """`QM` of every d, as two int32 arrays. Raises `ValueError` where one is not finite."""
+    real = np.fromiter((float(d) for d in ds), np.float64)
+    if not np.isfinite(real).all():
+        raise ValueError(f"a multiplier of {real[~np.isfinite(real)][0]} is not finite")
+    fraction, s = np.frexp(real)
+    m = rounded(fraction * (1 << 31)).astype(np.int64)
+    carried = m == 1 << 31
+    m, s = np.where(carried, m >> 1, m), s + carried
+    little = s < -31
+    return np.where(little, 0, m).astype("int32"), np.where(little, 0, s).astype("int32")
 
 
 def srdhm(a: np.ndarray | int, m: int | np.ndarray) -> Any:

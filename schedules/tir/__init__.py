@@ -33,18 +33,34 @@ PrimFunc: TypeAlias = Any
 PASSES = "tvm_cascade.passes"  # annotation of a loop: the value of its extent, which compilers are not to know
 IF_THEN_ELSE = "prim.if_then_else"
 _CALL, _VAR = (_tvm_ffi.get_global_func(f"ir.{name}") for name in ("Call", "Var"))
+_SIZE, _ITEM = (_tvm_ffi.get_global_func(f"ffi.Array{name}") for name in ("Size", "GetItem"))
 _type = cache(ir.PrimType)
+_names: dict[
+    int, tuple[Any, str]
+] = {}  # by address: a primitive type, of which TVM makes one for each name, and its name
+
+
+def elements(array: Any) -> list[Any]:
+    """The elements of an array of TVM's, in half the time that the array takes to list them."""
+    return [_ITEM(array, k) for k in range(_SIZE(array))]
 
 
 def shape_of(buffer: Buffer) -> tuple[int, ...]:
     """Static extents of a buffer."""
-    return tuple(int(d) for d in buffer.ty.shape[:])
+    return tuple(int(d) for d in elements(buffer.ty.shape))
 
 
 def dtype_of(buffer: Buffer) -> str:
-    """Element type of a buffer."""
-    d = buffer.ty.dtype
-    return str(getattr(d, "dtype", d))
+    """Element type of a buffer, or type of an expression. Asked for most often of all, so that names are kept."""
+    kind = buffer.ty
+    if type(kind) is not ir.PrimType:
+        kind = kind.dtype
+    if type(kind) is not ir.PrimType:
+        return str(kind)
+    known = _names.get(kind.__chandle__())
+    if known is None:
+        known = _names[kind.__chandle__()] = kind, str(kind.dtype)
+    return known[1]
 
 
 def i32(value: Value) -> Expr:
@@ -168,7 +184,7 @@ def is_own(value: Any, store: Any) -> bool:
 def outputs_of(func: PrimFunc) -> tuple[Buffer, ...]:
     """The parameters that the function writes, in order."""
     written = {s.buffer for s in stores(func.body)}
-    return tuple(p for p in func.params[:] if p in written)
+    return tuple(p for p in elements(func.params) if p in written)
 
 
 def narrow_indices(func: PrimFunc) -> PrimFunc:

@@ -23,6 +23,7 @@ from tvm_cascade.schedules.tir import (
     PASSES,
     PrimFunc,
     dtype_of,
+    elements,
     int_value,
     ir,
     shape_of,
@@ -161,7 +162,7 @@ class Reader:
         if kind is tirx.Evaluate:
             return self._evaluated(stmt.value)
         if kind is tirx.SeqStmt:
-            return self._sequence(stmt.seq[:])
+            return self._sequence(elements(stmt.seq))
         if kind is tirx.For:
             return self._loop(stmt)
         if kind is tirx.IfThenElse:
@@ -238,13 +239,13 @@ class Reader:
         buffer = hash(stmt.buffer)
         local = buffer in self.registers
         cost = self.value(stmt.value) + (0.0 if buffer in self.free else 1.0)
-        index = int_value(stmt.indices[0]) if len(stmt.indices) == 1 else None
+        index = int_value(indices[0]) if len(indices := elements(stmt.indices)) == 1 else None
         return cost if not local or index is None else self._assigned(cost, (buffer, index), stmt.value, buffer)
 
     def _evaluated(self, value: Any) -> Part:
         if type(value) is not ir.Call or type(value.op) is not ir.GlobalVar:
             return self.value(value)
-        name, known = value.op.name_hint, [self.known(a) for a in value.args]
+        name, known = value.op.name_hint, [self.known(a) for a in elements(value.args)]
         inlined = self.counter.inlines and all(int_value(a) is not None or type(a) is ir.Call for a in value.args)
         head = 0.0 if inlined else _CALL + sum(1.0 + self.value(a) for a in value.args)
         return lambda env: head + self.counter.called(name, [k(env) for k in known], inlined)
@@ -270,7 +271,7 @@ class Reader:
         name = str(getattr(value.op, "name", ""))
         if name.endswith("address_of"):
             return 0.0
-        args = [a for a in value.args[:] if _computed(type(a))]
+        args = [a for a in elements(value.args) if _computed(type(a))]
         if name == IF_THEN_ELSE:
             return self.branch + self.value(args[0]) + max(self.value(a) for a in args[1:])
         if name.endswith("call_pure_extern") or name.endswith("call_extern"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tvm_cascade.schedules.tir import PrimFunc, collect, ir, tirx
+from tvm_cascade.schedules.tir import PrimFunc, collect, elements, ir, tirx
 
 UNKNOWN_PASSES = 3
 _LOOP = 3  # instructions per iteration: count, compare, branch
@@ -46,7 +46,7 @@ class _Walk:
         """Instructions that a statement executes, and instructions of its code."""
         kind = type(stmt)
         if kind is tirx.SeqStmt:
-            parts = [self.statement(s) for s in stmt.seq[:]]
+            parts = [self.statement(s) for s in elements(stmt.seq)]
             return sum(p[0] for p in parts), sum(p[1] for p in parts)
         if kind is tirx.For:
             passes = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else UNKNOWN_PASSES
@@ -72,7 +72,7 @@ class _Walk:
         if kind is tirx.Cast:
             return self.value(value.value)
         if kind is ir.Call:
-            return 1.0 + sum(self.value(a) for a in value.args[:] if not isinstance(a, str))
+            return 1.0 + sum(self.value(a) for a in elements(value.args) if not isinstance(a, str))
         parts = [getattr(value, n) for n in _operands(kind)]
         wide = "64" in str(getattr(value, "dtype", ""))
         return (_GENERAL if wide else 1.0) + sum(self.value(p) for p in parts)

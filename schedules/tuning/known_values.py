@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from tvm_cascade.schedules.tir import dtype_of, int_value, ir, is_if_then_else, tirx, tvm_ffi
+from tvm_cascade.schedules.tir import dtype_of, elements, int_value, ir, is_if_then_else, tirx, tvm_ffi
 
 Env: TypeAlias = dict[Any, "int | None"]  # by hash of a variable, or of a local buffer with an index; None: unknown
 Known: TypeAlias = Callable[[Env], "int | None"]
@@ -175,12 +175,12 @@ class Survey:
 
     def _load(self, load: Any, visitor: Any) -> None:
         self._seen.append(hash(load.source))
-        for index in load.indices[:]:
+        for index in elements(load.indices):
             self._inside.update(self._read(index, visitor))
 
     def _store(self, store: Any, visitor: Any) -> None:
         self._stores.append((hash(store.buffer), self._read(store.value, visitor)))
-        for index in store.indices[:]:
+        for index in elements(store.indices):
             self._inside.update(self._read(index, visitor))
 
     def _bind(self, bind: Any, visitor: Any) -> None:
@@ -201,7 +201,7 @@ class Survey:
 
     def _call(self, call: Any, visitor: Any) -> None:
         if type(call.op) is ir.GlobalVar:
-            for value in call.args[:]:
+            for value in elements(call.args):
                 self._roots.update(self._read(value, visitor))
         else:
             visitor.default_visit(call)
