@@ -225,7 +225,10 @@ class _Lowering:
         function = integer.DIRECT.functions.get(operator)
         if function is None:
             return None
-        return function(Island(value, self._stored_output(last, clip), self.reader, emitter))
+        output = self._stored_output(last, clip)
+        if _is_one_value(output):
+            return emitter.filled(output.shape, output.hi, output.dtype)
+        return function(Island(value, output, self.reader, emitter))
 
     def _island(self, quantize: Call, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
         found = self.reader.island(quantize)
@@ -233,6 +236,8 @@ class _Lowering:
         zero, dtype = found.zero_point - offset, "int8" if offset else found.dtype
         lo, hi = _clipped(*integer.activation_range(found.bounds, found.step, zero, dtype), clip, offset)
         output = Output(shape_of(found.source), dtype, found.step, zero, lo, hi, offset)
+        if _is_one_value(output):
+            return emitter.filled(shape_of(last), output.hi, output.dtype)
         lowered = self._lowered_core(found.source, Island(found.core, output, self.reader, emitter, found.bounds))
         for move in reversed(found.moves):
             call = self.reader.define(move)
@@ -275,7 +280,10 @@ class _Lowering:
         pool = self.reader.define(cast.args[0])
         if name_of(pool) != "relax.nn.avg_pool2d":
             return None
-        return lower_average_pool2d(Island(pool, self._stored_output(last, clip), self.reader, emitter))
+        output = self._stored_output(last, clip)
+        if _is_one_value(output):
+            return emitter.filled(output.shape, output.hi, output.dtype)
+        return lower_average_pool2d(Island(pool, output, self.reader, emitter))
 
     def _split_part(self, item: Value, last: Value, emitter: Emitter) -> Value | None:
         split = self.reader.define(item.tuple_value)
@@ -356,6 +364,11 @@ def _may_be_float(var: Value) -> bool:
     """Whether a variable is a tensor of floats, or a tuple, which may hold some."""
     dtype = dtype_of(var)
     return dtype == "" or dtype.startswith(("float", "bfloat"))
+
+
+def _is_one_value(output: Output) -> bool:
+    """Whether bounds leave one value, `hi`: as behind a RELU where the zero point is the largest stored value."""
+    return output.lo >= output.hi
 
 
 def _clipped(lo: int, hi: int, clip: Binding | None, offset: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from tvm_cascade.graph import Tensor
 from tvm_cascade.passes.fold import Folder
 from tvm_cascade.passes.read.program import OperatorCall, numbers_in, read_program
 from tvm_cascade.passes.relax_functions import UniqueNames
+from tvm_cascade.schedules.kernels.spec import with_activations
 from tvm_cascade.schedules.tir import PrimFunc, leaf_blocks, loads, outputs_of, relax, stores, te, tirx, without_blocks
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
@@ -176,7 +177,8 @@ class _Reader:
         names = [f"{name}:{k}" for k in range(len(call.outputs))] if call.several else [name]
         outputs = tuple(self._tensor(n, v) for n, v in zip(names, call.outputs, strict=True))
         kind = str((func.attrs or {}).get("op_kind", "") or re.sub(r"(?<=[a-z_])\d+$", "", target.name_hint))
-        self._calls.append(Call(name, kind, _activations_first(func, given), inputs, constants, outputs))
+        read = with_activations(_activations_first(func, given), len(inputs))
+        self._calls.append(Call(name, kind, read, inputs, constants, outputs))
 
     def _output(self, given: Given, inputs: Sequence[int]) -> int:
         """The tensor of a function output; function inputs and constants are copied into a tensor of their own."""

@@ -97,6 +97,11 @@ class Emitter:
     def _call(self, function: Value, out_type: Value, arguments: Sequence[Value]) -> Value:
         return self.emit(relax.call_tir(function, arguments, out_type))
 
+    def filled(self, shape: Sequence[int], value: int, dtype: str) -> Value:
+        """A tensor of one value, whatever the operands of its operator are: it is folded, and what was computed for them alone
+        is left out."""
+        return self.emit(relax.op.full(list(shape), relax.const(value, dtype), dtype))
+
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """A view, emitted only where the shape changes."""
         if shape_of(value) == tuple(shape):

@@ -105,6 +105,15 @@ def with_spec(func: Any, kind: str, activations: int, attributes: Attributes) ->
     return func.with_attrs({KIND: kind, ACTIVATIONS: activations, **written})
 
 
+def with_activations(func: Any, activations: int) -> Any:
+    """`func` as a function of so many activations: where it was written for others, of which some turned out to be constant,
+    it has no kind that performance schedules know, since they find parameters and constants by their places."""
+    attrs = func.attrs if func.attrs is not None else {}
+    if ACTIVATIONS not in attrs or int(attrs[ACTIVATIONS]) == activations:
+        return func
+    return func.without_attr(KIND).with_attr(ACTIVATIONS, activations)
+
+
 def read_attributes(func: Any) -> Attributes:
     """The attributes that `with_spec` stored; `NO_ATTRIBUTES` for other functions."""
     attrs = func.attrs
