@@ -59,7 +59,7 @@ def or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
         bound = min(bound, _least(structure(graph), asked, bound))
     else:
         below += 1
-    own = _smallest(structure(graph), asked, below) if below else None
+    own = smallest_with_row_addresses(graph, asked, below) if below else None
     if own is not None:
         known = found if isinstance(found, Plan) else own
         finer = known.finer if known.finer is not None and known.finer[0] < own.peak else None
@@ -76,6 +76,12 @@ def _least(graph: Graph, options: PlanOptions, below: int) -> int:
         cuts = lives.smallest_cuts(below)
         below = below if cuts is None else cuts[0]
     return below
+
+
+def smallest_with_row_addresses(graph: Graph, options: PlanOptions, below: int) -> Plan | None:
+    """The smallest plan in which rows have addresses of their own, over the graph's `structure`, if it needs fewer than
+    `below` bytes; else None. `options` has no cap and no limit of time."""
+    return _smallest(structure(graph), options, below)
 
 
 @cached(maxsize=8)
