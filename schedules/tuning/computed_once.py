@@ -8,7 +8,7 @@ kernels' own code computes them once, and indices count nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from tvm_cascade.schedules.tir import collect, dtype_of, ir, tirx, tvm_ffi
@@ -101,5 +101,12 @@ class ComputedOnce:
 
 def _of_floats(value: Any) -> bool:
     """Whether an operation takes or makes a float."""
-    operands = (value, *(getattr(value, name) for name in ("a", "value") if hasattr(value, name)))
-    return any(dtype_of(v).startswith("float") for v in operands)
+    if dtype_of(value).startswith("float"):
+        return True
+    return any(dtype_of(getattr(value, name)).startswith("float") for name in _operands(type(value)))
+
+
+@cache
+def _operands(kind: type) -> list[str]:
+    """The fields that hold the operands, of an operation of this type, by whose types it is one of floats."""
+    return [name for name in ("a", "value") if hasattr(kind, name)]

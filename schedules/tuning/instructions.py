@@ -245,10 +245,23 @@ class Reader:
     def _evaluated(self, value: Any) -> Part:
         if type(value) is not ir.Call or type(value.op) is not ir.GlobalVar:
             return self.value(value)
-        name, known = value.op.name_hint, [self.known(a) for a in elements(value.args)]
-        inlined = self.counter.inlines and all(int_value(a) is not None or type(a) is ir.Call for a in value.args)
-        head = 0.0 if inlined else _CALL + sum(1.0 + self.value(a) for a in value.args)
-        return lambda env: head + self.counter.called(name, [k(env) for k in known], inlined)
+        name, args = value.op.name_hint, elements(value.args)
+        arguments = self.deciding_arguments(self.counter.functions[name], args)
+        inlined = self.counter.inlines and all(int_value(a) is not None or type(a) is ir.Call for a in args)
+        head = 0.0 if inlined else _CALL + sum(1.0 + self.value(a) for a in args)
+        return lambda env: head + self.counter.called(name, arguments(env), inlined)
+
+    def deciding_arguments(self, function: Function, args: Sequence[Any]) -> Callable[[Env], Sequence[int | None]]:
+        """The arguments of a call as `Function.count` takes them; those that its count does not depend on are not computed."""
+        known = [(k, self.known(args[k])) for k in function.deciding]
+
+        def values(env: Env) -> Sequence[int | None]:
+            found: list[int | None] = [None] * len(args)
+            for k, value in known:
+                found[k] = value(env)
+            return found
+
+        return values
 
     # Expressions.
 

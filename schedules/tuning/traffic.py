@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.places import FlashItem
-from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, ir, tirx
+from tvm_cascade.schedules.tir import IF_THEN_ELSE, PrimFunc, dtype_of, elements, ir, tirx
 from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, Part, Reader, taken
 from tvm_cascade.schedules.tuning.known_values import Env
 from tvm_cascade.schedules.tuning.written_plan import WrittenPlan
@@ -115,13 +116,18 @@ class _TrafficReader(Reader):
     def __init__(self, counter: Counter, body: Any, views: Mapping[int, tuple[int, str]], pointers: int) -> None:
         super().__init__(counter, body)
         self.views, self.shape = views, (2, pointers)
+        self._single: dict[tuple[int, int, str], np.ndarray] = {}  # by direction, pointer and type: of one access
 
     def _moved(self, buffer: Any, how: int, dtype: str) -> Moved:
-        if hash(buffer) not in self.views:
+        """Bytes of one access; the array is not to be changed."""
+        view = self.views.get(hash(buffer))
+        if view is None:
             return 0.0
-        moved = np.zeros(self.shape)
-        moved[how, self.views[hash(buffer)][0]] = bytes_of(dtype)
-        return moved
+        key = how, view[0], dtype
+        if key not in self._single:
+            moved = self._single[key] = np.zeros(self.shape)
+            moved[how, view[0]] = bytes_of(dtype)
+        return self._single[key]
 
     def _sequence(self, statements: Sequence[Any]) -> Part:
         return _sum([self.statement(s) for s in statements])
@@ -140,19 +146,22 @@ class _TrafficReader(Reader):
     def value(self, value: Any) -> Any:
         """Bytes that an expression loads."""
         kind = type(value)
+        if kind in _LEAVES:
+            return 0.0
         if kind is ir.TensorLoad:
-            return self._moved(value.source, READ, str(dtype_of(value))) + sum(self.value(i) for i in value.indices)
+            return self._moved(value.source, READ, str(dtype_of(value))) + sum(
+                self.value(i) for i in elements(value.indices)
+            )
         if kind is ir.Call:
             return self._called(value)
         if kind is tirx.Select:
             return self.value(value.condition) + self._either(value.true_value, value.false_value)
-        operands = ("a", "b", "value", "vector", "base")
-        inner = [getattr(value, name) for name in operands if hasattr(value, name)]
-        return sum((self.value(v) for v in inner if isinstance(v, ir.Expr)), 0.0) if kind not in _LEAVES else 0.0
+        inner = [getattr(value, name) for name in _operands(kind)]
+        return sum((self.value(v) for v in inner if _is_expression(type(v))), 0.0)
 
     def _called(self, call: Any) -> Any:
         """Bytes of an intrinsic: those of its arguments, and those that it moves itself through pointers."""
-        name, args = str(getattr(call.op, "name", "")), [a for a in call.args if isinstance(a, ir.Expr)]
+        name, args = str(getattr(call.op, "name", "")), [a for a in elements(call.args) if _is_expression(type(a))]
         if name.endswith("address_of"):
             return 0.0
         if name == IF_THEN_ELSE:
@@ -201,21 +210,37 @@ class _DriverReader(_TrafficReader):
     def _evaluated(self, value: Any) -> Part:
         if type(value) is not ir.Call or type(value.op) is not ir.GlobalVar:
             return self.value(value)
-        function, known = self.functions[value.op.name_hint], [self.known(a) for a in value.args]
-        to = [self._column(a) if _is_pointer(a) else None for a in value.args]
-        head: Any = sum((self.value(a) for a in value.args if not _is_pointer(a)), 0.0)
+        function, args = self.functions[value.op.name_hint], elements(value.args)
+        arguments = self.deciding_arguments(function, args)
+        to = [self._column(a) if _is_pointer(a) else None for a in args]
+        head: Any = sum((self.value(a) for a in args if not _is_pointer(a)), 0.0)
+        told: dict[int, Any] = {}  # by the object that the function keeps: bytes by block
 
         def moved(env: Env) -> Any:
-            through, total = function.count([k(env) for k in known]), np.zeros(self.shape)
-            if isinstance(through, np.ndarray):
-                for k, block in ((k, b) for k, b in enumerate(to) if b is not None):
-                    total[:, block] += through[:, k]
-            return head + total
+            through = function.count(arguments(env))
+            if id(through) not in told:
+                total = np.zeros(self.shape)
+                if isinstance(through, np.ndarray):
+                    for k, block in ((k, b) for k, b in enumerate(to) if b is not None):
+                        total[:, block] += through[:, k]
+                told[id(through)] = head + total
+            return told[id(through)]
 
         return moved
 
 
 _LEAVES = {tirx.Var, tirx.IntImm, tirx.FloatImm}
+
+
+@cache
+def _operands(kind: type) -> list[str]:
+    """The fields of an expression of this type that hold its operands."""
+    return [name for name in ("a", "b", "value", "vector", "base") if hasattr(kind, name)]
+
+
+@cache
+def _is_expression(kind: type) -> bool:
+    return issubclass(kind, ir.Expr)
 
 
 def _is_pointer(value: Any) -> bool:
