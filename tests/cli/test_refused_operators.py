@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.errors import LoadError, UsageError, about
+from tvm_cascade.frontend import load
 from tvm_cascade.testing.tflite import ModelWriter
 
 ITSELF = {"plan": ["plan"], "order": ["order"], "compile": ["compile", "--target", "cortex-m4", "-o", "fw"]}
@@ -74,6 +75,23 @@ def _hybrid(net: ModelWriter) -> None:
     net.operator("MAXIMUM", [x, w], [net.tensor((1, 4), "float32")])
 
 
+def _zero_points_by_channel(net: ModelWriter) -> None:
+    x, scales = net.activation((1, 4), "int8", 0.1), np.array([0.1, 0.2])
+    weights = net.tensor((2, 4), "int8", scales, 3, data=np.ones((2, 4), "int8"))
+    net.operator("FULLY_CONNECTED", [x, weights, -1], [net.tensor((1, 2), "int8", 0.1)], "FullyConnectedOptions")
+
+
+def test_inputs_that_are_left_out_are_named(tmp_path: Path) -> None:
+    """The converter, which finds none, says something about the objects that it works with."""
+    net = ModelWriter()
+    given = [net.activation((3, 2), "bool"), -1, net.activation((3, 2), "float32")]
+    net.operator("SELECT_V2", given, [net.tensor((3, 2), "float32")])
+    (tmp_path / "m.tflite").write_bytes(net.finish())
+    with pytest.raises(LoadError, match="SELECT_V2, is not supported in this form: its input 1 is left out") as raised:
+        load(tmp_path / "m.tflite")
+    assert raised.value.operators == ("SELECT_V2",)
+
+
 @pytest.mark.parametrize(
     ("build", "names"),
     [
@@ -84,6 +102,7 @@ def _hybrid(net: ModelWriter) -> None:
         (_tensor_that_is_none, ["NEG"]),
         (_contradiction, ["SELECT_V2"]),
         (_hybrid, ["MAXIMUM"]),
+        (_zero_points_by_channel, ["FULLY_CONNECTED"]),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "order"])

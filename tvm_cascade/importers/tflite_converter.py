@@ -114,7 +114,9 @@ class Converter(ControlConverters):
             except Exception as error:  # malformed operators, and what reads stand-ins, raise whatever breaks first
                 if missing:
                     raise Unsupported(missing | {k: v for k, v in self._absent.items() if k > i}) from error
-                raise Refused(f"operator {i}, {name}, is not supported in this form: {last_line(error)}", i) from error
+                raise Refused(
+                    f"operator {i}, {name}, is not supported in this form: {_reason(op, error)}", i
+                ) from error
         if missing and self._missing is None:
             raise Unsupported(missing)
         if self._missing is not None:
@@ -322,6 +324,13 @@ def _transposed_padding(
         after[-1] += max(-left, 0)  # what the declared size cuts off
         extra.append(max(left, 0))
     return [*before, *after], extra
+
+
+def _reason(op: Operator, error: Exception) -> str:
+    """What an error of a converter says; that an input is left out, where it found none and did not say so."""
+    left_out = next((k for k in range(op.InputsLength()) if op.Inputs(k) < 0), None)
+    blind = left_out is not None and isinstance(error, (AssertionError, AttributeError))
+    return f"its input {left_out} is left out" if blind else last_line(error)
 
 
 def _quantization(tensor: Any) -> dict[str, object] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any
 
+from tvm_cascade.errors import about
 from tvm_cascade.importers.tflite_model import kind_of
 
 _POST_PROCESS = "TFLite_Detection_PostProcess"
@@ -37,9 +38,9 @@ def coverage(converter: Any, known: Container[str], quantized: Container[str]) -
         elif name not in known:
             absent[i] = name
         else:
-            inputs, outputs = (
-                [t.qnn_params for t in ts] for ts in (converter.get_input_tensors(op), converter.get_output_tensors(op))
-            )
+            with about(name):
+                sides = converter.get_input_tensors(op), converter.get_output_tensors(op)
+            inputs, outputs = ([t.qnn_params for t in side] for side in sides)
             if any(inputs[1:]) and not any(inputs[:1]) and not any(outputs) and name != "ASSIGN_VARIABLE":
                 hybrid[i] = name
             elif any(inputs + outputs) and name not in quantized:
