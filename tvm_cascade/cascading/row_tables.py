@@ -9,33 +9,63 @@ kernel row, and room for the longest run that wraps: none in a tensor that is wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.plan import Granularity, Storage
 from tvm_cascade.graph import Graph, Op, Window
 
 
-def operator_scratch(tables: AccessTables, op: int, interleaving: Interleaving, held: Mapping[int, int]) -> int:
-    """Bytes of an operator's scratch, where so many units of its tensors' roots are `held`; others are whole.
+class OperatorScratch:
+    """Bytes of every operator's scratch; those that depend on the rings of its inputs are worked out once for each size.
 
     That of channel tiling in stripes is not counted: `Stripes.scratch`.
     """
-    node, tile = tables.graph.ops[op], interleaving.tile
-    if interleaving.striped and node.kernels.channel_tiling is not None:
-        return 0
-    if not tile.by_pixels or not node.kernels.row_tables or not goes_by_pixels(tables.graph, op):
-        return node.scratch_bytes
-    slots: list[int] = []
-    for root in (tables.roots[t].tensor for t in node.inputs):
-        units = held.get(root, 0)
-        ring = units < tables.units(root, tile) and units % tables.columns(root, tile)
-        slots.append(units if ring else 0)
-    return scratch_bytes(tables.graph, node, tile.columns, slots)
+
+    def __init__(self, tables: AccessTables) -> None:
+        self.tables = tables
+
+    def largest(self, ops: Sequence[int], interleaving: Interleaving, held: Mapping[int, int]) -> int:
+        """The largest scratch of some operators, where so many units of their tensors' roots are `held`; others are whole."""
+        whole = self._whole(interleaving)
+        most = max((whole[o] for o in ops), default=0)
+        for o in ops if interleaving.tile.by_pixels else ():
+            if (roots := self._roots[o]) is not None:
+                most = max(most, self._of(o, interleaving, tuple(held.get(t, 0) for t in roots)))
+        return most
+
+    @cached_property
+    def _roots(self) -> list[tuple[int, ...] | None]:
+        """By operator the roots of its inputs, if it reads one through a row table where steps are pixels."""
+        graph, roots = self.tables.graph, self.tables.roots
+        return [
+            tuple(roots[t].tensor for t in op.inputs)
+            if op.kernels.row_tables and goes_by_pixels(graph, op.index)
+            else None
+            for op in graph.ops
+        ]
+
+    @cached_method
+    def _whole(self, interleaving: Interleaving) -> list[int]:
+        """Bytes of each operator's scratch where its inputs are whole; it is larger where one is a ring."""
+        return [self._of(op.index, interleaving, (0,) * len(op.inputs)) for op in self.tables.graph.ops]
+
+    @cached_method
+    def _of(self, op: int, interleaving: Interleaving, units: tuple[int, ...]) -> int:
+        """Bytes of an operator's scratch, where so many units of the roots of its inputs are held; 0: whole."""
+        node, tile, roots = self.tables.graph.ops[op], interleaving.tile, self._roots[op]
+        if interleaving.striped and node.kernels.channel_tiling is not None:
+            return 0
+        if roots is None or not tile.by_pixels:
+            return node.scratch_bytes
+        rings = zip(roots, units, strict=True)
+        slots = [n if n < self.tables.units(t, tile) and n % self.tables.columns(t, tile) else 0 for t, n in rings]
+        return scratch_bytes(self.tables.graph, node, tile.columns, slots)
 
 
 def table_bytes(graph: Graph, op: Op, pixels: int, slots: Sequence[int]) -> tuple[int, ...]:

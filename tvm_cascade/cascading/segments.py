@@ -22,7 +22,7 @@ from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.options import Settings
 from tvm_cascade.cascading.overlap import Overlaps, Pair
 from tvm_cascade.cascading.ring_sizes import RingSizes
-from tvm_cascade.cascading.row_tables import operator_scratch
+from tvm_cascade.cascading.row_tables import OperatorScratch
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.cascading.stripes import Forms, Striper, Stripes
 from tvm_cascade.graph import PIXEL, ROW, Tile
@@ -66,6 +66,7 @@ class SegmentCosts:
         self.rings = RingSizes(tables) if like is None else like.rings
         self.overlaps = Overlaps(tables, settings.in_place) if like is None else like.overlaps
         self.striper = Striper(tables) if like is None else like.striper
+        self.scratch = OperatorScratch(tables) if like is None else like.scratch
 
     def without_ring_constraints(self) -> SegmentCosts:
         """The costs of the same order where rings do not follow dying inputs; tables that do not depend on it are shared."""
@@ -237,20 +238,8 @@ class SegmentCosts:
 
     def _largest_scratch(self, i: int, j: int, interleaving: Interleaving) -> int:
         """The largest scratch of an operator of [i, j), that of channel tiling in stripes left out."""
-        if interleaving.tile.by_pixels and any(self._reads_by_table[i:j]):
-            held = self.held(i, j, interleaving)
-            return max(operator_scratch(self.tables, o, interleaving, held) for o in self.order[i:j])
-        return max(self._scratches(interleaving)[i:j], default=0)
-
-    @cached_property
-    def _reads_by_table(self) -> list[bool]:
-        """By position, whether the operator reads an input through a row table where steps are pixels."""
-        return [bool(self.tables.graph.ops[o].kernels.row_tables) for o in self.order]
-
-    @cached_method
-    def _scratches(self, interleaving: Interleaving) -> list[int]:
-        """Bytes of each operator's scratch, by position."""
-        return [operator_scratch(self.tables, o, interleaving, {}) for o in self.order]
+        held = self.held(i, j, interleaving) if interleaving.tile.by_pixels else {}
+        return self.scratch.largest(self.order[i:j], interleaving, held)
 
     @cached_method
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:
