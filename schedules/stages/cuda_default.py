@@ -8,6 +8,7 @@ not apply: the next rule is asked, and the logger `tvm_cascade` tells.
 # pyright: reportArgumentType=false
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 from typing import Any
@@ -50,6 +51,7 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
     if architecture_of(target) in _LITTLE_SHARED_MEMORY:
         mod = tvm.IRModule({var: _without_tensor_cores(mod[var]) for var in mod.get_global_vars()})
     gpu: Any = dlight.gpu
+    name_frames_without_files()
     rules = [
         _Guarded(rule())
         for rule in (Attention, gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
@@ -65,6 +67,22 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
                 f"the kernel {var.name_hint} has no schedule for CUDA", "leave it out with --until", [var.name_hint]
             )
     return made
+
+
+def name_frames_without_files() -> None:
+    """Tell `inspect` the modules of the frames on the stack, and of Python's import system, whose files are none.
+
+    dlight imports TVM's intrinsics for tensor cores, 248 functions of which each looks at the stack as it is parsed: for such
+    a frame `inspect` asks all modules for their files, each time. The import takes a minute of processor time without this.
+    """
+    known: dict[str, str] = getattr(inspect, "modulesbyfile", {})
+    for name in ("importlib._bootstrap", "importlib._bootstrap_external"):
+        known.setdefault(f"<frozen {name}>", name)
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<"):
+            known.setdefault(frame.f_code.co_filename, str(frame.f_globals.get("__name__")))
+        frame = frame.f_back
 
 
 def _without_tensor_cores(func: Any) -> Any:

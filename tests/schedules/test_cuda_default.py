@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import logging
+import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import tvm
@@ -10,7 +15,12 @@ from tvm import te
 from tvm.s_tir import dlight
 
 from tvm_cascade.errors import GraphError, UsageError
-from tvm_cascade.schedules.stages.cuda_default import architecture_of, cuda_target, schedule_cuda
+from tvm_cascade.schedules.stages.cuda_default import (
+    architecture_of,
+    cuda_target,
+    name_frames_without_files,
+    schedule_cuda,
+)
 
 TARGET = "cuda -arch=sm_90"
 
@@ -57,3 +67,24 @@ def test_the_architecture_is_never_guessed(target):
     assert architecture_of(TARGET) == "sm_90"
     with pytest.raises(UsageError, match="--arch sm_90"):
         cuda_target(target)
+
+
+def test_frames_without_files_are_looked_up_and_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of TVM's 248 intrinsics for tensor cores looks at the stack while it is imported."""
+    asked: list[str] = []
+
+    class Module(ModuleType):
+        def __getattr__(self, name: str) -> str:
+            asked.append(name)
+            raise AttributeError(name)
+
+    frame = vars(importlib)["_bootstrap"]._find_and_load.__code__
+    assert not Path(frame.co_filename).exists()
+    monkeypatch.setitem(sys.modules, "tvm_cascade.test.module", Module("module"))
+    for cache in ("modulesbyfile", "_filesbymodname"):
+        monkeypatch.setattr(inspect, cache, {})
+    inspect.getmodule(frame, frame.co_filename)
+    assert "__file__" in asked
+    asked.clear()
+    name_frames_without_files()
+    assert inspect.getmodule(frame, frame.co_filename) is not None and not asked
