@@ -11,6 +11,9 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -51,12 +54,11 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
     if architecture_of(target) in _LITTLE_SHARED_MEMORY:
         mod = tvm.IRModule({var: _without_tensor_cores(mod[var]) for var in mod.get_global_vars()})
     gpu: Any = dlight.gpu
-    name_frames_without_files()
     rules = [
         _Guarded(rule())
         for rule in (Attention, gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
     ]
-    with cuda_target(target):
+    with cuda_target(target), frames_without_files_known():
         apply: Any = dlight.ApplyDefaultSchedule(Attention(), *rules)
         made = apply(mod)
     for rule in rules:
@@ -69,20 +71,27 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
     return made
 
 
-def name_frames_without_files() -> None:
-    """Tell `inspect` the modules of the frames on the stack, and of Python's import system, whose files are none.
+@contextmanager
+def frames_without_files_known() -> Iterator[None]:
+    """While it lasts, `inspect` knows the modules of the frames on the stack, and of Python's imports, whose files are none.
 
     dlight imports TVM's intrinsics for tensor cores, 248 functions of which each looks at the stack as it is parsed: for such
     a frame `inspect` asks all modules for their files, each time. The import takes a minute of processor time without this.
     """
-    known: dict[str, str] = getattr(inspect, "modulesbyfile", {})
-    for name in ("importlib._bootstrap", "importlib._bootstrap_external"):
-        known.setdefault(f"<frozen {name}>", name)
+    names = {f"<frozen {name}>": name for name in ("importlib._bootstrap", "importlib._bootstrap_external")}
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<"):
-            known.setdefault(frame.f_code.co_filename, str(frame.f_globals.get("__name__")))
+        if not Path(frame.f_code.co_filename).exists():
+            names[frame.f_code.co_filename] = str(frame.f_globals.get("__name__"))
         frame = frame.f_back
+    known: dict[str, str] = getattr(inspect, "modulesbyfile", {})
+    added = {file: name for file, name in names.items() if file not in known}
+    known |= added
+    try:
+        yield
+    finally:
+        for file in added:
+            known.pop(file, None)
 
 
 def _without_tensor_cores(func: Any) -> Any:

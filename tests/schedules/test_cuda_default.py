@@ -18,7 +18,7 @@ from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.schedules.stages.cuda_default import (
     architecture_of,
     cuda_target,
-    name_frames_without_files,
+    frames_without_files_known,
     schedule_cuda,
 )
 
@@ -86,5 +86,6 @@ def test_frames_without_files_are_looked_up_and_not_searched_for(monkeypatch: py
     inspect.getmodule(frame, frame.co_filename)
     assert "__file__" in asked
     asked.clear()
-    name_frames_without_files()
-    assert inspect.getmodule(frame, frame.co_filename) is not None and not asked
+    with frames_without_files_known():
+        assert inspect.getmodule(frame, frame.co_filename) is not None and not asked
+    assert not inspect.modulesbyfile.keys() & {frame.co_filename}
