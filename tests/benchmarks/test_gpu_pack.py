@@ -52,7 +52,18 @@ def test_the_rehearsal_walks_every_step_and_leaves_the_folder_as_it_is(pack):
     names = [name for name, _ in steps]
     assert len(set(names)) == len(names)
     assert all(0 < float(minutes) < 9 for _, minutes in steps)
-    expected = {"reference", "correctness", "memcheck", "racecheck", "turns", "eager", "kernels", "thousand"}
+    expected = {
+        "reference",
+        "correctness",
+        "memcheck",
+        "racecheck",
+        "turns",
+        "eager",
+        "eager_fp16",
+        "operators",
+        "kernels",
+        "thousand",
+    }
     assert set(names) == expected | {s + p for s in ("sequential", "greedy", "ios") for p in ("", "_fp16")}
     assert sorted(pack.rglob("*")) == before
 
@@ -98,7 +109,7 @@ def perform(step, call):
 main.perform = perform
 main.steps = lambda: [main.Step(n, m, None) for n, m in (("a", 5), ("b", 4), ("c", 1))]
 again = [x for x in sys.argv[4:]]
-args = argparse.Namespace(results=pathlib.Path(sys.argv[2]), minutes=8.5, again=again)
+args = argparse.Namespace(results=pathlib.Path(sys.argv[2]), minutes=8.5, again=again, only=None)
 print(main.measure(args, None), *ran)
 """
 

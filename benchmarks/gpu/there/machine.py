@@ -16,6 +16,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent.parent  # the pack
 CPU, CUDA = "cpu", "cuda"
+_LEAST_RUNS = 25  # that are timed, however long they take
 _POOLED = 2  # an allocator of the virtual machine
 _COUNTS = ("allocations", "launches", "captures", "captured_kernels", "replays", "copies")
 
@@ -122,14 +123,16 @@ class Program:
         values = [result] if hasattr(result, "dtype") else list(result)
         return [self.machine.array(v) for v in values]
 
-    def times_ms(self, inputs: Sequence[np.ndarray], repeats: int, warm_up: int = 3) -> list[float]:
-        """Wall-clock milliseconds of `repeats` runs, each waited for."""
+    def times_ms(
+        self, inputs: Sequence[np.ndarray], repeats: int, warm_up: int = 3, seconds: float = 3.0
+    ) -> list[float]:
+        """Wall-clock milliseconds of `repeats` runs, each waited for; of 25 at least where they take longer than `seconds`."""
         held = [self.machine.tensor(x) for x in inputs]
         for _ in range(warm_up):
             self._function(*held)
         self.machine.sync()
-        times = []
-        for _ in range(repeats):
+        times: list[float] = []
+        while len(times) < repeats and (len(times) < _LEAST_RUNS or sum(times) < seconds * 1e3):
             start = time.perf_counter()
             self._function(*held)
             self.machine.sync()

@@ -19,16 +19,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-import torch_steps
 import tvm_steps
 from machine import find_gpu
 from packed import HERE, MANIFEST, NETWORKS, PROGRAMS
 from tvm_steps import Call, Row
 
 _SANITIZERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/nvidia/compute-sanitizer")
+TORCH_PRECISIONS = {"": "float32", "_fp16": "float16"}
 _LIMIT_MINUTES = 8.9  # of one step
 
 
@@ -69,22 +70,34 @@ def _last(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1][:200] if lines else "nothing said"
 
 
+def with_torch(name: str, *about: str) -> Callable[[Call], list[Row]]:
+    """A step of `torch_steps`. That module is imported where the step runs: PyTorch brings a CUDA runtime of its own."""
+
+    def step(call: Call) -> list[Row]:
+        found = getattr(import_module("torch_steps"), name)
+        return (found(*about) if about else found)(call)
+
+    return step
+
+
 def steps() -> list[Step]:
     """All steps in order: first whether results are right, then times."""
     count = len(NETWORKS)
     found = [
-        Step("reference", 1 + 0.5 * count, torch_steps.reference),
+        Step("reference", 1 + 0.5 * count, with_torch("reference")),
         Step("correctness", 1 + 0.5 * count, tvm_steps.correctness),
         Step("memcheck", 4, sanitized("memcheck")),
         Step("racecheck", 6, sanitized("racecheck")),
         *(Step(s, 0.5 + 0.25 * count, tvm_steps.timed(s)) for s in PROGRAMS),
         Step("turns", 1 + 0.5 * count, tvm_steps.turns),
-        Step("eager", 1 + 0.5 * count, torch_steps.eager),
+        *(Step(f"eager{p}", 1 + 0.5 * count, with_torch("eager", t)) for p, t in TORCH_PRECISIONS.items()),
+        Step("operators", 1 + 0.75 * count, with_torch("operators")),
         Step("kernels", 1 + 0.5 * count, tvm_steps.kernels),
         Step("thousand", 1 + 0.5 * count, tvm_steps.thousand),
     ]
-    for precision in ("float32", "float16"):
-        found += [Step(f"compile-{n}-{precision}", 8, torch_steps.compiled(n, precision)) for n in NETWORKS]
+    for precision in TORCH_PRECISIONS.values():
+        for mode, name in (("reduce-overhead", "overhead"), ("max-autotune", "compile")):
+            found += [Step(f"{name}-{n}-{precision}", 8, with_torch("compiled", n, precision, mode)) for n in NETWORKS]
     return found
 
 
@@ -121,7 +134,10 @@ def about_machine() -> dict[str, Any]:
     """The device, its driver, the date, versions."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.max.sm", "--format=csv,noheader"]
     gpu = _call(query).stdout.strip() if shutil.which("nvidia-smi") else "unknown"
-    torch = getattr(torch_steps.torch, "__version__", None)
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        torch = None
     return {"gpu": gpu, "at": _now(), "python": sys.version.split()[0], "torch": torch, "pack": MANIFEST}
 
 
@@ -131,6 +147,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=HERE / "results.json")
     parser.add_argument("--minutes", type=float, default=8.5, help="begin no step that may end after this time")
     parser.add_argument("--again", type=lambda s: s.split(","), default=[], help="steps to run once more")
+    parser.add_argument("--only", type=lambda s: s.split(","), help="the steps to run, in this order [default: all]")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help="folder of unpacked networks [default: a temporary one]")
     args = parser.parse_args()
@@ -139,6 +156,9 @@ def main() -> int:
         rows = run(Call(args.work, args.dry_run))
         print(json.dumps(rows))
         return int(args.step == "small" and any("wrong" in row for row in rows))
+    strangers = {*args.again, *(args.only or ())} - {s.name for s in steps()}
+    if strangers:
+        parser.error(f"no step {', '.join(sorted(strangers))}: --dry-run lists them")
     missing = None if args.dry_run else find_gpu()
     if missing:
         print(f"run.sh: {missing}; run.sh --dry-run rehearses without one", file=sys.stderr)
@@ -170,7 +190,8 @@ def measure(args: argparse.Namespace, call: Call) -> int:
         return 1
     known |= about_machine()
     begin = time.time()
-    todo = [s for s in steps() if s.name not in known["steps"] or s.name in args.again]
+    named = {s.name: s for s in steps()}
+    todo = [named[n] for n in args.only or named if n not in known["steps"] or n in args.again]
     for k, step in enumerate(todo):
         if k and (time.time() - begin) / 60 + step.minutes > args.minutes:
             print(f"{len(todo) - k} steps left: call run.sh again", flush=True)

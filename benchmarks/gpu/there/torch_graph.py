@@ -7,7 +7,7 @@
 # pyright: reportMissingImports=false, reportOptionalMemberAccess=false
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -43,15 +43,26 @@ def module(record: Mapping[str, Any], constants: Sequence[np.ndarray]) -> Any:
             values = [*arguments, *(getattr(self, f"constant_{k}") for k in range(record["constants"]))]
             assert len(arguments) == inputs
             for node in nodes:
-                read = [values[k] for k in node["inputs"]]
-                if node["kind"] == "split":
-                    values += torch.split(read[0], list(node["attrs"]["sizes"]), dim=node["attrs"]["axis"])
-                else:
-                    values.append(OPERATORS[node["kind"]](node["attrs"], *read))
+                values += _results(node, [values[k] for k in node["inputs"]])
             results = tuple(values[k] for k in outputs)
             return results[0] if len(results) == 1 else results
 
     return Network()
+
+
+def operands(record: Mapping[str, Any], model: Any, arguments: Sequence[Tensor]) -> Iterator[tuple[Any, list[Tensor]]]:
+    """Every node of a record, with what it reads in a call of its module."""
+    values = [*arguments, *(getattr(model, f"constant_{k}") for k in range(record["constants"]))]
+    for node in record["nodes"]:
+        read = [values[k] for k in node["inputs"]]
+        yield node, read
+        values += _results(node, read)
+
+
+def _results(node: Mapping[str, Any], read: Sequence[Tensor]) -> Sequence[Tensor]:
+    if node["kind"] == "split":
+        return torch.split(read[0], list(node["attrs"]["sizes"]), dim=node["attrs"]["axis"])
+    return (OPERATORS[node["kind"]](node["attrs"], *read),)
 
 
 def _planes(attrs: Attrs, x: Tensor) -> Tensor:
@@ -95,7 +106,7 @@ def _avg_pool(attrs: Attrs, x: Tensor) -> Tensor:
         return _back(attrs, F.avg_pool2d(x, kernel, strides, (top, left), ceil, counts))
     y = F.avg_pool2d(_padded(attrs, x), kernel, strides, ceil_mode=ceil)
     if not counts:
-        y = y / _share(tuple(x.shape[2:]), x.device, kernel, strides, tuple(attrs["padding"]), ceil)
+        y = y / _share(tuple(x.shape[2:]), x.device, kernel, strides, tuple(attrs["padding"]), ceil).to(y.dtype)
     return _back(attrs, y)
 
 

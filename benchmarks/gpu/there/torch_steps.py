@@ -4,6 +4,7 @@
 # pyright: reportMissingImports=false, reportOptionalMemberAccess=false
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,9 @@ from packed import NETWORKS, SMALL, TOLERANCES, Packed, relative_error, summary,
 from torch_graph import torch
 from tvm_steps import Call, Row
 
+LAYOUTS = ("contiguous", "channels_last")
+LIBRARY = ("conv2d", "matmul")  # kinds that cuDNN and cuBLAS have kernels of
+COPIES = 16  # of an operator in one CUDA graph
 Run = Callable[[], Any]
 TOLERANCE = TOLERANCES["fp32"]
 
@@ -26,6 +30,7 @@ def _models(call: Call, names: list[str]) -> list[tuple[Packed, Any, list[Any]]]
         packed = unpack(name, call.work)
         model = torch_graph.module(packed.record, packed.arrays("constants")).to(place).eval()
         models.append((packed, model, [torch.from_numpy(x).to(place) for x in packed.arrays("inputs")]))
+    torch.backends.cudnn.benchmark = True  # the fastest of cuDNN's algorithms, as its users ask for
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # float32, as the others
     return models
 
@@ -52,14 +57,15 @@ def _outputs(result: Any) -> list[np.ndarray]:
 def _times(call: Call, run: Run, runs: int) -> dict[str, Any]:
     """Times of a call, each waited for."""
     wait = (lambda: None) if call.rehearsal else torch.cuda.synchronize
-    times = []
-    for k in range(call.runs(runs) + 20):
+    for _ in range(20):
+        run()
+    times: list[float] = []
+    while len(times) < call.runs(runs) and (len(times) < 25 or sum(times) < 3e3):
         wait()
         start = time.perf_counter()
         run()
         wait()
-        if k >= 20:
-            times.append((time.perf_counter() - start) * 1e3)
+        times.append((time.perf_counter() - start) * 1e3)
     return summary(times)
 
 
@@ -80,21 +86,38 @@ def reference(call: Call) -> list[Row]:
     return rows
 
 
-def eager(call: Call) -> list[Row]:
-    """PyTorch operator by operator, and captured into one CUDA graph; float32, and float16 where a GPU runs it."""
-    without = _without_torch(call, NETWORKS)
-    if without is not None:
-        return without
-    rows = []
-    with torch.inference_mode():
-        for precision in ("float32",) if call.rehearsal else ("float32", "float16"):
+def eager(precision: str) -> Callable[[Call], list[Row]]:
+    """The step that times PyTorch operator by operator, and captured into one CUDA graph by layout."""
+
+    def step(call: Call) -> list[Row]:
+        without = _without_torch(call, NETWORKS)
+        if without is not None:
+            return without
+        rows = []
+        with torch.inference_mode():
             for packed, model, inputs in _models(call, NETWORKS):
-                model, inputs = _cast(precision, model, inputs)
+                model, inputs = _cast("float32" if call.rehearsal else precision, model, inputs)
                 row = {"network": packed.name, "precision": precision}
                 rows.append({**row, "torch": "eager", **_times(call, lambda m=model, x=inputs: m(*x), 200)})
-                if not call.rehearsal:
-                    rows.append({**row, "torch": "graph", **_times(call, _graph(model, inputs).replay, 500)})
-    return rows
+                for layout in () if call.rehearsal else LAYOUTS:
+                    held = _laid_out(model, inputs, layout)
+                    rows.append({**row, "torch": f"graph, {layout}", **_times(call, _graph(model, held).replay, 500)})
+        return rows
+
+    return step
+
+
+def _laid_out(model: Any, inputs: list[Any], layout: str) -> list[Any]:
+    """Inputs in a layout, and the module's weights after the call."""
+    for name, buffer in list(model.named_buffers()):
+        setattr(model, name, _in_order(buffer, layout))
+    return [_in_order(x, layout) for x in inputs]
+
+
+def _in_order(x: Any, layout: str) -> Any:
+    """The tensor with its bytes in a layout of `LAYOUTS`; only images have channels."""
+    order = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+    return x.contiguous(memory_format=order) if x.dim() == 4 else x
 
 
 def _cast(precision: str, model: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -115,8 +138,51 @@ def _graph(model: Any, inputs: list[Any]) -> Any:
     return graph
 
 
-def compiled(name: str, precision: str) -> Callable[[Call], list[Row]]:
-    """The step that times `torch.compile(mode="max-autotune")` of one network; outputs are compared in float32."""
+def operators(call: Call) -> list[Row]:
+    """Every distinct convolution and product alone, in copies in one CUDA graph: cuDNN and cuBLAS by layout and precision."""
+    without = _without_torch(call, NETWORKS)
+    if without is not None:
+        return without
+    rows = []
+    with torch.inference_mode():
+        for precision in ("float32",) if call.rehearsal else ("float32", "float16"):
+            seen: set[str] = set()
+            for packed, model, inputs in _models(call, NETWORKS):
+                model, inputs = _cast(precision, model, inputs)
+                for node, operands in torch_graph.operands(packed.record, model, inputs):
+                    row: Row = {
+                        "kind": node["kind"],
+                        "attrs": node["attrs"],
+                        "shapes": [list(x.shape) for x in operands],
+                    }
+                    key = json.dumps(row)
+                    if key in seen or node["kind"] not in LIBRARY:
+                        continue
+                    seen.add(key)
+                    row |= {"network": packed.name, "precision": precision}
+                    rows.append(row | _operator_times(call, node, operands))
+    return rows
+
+
+def _operator_times(call: Call, node: Any, operands: list[Any]) -> Row:
+    """Milliseconds of one operator, its operands in the order of their axes, and with channels last."""
+    found: Row = {}
+    for layout in LAYOUTS:
+        held = [_in_order(x, layout) for x in operands]
+        if layout == "channels_last" and all(x.dim() != 4 for x in operands):
+            continue
+
+        def copies(*xs: Any) -> None:
+            for _ in range(COPIES):
+                torch_graph.OPERATORS[node["kind"]](node["attrs"], *xs)
+
+        run = (lambda h=held: copies(*h)) if call.rehearsal else _graph(copies, held).replay
+        found[layout] = _times(call, run, 20)["median_ms"] / COPIES
+    return found
+
+
+def compiled(name: str, precision: str, mode: str) -> Callable[[Call], list[Row]]:
+    """The step that times `torch.compile(mode=mode)` of one network; outputs are compared in float32."""
 
     def step(call: Call) -> list[Row]:
         without = _without_torch(call, [name])
@@ -126,11 +192,12 @@ def compiled(name: str, precision: str) -> Callable[[Call], list[Row]]:
         with torch.inference_mode():
             for packed, model, inputs in _models(call, [name]):
                 model, inputs = _cast("float32" if call.rehearsal else precision, model, inputs)
-                made = torch.compile(model, **({"backend": "eager"} if call.rehearsal else {"mode": "max-autotune"}))
+                inputs = _laid_out(model, inputs, "contiguous" if call.rehearsal else "channels_last")
+                made = torch.compile(model, **({"backend": "eager"} if call.rehearsal else {"mode": mode}))
                 start = time.perf_counter()
                 for _ in range(3):
                     outputs = [x.astype("float32") for x in _outputs(made(*inputs))]
-                row: Row = {"network": packed.name, "precision": precision, "torch": "compile"}
+                row: Row = {"network": packed.name, "precision": precision, "torch": f"compile, {mode}"}
                 row |= {"compile_s": round(time.perf_counter() - start, 1)}
                 row["relative_error"] = relative_error(outputs, packed.arrays("expected"))
                 if precision == "float32" and row["relative_error"] > TOLERANCE:

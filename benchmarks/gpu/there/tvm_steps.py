@@ -121,13 +121,13 @@ def timed(name: str) -> Callable[[Call], list[Row]]:
     def step(call: Call) -> list[Row]:
         rows = []
         for device in devices(call, NETWORKS):
-            before, runs = device.machine.counts(), call.runs(500)
+            before = device.machine.counts()
             program = device.program(name)
-            times = program.times_ms(device.packed.arrays("inputs"), runs, 20)
+            times = program.times_ms(device.packed.arrays("inputs"), call.runs(500), 20)
             about = device.packed.about
             row = _said(device, name) | {"stages": about["stages"][name]}
             row |= {"model_ms": about["cost_ms"][name]} | summary(times)
-            rows.append(row | (_captured(device.machine, before, runs + 19) if call.rehearsal else {}))
+            rows.append(row | (_captured(device.machine, before, len(times) + 19) if call.rehearsal else {}))
         return rows
 
     return step
