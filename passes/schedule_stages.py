@@ -32,10 +32,10 @@ from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.stage_concat import write_in_place
 from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
 from tvm_cascade.passes.stage_emit import Emitter, keys
-from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
-from tvm_cascade.passes.stage_kernels import Kernel, build_kernels
+from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.passes.stage_kernels import build_kernels
 from tvm_cascade.passes.stage_lanes import lanes, work_of
-from tvm_cascade.passes.stage_precision import in_precision
+from tvm_cascade.passes.stage_network import stage_network
 from tvm_cascade.passes.stage_program import (
     MemoryPlan,
     Program,
@@ -43,6 +43,7 @@ from tvm_cascade.passes.stage_program import (
     plan_memory,
     plan_program,
 )
+from tvm_cascade.passes.stage_specs import Kernel
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
 from tvm_cascade.search_monitor import SearchMonitor
 
@@ -87,7 +88,7 @@ class ScheduleStages(CascadePass):
     for control flow and symbolic shapes.
     """
 
-    schedule: Schedule | None = None  # stages of operator indices of `stage_graph`
+    schedule: Schedule | None = None  # stages of operator indices of `stage_network`
     options: Options = field(default_factory=Options)  # of the search, which runs if `schedule` is None
     model: CostModel | None = None  # cost that the search minimizes
     lower: LowerOptions = field(default_factory=LowerOptions)
@@ -101,7 +102,7 @@ class ScheduleStages(CascadePass):
 
     def call(self, mod: tvm.IRModule) -> PassResult:
         """The module lowered to the stages of the schedule."""
-        net = in_precision(stage_graph(mod), self.precision)
+        net = stage_network(mod, self.lower.target, self.precision)
         units = unit_graph(net.graph, self.options.unit)
         schedule = self.schedule
         if schedule is None:

@@ -25,9 +25,9 @@ from tvm import relax, te, tirx
 
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.stage_emit import Emitter, Lines
-from tvm_cascade.passes.stage_kernels import Kernel
 from tvm_cascade.passes.stage_lanes import lanes
 from tvm_cascade.passes.stage_program import MemoryPlan, Program, plan_memory
+from tvm_cascade.passes.stage_specs import Kernel
 from tvm_cascade.schedules.stages.cuda_default import cuda_target, schedule_cuda
 
 __all__ = ["cuda_target", "emit_cuda", "schedule_cuda"]

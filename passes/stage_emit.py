@@ -14,8 +14,8 @@ from tvm import relax
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.passes.integer.expressions import constant
-from tvm_cascade.passes.stage_kernels import Kernel
 from tvm_cascade.passes.stage_program import ALIGNMENT, MemoryPlan, Program
+from tvm_cascade.passes.stage_specs import Kernel
 
 _NOTHING = relax.TupleType([])
 

@@ -10,7 +10,7 @@ function, which TVM legalizes and fuses. On CPUs float convolutions without grou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +19,6 @@ import tvm
 from tvm import relax
 from tvm.tirx import PrimFunc
 
-from tvm_cascade.graph import Graph
 from tvm_cascade.operators.table import ELEMENTWISE
 from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
@@ -28,6 +27,7 @@ from tvm_cascade.passes.stage_graph import WIDE, StageGraph
 from tvm_cascade.passes.stage_layouts import packed_shape
 from tvm_cascade.passes.stage_merge import Merge
 from tvm_cascade.passes.stage_precision import is_product
+from tvm_cascade.passes.stage_specs import Kernel, Slice, Spec, reads, writes
 from tvm_cascade.schedules.stages.cpu_compute import (
     LANES,
     PACKED,
@@ -44,51 +44,9 @@ from tvm_cascade.schedules.stages.cpu_compute import (
     whole,
 )
 from tvm_cascade.schedules.stages.cpu_winograd import pack_winograd, winograd_conv2d, winograd_size
+from tvm_cascade.schedules.stages.cuda_compute import convolution_as_product, dense_as_product
 
-
-@dataclass(frozen=True)
-class Kernel:
-    """A PrimFunc with parameters inputs, constants, outputs; tensors by index into `StageGraph.graph.tensors`.
-
-    A merged kernel writes one tensor, the concatenation of all `outputs` along the channels.
-    """
-
-    name: str
-    func: PrimFunc
-    inputs: tuple[int, ...]
-    constants: tuple[np.ndarray, ...]
-    outputs: tuple[int, ...]
-    merged: bool = False
-
-
-@dataclass(frozen=True)
-class Spec:
-    """The operators that a kernel computes, fused or, with `merge`, merged into one wider operator."""
-
-    ops: tuple[int, ...]
-    merge: Merge | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A non-contiguous tensor: `[begin, begin + extent)` along `axis` of the merged tensor at `root`."""
-
-    root: int
-    shape: tuple[int, ...]  # of the merged tensor
-    axis: int
-    begin: int
-
-
-def reads(graph: Graph, spec: Spec) -> tuple[int, ...]:
-    """Tensors that a kernel reads and does not compute, in the order of its parameters."""
-    inside = {t for i in spec.ops for t in graph.ops[i].outputs}
-    return tuple(dict.fromkeys(t for i in spec.ops for t in graph.ops[i].inputs if t not in inside))
-
-
-def writes(graph: Graph, spec: Spec) -> tuple[int, ...]:
-    """Tensors that a kernel computes and that are graph outputs or read by other kernels."""
-    written = [t for i in spec.ops for t in graph.ops[i].outputs]
-    return tuple(t for t in written if t in graph.outputs or set(graph.consumers[t]) - set(spec.ops))
+_LEAST_ROWS = 16  # of a product that is shared among tiles of results on CUDA: one of less streams its matrix once
 
 
 def build_kernels(
@@ -236,16 +194,51 @@ class _Builder:
             and len(op.inputs) == 1
             and op.attrs.get("groups") == 1
             and str(call.attrs.data_layout) in ("NCHW", "NHWC")
-            and self.net.graph.tensors[op.inputs[0]].dtype == "float32"
+            and self.net.graph.tensors[op.inputs[0]].dtype in (WIDE, self.net.multiplied)
             and self.net.constant(call.args[1]) is not None
         )
+
+    def _is_alone(self, i: int) -> bool:
+        """Whether everything else in this kernel is element-wise, and it has one result."""
+        others = [self.net.graph.ops[j] for j in self.spec.ops if j != i]
+        return len(self.outputs) == 1 and all(op.kind in ELEMENTWISE for op in others)
+
+    def _tiled(self, bb: Any, i: int) -> Any:
+        """A convolution, or a product of more than a few rows, for CUDA; None for another operator."""
+        op, call = self.net.graph.ops[i], self.net.calls[i]
+        weight = self.net.constant(call.args[1]) if self._is_direct(i) or self._is_product(i) else None
+        if weight is None:
+            return None
+        if op.kind == "conv2d":
+            attrs = convolution_attributes(call.attrs)
+            geometry = (attrs["strides"], attrs["padding"], attrs["dilation"])
+            oihw = weight.transpose(oihw_axes(str(call.attrs.kernel_layout)))
+            return self._tiled_convolution(bb, op.inputs[0], oihw, geometry, attrs["layout"])
+        shape = self.net.graph.tensors[op.inputs[0]].shape
+        if prod(shape[:-1]) < _LEAST_ROWS:
+            return None
+        return self._as_product(bb, op.inputs[0], *dense_as_product(shape, weight, self._narrows))
+
+    def _tiled_convolution(self, bb: Any, t: int, oihw: np.ndarray, geometry: Sequence[Any], layout: str) -> Any:
+        shape = self.net.graph.tensors[t].shape
+        return self._as_product(bb, t, *convolution_as_product(shape, layout, oihw, geometry, self._narrows))
+
+    @property
+    def _narrows(self) -> bool:
+        """Whether products multiply narrow values."""
+        return self.net.multiplied != WIDE
+
+    def _as_product(self, bb: Any, t: int, weight: np.ndarray, compute: Any) -> Any:
+        x = self._multiplied(bb, t) if self._narrows else self._plain(bb, t)
+        return bb.emit_te(compute, x, self._factor(weight) if self._narrows else self._parameter(weight))
 
     def _is_product(self, i: int) -> bool:
         op, call = self.net.graph.ops[i], self.net.calls[i]
         if op.kind != "dense" or getattr(call.op, "name", "") != "relax.matmul" or len(op.inputs) != 1:
             return False
         source, weight = self.net.graph.tensors[op.inputs[0]], self.net.constant(call.args[1])
-        return source.dtype == "float32" and len(source.shape) >= 2 and weight is not None and weight.ndim == 2
+        floats = source.dtype in (WIDE, self.net.multiplied)
+        return floats and len(source.shape) >= 2 and weight is not None and weight.ndim == 2
 
     def _is_last_axis(self, i: int) -> bool:
         """Whether a softmax is over the last axis, in float32."""
@@ -259,6 +252,8 @@ class _Builder:
     def _direct(self, bb: Any, i: int) -> Any:
         """The operator by the TE of `cpu_float`; None where that has none for it."""
         op, call = self.net.graph.ops[i], self.net.calls[i]
+        if not self.cpu and self._is_alone(i) and (tiled := self._tiled(bb, i)) is not None:
+            return tiled
         if self.net.multiplied != WIDE:
             return self._narrow_product(bb, i) if is_product(self.net, i) else None
         if not self.cpu:
@@ -356,6 +351,8 @@ class _Builder:
             geometry = (merge.strides, merge.padding, merge.dilation)
             if packs:
                 value = self._convolution(bb, t, merge.weight, merge.channels, geometry, merge.layout)
+            elif merge.layout in ("NCHW", "NHWC"):
+                value = self._tiled_convolution(bb, t, merge.weight, geometry, merge.layout)
             else:
                 factors = self._factors(bb, t, merge.weight, narrow)
                 attrs: Any = dict(zip(("strides", "padding", "dilation"), map(list, geometry), strict=True))

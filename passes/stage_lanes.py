@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tvm_cascade.cost.packing import pack
 from tvm_cascade.graph import Graph
-from tvm_cascade.passes.stage_kernels import Spec
 from tvm_cascade.passes.stage_program import Program
+from tvm_cascade.passes.stage_specs import Spec
 
 
 def work_of(graph: Graph, spec: Spec) -> int:

@@ -19,7 +19,7 @@ from tvm import relax
 
 from tvm_cascade.passes import stage_cuda
 from tvm_cascade.passes.stage_emit import Lines, with_main
-from tvm_cascade.passes.stage_kernels import Kernel
+from tvm_cascade.passes.stage_specs import Kernel
 
 _INT = tvm.ir.PrimType("int64")
 

@@ -17,9 +17,9 @@ from tvm_cascade.memory import Allocation, Buffer, Problem, allocate, validate
 from tvm_cascade.parallel.problem import MERGE, Schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_graph import VECTOR_BYTES, StageGraph
-from tvm_cascade.passes.stage_kernels import Slice, Spec, reads, writes
 from tvm_cascade.passes.stage_layouts import may_merge, packed_bytes, packed_tensors
 from tvm_cascade.passes.stage_merge import merge_units
+from tvm_cascade.passes.stage_specs import Slice, Spec, reads, writes
 
 ALIGNMENT = 256  # bytes: what CUDA allocations guarantee, and more than any vector load needs
 

@@ -43,23 +43,34 @@ def cuda_target(target: str) -> tvm.target.Target:
 
 
 def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
-    """Apply to every kernel that is not scheduled yet our rule for attention or the first of dlight's rules that applies.
+    """Apply to every kernel that is not scheduled yet one of our rules or the first of dlight's rules that applies.
 
     Raises `GraphError` for a kernel that none can schedule.
     """
     from tvm.s_tir import dlight  # slow to import
 
     from tvm_cascade.schedules.stages.cuda_attention import Attention
+    from tvm_cascade.schedules.stages.cuda_elements import Elements
+    from tvm_cascade.schedules.stages.cuda_product import Product
 
     if architecture_of(target) in _LITTLE_SHARED_MEMORY:
         mod = tvm.IRModule({var: _without_tensor_cores(mod[var]) for var in mod.get_global_vars()})
     gpu: Any = dlight.gpu
     rules = [
         _Guarded(rule())
-        for rule in (Attention, gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
+        for rule in (
+            Attention,
+            Product,
+            Elements,
+            gpu.Matmul,
+            gpu.GEMV,
+            gpu.Reduction,
+            gpu.GeneralReduction,
+            gpu.Fallback,
+        )
     ]
     with cuda_target(target), frames_without_files_known():
-        apply: Any = dlight.ApplyDefaultSchedule(Attention(), *rules)
+        apply: Any = dlight.ApplyDefaultSchedule(Attention(), Product(), *rules)
         made = apply(mod)
     for rule in rules:
         rule.tell()

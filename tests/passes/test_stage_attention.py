@@ -9,8 +9,7 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
-from tvm import relax, s_tir, te, tirx
+from tvm import relax, s_tir, te
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, schedule
@@ -18,7 +17,8 @@ from tvm_cascade.parallel.attention import MOST_COLUMNS
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_kernels import Spec, build_kernels
+from tvm_cascade.passes.stage_kernels import build_kernels
+from tvm_cascade.passes.stage_specs import Spec
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.schedules.stages import cuda_attention
 from tvm_cascade.schedules.stages.cpu_compute import softmax
@@ -26,6 +26,7 @@ from tvm_cascade.schedules.stages.cpu_float import schedule_cpu
 from tvm_cascade.schedules.stages.cuda_default import cuda_target, schedule_cuda
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.quick_build import quick_build, quick_run
+from tvm_cascade.testing.threads_in_turn import in_turn
 
 CPU = AnalyticCost(find_device("cpu2"))
 
@@ -161,18 +162,6 @@ def run(func, *arrays: np.ndarray) -> np.ndarray:
 def arrays_of(func) -> list[np.ndarray]:
     rng = np.random.default_rng(2)
     return [rng.standard_normal([int(d) for d in p.ty.shape]).astype("float32") for p in func.params]
-
-
-def in_turn(func):
-    """A kernel for CUDA whose threads run one after the other: what a kernel may compute that shares memory by loops."""
-
-    def turn(loop, mutator):
-        loop = mutator.default_mutate(loop)
-        if loop.kind != tirx.ForKind.THREAD_BINDING:
-            return loop
-        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, turn)]))
 
 
 @pytest.mark.parametrize("build", [plain, lambda: plain(length=37, depth=24), lambda: plain(length=1), views])

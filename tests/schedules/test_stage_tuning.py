@@ -23,8 +23,9 @@ from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
-from tvm_cascade.passes.stage_kernels import Spec, build_kernels
+from tvm_cascade.passes.stage_kernels import build_kernels
 from tvm_cascade.passes.stage_layouts import packed_tensors
+from tvm_cascade.passes.stage_specs import Spec
 from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime import Session, compile_stages, has_cuda, host_target
 from tvm_cascade.runtime.measure import CpuRunner

@@ -13,8 +13,8 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.scheduler import schedule
 from tvm_cascade.passes.stage_cpu import threads
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_precision import FP32, in_precision
+from tvm_cascade.passes.stage_network import stage_network
+from tvm_cascade.passes.stage_precision import FP32
 from tvm_cascade.pipeline import Loaded, interface_of
 from tvm_cascade.request import OptimizeRequest, SearchRequest, StagesRequest
 from tvm_cascade.runtime.stages import Found
@@ -50,7 +50,7 @@ class EmittedFolder:
 
     def scheduled(self, mod: tvm.IRModule) -> Found:
         """The best schedule of a module by the device's description, with the defaults of `stages`."""
-        net, defaults = in_precision(stage_graph(mod), self._request.precision), StagesRequest()
+        net, defaults = stage_network(mod, self._request.target, self._request.precision), StagesRequest()
         model = AnalyticCost(self._device, self._request.precision)
         options = Options(variant=defaults.variant, unit=defaults.unit, r=defaults.r, s=defaults.s)
         return Found(net, schedule(net.graph, model, options), model.name)

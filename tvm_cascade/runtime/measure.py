@@ -18,10 +18,11 @@ from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.schedule_stages import PARALLEL_WORK
 from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
 from tvm_cascade.passes.stage_graph import StageGraph
-from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
+from tvm_cascade.passes.stage_kernels import build_kernels
 from tvm_cascade.passes.stage_lanes import work_of
 from tvm_cascade.passes.stage_layouts import may_merge, packed_tensors
 from tvm_cascade.passes.stage_merge import merge_units
+from tvm_cascade.passes.stage_specs import Kernel, Spec
 from tvm_cascade.runtime.bench import Bench, LocalBench, Timer
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
 

@@ -13,8 +13,8 @@ from tvm_cascade.cost.interface import Groups
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import StageGraph
-from tvm_cascade.passes.stage_kernels import Kernel
 from tvm_cascade.passes.stage_probe import probe_module
+from tvm_cascade.passes.stage_specs import Kernel
 from tvm_cascade.runtime.cuda import require_cuda, with_architecture
 from tvm_cascade.runtime.execute import Session, compile_stages, host_target
 from tvm_cascade.runtime.measure import NetworkRunner, Timer, device_name

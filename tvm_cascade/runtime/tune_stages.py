@@ -17,9 +17,10 @@ from tvm_cascade.parallel.problem import Schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_cuda import cuda_target, schedule_cuda
 from tvm_cascade.passes.stage_graph import StageGraph
-from tvm_cascade.passes.stage_kernels import Spec, build_kernels
+from tvm_cascade.passes.stage_kernels import build_kernels
 from tvm_cascade.passes.stage_layouts import packed_tensors
 from tvm_cascade.passes.stage_program import plan_program
+from tvm_cascade.passes.stage_specs import Spec
 from tvm_cascade.runtime.cuda import has_cuda, require_cuda, with_architecture
 from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
 from tvm_cascade.schedules.stages.cpu_float import schedule_cpu

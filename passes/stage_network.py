@@ -1,0 +1,15 @@
+"""The network that `stages` schedules: as it is read, in a precision and, for CUDA, with channels last."""
+
+from __future__ import annotations
+
+import tvm
+
+from tvm_cascade.passes.channels_last import channels_last
+from tvm_cascade.passes.stage_graph import StageGraph, simplify, stage_graph
+from tvm_cascade.passes.stage_precision import FP32, in_precision
+
+
+def stage_network(mod: tvm.IRModule, target: str, precision: str = FP32) -> StageGraph:
+    """The graph of `mod` for a target, `llvm` or `cuda ...`; raises what `stage_graph` and `in_precision` raise."""
+    laid_out = channels_last(simplify(mod)) if target.startswith("cuda") else mod
+    return in_precision(stage_graph(laid_out), precision)

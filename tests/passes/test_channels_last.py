@@ -1,0 +1,71 @@
+"""Networks with their images' channels last: the same values, and images in no other layout."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade.passes.channels_last import channels_last
+from tvm_cascade.passes.stage_graph import simplify, stage_graph
+from tvm_cascade.passes.stage_network import stage_network
+from tvm_cascade.testing.quick_build import quick_run
+from tvm_cascade.testing.random_images import random_images
+from tvm_cascade.testing.zoo.inception import inception_e
+from tvm_cascade.testing.zoo.squeezenet import squeezenet
+
+
+def _given(mod: tvm.IRModule) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal([int(d) for d in p.ty.shape.values]).astype("float32") for p in mod["main"].params]
+
+
+def _kinds(mod: tvm.IRModule) -> list[str]:
+    return [op.kind for op in stage_graph(mod).graph.ops]
+
+
+@pytest.mark.parametrize("seed", [*range(8), 17])
+def test_random_networks(seed: int) -> None:
+    mod = simplify(random_images(seed, steps=6, batch=1 + seed % 2, channels=(4, 6, 8)))
+    data = _given(mod)
+    for a, b in zip(quick_run(channels_last(mod), *data), quick_run(mod, *data), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: inception_e(width=0.0625), lambda: squeezenet(size=64)], ids=["inception", "squeezenet"]
+)
+def test_networks(make) -> None:  # type: ignore[no-untyped-def]
+    mod = simplify(make())
+    last, data = channels_last(mod), _given(mod)
+    for a, b in zip(quick_run(last, *data), quick_run(mod, *data), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
+    moved = [k for k in _kinds(last) if k == "permute_dims"]
+    results = [relax.op.permute_dims] * len(stage_graph(mod).graph.outputs)
+    assert len(moved) <= 1 + len(results)  # of the image, and of results that are images
+    assert sorted(set(_kinds(last)) - {"permute_dims"}) == sorted(set(_kinds(mod)))
+
+
+def test_a_network_without_images_stays_as_it_is() -> None:
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(relax.op.nn.relu(x)))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    assert channels_last(mod) is mod
+
+
+def test_only_cuda_has_channels_last() -> None:
+    mod = inception_e(width=0.0625)
+    layouts = {
+        target: {str(c.attrs.data_layout) for c in stage_network(mod, target).calls if hasattr(c.attrs, "data_layout")}
+        for target in ("llvm", "cuda -arch=sm_90")
+    }
+    assert layouts == {"llvm": {"NCHW"}, "cuda -arch=sm_90": {"NHWC"}}

@@ -1,0 +1,135 @@
+"""Tiles of a product of matrices on a GPU: what a block of threads computes, and a model of the time that it takes.
+
+A product at batch 1 has few results with long sums. Large tiles, which read every value least often, then leave most of a
+GPU idle; small ones whose block splits the sums fill it. Which is fastest follows from the extents: `choose_tiles` asks a
+model that was fitted to measured kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_cascade.cost.interface import OpFeatures
+
+FRAGMENT = 16  # rows, columns and depth of a product on tensor cores
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a product of matrices is shared among the blocks of threads and their warps.
+
+    A block computes `rows * columns` results. It reads `slices * depth` columns of the matrices at a time, of which `slices`
+    groups of warps multiply `depth` each, and adds their sums up at the end: few results with long sums fill a GPU too.
+    Each group is `warp_rows * warp_columns` warps.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    slices: int = 1
+    warp_rows: int = 1
+    warp_columns: int = 1
+
+    @property
+    def chunk(self) -> int:
+        """Columns of the matrices that a block reads at a time."""
+        return self.slices * self.depth
+
+    @property
+    def warps(self) -> int:
+        return self.slices * self.warp_rows * self.warp_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """A product of matrices: `rows` pixels by `columns` channels, sums of `depth` products, of `taps` of a window."""
+
+    rows: int
+    columns: int
+    depth: int
+    taps: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """What `microseconds` is made of, in microseconds: fitted to kernels that were measured."""
+
+    launch: float
+    wait: float  # for memory, in a step
+    gathered: float  # a vector of rows, in every warp
+    read: float  # a vector of weights
+    multiplied: float  # a fragment
+    added: float  # a value of the sums of all slices
+    window: float  # factor on what is gathered of a window
+    shared: float  # share of another warp's time that a warp waits for
+
+
+_FIT_HALVES = _Fit(1.8253, 0.128, 0.0134, 0.0204, 0.0049, 0.0102, 3.9642, 0.2936)
+_FIT_FLOATS = _Fit(1.9591, 0.0, 0.0016, 0.0248, 0.122, 0.0015, 11.6417, 0.354)
+_UNITS = 132  # multiprocessors
+SHARED_BYTES = 48 << 10  # of a block, on any architecture, without asking for more
+HALVES = (  # tiles that measured kernels took least time with, for float16 and for float32
+    Tiles(16, 16, 32, 8),
+    Tiles(16, 32, 64, 4),
+    Tiles(32, 32, 64, 1, 2, 2),
+    Tiles(64, 64, 32, 1, 2, 2),
+    Tiles(64, 64, 64, 1, 2, 2),
+)
+FLOATS = (Tiles(16, 16, 16, 8), Tiles(32, 32, 16, 4), Tiles(32, 32, 32, 1, 2, 1), Tiles(64, 32, 16, 2, 2, 1))
+
+
+def extents_of(op: OpFeatures, narrow: bool) -> Extents | None:
+    """The product that an operator of these features is; None for one that is none, or whose groups are."""
+    if op.kind not in ("conv2d", "dense") or not op.weight_bytes or not op.macs:
+        return None
+    columns = max(1, op.weight_bytes // ((2 if narrow else 4) * op.reduction))  # the weights' and, fused, a bias's
+    while op.output_elements % columns:
+        columns -= 1
+    return Extents(op.output_elements // columns, columns, op.reduction, _taps(op) if op.kind == "conv2d" else 1)
+
+
+def _taps(op: OpFeatures) -> int:
+    """Taps of a convolution's window, which `shape` has behind the tensors, or in front of merged operators."""
+    if op.shape[:1] == (-4,):
+        return op.shape[1] * op.shape[2]
+    ends = [k for k, value in enumerate(op.shape) if value == -1]
+    window = op.shape[ends[1] + 1 :] if len(ends) > 1 else ()
+    return window[0] * window[4] if len(window) > 4 and min(window[0], window[4]) > 0 else 1
+
+
+def choose_tiles(extents: Extents, narrow: bool) -> Tiles:
+    """The tiles with which a product, of float16 where it is `narrow`, takes least time by `microseconds`."""
+    return min(HALVES if narrow else FLOATS, key=lambda t: microseconds(extents, t, narrow))
+
+
+def best_microseconds(extents: Extents, narrow: bool) -> float:
+    """What a product takes with the tiles of `choose_tiles`, without its launch."""
+    return (
+        microseconds(extents, choose_tiles(extents, narrow), narrow) - (_FIT_HALVES if narrow else _FIT_FLOATS).launch
+    )
+
+
+def shared_bytes(tiles: Tiles, narrow: bool) -> int:
+    """Shared memory of a block: what is multiplied in a step, rows padded by 16 bytes, and the sums."""
+    rows = (tiles.rows + tiles.columns) * (tiles.chunk * (2 if narrow else 4) + 16)
+    return rows + tiles.slices * tiles.rows * tiles.columns * 4
+
+
+def microseconds(extents: Extents, tiles: Tiles, narrow: bool) -> float:
+    """What a product takes, by a model that was fitted to an H200: of use to compare tiles.
+
+    Blocks run in waves. In each step a block waits for memory, brings in its vectors, of which those of a window need more
+    instructions, and multiplies; warps of the same multiprocessor share its instruction slots.
+    """
+    fit, item = (_FIT_HALVES, 2) if narrow else (_FIT_FLOATS, 4)
+    blocks = -(-extents.rows // tiles.rows) * -(-extents.columns // tiles.columns)
+    steps = -(-extents.depth // tiles.chunk)
+    fitting = max(1, min(64 // tiles.warps, (227 << 10) // (shared_bytes(tiles, narrow) + 1024), 32))
+    together, waves = min(-(-blocks // _UNITS), fitting), -(-blocks // (_UNITS * fitting))
+    vectors = tiles.chunk * item / 16 / (32 * tiles.warps)
+    shared = tiles.rows * tiles.columns * tiles.depth / (FRAGMENT**3 * tiles.warp_rows * tiles.warp_columns)
+    gathered = tiles.rows * vectors * fit.gathered * (fit.window if extents.taps > 1 else 1.0)
+    work = gathered + tiles.columns * vectors * fit.read + shared * fit.multiplied
+    slower = 1 + together * tiles.warps * fit.shared
+    ends = tiles.slices * tiles.rows * tiles.columns / (32 * tiles.warps) * fit.added * slower
+    return fit.launch + waves * (steps * (fit.wait + work * slower) + ends)
