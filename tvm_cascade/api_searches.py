@@ -151,8 +151,8 @@ def stages(
     load, output, picture : path, optional
         Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
     database, time_limit, progress : path and float, optional, and function
-        File that keeps measurements; seconds after which the best schedule so far is taken; called with a line of text at
-        every step of long work.
+        File that keeps measurements, of which the analytic cost takes the kernels measured on `device`; seconds after which
+        the best schedule so far is taken; called with a line of text at every step of long work.
     metaschedule, trials : path, int
         Folder with MetaSchedule's records of tuned kernels; candidates measured for a kernel without a record.
     tracker, key, parallel : str, str and int, optional

@@ -26,13 +26,16 @@ from tvm_cascade.passes.join_modules import join_modules
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.stage_concat import write_in_place
 from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda, schedule_cuda
-from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
-from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
-from tvm_cascade.passes.stage_precision import FP16, FP32, in_precision
+from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.passes.stage_kernels import build_kernels
+from tvm_cascade.passes.stage_network import stage_network
+from tvm_cascade.passes.stage_precision import FP16, FP32
 from tvm_cascade.passes.stage_probe import probe_module
 from tvm_cascade.passes.stage_program import check_groups, plan_program
+from tvm_cascade.passes.stage_specs import Kernel, Spec
 from tvm_cascade.runtime import compile_stages
 
+Measured = Mapping[OpFeatures, float]  # milliseconds of kernels alone
 VARIANTS = {"sequential": "sequential", "greedy": "greedy", "ios": "both"}  # schedule -> variant of the search
 PRECISIONS = {FP32: 1e-4, FP16: 4e-3}  # and the largest error, as a share of the largest expected value
 COPIES = 16  # of a kernel in the CUDA graph that times it, as `runtime.measure_cuda` has them
@@ -61,21 +64,34 @@ def programs_of(precisions: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def build(
-    mod: tvm.IRModule, unit: str, arch: str, precisions: Sequence[str], device: str = "h200", probes: bool = True
+    mod: tvm.IRModule,
+    unit: str,
+    arch: str,
+    precisions: Sequence[str],
+    measured: Measured,
+    device: str = "h200",
+    probes: bool = True,
 ) -> Library:
-    """The library for a GPU of architecture `arch`; schedules are the best for the analytic model of `device`."""
+    """The library for a GPU of architecture `arch`; schedules are the best for the analytic model of `device`, with the
+    kernels that were measured there."""
     target = f"cuda -arch={arch}"
-    scheduled, programs = _Scheduled(target), _programs(mod, unit, device, precisions)
+    scheduled, programs = _Scheduled(target), _programs(mod, unit, device, precisions, measured)
     modules = {name: _emit(*program, target, scheduled) for name, program in programs.items()}
-    net, units, _ = programs["sequential"]
-    timed, timing = _probes(net, units, target, scheduled) if probes else ({}, {})
+    timed: dict[str, OpFeatures] = {}
+    timing: dict[str, tvm.IRModule] = {}
+    for precision in precisions if probes else ():
+        net, units, _ = programs["sequential" if precision == FP32 else f"sequential_{precision}"]
+        found, probing = _probes(net, units, target, scheduled, f"probe_{precision}")
+        timed, timing = timed | found, {**timing, **probing}
     joined = join_modules({**modules, **timing})
     return Library(compile_stages(joined, cuda_target(target)), {n: p[2] for n, p in programs.items()}, timed)
 
 
-def build_twin(mod: tvm.IRModule, unit: str, precisions: Sequence[str], device: str = "h200") -> Library:
+def build_twin(
+    mod: tvm.IRModule, unit: str, precisions: Sequence[str], measured: Measured, device: str = "h200"
+) -> Library:
     """The same programs for any x86-64 CPU: streams without effect, no CUDA graph, default loops. For rehearsals."""
-    programs = _programs(mod, unit, device, precisions)
+    programs = _programs(mod, unit, device, precisions, measured)
     joined = join_modules({name: _emit(*program, "llvm") for name, program in programs.items()})
     return Library(compile_stages(joined, tvm.target.Target("llvm")), {n: p[2] for n, p in programs.items()}, {})
 
@@ -107,12 +123,12 @@ def _emit(
 
 
 def _programs(
-    mod: tvm.IRModule, unit: str, device: str, precisions: Sequence[str]
+    mod: tvm.IRModule, unit: str, device: str, precisions: Sequence[str], measured: Measured
 ) -> dict[str, tuple[StageGraph, UnitGraph, Schedule]]:
     """The network of every program in its precision, with its units and its schedule."""
-    nets = {p: in_precision(stage_graph(mod), p) for p in precisions}
+    nets = {p: stage_network(mod, "cuda", p) for p in precisions}
     units = {p: unit_graph(net.graph, unit) for p, net in nets.items()}
-    models = {p: AnalyticCost(find_device(device), p) for p in precisions}
+    models = {p: AnalyticCost(find_device(device), p, measured) for p in precisions}
     found = {}
     for name, (own, p) in programs_of(precisions).items():
         best = schedule(nets[p].graph, models[p], Options(unit=unit, variant=VARIANTS[own])).schedule
@@ -121,7 +137,7 @@ def _programs(
 
 
 def _probes(
-    net: StageGraph, units: UnitGraph, target: str, scheduled: _Scheduled
+    net: StageGraph, units: UnitGraph, target: str, scheduled: _Scheduled, name: str
 ) -> tuple[dict[str, OpFeatures], Mapping[str, tvm.IRModule]]:
     """A probe for every kernel that differs from the others: the features it is known by, and its module."""
     specs: dict[OpFeatures, Spec] = {}
@@ -130,7 +146,7 @@ def _probes(
             if features.kind != "view":
                 specs.setdefault(features, Spec(ops))
     kernels = build_kernels(net, list(specs.values()), False)
-    modules = {f"probe_{k}": probe_module([[scheduled(kernel)]], target, COPIES) for k, kernel in enumerate(kernels)}
+    modules = {f"{name}_{k}": probe_module([[scheduled(kernel)]], target, COPIES) for k, kernel in enumerate(kernels)}
     return dict(zip(modules, specs, strict=True)), modules
 
 

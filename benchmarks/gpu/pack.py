@@ -30,24 +30,31 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))  # the networks are in tvm_cascade.testing, which an installed package lacks
 LIMIT_BYTES = 60 << 20
+DEVICE = "h200"  # that schedules are searched for
 _FFI = "apache-tvm-ffi"
 
 
-def pack_network(name: str, arch: str, precisions: Sequence[str], stand_in: Path, out: Path) -> str:
+def pack_network(
+    name: str, arch: str, precisions: Sequence[str], database: Path | None, stand_in: Path, out: Path
+) -> str:
     """Compile one network and write its archive; the sentence that tells of it."""
     import library
     import networks
+
+    from tvm_cascade.cost import find_device
+    from tvm_cascade.cost.records import measured_kernels
 
     library.with_stand_in(stand_in)
     is_small = name == networks.SMALL
     make, unit = (networks.small, "fused") if is_small else networks.NETWORKS[name]
     network = networks.read(make)
-    made = library.build(network.mod, unit, arch, precisions, probes=not is_small)
+    measured = measured_kernels(database, find_device(DEVICE))
+    made = library.build(network.mod, unit, arch, precisions, measured, probes=not is_small)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         made.executable.export_library(str(work / "network.so"))
         if is_small:
-            library.build_twin(network.mod, unit, precisions).executable.export_library(str(work / "twin.so"))
+            library.build_twin(network.mod, unit, precisions, measured).executable.export_library(str(work / "twin.so"))
         (work / "about.json").write_text(json.dumps(made.about()))
         (work / "record.json").write_text(json.dumps(network.record))
         for part, arrays in (("inputs", network.inputs), ("expected", network.expected)):
@@ -120,8 +127,16 @@ def write_manifest(out: Path, names: Sequence[str], arch: str, precisions: Seque
     (out / "manifest.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
-def make(out: Path, names: Sequence[str], arch: str, precisions: Sequence[str], python: str, processes: int) -> None:
-    """Make the folder `out`."""
+def make(
+    out: Path,
+    names: Sequence[str],
+    arch: str,
+    precisions: Sequence[str],
+    python: str,
+    processes: int,
+    database: Path | None,
+) -> None:
+    """Make the folder `out`; schedules are found with the kernels of `database`."""
     import library
     import networks
 
@@ -130,7 +145,8 @@ def make(out: Path, names: Sequence[str], arch: str, precisions: Sequence[str], 
     work = {name: out / "networks" / f"{name}.tar.xz" for name in (*names, networks.SMALL)}
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         jobs = [
-            pool.submit(pack_network, name, arch, precisions, out / "stand_in", path) for name, path in work.items()
+            pool.submit(pack_network, name, arch, precisions, database, out / "stand_in", path)
+            for name, path in work.items()
         ]
         for job in jobs:
             print(job.result(), flush=True)
@@ -180,7 +196,11 @@ def main() -> int:
     parser.add_argument("--python", default="3.12", help="Python there; this machine's is added for the rehearsal")
     parser.add_argument("--processes", type=int, default=4, help="networks that are compiled at the same time")
     parser.add_argument("--records", type=Path, help="results of a run, whose kernel times go to --database")
-    parser.add_argument("--database", type=Path, help="database of measurements, as stages --database reads it")
+    parser.add_argument(
+        "--database",
+        type=Path,
+        help="database of kernels' times, for --records to fill and for schedules to be found with",
+    )
     args = parser.parse_args()
     if args.records:
         if not args.database:
@@ -192,7 +212,15 @@ def main() -> int:
         parser.error(f"unknown networks {', '.join(strangers)}: choose of {', '.join(networks.NETWORKS)}")
     if not args.out or (args.out.exists() and any(args.out.iterdir())):
         parser.error("--out names a folder that is new, or empty")
-    make(args.out.resolve(), args.networks, args.arch, args.precisions.split(","), args.python, args.processes)
+    make(
+        args.out.resolve(),
+        args.networks,
+        args.arch,
+        args.precisions.split(","),
+        args.python,
+        args.processes,
+        args.database,
+    )
     return 0
 
 

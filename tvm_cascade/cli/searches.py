@@ -50,9 +50,7 @@ _DEVICE = option(
     f"Description by which costs are estimated: {', '.join(sorted(DEVICES))}. [default: gpu or cpu]",
     metavar="D",
 )
-_MEASUREMENTS = option(
-    StagesRequest, "database", "A file that keeps measurements: those in it are used, new ones are added."
-)
+_KEEPS = "A file that keeps measurements: those in it are used, new ones are added."
 
 _EMIT = (
     option(SearchRequest, "emit", "Write a folder that runs the network by its schedule with TVM alone: library with weights, "
@@ -151,7 +149,12 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
     "cost",
     "What a stage costs: by the device's description, measured on this machine, or by a model that is trained on measurements.",
 )
-@_MEASUREMENTS
+@option(
+    StagesRequest,
+    "database",
+    f"{_KEEPS} With --cost analytic its kernels that were measured alone on a device of that "
+    "name take the place of estimates.",
+)
 @option(StagesRequest, "metaschedule", "With --cost measured or learned: kernels that MetaSchedule tunes on this machine; "
         "records are kept in this folder and used again.", metavar="DIR")  # fmt: skip
 @TRIALS
@@ -188,7 +191,7 @@ def stages(model: Path, beside: tuple[Path, ...], as_json: bool, **options: Any)
 @_TARGET
 @option(OptimizeRequest, "cost", "latency, ios (that of the schedule of stages), measured or learned (on this machine's CPU), "
         "flops, traffic, launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.", metavar="C")  # fmt: skip
-@_MEASUREMENTS
+@option(OptimizeRequest, "database", _KEEPS)
 @_DEVICE
 @option(OptimizeRequest, "alpha", "How much worse a graph may get on the way, as a factor of the best cost so far.")
 @option(OptimizeRequest, "budget", "Graphs to price, at most, in each part that the network is split into.")

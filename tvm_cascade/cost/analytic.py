@@ -17,17 +17,21 @@ construction: demands never sum above 1, so no stage is faster than the sum of i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
+from statistics import median
+from types import MappingProxyType
 
 from tvm_cascade.cost.device import LEAST_ON_TENSOR_CORES, Device
 from tvm_cascade.cost.interface import Groups, OpBound, OpFeatures
 from tvm_cascade.cost.packing import pack
+from tvm_cascade.cost.tiles import best_microseconds, extents_of
 from tvm_cascade.operators.table import REDUCTIONS, SPLIT_REDUCTIONS, VIEWS, efficiency
 
 # Least values of a product's reduction for each thread: libraries split it among threads, so that a matrix-vector product
 # streams its matrix with the whole device. Convolutions have enough output pixels to do without.
 _SPLIT = 16
+_LEAST_MS = 1e-5  # of a measured kernel without its launch
 _PRODUCTS = ("conv2d", "dense", "matmul")
 
 
@@ -36,15 +40,27 @@ class AnalyticCost:
 
     With the precision "fp16" products whose reduction fills a step of tensor cores run at their peak, where the device has
     any.
+
+    `measured`: milliseconds of kernels that were measured alone, launch included. They take the place of the estimates, and
+    kernels of the same kind that were not measured are as much slower or faster than expected (by their tiles where they
+    are products, else by their roofline) as the median of those. The fluid model stays as it is, so that stages can be
+    priced that nobody measured.
     """
 
-    def __init__(self, device: Device, precision: str = "fp32") -> None:
+    def __init__(
+        self, device: Device, precision: str = "fp32", measured: Mapping[OpFeatures, float] = MappingProxyType({})
+    ) -> None:
         self.device = device
+        self._narrow = precision == "fp16"
         self._product_macs_per_s = device.tensor_macs_per_s if precision == "fp16" else 0.0
         self.name = f"analytic:{device.name}" + ("" if precision == "fp32" else f":{precision}")
         self.fork_ms = device.sync_us / 1e3
         self._phases: dict[OpFeatures, tuple[float, float, float]] = {}
         self._kernels: dict[int, tuple[OpFeatures, tuple[float, float, float] | None]] = {}
+        self._measured = {op: max(t - device.launch_us / 1e3, _LEAST_MS) for op, t in measured.items()}
+        if measured:
+            self.name += ":kernels"
+        self._ratios = self._ratios_of_kinds()
 
     def op_ms(self, op: OpFeatures) -> float:
         """Milliseconds of the operator alone on the device, launch included; 0 for a view."""
@@ -77,6 +93,8 @@ class AnalyticCost:
             return OpBound((0.0, 0.0))
         compute, memory, used = self._resources(op)
         alone = self.op_ms(op)
+        if mergeable and self._measured:
+            return OpBound((0.0, 0.0), 0.0, alone)  # of merged kernels only the ratio of their kind is known
         if mergeable:
             memory = self._memory_ms(op.bytes_out + op.weight_bytes, op.bytes)
             return OpBound((compute, memory), max(compute / used, memory), alone)
@@ -91,12 +109,44 @@ class AnalyticCost:
         """C, M in milliseconds of the whole device, and u."""
         resources = self._phases.get(op)
         if resources is None:
-            compute = op.work / (self._macs_per_s(op) * efficiency(op.kind)) * 1e3
-            resources = self._phases[op] = compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
+            roofline = self._roofline(op)
+            if self._measured:
+                roofline = self._as_measured(op, *roofline)
+            resources = self._phases[op] = roofline
         return resources
 
+    def _roofline(self, op: OpFeatures) -> tuple[float, float, float]:
+        compute = op.work / (self._macs_per_s(op) * efficiency(op.kind)) * 1e3
+        return compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
+
+    def _as_measured(self, op: OpFeatures, compute: float, memory: float, used: float) -> tuple[float, float, float]:
+        """C, M and u with which the kernel takes as long as it did: demands that a faster kernel shows too large shrink."""
+        whole = max(compute, memory)
+        alone = self._measured.get(op, -1.0)
+        if alone < 0.0:
+            alone = self._expected(op) * self._ratios.get(op.kind, 1.0)
+        fits = min(1.0, alone / whole) if whole > 0.0 else 1.0
+        return compute * fits, memory * fits, whole * fits / alone if alone > 0.0 and whole > 0.0 else 1.0
+
+    def _expected(self, op: OpFeatures) -> float:
+        """Milliseconds of a kernel that was not measured, without its launch: a product's by its tiles."""
+        extents = extents_of(op, self._narrow) if self.device.kind == "gpu" else None
+        if extents is not None:
+            return best_microseconds(extents, self._narrow) / 1e3
+        compute, memory, used = self._roofline(op)
+        return max(compute, memory) / used
+
+    def _ratios_of_kinds(self) -> dict[str, float]:
+        """By kind, the median of measured over the roofline's milliseconds."""
+        ratios: dict[str, list[float]] = {}
+        for op, alone in self._measured.items():
+            expected = self._expected(op)
+            if expected > 0.0:
+                ratios.setdefault(op.kind, []).append(alone / expected)
+        return {kind: median(values) for kind, values in ratios.items()}
+
     def _macs_per_s(self, op: OpFeatures) -> float:
-        tensor_cores = self._product_macs_per_s and op.kind in _PRODUCTS and op.reduction > LEAST_ON_TENSOR_CORES
+        tensor_cores = self._product_macs_per_s and op.kind in _PRODUCTS and op.reduction >= LEAST_ON_TENSOR_CORES
         return self._product_macs_per_s if tensor_cores else self.device.macs_per_s
 
     def _memory_ms(self, moved: int, footprint: int) -> float:

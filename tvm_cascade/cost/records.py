@@ -16,6 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
+from tvm_cascade.cost.device import Device
 from tvm_cascade.cost.interface import Groups, OpFeatures
 from tvm_cascade.errors import LoadError, UsageError
 
@@ -97,6 +98,10 @@ class RecordStore:
             raise UsageError(f"cannot write the database of measurements: {error}") from None
         return record
 
+    def devices(self) -> list[str]:
+        """Names of all devices that the file has records of."""
+        return [name for (name,) in self._base.execute("SELECT DISTINCT device FROM stages ORDER BY device")]
+
     def __len__(self) -> int:
         return len(self._held)
 
@@ -110,3 +115,26 @@ class RecordStore:
         for key, strategy, text, samples in rows:
             groups = tuple(tuple(OpFeatures(*f[:-1], shape=tuple(f[-1])) for f in group) for group in json.loads(text))
             yield Record(key, strategy, groups, tuple(json.loads(samples)))
+
+
+def measured_kernels(path: str | Path | None, device: Device) -> dict[OpFeatures, float]:
+    """Milliseconds, launch included, of the kernels of a database that were measured alone on a device of that name.
+
+    Empty without a path. Raises `LoadError` for a file that is no database, `UsageError` for one without such a kernel.
+    """
+    if path is None:
+        return {}
+    if not Path(path).is_file():
+        raise LoadError(path, "is no database of measurements: there is no such file")
+    found: dict[OpFeatures, float] = {}
+    others: list[str] = []
+    for name in RecordStore(path, "").devices():
+        if device.name not in name.lower():
+            others.append(name)
+            continue
+        alone = (r for r in RecordStore(path, name) if r.strategy == CONCURRENT and [len(g) for g in r.groups] == [1])
+        found |= {r.groups[0][0]: r.median for r in alone}
+    if not found:
+        known = f"it has those of {', '.join(others)}" if others else "it is empty"
+        raise UsageError(f"{path} has no kernel that was measured on {device.name}: {known}")
+    return found

@@ -16,7 +16,7 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.interface import CostModel, Runner
 from tvm_cascade.cost.learned import LearnedCost, refine
 from tvm_cascade.cost.measured import MeasuredCost, Stages, confirm
-from tvm_cascade.cost.records import CONCURRENT, RecordStore
+from tvm_cascade.cost.records import CONCURRENT, RecordStore, measured_kernels
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.batch import with_batch
@@ -24,8 +24,8 @@ from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.report import Kept, finish_report, found_or_loaded
 from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
-from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
-from tvm_cascade.passes.stage_precision import in_precision
+from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.passes.stage_network import stage_network
 from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime.finalists import keep_fastest
 from tvm_cascade.runtime.tune_stages import tune_stages
@@ -68,7 +68,7 @@ def stages(
     """
     asked = request or StagesRequest()
     _refuse_farm(asked)
-    net = in_precision(stage_graph(mod), asked.precision)
+    net = stage_network(mod, asked.target, asked.precision)
     options = Options(variant=asked.variant, unit=asked.unit, r=asked.r or None, s=asked.s or None)
     if asked.cost == "analytic":
         if asked.metaschedule is not None:
@@ -85,9 +85,11 @@ def _run(
     graph: Graph, asked: StagesRequest, options: Options, model: CostModel | None = None, *, kept: Kept
 ) -> tuple[Schedule, str]:
     """`run_stages` with the files of a request."""
-    priced = model if model is not None else AnalyticCost(find_device(asked.device, asked.target), asked.precision)
-    best = found_or_loaded(graph, options, priced, asked.load)
-    return finish_report(best, priced, asked.output, asked.picture, kept)
+    if model is None:
+        device = find_device(asked.device, asked.target)
+        model = AnalyticCost(device, asked.precision, measured_kernels(asked.database, device))
+    best = found_or_loaded(graph, options, model, asked.load)
+    return finish_report(best, model, asked.output, asked.picture, kept)
 
 
 def _measured(
