@@ -6,8 +6,8 @@
                                                                                        (`passes.Cascade`)
     build       TVM's default pipeline builds the module
 
-With `objective="latency"` a float network becomes a staged program instead (`passes.ScheduleStages`): the fastest kernels,
-tensors packed for them, and operators at the same time where that pays.
+With `objective="latency"` a float network becomes a staged program instead (`passes.ScheduleStages`), on CPUs and on CUDA:
+the fastest kernels, tensors laid out for them, and operators at the same time where that pays.
 
 Whatever TVM's default pipeline builds, this one builds too: what it cannot plan it leaves as it is.
 """
@@ -32,6 +32,7 @@ from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.rewriting import rewrite_for_latency
 from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages, stage_pipeline
 from tvm_cascade.passes.stage_cpu import threads
+from tvm_cascade.passes.stage_precision import FP32, PRECISIONS
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.stages.processors import written
 
@@ -45,6 +46,8 @@ def cascade_pipeline(
     rewrite: str = "memory",
     core: KernelTarget | None = None,
     objective: str = "bytes",
+    precision: str = FP32,
+    device: str | None = None,
 ) -> Any:  # a tvm.ir.transform.Pass
     """The Relax pipeline "cascade".
 
@@ -59,9 +62,12 @@ def cascade_pipeline(
     core : KernelTarget, optional
         Core and back end that kernels are chosen for; None means the host.
     objective : str
-        "bytes": the smallest arena. "latency": on a CPU a network in float32 runs by stages of least latency by the analytic
-        model, for as many threads as TVM's pool has, and `request` is of no use; what cannot be read as such a network,
-        and other targets, are built as TVM's default pipeline builds them.
+        "bytes": the smallest arena. "latency": a network in float32 runs by stages of least latency by the analytic model,
+        on a CPU for as many threads as TVM's pool has, for CUDA as one CUDA graph; `request` is of no use. What cannot be
+        read as such a network, and other targets, are built as TVM's default pipeline builds them.
+    precision, device : str
+        With objective="latency": "fp32", or "fp16" (`passes.stage_precision`); the description of a device by which stages
+        are priced, "h200" (`cost.device`), None: the generic one of the target.
 
     Raises
     ------
@@ -72,6 +78,10 @@ def cascade_pipeline(
         raise UsageError(f"rewrite={rewrite!r}: give one of {', '.join(REWRITES)}")
     if objective not in OBJECTIVES:
         raise UsageError(f"objective={objective!r}: give one of {', '.join(OBJECTIVES)}")
+    if precision not in PRECISIONS:
+        raise UsageError(f"precision={precision!r}: give one of {', '.join(PRECISIONS)}")
+    if objective != "latency" and (precision, device) != (FP32, None):
+        raise UsageError("precision and device are of objective='latency': give that too")
     request = request or PlanRequest()
     cascade = Cascade(request if rewrite == "memory" else replace(request, rewrite=False), core or KernelTarget())
 
@@ -80,7 +90,7 @@ def cascade_pipeline(
         if rewrite == "latency":
             mod = _of_less_latency(mod, cascade)
         if objective == "latency":
-            return _staged(mod)
+            return _staged(mod, precision, device)
         return tvm.ir.transform.Sequential([LowerQuantized(), cascade, relax.get_pipeline("default_build")])(mod)
 
     return apply
@@ -100,22 +110,33 @@ def _of_less_latency(mod: IRModule, cascade: Cascade) -> IRModule:
     return done.mod.with_attr(SUBSTITUTIONS_ATTR, list(done.steps)) if done.steps else mod
 
 
-def _staged(mod: IRModule) -> IRModule:
-    """The module as a staged program where it is one float network for a CPU, else as TVM's default pipeline builds it."""
-    target = tvm.target.Target.current(allow_none=True)
+def _staged(mod: IRModule, precision: str, device: str | None) -> IRModule:
+    """The module as a staged program where it is one float network, else as TVM's default pipeline builds it."""
+    target: Any = tvm.target.Target.current(allow_none=True)
+    kind = "llvm" if target is None else target.kind.name
     functions = [g for g in mod.get_global_vars() if isinstance(mod[g], relax.Function)]
     reason = ""
-    if target is not None and target.kind.name != "llvm":
-        reason = f"stages by this pipeline are for CPUs, not for {target.kind.name}: see tvm-cascade stages --emit"
+    if kind not in ("llvm", "cuda"):
+        reason = f"stages are for processors and for CUDA, not for {kind}"
     elif len(functions) != 1:
         reason = "stages are of a module of one function"
     if not reason:
         try:
-            model = AnalyticCost(find_device("cpu", "llvm", threads()))
-            lower = LowerOptions("llvm" if target is None else written(target), workers=threads())
-            staged = ScheduleStages(model=model, lower=lower)
+            cores = threads() if kind == "llvm" else None
+            model = AnalyticCost(find_device(device or ("cpu" if cores else None), kind, cores), precision)
+            staged = ScheduleStages(model=model, lower=_lowered_for(target), precision=precision)
             return tvm.transform.Sequential([staged, stage_pipeline()])(mod)
         except GraphError as error:
             reason = last_line(error)
     LOG.info("main: no stages: %s", reason)
-    return relax.get_pipeline("default_build")(mod)
+    default: Any = relax.get_pipeline("default_build") if kind == "llvm" else relax.get_default_pipeline(target)
+    return default(mod)
+
+
+def _lowered_for(target: Any) -> LowerOptions:
+    """How a program for a target is lowered; None: for this processor."""
+    if target is None:
+        return LowerOptions(workers=threads())
+    if target.kind.name == "cuda":
+        return LowerOptions(f"cuda -arch={target.attrs['arch']}")
+    return LowerOptions(written(target), workers=threads())

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cuda_toolkit import find_nvcc
@@ -29,8 +30,10 @@ from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_kernels import build_kernels
 from tvm_cascade.passes.stage_probe import probe_module
 from tvm_cascade.passes.stage_program import plan_memory, plan_program
+from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.runtime.measure_cuda import CudaRunner
+from tvm_cascade.schedules.stages.cuda_default import on_tensor_cores
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.inception import inception_e
 
@@ -252,3 +255,32 @@ def test_machine_code_is_built_where_the_runtime_loads(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     data = built.read_bytes()
     assert b"__global__" not in data and b"\x50\xed\x55\xba" in data  # the magic number of a fat binary
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_pipeline_builds_a_program_for_cuda(precision, monkeypatch):
+    """As `tvm.compile(mod, target, relax_pipeline=...)` calls it: one CUDA graph of kernels, products in tiles."""
+    pipeline = cascade_pipeline(objective="latency", precision=precision, device="h200")
+    mod = inception_e(width=0.0625)
+    with cuda_target("cuda -arch=sm_90"):
+        lowered = pipeline(mod)
+    text = lowered.script()
+    assert "vm.builtin.cuda_graph.run_or_capture" in text and "gemm_acc" in text
+    assert any(map(on_tensor_cores, _kernels(lowered))) == (precision == "fp16")
+    assert all(f.attrs.get("tirx.is_scheduled") for f in _kernels(lowered))
+
+
+def test_the_pipeline_builds_what_it_cannot_schedule_as_tvm_does(caplog):
+    x = relax.Var("x", relax.TensorType((4, tvm.tirx.Var("n", "int64")), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(relax.op.nn.relu(x)))
+        builder.emit_func_output(out)
+    with caplog.at_level("INFO", logger="tvm_cascade"), cuda_target("cuda -arch=sm_90"):
+        lowered = cascade_pipeline(objective="latency")(builder.get())
+    assert "no stages" in caplog.text and _kernels(lowered)
+
+
+def _kernels(mod: tvm.IRModule) -> list:
+    return [f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]

@@ -214,3 +214,9 @@ def test_the_pipeline_builds_stages_where_latency_is_asked_for():
     assert any(name.name_hint.startswith("kernel_") for name in lowered.functions)
     with pytest.raises(UsageError, match="objective='speed': give one of bytes, latency"):
         cascade_pipeline(objective="speed")
+    with pytest.raises(UsageError, match="precision='fp8': give one of fp32, fp16"):
+        cascade_pipeline(objective="latency", precision="fp8")
+    with pytest.raises(UsageError, match="are of objective='latency'"):
+        cascade_pipeline(precision="fp16")
+    with pytest.raises(UsageError, match="h300"), tvm.target.Target("llvm"):
+        cascade_pipeline(objective="latency", device="h300")(mod)
