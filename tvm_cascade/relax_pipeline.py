@@ -113,7 +113,7 @@ def _of_less_latency(mod: IRModule, cascade: Cascade) -> IRModule:
 def _staged(mod: IRModule, precision: str, device: str | None) -> IRModule:
     """The module as a staged program where it is one float network, else as TVM's default pipeline builds it."""
     target: Any = tvm.target.Target.current(allow_none=True)
-    kind = "llvm" if target is None else target.kind.name
+    kind: str = "llvm" if target is None else target.kind.name
     functions = [g for g in mod.get_global_vars() if isinstance(mod[g], relax.Function)]
     reason = ""
     if kind not in ("llvm", "cuda"):
@@ -129,7 +129,9 @@ def _staged(mod: IRModule, precision: str, device: str | None) -> IRModule:
         except GraphError as error:
             reason = last_line(error)
     LOG.info("main: no stages: %s", reason)
-    default: Any = relax.get_pipeline("default_build") if kind == "llvm" else relax.get_default_pipeline(target)
+    if target is None or kind == "llvm":
+        return relax.get_pipeline("default_build")(mod)
+    default: Any = relax.get_default_pipeline(target)
     return default(mod)
 
 
