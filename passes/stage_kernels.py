@@ -26,6 +26,7 @@ from tvm_cascade.passes.relax_functions import add_function, called_functions
 from tvm_cascade.passes.stage_graph import WIDE, StageGraph
 from tvm_cascade.passes.stage_layouts import packed_shape
 from tvm_cascade.passes.stage_merge import Merge
+from tvm_cascade.passes.stage_parts import write_part
 from tvm_cascade.passes.stage_precision import is_product
 from tvm_cascade.passes.stage_specs import Kernel, Slice, Spec, reads, writes
 from tvm_cascade.schedules.stages.cpu_compute import (
@@ -81,7 +82,7 @@ def build_kernels(
     mod = tvm.transform.Sequential(passes)(mod)
     functions = (mod[gv].without_attr("global_symbol").without_attr("op_pattern") for gv in called_functions(mod))
     return tuple(
-        Kernel(b.name, func, b.inputs, tuple(b.constants), b.outputs, b.spec.merge is not None)
+        Kernel(b.name, b.placed(func), b.inputs, tuple(b.constants), b.outputs, b.spec.merge is not None)
         for b, func in zip(builders, functions, strict=True)
     )
 
@@ -131,6 +132,13 @@ class _Builder:
                 self._cut_inputs(bb)
                 out = bb.emit_output(self._merged(bb, self.spec.merge) if self.spec.merge else self._plain_ops(bb))
             return bb.emit_func_output(out, self._params)
+
+    def placed(self, func: PrimFunc) -> PrimFunc:
+        """The kernel's function, whose results lie in the tensors that they are parts of; a merge writes its parts whole."""
+        if self.spec.merge is None:
+            for k, t in enumerate(self.outputs, len(self.inputs) + len(self.constants)):
+                func = write_part(func, k, self.slices[t]) if t in self.slices else func
+        return func
 
     def _plain(self, bb: Any, t: int) -> Any:
         """A tensor in plain layout and wide; what unpacks or widens it is fused into its readers."""
