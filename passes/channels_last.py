@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.tirx import IntImm
 
 from tvm_cascade.operators.table import ELEMENTWISE
 from tvm_cascade.passes.read.relax_names import graph_kind
@@ -29,7 +30,9 @@ _VIEWS = ("relax.reshape", "relax.nn.batch_flatten", "relax.squeeze")
 
 def channels_last(mod: tvm.IRModule, function: str = "main") -> tvm.IRModule:
     """The module with `function` in that layout; one without convolutions in `NCHW` as it is."""
-    func = mod[function]
+    func: Any = mod[function] if function in {g.name_hint for g in mod.get_global_vars()} else None
+    if not isinstance(getattr(func, "body", None), relax.SeqExpr):
+        return mod
     calls = [b.value for block in func.body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
     if not any(_is_convolution(c) for c in calls) or not isinstance(func.body.body, (relax.Var, relax.Tuple)):
         return mod
@@ -142,7 +145,7 @@ def _operands(call: Any) -> Sequence[Any]:
 
 def _shape(expr: Any) -> tuple[int, ...]:
     shape = getattr(expr.ty, "shape", None)
-    return () if shape is None else tuple(int(d) for d in shape.values)
+    return () if shape is None else tuple(int(d) if isinstance(d, IntImm) else -1 for d in shape.values)
 
 
 def _transposed(expr: Any, axes: Sequence[int]) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.channels_last import channels_last
 from tvm_cascade.passes.stage_graph import simplify, stage_graph
 from tvm_cascade.passes.stage_network import stage_network
@@ -60,6 +61,22 @@ def test_a_network_without_images_stays_as_it_is() -> None:
         builder.emit_func_output(out)
     mod = builder.get()
     assert channels_last(mod) is mod
+
+
+def test_what_is_no_network_is_refused_as_for_other_targets() -> None:
+    """Symbolic extents, and a module without `main`."""
+    x = relax.Var("x", relax.TensorType((tvm.tirx.Var("n", "int64"), 3, 8, 8), "float32"))
+    w = relax.const(np.ones((4, 3, 3, 3), "float32"), "float32")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.conv2d(x, w, padding=1))
+            out = builder.emit_output(builder.emit(relax.op.nn.relu(y)))
+        builder.emit_func_output(out)
+    for mod in (builder.get(), tvm.IRModule({})):
+        for target in ("llvm", "cuda -arch=sm_90"):
+            with pytest.raises(GraphError):
+                stage_network(mod, target)
 
 
 def test_only_cuda_has_channels_last() -> None:
