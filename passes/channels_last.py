@@ -106,7 +106,7 @@ class _Writer:
                 "out_dtype": attrs.out_dtype,
             }
             x = self._image(call.args[0])
-            return relax.op.nn.conv2d(x, call.args[1], **named, data_layout="NHWC", out_layout="NHWC")
+            return relax.op.nn.conv2d(x, self.plain(call.args[1]), **named, data_layout="NHWC", out_layout="NHWC")
         if not any(a in self._last for a in _operands(call)):
             return None
         if name in _POOLS and str(attrs.layout) == "NCHW":

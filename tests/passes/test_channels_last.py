@@ -52,6 +52,26 @@ def test_networks(make) -> None:  # type: ignore[no-untyped-def]
     assert sorted(set(_kinds(last)) - {"permute_dims"}) == sorted(set(_kinds(mod)))
 
 
+def test_weights_that_are_computed() -> None:
+    """As importers leave them: a reshaped constant, a constant bound to a name."""
+    rng = np.random.default_rng(3)
+    held = rng.standard_normal((4, 27)).astype("float32")
+    x = relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            weight = builder.emit(relax.op.reshape(relax.const(held, "float32"), (4, 3, 3, 3)))
+            bias = builder.emit(relax.op.reshape(relax.const(held[:, 0], "float32"), (1, 4, 1, 1)))
+            y = builder.emit(relax.op.nn.conv2d(builder.emit(relax.op.nn.relu(x)), weight, padding=1))
+            out = builder.emit_output(builder.emit(relax.op.add(y, bias)))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    data = rng.standard_normal((1, 3, 8, 8)).astype("float32")
+    for a, b in zip(quick_run(channels_last(mod), data), quick_run(mod, data), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert "permute_dims" in _kinds(channels_last(mod)) and stage_network(mod, "cuda").graph.ops
+
+
 def test_a_network_without_images_stays_as_it_is() -> None:
     x = relax.Var("x", relax.TensorType((4, 8), "float32"))
     builder = relax.BlockBuilder()
