@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tvm_cascade import api
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.interface import OpFeatures, features
 from tvm_cascade.cost.records import CONCURRENT, MERGE, RecordStore, measured_kernels
+from tvm_cascade.cost.tiles import best_microseconds, extents_of
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.testing.zoo.inception import inception_e
 
@@ -44,6 +46,16 @@ def test_products_that_were_not_measured_are_priced_by_their_tiles() -> None:
     """By the roofline twice the channels fit into the same time here; by their tiles they do not take twice as long."""
     model = AnalyticCost(H200, measured={_conv(96): 0.02})
     assert model.op_ms(_conv(96)) <= model.op_ms(_conv(192)) < 2 * model.op_ms(_conv(96))
+
+
+def test_products_on_an_h200_take_what_their_tiles_tell() -> None:
+    """Also without measurements: convolutions of 1x1 that are padded to 3x3 to be merged cost nine times the products."""
+    model = AnalyticCost(H200)
+    extents = extents_of(_conv(96), False)
+    assert extents is not None
+    assert model.op_ms(_conv(96)) == pytest.approx(H200.launch_us / 1e3 + best_microseconds(extents, False) / 1e3)
+    assert model.op_ms(_pool(20)) == AnalyticCost(replace(H200, tiled=False)).op_ms(_pool(20))
+    assert model.bound(_conv(96), True).works == (0.0, 0.0)
 
 
 def test_stages_of_measured_kernels_overlap() -> None:

@@ -41,6 +41,8 @@ class AnalyticCost:
     With the precision "fp16" products whose reduction fills a step of tensor cores run at their peak, where the device has
     any.
 
+    On a device that is `tiled`, products take what their tiles tell (`cost.tiles`).
+
     `measured`: milliseconds of kernels that were measured alone, launch included. They take the place of the estimates, and
     kernels of the same kind that were not measured are as much slower or faster than expected (by their tiles where they
     are products, else by their roofline) as the median of those. The fluid model stays as it is, so that stages can be
@@ -60,6 +62,7 @@ class AnalyticCost:
         self._measured = {op: max(t - device.launch_us / 1e3, _LEAST_MS) for op, t in measured.items()}
         if measured:
             self.name += ":kernels"
+        self._as_they_run = bool(measured) or device.tiled
         self._ratios = self._ratios_of_kinds()
 
     def op_ms(self, op: OpFeatures) -> float:
@@ -93,8 +96,8 @@ class AnalyticCost:
             return OpBound((0.0, 0.0))
         compute, memory, used = self._resources(op)
         alone = self.op_ms(op)
-        if mergeable and self._measured:
-            return OpBound((0.0, 0.0), 0.0, alone)  # of merged kernels only the ratio of their kind is known
+        if mergeable and self._as_they_run:
+            return OpBound((0.0, 0.0), 0.0, alone)  # of merged kernels nothing is proven
         if mergeable:
             memory = self._memory_ms(op.bytes_out + op.weight_bytes, op.bytes)
             return OpBound((compute, memory), max(compute / used, memory), alone)
@@ -110,7 +113,7 @@ class AnalyticCost:
         resources = self._phases.get(op)
         if resources is None:
             roofline = self._roofline(op)
-            if self._measured:
+            if self._as_they_run:
                 roofline = self._as_measured(op, *roofline)
             resources = self._phases[op] = roofline
         return resources

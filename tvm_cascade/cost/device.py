@@ -34,6 +34,7 @@ class Device:
     cache_bytes_per_s: float = 0.0
     arch: str = ""  # target architecture, such as sm_90
     tensor_macs_per_s: float = 0.0  # of tensor cores: products of float16 summed up in float32; 0: none that we use
+    tiled: bool = False  # whether products take what the model of `cost.tiles` tells, which was fitted there
 
 
 _GPUS = (
@@ -41,7 +42,7 @@ _GPUS = (
     Device("k80", "gpu", 13, 2.18e12, 240e9, 5.0, 12.0, 1536, contention=0.15, arch="sm_37", cache_bytes=1536 << 10),
     Device("a100", "gpu", 108, 9.75e12, 1555e9, 2.0, 5.0, arch="sm_80", cache_bytes=40 << 20),
     Device("h100", "gpu", 132, 33.5e12, 3350e9, 1.5, 4.0, 1024, arch="sm_90", cache_bytes=50 << 20),
-    Device("h200", "gpu", 132, 33.5e12, 4800e9, 1.5, 2.0, 1024, arch="sm_90", cache_bytes=50 << 20),
+    Device("h200", "gpu", 132, 33.5e12, 4800e9, 1.5, 2.0, 1024, arch="sm_90", cache_bytes=50 << 20, tiled=True),
     Device("rtx2080ti", "gpu", 68, 6.73e12, 616e9, 2.5, 6.0, arch="sm_75", cache_bytes=5632 << 10),
     Device("rtx3080", "gpu", 68, 14.9e12, 760e9, 2.5, 6.0, 1024, contention=0.08, arch="sm_86", cache_bytes=5 << 20),
     Device("gpu", "gpu", 64, 7.0e12, 600e9, 2.5, 6.0, cache_bytes=6 << 20),  # of no architecture: generic

@@ -39,7 +39,7 @@ class CudaRunner(NetworkRunner):
         metaschedule: str | Path | None = None,
         streams: int | None = None,
     ) -> None:
-        """`metaschedule`: folder with records of tuned kernels; None: all by dlight's schedules.
+        """`metaschedule`: folder with records of tuned kernels; None: default schedules for all.
 
         `streams`: groups that are priced as concurrent, at most; None: as many as there are units.
         """

@@ -114,5 +114,5 @@ class CudaMachine(_LocalMachine):
         self.name = str(self._device.device_name)
 
     def default(self, func: PrimFunc) -> PrimFunc:
-        """dlight's schedule."""
+        """The default schedule."""
         return schedule_cuda(tvm.IRModule({"main": func}), self.records_as)["main"]
