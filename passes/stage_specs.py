@@ -36,10 +36,10 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A non-contiguous tensor: `[begin, begin + extent)` along `axis` of the merged tensor at `root`."""
+    """A non-contiguous tensor: `[begin, begin + extent)` along `axis` of the tensor at `root`, made by a merge or concat."""
 
     root: int
-    shape: tuple[int, ...]  # of the merged tensor
+    shape: tuple[int, ...]  # of that tensor
     axis: int
     begin: int
 

@@ -50,7 +50,7 @@ def direct_conv2d(
     """
     blocks, _, kh, kw, depth, lanes = (int(d) for d in weight.shape)
     h, w = (int(x.shape[layout.index(a)]) for a in "HW")
-    oh, ow = _extents((h, w), (kh, kw), strides, padding, dilation)
+    oh, ow = output_extents((h, w), (kh, kw), strides, padding, dilation)
     source = padded(x, layout, padding, "conv_pad") if any(padding) else x
     axes: Any = [
         te.reduce_axis((0, e), name)
@@ -80,7 +80,7 @@ def direct_depthwise(
     """Depthwise convolution of a packed tensor; `weight` is from `pack_taps`."""
     n, blocks, h, w, lanes = (int(d) for d in x.shape)
     kh, kw = (int(d) for d in weight.shape[1:3])
-    oh, ow = _extents((h, w), (kh, kw), strides, padding, dilation)
+    oh, ow = output_extents((h, w), (kh, kw), strides, padding, dilation)
     source = padded(x, PACKED, padding, "taps_pad") if any(padding) else x
     axes: Any = [te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")]
 
@@ -95,7 +95,7 @@ def direct_depthwise(
     )
 
 
-def _extents(
+def output_extents(
     size: Sequence[int], window: Sequence[int], strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
     """Rows and columns of a convolution's output."""

@@ -18,6 +18,7 @@ from tvm.tirx import all as tir_all
 from tvm.tirx import if_then_else
 
 from tvm_cascade.cost.tiles import Extents, Tiles, choose_tiles
+from tvm_cascade.schedules.stages.cpu_compute import output_extents
 
 ROWS, PRODUCT = "gemm_rows", "gemm_acc"  # blocks that `cuda_product` schedules, and an annotation of the second
 TILES = "tiles"
@@ -30,7 +31,7 @@ def convolution_as_product(
     these. `geometry`: strides, padding and dilation; `narrow`: float16 is multiplied."""
     strides, padding, dilation = geometry
     n, _, h, w = (int(shape[layout.index(a)]) for a in "NCHW")
-    high, wide = output_extents((h, w), oihw.shape[2:], strides, padding, dilation)
+    high, wide = (int(d) for d in output_extents((h, w), oihw.shape[2:], strides, padding, dilation))
     tiles = choose_tiles(Extents(n * high * wide, oihw.shape[0], oihw[0].size, oihw[0, 0].size), narrow)
 
     def convolved(x: Any, weight: Any) -> Any:
@@ -75,7 +76,7 @@ def product_conv2d(
     n, c, h, w = (int(x.shape[layout.index(a)]) for a in "NCHW")
     kh, kw = (int(d) for d in window)
     top, left, bottom, right = (int(p) for p in padding)
-    oh, ow = output_extents((h, w), (kh, kw), strides, padding, dilation)
+    oh, ow = (int(d) for d in output_extents((h, w), (kh, kw), strides, padding, dilation))
     rows, depth, lanes = n * oh * ow, kh * kw * c, gcd(c, 8)
 
     def read(m: Any, k: Any) -> Any:
@@ -94,16 +95,6 @@ def product_conv2d(
     if layout == "NHWC":
         return te.compute((n, oh, ow, channels), lambda b, r, q, o: acc[(b * oh + r) * ow + q, o], name="gemm_out")
     return te.compute((n, channels, oh, ow), lambda b, o, r, q: acc[(b * oh + r) * ow + q, o], name="gemm_out")
-
-
-def output_extents(
-    size: Sequence[int], window: Sequence[int], strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-) -> tuple[int, int]:
-    """Rows and columns of a convolution's result."""
-    high, wide = (
-        (size[a] + padding[a] + padding[a + 2] - (window[a] - 1) * dilation[a] - 1) // strides[a] + 1 for a in (0, 1)
-    )
-    return int(high), int(wide)
 
 
 def product_dense(x: Any, weight: Any, columns: int, tiles: Tiles) -> Any:

@@ -57,17 +57,7 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
         mod = tvm.IRModule({var: _without_tensor_cores(mod[var]) for var in mod.get_global_vars()})
     gpu: Any = dlight.gpu
     rules = [
-        _Guarded(rule())
-        for rule in (
-            Attention,
-            Product,
-            Elements,
-            gpu.Matmul,
-            gpu.GEMV,
-            gpu.Reduction,
-            gpu.GeneralReduction,
-            gpu.Fallback,
-        )
+        _Guarded(rule()) for rule in (Elements, gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
     ]
     with cuda_target(target), frames_without_files_known():
         apply: Any = dlight.ApplyDefaultSchedule(Attention(), Product(), *rules)

@@ -17,7 +17,6 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
@@ -49,31 +48,6 @@ def staged():
     found = schedule(net.graph, V100, Options(variant="parallel")).schedule
     data = np.random.default_rng(0).standard_normal(net.graph.tensors[0].shape).astype("float32")
     return net, units, found, data
-
-
-@pytest.fixture
-def graph_builtins():
-    """Stand-ins for the two CUDA graph builtins that only a CUDA runtime has; they record that they ran."""
-    calls: list[str] = []
-    held: dict[object, object] = {}
-    invoke = tvm.get_global_func("vm.builtin.invoke_closure")
-
-    def cached(context, func, index):
-        key = (str(context), index)  # of one virtual machine
-        if key not in held:
-            calls.append("allocate")
-            held[key] = invoke(context, func)
-        return held[key]
-
-    def capture(context, func, args, index):
-        calls.append("run")
-        return invoke(context, func, *args)
-
-    tvm_ffi.register_global_func("vm.builtin.cuda_graph.get_cached_alloc", cached, override=True)
-    tvm_ffi.register_global_func("vm.builtin.cuda_graph.run_or_capture", capture, override=True)
-    yield calls
-    for name in ("get_cached_alloc", "run_or_capture"):
-        tvm_ffi.remove_global_func(f"vm.builtin.cuda_graph.{name}") if hasattr(tvm_ffi, "remove_global_func") else None
 
 
 @pytest.mark.parametrize("cuda_graph", [True, False])

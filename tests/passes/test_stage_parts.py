@@ -6,12 +6,11 @@ import os
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, schedule
@@ -30,25 +29,7 @@ from tvm_cascade.testing.zoo.inception import inception_e
 GPU = find_device("h200")
 
 
-@pytest.fixture(autouse=True)
-def graph_builtins() -> Iterator[None]:
-    """Stand-ins for the builtins of CUDA graphs, which only a CUDA runtime has."""
-    invoke, held = tvm.get_global_func("vm.builtin.invoke_closure"), {}
-
-    def cached(context, func, index):  # type: ignore[no-untyped-def]
-        key = (str(context), index)
-        if key not in held:
-            held[key] = invoke(context, func)
-        return held[key]
-
-    def capture(context, func, args, index):  # type: ignore[no-untyped-def]
-        return invoke(context, func, *args)
-
-    tvm_ffi.register_global_func("vm.builtin.cuda_graph.get_cached_alloc", cached, override=True)
-    tvm_ffi.register_global_func("vm.builtin.cuda_graph.run_or_capture", capture, override=True)
-    yield
-    for name in ("get_cached_alloc", "run_or_capture"):
-        tvm_ffi.remove_global_func(f"vm.builtin.cuda_graph.{name}") if hasattr(tvm_ffi, "remove_global_func") else None
+pytestmark = pytest.mark.usefixtures("graph_builtins")
 
 
 def concats(program: Program) -> int:
