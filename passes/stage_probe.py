@@ -4,7 +4,8 @@
                  run_or_capture(probe, (*tensors, *streams))            recorded once, then replayed
 
 Every copy forks and joins as in `stage_cuda`, so that it takes the time of the stage inside a program; the launch of the
-graph is shared by all copies.
+graph is shared by all copies. All copies read the same tensors; with `own_constants` each has constants of its own, so that
+after `evict_module` has run none of them finds its weights in the cache, as in a network whose weights do not fit there.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -15,36 +16,47 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, te
 
 from tvm_cascade.passes import stage_cuda
 from tvm_cascade.passes.stage_emit import Lines, with_main
 from tvm_cascade.passes.stage_specs import Kernel
 
 _INT = tvm.ir.PrimType("int64")
+_PASSES = 64  # values that a thread of `evict_module` reads
 
 
-def probe_module(groups: Sequence[Sequence[Kernel]], target: str, copies: int, device: str = "cuda:0") -> tvm.IRModule:
+def probe_module(
+    groups: Sequence[Sequence[Kernel]], target: str, copies: int, device: str = "cuda:0", own_constants: bool = False
+) -> tvm.IRModule:
     """The module that runs `copies` copies of a stage, each group on a stream of its own; `device` as in `emit_cuda`."""
     builder, body = relax.BlockBuilder(), Lines()
-    calls: list[list[tuple[Any, list[Any]]]] = []
+    launched: list[list[list[tuple[Any, list[Any]]]]] = [
+        [[] for _ in groups] for _ in range(copies)
+    ]  # by copy and group
     tensors: list[Any] = []
-    for group in groups:
-        calls.append([])
+    for g, group in enumerate(groups):
         for kernel in group:
             func: Any = kernel.func
             types = [relax.TensorType(tuple(int(d) for d in p.ty.shape), str(p.ty.dtype)) for p in func.params]
+            constants = range(len(kernel.inputs), len(kernel.inputs) + len(kernel.constants))
             params = [relax.Var(f"tensor_{len(tensors) + k}", ty) for k, ty in enumerate(types)]
             tensors += params
-            calls[-1].append((builder.add_func(func, kernel.name), params))
+            gv = builder.add_func(func, kernel.name)
+            for copy in range(copies):
+                read = list(params)
+                for k in constants if own_constants and copy else ():
+                    read[k] = relax.Var(f"tensor_{len(tensors)}", types[k])
+                    tensors.append(read[k])
+                launched[copy][g].append((gv, read))
+    result = launched[0][-1][-1][1][-1]
     streams = [relax.Var(f"stream_{k}", _INT) for k in range(len(groups) - 1)]
     stream_of = builder.add_func(stage_cuda.current_stream(device), "current_stream")
     here = body.bind(relax.Call(stream_of, []), _INT, "here")
-    for _ in range(copies):
+    for calls in launched:
         stage_cuda.launch_groups(body, device, (here, *streams), calls, lambda call: body.call(*call))
-    last = tensors[-1]
-    ty = relax.TupleType([last.ty])
-    function = body.function([*tensors, *streams], body.bind(relax.Tuple([last]), ty, "results"), ty)
+    ty = relax.TupleType([result.ty])
+    function = body.function([*tensors, *streams], body.bind(relax.Tuple([result]), ty, "results"), ty)
     probe = builder.add_func(function.with_attr("relax.force_pure", True), "probe")
 
     lines = Lines()
@@ -53,6 +65,15 @@ def probe_module(groups: Sequence[Sequence[Kernel]], target: str, copies: int, d
     lines = Lines()
     args = stage_cuda.cached(lines, builder.add_func(allocation, "stage_resources"), allocation.ret_ty)
     outputs = lines.bind(stage_cuda.run_or_capture(probe, args, ty), ty, "results")
-    main = lines.function([], lines.bind(relax.TupleGetItem(outputs, 0), last.ty, "result"), last.ty)
+    main = lines.function([], lines.bind(relax.TupleGetItem(outputs, 0), result.ty, "result"), result.ty)
     mod = with_main(builder, main, 0)
     return stage_cuda.schedule_cuda(mod, target) if device.startswith("cuda") else mod
+
+
+def evict_module(size: int, target: str, device: str = "cuda:0") -> tvm.IRModule:
+    """A module whose `main()` reads `size` bytes that nothing else reads: with more than a cache has, nothing of use stays."""
+    x = te.placeholder((_PASSES, size // 4 // _PASSES), "float32", name="x")
+    step = te.reduce_axis((0, _PASSES), "step")
+    y = te.compute(x.shape[1:], lambda i: te.max(x[step, i], axis=step), name="evict")
+    kernel = Kernel("evict", te.create_prim_func([x, y]), (0,), (), (1,))
+    return probe_module([[kernel]], target, 1, device)

@@ -30,7 +30,7 @@ from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import build_kernels
 from tvm_cascade.passes.stage_network import stage_network
 from tvm_cascade.passes.stage_precision import FP16, FP32
-from tvm_cascade.passes.stage_probe import probe_module
+from tvm_cascade.passes.stage_probe import evict_module, probe_module
 from tvm_cascade.passes.stage_program import check_groups, plan_program
 from tvm_cascade.passes.stage_specs import Kernel, Spec
 from tvm_cascade.runtime import compile_stages
@@ -39,6 +39,7 @@ Measured = Mapping[OpFeatures, float]  # milliseconds of kernels alone
 VARIANTS = {"sequential": "sequential", "greedy": "greedy", "ios": "both"}  # schedule -> variant of the search
 PRECISIONS = {FP32: 1e-4, FP16: 4e-3}  # and the largest error, as a share of the largest expected value
 COPIES = 16  # of a kernel in the CUDA graph that times it, as `runtime.measure_cuda` has them
+EVICT = "evict"  # the program that reads more than the cache holds
 _SOURCE = Path(__file__).with_name("stub_cuda.c")
 
 
@@ -49,13 +50,17 @@ class Library:
     executable: Any
     schedules: dict[str, Schedule]
     probes: dict[str, OpFeatures]  # program -> the kernel that it times
+    cold: tuple[
+        str, ...
+    ] = ()  # of these programs, those whose network's weights are more than the device's cache holds
 
     def about(self) -> dict[str, Any]:
         """What the results are stored by: stages of every schedule, features of every probe."""
         stages = {name: len(s.stages) for name, s in self.schedules.items()}
         costs = {name: s.cost_ms for name, s in self.schedules.items()}
         probes = {name: list(astuple(features)) for name, features in self.probes.items()}
-        return {"stages": stages, "cost_ms": costs, "probes": probes, "copies": COPIES}
+        timing = {"probes": probes, "cold": self.cold, "copies": COPIES, "evict": EVICT}
+        return {"stages": stages, "cost_ms": costs, **timing}
 
 
 def programs_of(precisions: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -79,12 +84,18 @@ def build(
     modules = {name: _emit(*program, target, scheduled) for name, program in programs.items()}
     timed: dict[str, OpFeatures] = {}
     timing: dict[str, tvm.IRModule] = {}
+    cold: list[str] = []
+    cache = find_device(device).cache_bytes
     for precision in precisions if probes else ():
         net, units, _ = programs["sequential" if precision == FP32 else f"sequential_{precision}"]
         found, probing = _probes(net, units, target, scheduled, f"probe_{precision}")
         timed, timing = timed | found, {**timing, **probing}
+        cold += found if sum(op.weight_bytes for op in net.graph.ops) > cache else ()
+    if timing:
+        timing = {**timing, EVICT: evict_module(2 * cache, target)}
     joined = join_modules({**modules, **timing})
-    return Library(compile_stages(joined, cuda_target(target)), {n: p[2] for n, p in programs.items()}, timed)
+    schedules = {n: p[2] for n, p in programs.items()}
+    return Library(compile_stages(joined, cuda_target(target)), schedules, timed, tuple(cold))
 
 
 def build_twin(
@@ -146,7 +157,10 @@ def _probes(
             if features.kind != "view":
                 specs.setdefault(features, Spec(ops))
     kernels = build_kernels(net, list(specs.values()), False)
-    modules = {f"{name}_{k}": probe_module([[scheduled(kernel)]], target, COPIES) for k, kernel in enumerate(kernels)}
+    modules = {
+        f"{name}_{k}": probe_module([[scheduled(kernel)]], target, COPIES, own_constants=True)
+        for k, kernel in enumerate(kernels)
+    }
     return dict(zip(modules, specs, strict=True)), modules
 
 

@@ -7,6 +7,7 @@ rows of a matrix are equal. Values do not change the time of a kernel.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,18 +27,33 @@ from tvm_cascade.testing.zoo.squeezenet import squeezenet
 
 PERIOD = 4093  # values, a prime
 
-NETWORKS: dict[str, tuple[Callable[[], tvm.IRModule], str]] = {  # how a network is made, and its scheduling unit
+NETWORKS: dict[
+    str, tuple[Callable[[int], tvm.IRModule], str]
+] = {  # how a network of a batch is made; its scheduling unit
     "inception_v3": (inception_v3, "fused"),
     "squeezenet": (squeezenet, "fused"),
-    "nasnet": (lambda: nasnet.network("float32").mod, "sepconv"),
-    "randwire": (lambda: randwire.network(dtype="float32").mod, "sepconv"),
+    "nasnet": (lambda _batch: nasnet.network("float32").mod, "sepconv"),
+    "randwire": (lambda _batch: randwire.network(dtype="float32").mod, "sepconv"),
 }
+BATCHED = ("inception_v3", "squeezenet")  # those that are made for several images, too
+DISTINCT = 7  # images of a batch at most, a prime: the others repeat them
 SMALL = "small"  # the network that is checked by tools and rehearsed on a CPU: several branches, merges, little work
 
 
-def small() -> tvm.IRModule:
+def small(batch: int = 1) -> tvm.IRModule:
     """The last block of Inception V3 with a sixteenth of its channels: 11 operators, 6 of them at the same time."""
-    return inception_e(width=0.0625)
+    return inception_e(batch, width=0.0625)
+
+
+def of_batch(name: str, batch: int) -> str:
+    """The name of a network for a batch of several images."""
+    return f"{name}_b{batch}"
+
+
+def batch_of(name: str) -> tuple[str, int]:
+    """The network and the batch that a name of `of_batch` tells, or 1."""
+    told = re.fullmatch(r"(.+)_b(\d+)", name)
+    return (told[1], int(told[2])) if told else (name, 1)
 
 
 @dataclass(frozen=True)
@@ -47,17 +63,20 @@ class Network:
     mod: tvm.IRModule
     record: dict[str, Any]  # see `record_of`
     constants: dict[str, np.ndarray]  # of the record, by position
-    inputs: tuple[np.ndarray, ...]
-    expected: tuple[np.ndarray, ...]  # by numpy, operator by operator
+    inputs: tuple[np.ndarray, ...]  # of `DISTINCT` images where the batch is larger
+    expected: tuple[np.ndarray, ...]  # of these, by numpy, operator by operator
 
 
-def read(make: Callable[[], tvm.IRModule], seed: int = 0) -> Network:
-    """Build a network; inputs are standard normal."""
-    mod = repeated(make())
+def read(make: Callable[[int], tvm.IRModule], batch: int = 1, seed: int = 0) -> Network:
+    """Build a network; inputs are standard normal, and repeat their first values where there are several images."""
+    mod = repeated(make(batch))
     graph = read_function(mod["main"])
+    few = graph if batch <= DISTINCT else read_function(repeated(make(DISTINCT))["main"])
     random = np.random.default_rng(seed)
-    inputs = {str(r.node["name"]): random.standard_normal(r.shape).astype(r.type.dtype) for r in graph.dag.inputs}
-    expected = tuple(np.asarray(x) for x in run(graph.dag, {**graph.constants, **inputs}))
+    inputs = {str(r.node["name"]): random.standard_normal(r.shape).astype(r.type.dtype) for r in few.dag.inputs}
+    if batch > 1:
+        inputs = {name: np.resize(x.ravel()[:PERIOD], x.shape) for name, x in inputs.items()}
+    expected = tuple(np.asarray(x) for x in run(few.dag, {**few.constants, **inputs}))
     record, constants = record_of(graph.dag, graph.constants)
     return Network(mod, record, constants, tuple(inputs.values()), expected)
 

@@ -46,16 +46,17 @@ def pack_network(
 
     library.with_stand_in(stand_in)
     is_small = name == networks.SMALL
-    make, unit = (networks.small, "fused") if is_small else networks.NETWORKS[name]
-    network = networks.read(make)
+    own, batch = networks.batch_of(name)
+    make, unit = (networks.small, "fused") if is_small else networks.NETWORKS[own]
+    network = networks.read(make, batch)
     measured = measured_kernels(database, find_device(DEVICE))
-    made = library.build(network.mod, unit, arch, precisions, measured, probes=not is_small)
+    made = library.build(network.mod, unit, arch, precisions, measured, probes=not is_small and batch == 1)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         made.executable.export_library(str(work / "network.so"))
         if is_small:
             library.build_twin(network.mod, unit, precisions, measured).executable.export_library(str(work / "twin.so"))
-        (work / "about.json").write_text(json.dumps(made.about()))
+        (work / "about.json").write_text(json.dumps(made.about() | {"batch": batch}))
         (work / "record.json").write_text(json.dumps(network.record))
         for part, arrays in (("inputs", network.inputs), ("expected", network.expected)):
             np.savez(work / f"{part}.npz", **{str(k): x for k, x in enumerate(arrays)})  # type: ignore[arg-type]
@@ -108,7 +109,9 @@ def _add_extension(folder: Path, python: str) -> None:
                     wheel.extract(name, folder)
 
 
-def write_manifest(out: Path, names: Sequence[str], arch: str, precisions: Sequence[str], python: str) -> None:
+def write_manifest(
+    out: Path, names: Sequence[str], batched: Sequence[str], arch: str, precisions: Sequence[str], python: str
+) -> None:
     """What is in the pack."""
     import library
     import networks
@@ -119,6 +122,7 @@ def write_manifest(out: Path, names: Sequence[str], arch: str, precisions: Seque
     versions = {name: metadata.version(name) for name in ("apache-tvm", _FFI)} | {"tvm-cascade": __version__}
     data = {
         "networks": list(names),
+        "batched": list(batched),
         "small": networks.SMALL,
         "programs": library.programs_of(precisions),
         "tolerances": library.PRECISIONS,
@@ -130,19 +134,22 @@ def write_manifest(out: Path, names: Sequence[str], arch: str, precisions: Seque
 def make(
     out: Path,
     names: Sequence[str],
+    batches: Sequence[int],
     arch: str,
     precisions: Sequence[str],
     python: str,
     processes: int,
     database: Path | None,
 ) -> None:
-    """Make the folder `out`; schedules are found with the kernels of `database`."""
+    """Make the folder `out`; schedules are found with the kernels of `database`. `batches`: of several images, of the networks
+    that are made for them."""
     import library
     import networks
 
     (out / "networks").mkdir(parents=True)
     library.make_stand_in(out / "stand_in")
-    work = {name: out / "networks" / f"{name}.tar.xz" for name in (*names, networks.SMALL)}
+    batched = [networks.of_batch(name, b) for name in networks.BATCHED if name in names for b in batches]
+    work = {name: out / "networks" / f"{name}.tar.xz" for name in (*names, networks.SMALL, *batched)}
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         jobs = [
             pool.submit(pack_network, name, arch, precisions, database, out / "stand_in", path)
@@ -151,7 +158,7 @@ def make(
         for job in jobs:
             print(job.result(), flush=True)
     pack_runtime(out, python)
-    write_manifest(out, names, arch, precisions, python)
+    write_manifest(out, names, batched, arch, precisions, python)
     shutil.copytree(HERE / "there", out / "there", ignore=shutil.ignore_patterns("__pycache__", "run.sh"))
     shutil.copy(HERE / "there" / "run.sh", out)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
@@ -180,12 +187,25 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(x) for x in value) if isinstance(value, list) else value
 
 
+def _batches(text: str) -> list[int]:
+    values = [int(x) for x in text.split(",") if x]
+    if any(v < 2 for v in values) or len(set(values)) != len(values):
+        raise argparse.ArgumentTypeError("give each batch once, of 2 images at least")
+    return values
+
+
 def main() -> int:
     import networks
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the folder to make; new, or empty")
     parser.add_argument("--networks", type=lambda s: [x for x in s.split(",") if x], default=list(networks.NETWORKS))
+    parser.add_argument(
+        "--batches",
+        type=_batches,
+        default=[],
+        help=f"larger batches of {', '.join(networks.BATCHED)}, as in 8,32,128 [default: none]",
+    )
     parser.add_argument("--arch", default="sm_90", help="architecture that kernels are compiled for")
     parser.add_argument(
         "--precisions",
@@ -215,6 +235,7 @@ def main() -> int:
     make(
         args.out.resolve(),
         args.networks,
+        args.batches,
         args.arch,
         args.precisions.split(","),
         args.python,

@@ -34,6 +34,7 @@ the rounds' ratios. {results.get("note", "")}
 """)
     schedules(results)
     against_torch(results)
+    batches(results)
     checks(results)
     if earlier is not None:
         before(results, json.loads(earlier.read_text()), earlier)
@@ -69,10 +70,41 @@ layout (cuDNN's fastest algorithms), and compiled where that was measured. The l
             print(f"| {NAMES[network]} | {precision} | {ours:.3f} | {cells} | {min(found.values()) / ours:.2f} |")
 
 
+def batches(results: Row) -> None:
+    """Times of networks for several images, where these were measured."""
+    ours: dict[tuple[str, str], dict[str, Row]] = {}
+    torch: dict[tuple[str, str], float] = {}
+    for row in rows_of(results, "batch-"):
+        if "speedup" in row:
+            ours.setdefault((row["network"], row["precision"]), {})[row["schedule"]] = row
+    for row in rows_of(results, "batch_torch-", "overhead", "compile"):
+        key = row["network"], row["precision"]
+        torch[key] = min(row["median_ms"], torch.get(key, row["median_ms"]))
+    if not ours:
+        return
+    print("""
+## Larger batches
+
+Milliseconds of a batch, and images a second of the fastest of ours; the last column is PyTorch's best (operator by operator, as
+a graph in either layout, compiled where that was measured) over ours.
+""")
+    print("| network | batch | precision | sequential | greedy | IOS | images / s | PyTorch's best | best / ours |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for (network, precision), own in ours.items():
+        name, batch = network.rsplit("_b", 1)
+        best = min(r["median_ms"] for r in own.values())
+        times = " | ".join(f"{own[s]['median_ms']:.3f}" for s in ("sequential", "greedy", "ios"))
+        other = torch.get((network, TORCH_PRECISION[precision]))
+        told = f"{other:.3f} | {other / best:.2f}" if other else " | "
+        print(f"| {NAMES[name]} | {batch} | {precision} | {times} | {1e3 * int(batch) / best:.0f} | {told} |")
+
+
 def checks(results: Row) -> None:
     """What was compared."""
     errors: dict[str, float] = {}
-    for row in rows_of(results, "correctness"):
+    for row in rows_of(results, "correctness", "batch-"):
+        if "relative_error" not in row:
+            continue
         errors[row["precision"]] = max(errors.get(row["precision"], 0.0), row["relative_error"])
     told = ", ".join(f"{p} {e:.1e}" for p, e in errors.items())
     print("\n## Right\n")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tvm_cascade.runtime.cuda import cuda_compiler
@@ -188,3 +189,63 @@ def test_the_stand_in_refuses_what_cuda_refuses_in_a_capture(stand_in):
     assert _wait(stand_in, first, second) == 0
     assert stand_in.cudaStreamEndCapture(first, ctypes.byref(graph)) == 0
     assert stand_in.cudaMalloc(ctypes.byref(memory), 16) == 0
+
+
+def test_steps_of_larger_batches(pack, tmp_path):
+    """Those of a pack whose small network stands for one of several images."""
+    batched = shutil.copytree(pack, tmp_path / "batched")
+    manifest = json.loads((batched / "manifest.json").read_text())
+    (batched / "manifest.json").write_text(json.dumps(manifest | {"batched": ["small"]}))
+    steps = subprocess.run(
+        [sys.executable, "-B", "-c", "import main; print(*(s.name for s in main.steps() if 'small' in s.name))"],
+        capture_output=True, text=True, check=True, cwd=batched / "there",
+    ).stdout.split()  # fmt: skip
+    compiled = [f"{name}-small-{p}" for p in ("float32", "float16") for name in ("overhead", "compile")]
+    assert steps == ["batch-small", "batch_torch-small", *compiled]
+    options = ["--dry-run", "--step", "batch-small", "--work", str(tmp_path / "work")]
+    rows = json.loads(_run(batched, *options).stdout)
+    assert len(rows) == 12 and not any("wrong" in row for row in rows)
+    assert all(row["batch"] == 1 for row in rows) and sum("speedup" in row for row in rows) == 6
+
+
+def test_images_of_a_large_batch_repeat(tmp_path):
+    """What is expected of seven of them is expected of all; a name tells the batch."""
+    sys.path.insert(0, str(GPU))
+    import networks  # type: ignore[import-not-found]
+
+    from tvm_cascade.passes.substitution_read import read_function
+    from tvm_cascade.substitution.evaluate import run
+
+    made = networks.read(networks.small, 9)
+    assert {x.shape[0] for x in (*made.inputs, *made.expected)} == {networks.DISTINCT}
+    assert len({x.tobytes() for x in made.inputs[0]}) == networks.DISTINCT
+    graph = read_function(made.mod["main"])
+    whole = [np.resize(x, (9, *x.shape[1:])) for x in made.inputs]
+    (name,) = (str(r.node["name"]) for r in graph.dag.inputs)
+    (value,) = run(graph.dag, {**graph.constants, name: whole[0]})
+    np.testing.assert_allclose(value, np.resize(made.expected[0], value.shape), atol=1e-5)
+    assert networks.batch_of(networks.of_batch("randwire", 32)) == ("randwire", 32)
+    assert networks.batch_of("inception_v3") == ("inception_v3", 1)
+
+
+def test_the_page_has_larger_batches_where_they_were_measured(tmp_path):
+    kept = GPU.parent / "results" / "gpu_h200.json"
+    results = json.loads(kept.read_text())
+    rows = [
+        {"network": "squeezenet_b32", "precision": "fp16", "schedule": s, "median_ms": ms, "speedup": 1.0}
+        for s, ms in (("sequential", 2.0), ("greedy", 1.0), ("ios", 1.25))
+    ]
+    compared = [{"network": "squeezenet_b32", "precision": "fp16", "relative_error": 0.25}]
+    results["steps"]["batch-squeezenet_b32"] = {"rows": compared + rows}
+    torch = [{"network": "squeezenet_b32", "precision": "float16", "torch": "eager", "median_ms": 4.0}]
+    results["steps"]["batch_torch-squeezenet_b32"] = {"rows": torch}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    pages = [
+        subprocess.run(
+            [sys.executable, str(GPU / "table.py"), str(path)], capture_output=True, text=True, check=True
+        ).stdout
+        for path in (kept, tmp_path / "results.json")
+    ]
+    assert "batch" not in pages[0].partition("## Schedules")[2]
+    assert "| SqueezeNet | 32 | fp16 | 2.000 | 1.000 | 1.250 | 32000 | 4.000 | 4.00 |" in pages[1]
+    assert "fp16 2.5e-01" in pages[1]

@@ -27,7 +27,7 @@ from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_probe import probe_module
+from tvm_cascade.passes.stage_probe import evict_module, probe_module
 from tvm_cascade.passes.stage_program import plan_memory, plan_program
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.runtime import Session, compile_stages
@@ -187,6 +187,23 @@ def test_stages_are_measured_with_the_streams_that_are_emitted(staged, graph_bui
     text = mod["probe"].script()
     assert text.count("StreamSyncFromTo") == 4 * 2 * 2 and text.count("kernel_") >= 4 * 3
     assert mod["main"].script().count("vm.builtin.cuda_graph.run_or_capture") == 1
+
+
+def test_copies_with_weights_of_their_own(staged, graph_builtins):
+    """Every copy of a probe reads other constants and the same input; what empties the cache reads as much as it says."""
+    net, units, _, _ = staged
+    runner = CudaRunner(net, units, "cuda", device="cpu:0")
+    (op,) = [k[0] for k in units.features if k[0].kind == "conv2d"][:1]
+    kernel = runner.kernel(op)
+    shared, own = (probe_module([[kernel]], "cuda", 4, "cpu:0", own_constants=own) for own in (False, True))
+    read = len(kernel.inputs), len(kernel.constants), len(kernel.outputs)
+    assert len(shared["probe"].params) == sum(read) and len(own["probe"].params) == sum(read) + 3 * read[1]
+    text = own["probe"].script()
+    assert all(text.count(p.name) >= 2 for p in own["probe"].params)  # a parameter, and read
+    Session(compile_stages(own)).run()
+    emptied = evict_module(1 << 20, "cuda", "cpu:0")
+    assert tuple(map(int, emptied["probe"].params[0].ty.shape.values)) == (64, (1 << 20) // 4 // 64)
+    Session(compile_stages(emptied)).run()
 
 
 _BUILD = """

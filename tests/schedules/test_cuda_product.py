@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import te, tirx
+from tvm import s_tir, te, tirx
 
 from tvm_cascade.cost.interface import OpFeatures, features
 from tvm_cascade.cost.tiles import (
@@ -127,6 +127,13 @@ def test_few_results_with_long_sums_are_split() -> None:
         assert choose_tiles(many, narrow).rows > choose_tiles(few, narrow).rows
 
 
+def test_larger_tiles_are_for_larger_batches() -> None:
+    """A convolution of Inception at the end, at batch 1 and 128: many results read what they share less often."""
+    for narrow in (True, False):
+        one, many = (choose_tiles(Extents(64 * batch, 384, 4032, 9), narrow) for batch in (1, 128))
+        assert many.rows * many.columns == 128 * 64 > one.rows * one.columns
+
+
 def test_products_are_known_by_their_features() -> None:
     item = 4
     conv = features("conv2d", [(1, 8, 10, 10)], [(1, 12, 8, 8)], macs=12 * 64 * 72, weight_bytes=(12 * 72 + 12) * item,
@@ -168,20 +175,23 @@ def test_one_kernel_without_memory_of_its_own(dtype: str, layout: str) -> None:
     assert int(grid.extent) == -(-289 // tiles.rows) * (192 // tiles.columns)
 
 
-@pytest.mark.parametrize("tiles", FLOATS, ids=str)
+@pytest.mark.parametrize("tiles", [*HALVES, *FLOATS], ids=str)
 @pytest.mark.parametrize("layout", SHAPES)
-def test_threads_in_turn_compute_the_same(layout: str, tiles: Tiles) -> None:
-    """The schedule's own loops, with shared memory and sums by slices, on a CPU."""
+def test_threads_in_turn_compute_the_same(layout: str, tiles: Tiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule's own loops, with shared memory and sums by slices, on a CPU; there are no tensor cores there, so that
+    fragments are loaded, multiplied and stored by the loops that stand for them."""
     shape, weights, strides, padding, dilation = SHAPES[layout]
     rng = np.random.default_rng(3)
-    data, w = (rng.standard_normal(s).astype("float32") for s in (shape, weights))
+    dtype = "float16" if tiles in HALVES else "float32"
+    data, w = (rng.standard_normal(s).astype(dtype) for s in (shape, weights))
     packed = pack_rows(w, tiles)
-    x, f = te.placeholder(data.shape, "float32", name="x"), te.placeholder(packed.shape, "float32", name="w")
+    x, f = te.placeholder(data.shape, dtype, name="x"), te.placeholder(packed.shape, dtype, name="w")
     y = product_conv2d(x, f, weights[0], weights[2:], (strides, padding, dilation), layout, tiles)
     out = te.compute(y.shape, lambda *i: tirx.max(y(*i), tirx.const(0, "float32")), name="out")
+    monkeypatch.setattr(s_tir.Schedule, "tensorize", lambda *_: None)
     func = schedule_cuda(tvm.IRModule({"main": te.create_prim_func([x, f, out])}), "cuda -arch=sm_80")["main"]
     made = tvm.runtime.tensor(np.zeros([int(d) for d in out.shape], "float32"))
     module = tvm.IRModule({"main": in_turn(func).with_attr("global_symbol", "main")})
     quick_build(module)["main"](tvm.runtime.tensor(data), tvm.runtime.tensor(packed), made)
     expected = np.maximum(_convolved(data, w, strides, padding, dilation, layout), 0)
-    np.testing.assert_allclose(made.numpy(), expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(made.numpy(), expected, atol=2e-5 * np.abs(expected).max())

@@ -8,7 +8,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,10 @@ class Program:
         self._vm["vm_initialization"](*setup)
         self._function = self._vm[function]
 
+    def launch(self) -> None:
+        """Run a function without inputs, and neither wait for it nor read what it computes."""
+        self._function()
+
     def run(self, *inputs: np.ndarray) -> list[np.ndarray]:
         """Outputs, in order."""
         result = self._function(*(self.machine.tensor(x) for x in inputs))
@@ -124,15 +128,24 @@ class Program:
         return [self.machine.array(v) for v in values]
 
     def times_ms(
-        self, inputs: Sequence[np.ndarray], repeats: int, warm_up: int = 3, seconds: float = 3.0
+        self,
+        inputs: Sequence[np.ndarray],
+        repeats: int,
+        warm_up: int = 3,
+        seconds: float = 3.0,
+        between: Callable[[], Any] | None = None,
     ) -> list[float]:
-        """Wall-clock milliseconds of `repeats` runs, each waited for; of 25 at least where they take longer than `seconds`."""
+        """Wall-clock milliseconds of `repeats` runs, each waited for; of 25 at least where they take longer than `seconds`.
+        `between` is called before each of them, and waited for."""
         held = [self.machine.tensor(x) for x in inputs]
         for _ in range(warm_up):
             self._function(*held)
         self.machine.sync()
         times: list[float] = []
         while len(times) < repeats and (len(times) < _LEAST_RUNS or sum(times) < seconds * 1e3):
+            if between is not None:
+                between()
+                self.machine.sync()
             start = time.perf_counter()
             self._function(*held)
             self.machine.sync()

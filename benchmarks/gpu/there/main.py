@@ -25,7 +25,7 @@ from typing import Any
 
 import tvm_steps
 from machine import find_gpu
-from packed import HERE, MANIFEST, NETWORKS, PROGRAMS
+from packed import BATCHED, HERE, MANIFEST, NETWORKS, PROGRAMS
 from tvm_steps import Call, Row
 
 _SANITIZERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/nvidia/compute-sanitizer")
@@ -94,10 +94,15 @@ def steps() -> list[Step]:
         Step("operators", 1 + 0.75 * count, with_torch("operators")),
         Step("kernels", 1 + 0.5 * count, tvm_steps.kernels),
         Step("thousand", 1 + 0.5 * count, tvm_steps.thousand),
+        *(Step(f"batch-{n}", 4, tvm_steps.batched(n)) for n in BATCHED),
+        *(Step(f"batch_torch-{n}", 4, with_torch("batched", n)) for n in BATCHED),
     ]
     for precision in TORCH_PRECISIONS.values():
         for mode, name in (("reduce-overhead", "overhead"), ("max-autotune", "compile")):
-            found += [Step(f"{name}-{n}-{precision}", 8, with_torch("compiled", n, precision, mode)) for n in NETWORKS]
+            found += [
+                Step(f"{name}-{n}-{precision}", 8, with_torch("compiled", n, precision, mode))
+                for n in (*NETWORKS, *BATCHED)
+            ]
     return found
 
 

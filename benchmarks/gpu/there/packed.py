@@ -13,6 +13,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent.parent
 MANIFEST: dict[str, Any] = json.loads((HERE / "manifest.json").read_text())
 NETWORKS: list[str] = MANIFEST["networks"]  # those that are measured
+BATCHED: list[str] = MANIFEST["batched"]  # networks for several images
 SMALL: str = MANIFEST["small"]  # the one that tools check, and that is rehearsed on a CPU
 PROGRAMS: dict[str, list[str]] = MANIFEST["programs"]  # by name, the schedule and the precision
 TOLERANCES: dict[str, float] = MANIFEST[
@@ -47,9 +48,11 @@ class Packed:
         return json.loads((self.folder / "record.json").read_text())
 
     def arrays(self, name: str) -> list[np.ndarray]:
-        """`inputs`, `expected` or `constants`, in order."""
+        """`inputs`, `expected` or `constants`, in order. Of a large batch the file has a few images, which repeat."""
         with np.load(self.folder / f"{name}.npz") as held:
-            return [held[str(k)] for k in range(len(held.files))]
+            found = [held[str(k)] for k in range(len(held.files))]
+        batch = 1 if name == "constants" else int(self.about["batch"])
+        return [np.resize(x, (batch, *x.shape[1:])) if batch > 1 else x for x in found]
 
 
 def unpack(name: str, work: Path) -> Packed:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -93,16 +93,36 @@ def eager(precision: str) -> Callable[[Call], list[Row]]:
         without = _without_torch(call, NETWORKS)
         if without is not None:
             return without
-        rows = []
         with torch.inference_mode():
-            for packed, model, inputs in _models(call, NETWORKS):
-                model, inputs = _cast("float32" if call.rehearsal else precision, model, inputs)
-                row = {"network": packed.name, "precision": precision}
-                rows.append({**row, "torch": "eager", **_times(call, lambda m=model, x=inputs: m(*x), 200)})
-                for layout in () if call.rehearsal else LAYOUTS:
-                    held = _laid_out(model, inputs, layout)
-                    rows.append({**row, "torch": f"graph, {layout}", **_times(call, _graph(model, held).replay, 500)})
-        return rows
+            return [row for made in _models(call, NETWORKS) for row in _eager(call, precision, *made)]
+
+    return step
+
+
+def _eager(call: Call, precision: str, packed: Packed, model: Any, inputs: list[Any]) -> Iterator[Row]:
+    """Times of one network in one precision."""
+    model, inputs = _cast("float32" if call.rehearsal else precision, model, inputs)
+    row = {"network": packed.name, "precision": precision}
+    yield {**row, "torch": "eager", **_times(call, lambda: model(*inputs), 200)}
+    for layout in () if call.rehearsal else LAYOUTS:
+        held = _laid_out(model, inputs, layout)
+        yield {**row, "torch": f"graph, {layout}", **_times(call, _graph(model, held).replay, 500)}
+
+
+def batched(name: str) -> Callable[[Call], list[Row]]:
+    """The step that times a network for several images, in both precisions."""
+
+    def step(call: Call) -> list[Row]:
+        without = _without_torch(call, [name])
+        if without is not None:
+            return without
+        with torch.inference_mode():
+            return [
+                {"batch": packed.about["batch"]} | row
+                for packed, model, inputs in _models(call, [name])
+                for precision in ("float32", "float16")
+                for row in _eager(call, precision, packed, model, inputs)
+            ]
 
     return step
 

@@ -135,31 +135,55 @@ def timed(name: str) -> Callable[[Call], list[Row]]:
 
 def turns(call: Call) -> list[Row]:
     """The programs in turn, in one process: the ratio of sequential time to each of a precision, round by round."""
-    rows = []
-    for device in devices(call, NETWORKS):
-        inputs = device.packed.arrays("inputs")
-        programs = {p: device.program(p) for p in PROGRAMS}
-        medians: dict[str, list[float]] = {p: [] for p in PROGRAMS}
-        for k in range(call.runs(25)):
-            for p in PROGRAMS if k % 2 == 0 else reversed(PROGRAMS):
-                medians[p].append(float(np.median(programs[p].times_ms(inputs, call.runs(20), 3))))
-        sequential = {precision: medians[p] for p, (name, precision) in PROGRAMS.items() if name == "sequential"}
-        for p, (_, precision) in PROGRAMS.items():
-            ratios = np.array(sequential[precision]) / np.array(medians[p])
-            low, middle, high = (round(float(x), 4) for x in np.percentile(ratios, [25, 50, 75]))
-            rows.append(_said(device, p) | {"speedup": middle, "speedup_quartiles": [low, high]} | summary(medians[p]))
-    return rows
+    return [row for device in devices(call, NETWORKS) for row in _in_turn(call, device, 25, 20)]
+
+
+def _in_turn(call: Call, device: Device, rounds: int, runs: int) -> Iterator[Row]:
+    """Medians of `runs` in each round, and their ratios."""
+    inputs = device.packed.arrays("inputs")
+    programs = {p: device.program(p) for p in PROGRAMS}
+    medians: dict[str, list[float]] = {p: [] for p in PROGRAMS}
+    for k in range(call.runs(rounds)):
+        for p in PROGRAMS if k % 2 == 0 else reversed(PROGRAMS):
+            medians[p].append(float(np.median(programs[p].times_ms(inputs, call.runs(runs), 3))))
+    sequential = {precision: medians[p] for p, (name, precision) in PROGRAMS.items() if name == "sequential"}
+    for p, (_, precision) in PROGRAMS.items():
+        ratios = np.array(sequential[precision]) / np.array(medians[p])
+        low, middle, high = (round(float(x), 4) for x in np.percentile(ratios, [25, 50, 75]))
+        yield _said(device, p) | {"speedup": middle, "speedup_quartiles": [low, high]} | summary(medians[p])
+
+
+def batched(name: str) -> Callable[[Call], list[Row]]:
+    """The step of a network for several images: every program against the expected outputs, then all in turn."""
+
+    def step(call: Call) -> list[Row]:
+        rows: list[Row] = []
+        for device in devices(call, [name]):
+            about = {"batch": device.packed.about["batch"]}
+            rows += [about | _compared(call, device, p) for p in PROGRAMS]
+            rows += [about | row for row in _in_turn(call, device, 9, 10)]
+        return rows
+
+    return step
 
 
 def kernels(call: Call) -> list[Row]:
-    """Every kernel's time, of copies in one CUDA graph: `pack.py --records` puts them into a database of measurements."""
+    """Every kernel's time, of copies in one CUDA graph: `pack.py --records` puts them into a database of measurements.
+
+    Each copy has weights of its own. `cold` are times of weights that come from memory, as the cache is emptied between runs,
+    `warm` of those that the run before left there. `samples` are those of the two that a network of so many weights has.
+    """
     rows = []
     for device in devices(call, NETWORKS):
         about = device.packed.about
+        evict = device.program(about["evict"]).launch
         for probe, features in about["probes"].items():
-            times = device.program(probe).times_ms([], call.runs(20))
-            samples = [round(t / about["copies"], 7) for t in times]
-            rows.append({"network": device.packed.name, "features": features, "samples": samples})
+            program = device.program(probe)
+            row: Row = {"network": device.packed.name, "features": features}
+            for name, between in (("warm", None), ("cold", evict)):
+                times = program.times_ms([], call.runs(20), between=between)
+                row[name] = [round(t / about["copies"], 7) for t in times]
+            rows.append(row | {"samples": row["cold" if probe in about["cold"] else "warm"]})
     return rows
 
 
