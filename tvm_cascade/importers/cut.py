@@ -31,7 +31,7 @@ class Node:
 class Remedy(NamedTuple):
     """What helps where operators of a file are refused: the last arguments of `LoadError` and `GraphError`."""
 
-    text: str  # the option that cuts the network in front of them; empty where nothing is left in front
+    text: str  # the option that cuts them off; empty where nothing is left in front of them or behind
     operators: tuple[str, ...]  # what the file calls them
 
 
@@ -160,10 +160,24 @@ def needed_for(graph: FileGraph, outputs: Iterable[str]) -> set[int]:
 
 def until_in_front(graph: FileGraph, refused: Set[str]) -> Remedy:
     """The remedy for a network of which the tensors `refused` cannot be computed: the option that cuts it in front of them,
-    and the first operators that compute them."""
+    or behind the first operators that compute them, and these operators."""
     names = names_in_front(graph, refused)
-    first = (n for n in graph.nodes if not refused.isdisjoint(n.writes) and refused.isdisjoint(n.reads))
-    return Remedy(until_remedy(names) if names else "", kinds_of(first))
+    first = [n for n in graph.nodes if not refused.isdisjoint(n.writes) and refused.isdisjoint(n.reads)]
+    return Remedy(until_remedy(names) if names else _from_behind(graph, first), kinds_of(first))
+
+
+def _from_behind(graph: FileGraph, first: Sequence[Node]) -> str:
+    """The sentence that proposes to begin a network behind its one operator `first`; empty where nothing is left there."""
+    if len(first) != 1:
+        return ""
+    start = first[0].writes
+    try:
+        left = cut_out(graph, Cut(start=start)).nodes
+    except UsageError:
+        return ""
+    if any(graph.nodes[i] is first[0] for i in left):
+        return ""
+    return f"{option_of('--from', start)} begins the network behind it, and your program does what is in front"
 
 
 def kinds_of(nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -186,6 +200,11 @@ def until_remedy(names: Sequence[str]) -> str:
 
 def until_option(names: Sequence[str]) -> str:
     """`--until` for these tensors, as a shell takes it."""
+    return option_of("--until", names)
+
+
+def option_of(option: str, names: Sequence[str]) -> str:
+    """An option that names tensors, as a shell takes it."""
     if any("," in name for name in names):
-        return " ".join(f"--until {quote(name)}" for name in names)
-    return f"--until {quote(','.join(names))}"
+        return " ".join(f"{option} {quote(name)}" for name in names)
+    return f"{option} {quote(','.join(names))}"

@@ -65,7 +65,9 @@ def load_tflite(
     except Unsupported as error:
         raise _unsupported(path, model, error.operators) from error
     except Refused as error:
-        raise LoadError(path, printable(str(error)), *_until_in_front(model, error.at)) from error
+        text, operators = _until_in_front(model, error.at)
+        remedy = text or ("convert the network again" if error.invalid else "")
+        raise LoadError(path, printable(str(error)), remedy, operators) from error
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
 
@@ -130,11 +132,26 @@ def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: Io
         if (tensor.ShapeLength() or tensor.ShapeSignatureLength()) and not fits(
             shape, _signature(tensor) or declared.shape
         ):
+            at, kind = _producer(model, graph.Outputs(k))
             raise LoadError(
-                path, f"output {declared.name} has the shape {list(declared.shape)} in the file, {list(shape)} computed"
+                path,
+                f"output {printable(declared.name)} has the shape {list(declared.shape)} in the file, where operator {at}, "
+                f"{kind}, computes {list(shape)}",
+                "convert the network again",
+                [kind],
             )
         outputs.append(replace(declared, shape=shape))
     return replace(spec, outputs=tuple(outputs))
+
+
+def _producer(model: Model, tensor: int) -> tuple[int, str]:
+    """The position and TFLite's name of the operator that computes a tensor."""
+    graph: Any = model.Subgraphs(0)
+    for at in range(graph.OperatorsLength()):
+        op = graph.Operators(at)
+        if op.OutputsLength() and tensor in op.OutputsAsNumpy():
+            return at, kind_of(model, op)
+    raise AssertionError(f"tensor {tensor} is computed")
 
 
 def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[str, tuple[int, ...]]) -> IoSpec:

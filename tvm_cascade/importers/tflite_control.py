@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_coverage import Unsupported
 from tvm_cascade.importers.tflite_lists import Part
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, tflite
+from tvm_cascade.importers.tflite_site import InvalidForm, UnsupportedForm
 from tvm_cascade.importers.tflite_states import VariableConverters
 from tvm_cascade.passes.integer.island import STORED_TYPES
 
@@ -39,7 +39,7 @@ class ControlConverters(VariableConverters):
         condition, body = (self._subgraph(k) for k in (options.CondSubgraphIndex(), options.BodySubgraphIndex()))
         counts = {len(inputs), len(outputs), body.InputsLength(), body.OutputsLength(), condition.InputsLength()}
         if len(counts) > 1 or condition.OutputsLength() != 1:
-            raise tvm.error.OpAttributeInvalid("subgraphs of other numbers of inputs and outputs")
+            raise InvalidForm("subgraphs of other numbers of inputs and outputs")
         kept = [body.Inputs(k) == body.Outputs(k) for k in range(len(inputs))]
         values = [
             self._given(t) if same else self._as_activation(self._given(t), t)
@@ -56,7 +56,7 @@ class ControlConverters(VariableConverters):
         (condition, *inputs), outputs = self.get_input_tensors(op), self.get_output_tensors(op)
         ways = [self._subgraph(k) for k in (options.ThenSubgraphIndex(), options.ElseSubgraphIndex())]
         if {(w.InputsLength(), w.OutputsLength()) for w in ways} != {(len(inputs), len(outputs))}:
-            raise tvm.error.OpAttributeInvalid("subgraphs of other numbers of inputs and outputs")
+            raise InvalidForm("subgraphs of other numbers of inputs and outputs")
         values = [self._given(t) for t in inputs]
         chosen = self._given(condition)
         if isinstance(chosen, np.ndarray):
@@ -65,7 +65,7 @@ class ControlConverters(VariableConverters):
             kept = dict(self.variables.now)
             both = [self._inlined(way, values) for way in ways]
             if kept != self.variables.now:
-                raise tvm.error.OpNotImplemented("a recurrent operator inside of a branch that the network chooses")
+                raise UnsupportedForm("a recurrent operator inside of a branch that the network chooses")
             made = [self._either(chosen, *pair) for pair in zip(*both, strict=True)]
         for output, value in zip(outputs, made, strict=True):
             self._take(output, value)
@@ -79,16 +79,16 @@ class ControlConverters(VariableConverters):
 
     def _subgraph(self, index: int) -> Any:
         if not 0 < index < self.model.SubgraphsLength():
-            raise tvm.error.OpAttributeInvalid(f"subgraph {index} of {self.model.SubgraphsLength()}")
+            raise InvalidForm(f"subgraph {index} of {self.model.SubgraphsLength()}")
         return self.model.Subgraphs(index)
 
     def _inlined(self, graph: Any, values: Sequence[Carried]) -> list[Carried]:
         """What a subgraph makes of `values`, its operators converted here."""
         if self.depth >= _MAX_DEPTH:
-            raise tvm.error.OpNotImplemented(f"subgraphs more than {_MAX_DEPTH} deep")
+            raise UnsupportedForm(f"subgraphs more than {_MAX_DEPTH} deep")
         self.unrolled[0] += max(graph.OperatorsLength(), 1)  # a loop of none ends too
         if self.unrolled[0] > MAX_UNROLLED:
-            raise tvm.error.OpNotImplemented(f"loops of more than {MAX_UNROLLED} operators, all steps counted")
+            raise UnsupportedForm(f"loops of more than {MAX_UNROLLED} operators, all steps counted")
         inner = type(self)(self.model, graph, stock.ExprTable(), self.bb, self.conversion_state)
         inner.nested, inner.depth, inner.unrolled = True, self.depth + 1, self.unrolled
         inner.variables = self.variables
@@ -98,7 +98,7 @@ class ControlConverters(VariableConverters):
         try:
             inner.convert_op_to_relax()
         except Unsupported as error:
-            raise tvm.error.OpNotImplemented(f"in its subgraph, {'; '.join(error.operators.values())}") from error
+            raise UnsupportedForm(f"in its subgraph, {'; '.join(error.operators.values())}") from error
         return [inner._given(t) for t in inner.get_tensors(graph.OutputsAsNumpy())]
 
     def _given(self, tensor: Any) -> Carried:
@@ -108,7 +108,7 @@ class ControlConverters(VariableConverters):
         if self.has_expr(tensor.tensor_idx):
             return self.get_expr(tensor.tensor_idx)
         if self.get_tensor_type_str(tensor.tensor.Type()) not in _NUMBERS:
-            raise tvm.error.OpNotImplemented("tensors that are no numbers")
+            raise UnsupportedForm("tensors that are no numbers")
         return np.asarray(self.get_tensor_value(tensor))
 
     def _take(self, tensor: Any, value: Carried) -> None:
@@ -131,20 +131,20 @@ class ControlConverters(VariableConverters):
 
     def _holds(self, condition: Carried) -> bool:
         if not isinstance(condition, np.ndarray):
-            raise tvm.error.OpNotImplemented("a loop whose number of steps the network computes: give it a fixed one")
+            raise UnsupportedForm("a loop whose number of steps the network computes: give it a fixed one")
         return bool(condition.all())
 
     def _either(self, condition: Value, *ways: Carried) -> Carried:
         """The result of the first way where the scalar `condition` holds, else that of the second."""
         made = [self._expression(way) for way in ways]
         if len({(str(m.ty.dtype), tuple(int(d) for d in m.ty.shape.values)) for m in made}) > 1:
-            raise tvm.error.OpNotImplemented("a branch whose ways have results of different shapes")
+            raise UnsupportedForm("a branch whose ways have results of different shapes")
         return self.bb.emit(relax.op.where(condition, *made))
 
     def _expression(self, value: Carried) -> Value:
         if isinstance(value, tuple):
             if not value:
-                raise tvm.error.OpNotImplemented("a list without elements")
+                raise UnsupportedForm("a list without elements")
             return self.bb.emit(relax.op.concat([p.expression() for p in value], 0))
         return Part(0, value).expression()
 

@@ -17,11 +17,13 @@ from tvm_cascade.importers.interface import check_size
 from tvm_cascade.importers.tflite_contradictions import contradiction
 from tvm_cascade.importers.tflite_control import ControlConverters
 from tvm_cascade.importers.tflite_coverage import Unsupported, coverage
+from tvm_cascade.importers.tflite_forms import check_form
 from tvm_cascade.importers.tflite_hybrid import HYBRID
 from tvm_cascade.importers.tflite_kept import Variables
 from tvm_cascade.importers.tflite_model import kind_of
 from tvm_cascade.importers.tflite_moves import (
     CONVERTERS,
+    CONVOLUTIONS,
     Operator,
     Value,
     converts,
@@ -30,6 +32,7 @@ from tvm_cascade.importers.tflite_moves import (
     tflite,
     zero_point_of,
 )
+from tvm_cascade.importers.tflite_site import InvalidForm, Site, UnsupportedForm, described
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.integer.island import activation_range
 from tvm_cascade.search_monitor import counted
@@ -57,10 +60,11 @@ _FUSED_BOUNDS = {
 class Refused(Exception):
     """A network that cannot be imported as it is; the message says why and what to do."""
 
-    def __init__(self, message: str, *at: int) -> None:
-        """`at`: the positions of the operators that are refused."""
+    def __init__(self, message: str, *at: int, invalid: bool = False) -> None:
+        """`at`: the positions of the operators that are refused; `invalid`: whether they break TFLite's rules."""
         super().__init__(message)
         self.at = at
+        self.invalid = invalid
 
 
 _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError)
@@ -109,14 +113,13 @@ class Converter(ControlConverters):
                 except Exception as error:
                     if not isinstance(error, _UNSUPPORTED) and not self._quantizes_wide(op):
                         raise
-                    missing[i] = f"{name} (operator {i}): {last_line(error)}"
+                    missing[i] = f"{name} (operator {i}): {self._reason(op, error)}"
                     self._stand_in(op)
             except Exception as error:  # malformed operators, and what reads stand-ins, raise whatever breaks first
                 if missing:
                     raise Unsupported(missing | {k: v for k, v in self._absent.items() if k > i}) from error
-                raise Refused(
-                    f"operator {i}, {name}, is not supported in this form: {_reason(op, error)}", i
-                ) from error
+                text = f"operator {i}, {name}, is not supported in this form: {self._reason(op, error)}"
+                raise Refused(text, i, invalid=isinstance(error, InvalidForm)) from error
         if missing and self._missing is None:
             raise Unsupported(missing)
         if self._missing is not None:
@@ -147,9 +150,26 @@ class Converter(ControlConverters):
                 *refused,
             )
 
+    def _site(self, op: Operator) -> Site:
+        """An operator as its requirements see it."""
+        name, inputs = self.get_op_code_str(op), self.get_input_tensors(op)
+        shapes = [tuple(self._shape(t)) if t.tensor_idx >= 0 else () for t in inputs]
+        return Site(name, inputs, self.get_output_tensors(op), shapes, _attributes(op), self._value)
+
+    def _value(self, tensor: stock.TensorWrapper) -> np.ndarray | None:
+        """The value of a tensor that is known; None of one that is computed."""
+        return None if self.has_expr(tensor.tensor_idx) else np.asarray(self.get_tensor_value(tensor))
+
+    def _reason(self, op: Operator, error: Exception) -> str:
+        """What is wrong with an operator: the error's words where they are for readers, else what the operator is made of."""
+        if isinstance(error, (InvalidForm, *_UNSUPPORTED, Unsupported, Refused)):
+            return last_line(error)
+        return described(self._site(op))
+
     def _convert(self, name: str, op: Operator, hybrid: bool = False) -> None:
+        check_form(self._site(op))
         if reason := contradiction(name, self.get_input_tensors(op), self.get_output_tensors(op)):
-            raise NotImplementedError(reason)
+            raise UnsupportedForm(reason)
         if hybrid:
             result = self.convert_hybrid(name, op)
         else:
@@ -173,6 +193,12 @@ class Converter(ControlConverters):
         converters); and allows one zero point for many scales, which the importer refuses. Every tensor is read once."""
         return [self._wrapper(index) for index in self._indices_or_empty(tensors_idx_list)]
 
+    def get_input_tensors(self, op: Operator) -> list[stock.TensorWrapper]:
+        """A bias that a convolution leaves out is none at all; the importer takes it for a tensor."""
+        tensors = super().get_input_tensors(op)
+        left_out = len(tensors) == 3 and tensors[2].tensor_idx < 0 and self.get_op_code_str(op) in CONVOLUTIONS
+        return tensors[:2] if left_out else tensors
+
     def _wrapper(self, index: int) -> stock.TensorWrapper:
         if index < 0:
             return stock.TensorWrapper(index, 0, 0)
@@ -190,7 +216,7 @@ class Converter(ControlConverters):
         """Bounds alone: kernels ignore others, such as a fused TANH."""
         if fused_activation_fn not in (tflite.ActivationFunctionType.NONE, *_FUSED_BOUNDS):
             name = self.activation_fn_type.get(fused_activation_fn, str(fused_activation_fn))
-            raise NotImplementedError(f"a fused activation {name}, which TFLite's kernels ignore")
+            raise UnsupportedForm(f"a fused activation {name}, which TFLite's kernels ignore")
         return super().convert_fused_activation_function(in_expr, fused_activation_fn)
 
     def _convert_resize(self, method: str, op: Operator) -> Value:
@@ -199,7 +225,7 @@ class Converter(ControlConverters):
         made = tflite.ResizeBilinearOptions() if method == "linear" else tflite.ResizeNearestNeighborOptions()
         made.Init(options.Bytes, options.Pos)
         if made.AlignCorners() and made.HalfPixelCenters():
-            raise NotImplementedError("align_corners and half_pixel_centers at once")
+            raise UnsupportedForm("align_corners and half_pixel_centers at once")
         source, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
         own = output.qnn_params
         try:
@@ -216,7 +242,7 @@ class Converter(ControlConverters):
             return expr
         if fused_activation_fn not in _FUSED_BOUNDS:
             name = self.activation_fn_type.get(fused_activation_fn, str(fused_activation_fn))
-            raise tvm.error.OpNotImplemented(f"the quantized fused activation {name}")
+            raise UnsupportedForm(f"the quantized fused activation {name}")
         lo, hi = activation_range(_FUSED_BOUNDS[fused_activation_fn], np.float32(scale), zero_point, dtype)
         return relax.op.clip(expr, min=float(lo), max=float(hi))
 
@@ -226,14 +252,17 @@ class Converter(ControlConverters):
             data: Any = getattr(expr, "value").numpy()  # noqa: B009  (a field of run time)
             if data.dtype == np.int64:
                 if data.size and np.abs(data).max() >= 1 << 31:
-                    raise tvm.error.OpNotImplemented("a bias beyond 32 bits")
+                    raise UnsupportedForm("a bias beyond 32 bits")
                 expr = relax.const(data.astype("int32"), "int32")
         return super().dequantize(expr, tensor)
 
     def _bind(self, wrapper: stock.TensorWrapper, value: Value) -> None:
         name = stock.get_tensor_name(self.subgraph, wrapper.tensor_idx)
         bound = self.bb.emit(value, name_hint=name)
-        check_size(bound.ty)
+        try:
+            check_size(bound.ty)
+        except ValueError as error:
+            raise InvalidForm(str(error)) from error
         self.exp_tab.set_expr(name, bound)
 
     @converts("TRANSPOSE_CONV")
@@ -247,7 +276,7 @@ class Converter(ControlConverters):
         options = self.options(op, tflite.TransposeConvOptions)
         weights, x = inputs[1], inputs[2]
         if self.has_expr(weights.tensor_idx):
-            raise tvm.error.OpNotImplemented("TRANSPOSE_CONV with computed weights")
+            raise UnsupportedForm("TRANSPOSE_CONV with computed weights")
         declared = self._shape(output)
         shape = declared if len(declared) == 4 and self.has_expr(inputs[0].tensor_idx) else self._ints(inputs[0])
         size, extents = self._shape(x)[1:3], shape[1:3]
@@ -259,9 +288,8 @@ class Converter(ControlConverters):
         value = self.get_tensor_expr(x)
         window = {"strides": strides, "padding": padding, "output_padding": extra, "kernel_layout": "IOHW"}
         if x.qnn_params:
-            scaled = relax.op.dequantize(
-                w, weights.qnn_params["scale"], weights.qnn_params["zero_point"], axis=1 if data.ndim else 0
-            )
+            params: Any = weights.qnn_params
+            scaled = relax.op.dequantize(w, params["scale"], params["zero_point"], axis=1 if data.ndim else 0)
             result = relax.op.nn.conv2d_transpose(self.dequantize(value, x), scaled, data_layout="NHWC", **window)
         else:
             planes = relax.op.nn.conv2d_transpose(relax.op.permute_dims(value, [0, 3, 1, 2]), w, **window)
@@ -288,7 +316,7 @@ class Converter(ControlConverters):
         rank 4 and assumes keep_num_dims."""
         inputs = self.get_input_tensors(op)
         if inputs[1].tensor_idx < 0 or len(self._shape(inputs[1])) != 2:
-            raise tvm.error.OpNotImplemented("FULLY_CONNECTED with weights that are no matrix")
+            raise UnsupportedForm("FULLY_CONNECTED with weights that are no matrix")
         units, depth = self._shape(inputs[1])
         shape = self._shape(inputs[0])
         flat = [int(np.prod(shape)) // depth, depth]
@@ -326,11 +354,17 @@ def _transposed_padding(
     return [*before, *after], extra
 
 
-def _reason(op: Operator, error: Exception) -> str:
-    """What an error of a converter says; that an input is left out, where it found none and did not say so."""
-    left_out = next((k for k in range(op.InputsLength()) if op.Inputs(k) < 0), None)
-    blind = left_out is not None and isinstance(error, (AssertionError, AttributeError))
-    return f"its input {left_out} is left out" if blind else last_line(error)
+_OPTIONS = {code: name for name, code in vars(tflite.BuiltinOptions).items() if isinstance(code, int)}
+
+
+def _attributes(op: Operator) -> Any:
+    """The operator's table of options; None where the file has none, or one of an unknown type."""
+    table, name = op.BuiltinOptions(), _OPTIONS.get(op.BuiltinOptionsType(), "")
+    if table is None or not hasattr(tflite, name):
+        return None
+    options = getattr(tflite, name)()
+    options.Init(table.Bytes, table.Pos)
+    return options
 
 
 def _quantization(tensor: Any) -> dict[str, object] | None:
@@ -346,6 +380,6 @@ def _quantization(tensor: Any) -> dict[str, object] | None:
             "axis": 0,
         }
     if np.any(zeros != 0):
-        raise tvm.error.OpAttributeInvalid("per-channel quantization with zero points other than 0")
+        raise InvalidForm("per-channel quantization with zero points other than 0")
     axis = min(max(int(q.QuantizedDimension()), 0), max(tensor.ShapeLength() - 1, 0))
     return {"scale": relax.const(scales, "float32"), "zero_point": relax.const(0, "int32"), "axis": axis}

@@ -3,12 +3,14 @@ converts their float form wrongly."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
-import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
 from tvm_cascade.importers.tflite_shapes import ShapeConverters
+from tvm_cascade.importers.tflite_site import InvalidForm, UnsupportedForm
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.island import EXPLICIT_AXIS, STORED_TYPES, Output
 from tvm_cascade.passes.integer.requantize import requantized_wide
@@ -45,14 +47,13 @@ class FunctionConverters(ShapeConverters):
         """A matmul, which broadcasts batches, of operands transposed before their dequantize. They get at least rank 3:
         a product of rank 2 would be lowered as a fully connected layer, which rounds differently."""
         options = self.options(op, tflite.BatchMatMulOptions)
-        tensors, output = self.get_input_tensors(op), self.get_output_tensors(op)[0]
-        operands = []
+        tensors, operands = self.get_input_tensors(op), []
         for tensor, swapped in zip(tensors, (options.AdjX(), options.AdjY()), strict=True):
             shape = self._shape(tensor)
             wide = [1] * (3 - len(shape)) + shape
             order = [*range(len(wide) - 2), len(wide) - 1, len(wide) - 2] if swapped else None
             operands.append(self._moved(tensor, wide, order))
-        rank = len(self._shape(output)) or max(len(self._shape(t)) for t in tensors)
+        rank = max(len(self._shape(t)) for t in tensors)
         result = self.bb.emit(self._stored(relax.op.matmul(*operands), op))
         made = [int(d) for d in result.ty.shape.values]
         return relax.op.reshape(result, made[-rank:]) if rank < 3 else result
@@ -94,10 +95,19 @@ class FunctionConverters(ShapeConverters):
         if "int32" not in (given, made):
             return self.convert_quantize(op)
         if not source.qnn_params or not output.qnn_params or not {given, made} <= {*STORED_TYPES, "int32"}:
-            raise tvm.error.OpNotImplemented(f"QUANTIZE of {given} to {made}")
+            raise UnsupportedForm(f"QUANTIZE of {given} to {made}")
         out = Output.unbounded(tuple(self._shape(source)), made, scale_of(output), zero_point_of(output))
         x = self.get_tensor_expr(source)
         return requantized_wide(Emitter(self.bb, {}, "quantize"), x, scale_of(source), zero_point_of(source), out)
+
+    def _convert_reduce(self, relax_op: Callable[..., Value], op: Operator) -> Value:
+        """A reduction along axes that may be named from the end, and twice, which the importer refuses."""
+        data, axis = self.get_input_tensors(op)
+        count = len(self._shape(data))
+        along = sorted({a % count for a in self._ints(axis)}) if count else []
+        options = self.options(op, tflite.ReducerOptions) if op.BuiltinOptions() is not None else None
+        kept = options is not None and bool(options.KeepDims())
+        return self._stored(relax_op(self._real(data), along, kept), op)
 
     @converts("TOPK_V2")
     def _top_k(self, op: Operator) -> Value:
@@ -105,7 +115,7 @@ class FunctionConverters(ShapeConverters):
         data, count = self.get_input_tensors(op)
         (k,), shape = self._ints(count), self._shape(data)
         if not shape or not 0 < k <= shape[-1]:
-            raise tvm.error.OpAttributeInvalid(f"k of {k} for {shape}")
+            raise InvalidForm(f"k of {k} for {shape}")
         values, places = lower_top_k(Emitter(self.bb, {}, "top_k"), self.get_tensor_expr(data), k)
         declared = self.get_tensor_type_str(self.get_output_tensors(op)[1].tensor.Type())
         return relax.Tuple([values, places if declared == "int32" else relax.op.astype(places, declared)])

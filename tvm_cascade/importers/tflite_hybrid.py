@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import tvm
 
 from tvm_cascade.importers.tflite_lstm import LstmConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite
+from tvm_cascade.importers.tflite_site import UnsupportedForm
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.hybrid import HybridWeights, Window, lower_conv, lower_dense, lower_stored
 
@@ -44,21 +44,19 @@ class HybridConverters(LstmConverters):
         scales = np.asarray(weights.qnn_params["scale"].value.numpy(), "float32").reshape(-1)
         channels = data.shape[axis]
         if scales.size > 1 and (int(weights.qnn_params["axis"]) != axis or scales.size != channels):
-            raise tvm.error.OpNotImplemented("weights without one scale an output channel")
+            raise UnsupportedForm("weights without one scale an output channel")
         if bias is None or bias.tensor_idx < 0:
             return HybridWeights(data, scales, np.zeros(channels, "float32"))
         added = None if self.has_expr(bias.tensor_idx) else np.asarray(self.get_tensor_value(bias))
         if added is None or added.dtype != np.float32 or added.size != channels:
-            raise tvm.error.OpNotImplemented("float activations with a bias that is no float constant")
+            raise UnsupportedForm("float activations with a bias that is no float constant")
         return HybridWeights(data, scales, added.reshape(-1))
 
     def _bytes(self, weights: Any) -> np.ndarray:
         """The constant int8 weights of a tensor whose zero point is 0."""
         data = None if self.has_expr(weights.tensor_idx) else np.asarray(self.get_tensor_value(weights))
         if data is None or data.dtype != np.int8 or weights.qnn_params["zero_point"].value.numpy().any():
-            raise tvm.error.OpNotImplemented(
-                "float activations with weights that are no int8 constants of zero point 0"
-            )
+            raise UnsupportedForm("float activations with weights that are no int8 constants of zero point 0")
         return data
 
     def _hybrid_dense(self, op: Operator) -> Value:
@@ -80,7 +78,7 @@ class HybridConverters(LstmConverters):
         options, shape = self.options(op, tflite.BatchMatMulOptions), self._shape(x)
         data = self._bytes(matrix)
         if options.AdjX() or prod(data.shape[:-2]) > 1 or len(shape) < data.ndim:
-            raise tvm.error.OpNotImplemented("float activations with several matrices of int8 weights, or transposed")
+            raise UnsupportedForm("float activations with several matrices of int8 weights, or transposed")
         rows, columns = data.shape[-2:]
         weights = data.reshape(rows, columns) if options.AdjY() else data.reshape(rows, columns).T
         units, depth = (rows, columns) if options.AdjY() else (columns, rows)
@@ -112,7 +110,7 @@ class HybridConverters(LstmConverters):
         window = Window(*steps, _padding(extents, size, *steps, options.Padding() == tflite.Padding.SAME))
         if depthwise:
             if not weights.by_channel and weights.data.shape[3] > 1:
-                raise tvm.error.OpNotImplemented("float activations with depthwise weights of one scale")
+                raise UnsupportedForm("float activations with depthwise weights of one scale")
             data = weights.data.reshape(*size, self._shape(tensors[0])[3], -1)
         else:
             data = weights.data.transpose(1, 2, 3, 0)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_functions import FunctionConverters
 from tvm_cascade.importers.tflite_model import MalformedModel
 from tvm_cascade.importers.tflite_moves import Value, relax, zero_point_of
+from tvm_cascade.importers.tflite_site import UnsupportedForm
 from tvm_cascade.tensor_spec import State
 
 Key = tuple[bytes, bytes]  # container and name, or "" and the number of a recurrent operator's tensor
@@ -68,7 +68,7 @@ class KeptConverters(FunctionConverters):
         """What a recurrent operator finds in the tensor of a state; None where it begins anew in every call."""
         key, held = self._key_of(tensor), self.variables
         if self.nested and not held.stateless:
-            raise tvm.error.OpNotImplemented(
+            raise UnsupportedForm(
                 "a recurrent operator inside of a loop or a branch, whose state would be kept from call to call: take it out, or "
                 "let every call begin anew (--stateless)"
             )

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm
 
 from tvm_cascade.importers.tflite_hybrid import HybridConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, tflite
+from tvm_cascade.importers.tflite_site import InvalidForm, UnsupportedForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ListConverters(HybridConverters):
         parts = self.parts.pop(input_tensor_idx, None)
         if parts is not None:
             if not parts:
-                raise tvm.error.OpNotImplemented("a list without elements")
+                raise UnsupportedForm("a list without elements")
             (wrapper,) = self.get_tensors([input_tensor_idx])
             values = [p.expression() for p in parts]
             self._bind(wrapper, values[0] if len(values) == 1 else relax.op.concat(values, 0))
@@ -102,7 +102,7 @@ class ListConverters(HybridConverters):
             return self.convert_slice(op)
         end = shape[0] if size[0] < 0 else begin[0] + size[0]
         if not 0 <= begin[0] <= end <= shape[0]:
-            raise tvm.error.OpAttributeInvalid(f"rows {begin[0]} to {end} of {shape[0]}")
+            raise InvalidForm(f"rows {begin[0]} to {end} of {shape[0]}")
         self.parts[self.get_output_tensors(op)[0].tensor_idx] = tuple(self._cut(self._rows(data), begin[0], end))
         return None
 
@@ -111,10 +111,10 @@ class ListConverters(HybridConverters):
         """Whole rows of a list replaced, at a place that is known when the network is compiled."""
         data, update, place = self.get_input_tensors(op)
         if self.has_expr(place.tensor_idx):
-            raise tvm.error.OpNotImplemented("an update at a computed place")
+            raise UnsupportedForm("an update at a computed place")
         shape, given = self._shape(data), self._shape(update)
         if not shape or len(given) != len(shape) or given[1:] != shape[1:] or given[0] > shape[0]:
-            raise tvm.error.OpNotImplemented("an update of other than whole rows")
+            raise UnsupportedForm("an update of other than whole rows")
         begin = min(max(self._ints(place)[0], 0), shape[0] - given[0])
         rows, new = self._rows(data), self._rows(update)
         before, after = self._cut(rows, 0, begin), self._cut(rows, begin + given[0], shape[0])

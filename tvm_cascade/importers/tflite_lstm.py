@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tvm
 
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
 from tvm_cascade.importers.tflite_rnn import RnnConverters
+from tvm_cascade.importers.tflite_site import UnsupportedForm
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, Kept, Projection, States, lower_lstm
 from tvm_cascade.passes.recurrent.lower import Operands, Wanted, lower_recurrence
@@ -49,7 +49,7 @@ class LstmConverters(RnnConverters):
         """A sequence of one step, of floats or hybrid."""
         tensors, options = self.get_input_tensors(op), self.options(op, tflite.LSTMOptions)
         if options.KernelType() != tflite.LSTMKernelType.FULL or tensors[0].qnn_params:
-            raise tvm.error.OpNotImplemented("an LSTM of one step that is basic, or of integers")
+            raise UnsupportedForm("an LSTM of one step that is basic, or of integers")
         self._check_lstm(tensors)
         steps = self.bb.emit(relax.op.expand_dims(self.get_tensor_expr(tensors[0]), 1))
         made = self._float_lstm(tensors, _FORWARD, steps, options, False)
@@ -63,7 +63,7 @@ class LstmConverters(RnnConverters):
         x = self.sequence_of(tensors[0])
         if tensors[0].qnn_params:
             if options.FusedActivationFunction() != tflite.ActivationFunctionType.TANH:
-                raise tvm.error.OpNotImplemented("an integer LSTM with another activation than tanh")
+                raise UnsupportedForm("an integer LSTM with another activation than tanh")
             return self._integer_lstm(op, tensors, options)
         return self._float_lstm(tensors, _FORWARD, x, options, bool(options.TimeMajor()))
 
@@ -129,7 +129,7 @@ class LstmConverters(RnnConverters):
             beyond["peepholes of integers"] = range(_FORWARD.peepholes, _FORWARD.biases)
         for what, places in beyond.items():
             if any(tensors[k].tensor_idx >= 0 for k in places):
-                raise tvm.error.OpNotImplemented(f"an LSTM with {what}")
+                raise UnsupportedForm(f"an LSTM with {what}")
 
     def _peepholes(self, tensors: Sequence[Any], used: Sequence[int]) -> np.ndarray | None:
         """The weights by which gates look at the cell, [1, 3, units], those of a coupled gate zero; None without any."""
@@ -138,7 +138,7 @@ class LstmConverters(RnnConverters):
         if not given:
             return None
         if given != wanted or any(self.has_expr(tensors[k].tensor_idx) for k in given):
-            raise tvm.error.OpNotImplemented("an LSTM with peepholes of some gates only, or computed ones")
+            raise UnsupportedForm("an LSTM with peepholes of some gates only, or computed ones")
         found = [self._peephole(tensors[k]) for k in wanted]
         return np.stack([*([np.zeros_like(found[0])] if 0 not in used else []), *found])[None]
 
@@ -153,10 +153,10 @@ class LstmConverters(RnnConverters):
         state, cell = tensors[_FORWARD.states : _FORWARD.states + 2]
         for tensor, what, dtype in ((tensors[0], "input", "int8"), (state, "state", "int8"), (cell, "cell", "int16")):
             if self.get_tensor_type_str(tensor.tensor.Type()) != dtype or not tensor.qnn_params:
-                raise tvm.error.OpNotImplemented(f"an integer LSTM whose {what} is not {dtype}")
+                raise UnsupportedForm(f"an integer LSTM whose {what} is not {dtype}")
         exponent = round(math.log2(scale_of(cell)))
         if abs(math.log2(scale_of(cell)) - exponent) > 1e-3 or not -15 <= exponent <= LARGEST_CELL - 15:
-            raise tvm.error.OpNotImplemented(f"an integer LSTM whose cell has the scale {scale_of(cell):g}")
+            raise UnsupportedForm(f"an integer LSTM whose cell has the scale {scale_of(cell):g}")
         used = [k for k in range(4) if k or tensors[_FORWARD.weights].tensor_idx >= 0]
         weights, recurrent = (
             [self.gate_weights(tensors[at + k]) for k in used] for at in (_FORWARD.weights, _FORWARD.recurrent)
@@ -174,7 +174,7 @@ class LstmConverters(RnnConverters):
         clip = int(min(np.float32(options.CellClip()) / scale_of(cell), np.float32(32767)))
         scale = np.float32(2.0**-30 / float(scale_of(hidden)))
         if output.qnn_params is None or self.get_tensor_type_str(output.tensor.Type()) != "int8":
-            raise tvm.error.OpNotImplemented("an integer LSTM whose output is not int8")
+            raise UnsupportedForm("an integer LSTM whose output is not int8")
         x = self.get_tensor_expr(tensors[0])
         projection, zero = self._projection(tensors, hidden, float(options.ProjClip())), zero_point_of(hidden)
         held = self.held_state(state), self.held_state(cell)
@@ -212,5 +212,5 @@ class LstmConverters(RnnConverters):
         index = op.Intermediates(_HIDDEN) if op.IntermediatesLength() > _HIDDEN else -1
         hidden = self.get_tensors([index])[0] if 0 <= index < self.subgraph.TensorsLength() else None
         if hidden is None or not hidden.qnn_params:
-            raise tvm.error.OpNotImplemented("an integer LSTM without the scale of its output (intermediate 4)")
+            raise UnsupportedForm("an integer LSTM without the scale of its output (intermediate 4)")
         return hidden

@@ -7,10 +7,10 @@ from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
-import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_model import tflite
+from tvm_cascade.importers.tflite_site import InvalidForm, UnsupportedForm
 from tvm_cascade.importers.values import Value, relax
 
 Operator: TypeAlias = Any  # of the file
@@ -33,7 +33,7 @@ def scale_of(tensor: Any) -> np.float32:
     """The scale of a quantized tensor; raises `OpNotImplemented` where it has one for every channel."""
     scales = tensor.qnn_params["scale"].value.numpy()
     if scales.size != 1:
-        raise tvm.error.OpNotImplemented("an activation with a scale for every channel")
+        raise UnsupportedForm("an activation with a scale for every channel")
     return np.float32(scales.reshape(-1)[0])
 
 
@@ -42,7 +42,7 @@ def zero_point_of(tensor: Any) -> int:
     return int(tensor.qnn_params["zero_point"].value.numpy().reshape(-1)[0])
 
 
-_CONVOLUTIONS = {"CONV_2D": "Conv2DOptions", "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions"}
+CONVOLUTIONS = {"CONV_2D": "Conv2DOptions", "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions"}
 
 
 class MoveConverters(stock.OperatorConverter):
@@ -53,7 +53,7 @@ class MoveConverters(stock.OperatorConverter):
         options = kind()
         table = op.BuiltinOptions()
         if table is None:
-            raise tvm.error.OpAttributeInvalid(f"{kind.__name__} are missing")
+            raise InvalidForm(f"{kind.__name__} are missing")
         options.Init(table.Bytes, table.Pos)
         return options
 
@@ -63,7 +63,7 @@ class MoveConverters(stock.OperatorConverter):
     def _ints(self, tensor: stock.TensorWrapper) -> list[int]:
         """The elements of a constant integer operand, flattened; raises `OpNotImplemented` if it is computed."""
         if self.has_expr(tensor.tensor_idx):
-            raise tvm.error.OpNotImplemented("an operand that must be constant is computed")
+            raise UnsupportedForm("an operand that must be constant is computed")
         return [int(v) for v in self.get_tensor_value(tensor).reshape(-1)]
 
     def _real(self, tensor: stock.TensorWrapper) -> Value:
@@ -82,7 +82,7 @@ class MoveConverters(stock.OperatorConverter):
         x, axis = self.get_input_tensors(op)
         largest, made = self.get_op_code_str(op) == "ARG_MAX", self.get_output_tensors(op)[0].tensor.Type()
         if self.options(op, tflite.ArgMaxOptions if largest else tflite.ArgMinOptions).OutputType() != made:
-            raise tvm.error.OpNotImplemented("an output of another type than the attribute output_type says")
+            raise UnsupportedForm("an output of another type than the attribute output_type says")
         declared = self.get_tensor_type_str(made)
         operator = relax.op.argmax if largest else relax.op.argmin
         found = operator(self.get_tensor_expr(x), axis=self._ints(axis)[0], keepdims=False)
@@ -106,7 +106,7 @@ class MoveConverters(stock.OperatorConverter):
             places = self._places(indices, shape[axis])
             return relax.op.take(self.get_tensor_expr(data), places, axis=axis, mode="fast")
         if axis != count:
-            raise tvm.error.OpNotImplemented("GATHER with batch dimensions along another axis than the next")
+            raise UnsupportedForm("GATHER with batch dimensions along another axis than the next")
         batches, extent = prod(shape[:count]), shape[count]
         flat = self.bb.emit(relax.op.reshape(self.get_tensor_expr(data), [batches * extent, *shape[count + 1 :]]))
         start = (np.arange(batches, dtype="int32") * extent).reshape(*shape[:count], *([1] * (len(given) - count)))
@@ -143,7 +143,7 @@ class MoveConverters(stock.OperatorConverter):
             return relax.op.astype(self.get_expr(indices.tensor_idx), "int32")
         table = np.asarray(self.get_tensor_value(indices))
         if table.size and not (np.all(table >= 0) and np.all(table < extent)):
-            raise tvm.error.OpAttributeInvalid("indices lie outside of the tensor")
+            raise InvalidForm("indices lie outside of the tensor")
         return relax.const(table.astype("int32"), "int32")
 
     @converts("MIRROR_PAD")
@@ -155,7 +155,7 @@ class MoveConverters(stock.OperatorConverter):
         reflects = self.options(op, tflite.MirrorPadOptions).Mode() == tflite.MirrorPadMode.REFLECT
         for extent, *both in zip(self._shape(data), pads[::2], pads[1::2], strict=True):
             if not 0 <= min(both) <= max(both) <= extent - reflects:
-                raise tvm.error.OpAttributeInvalid(f"pads {both} of an axis of {extent}")
+                raise InvalidForm(f"pads {both} of an axis of {extent}")
         if reflects:
             return relax.op.nn.pad(value, pad_width=pads, pad_mode="reflect")
         for axis, (extent, before, after) in enumerate(zip(self._shape(data), pads[::2], pads[1::2], strict=True)):
@@ -182,14 +182,14 @@ class MoveConverters(stock.OperatorConverter):
             return self.convert_strided_slice(op)
         masks = ("BeginMask", "EndMask", "EllipsisMask", "NewAxisMask", "ShrinkAxisMask")
         if any(getattr(options, mask)() for mask in masks):
-            raise NotImplementedError("ends that count from its begins, with masks")
+            raise UnsupportedForm("ends that count from its begins, with masks")
         data, *limits = self.get_input_tensors(op)
         begin, length, stride = (self._ints(tensor) for tensor in limits)
         shape = self._shape(data)[: len(begin)]
         begin = [b + extent if b < 0 else b for b, extent in zip(begin, shape, strict=True)]
         ends = [b + n for b, n in zip(begin, length, strict=True)]
         if any(not 0 <= b <= e <= extent for b, e, extent in zip(begin, ends, shape, strict=True)):
-            raise tvm.error.OpAttributeInvalid(f"a slice from {begin} to {ends} of {shape}")
+            raise InvalidForm(f"a slice from {begin} to {ends} of {shape}")
         value = self.get_tensor_expr(data)
         return relax.op.strided_slice(value, axes=list(range(len(begin))), begin=begin, end=ends, strides=stride)
 
@@ -199,7 +199,7 @@ class MoveConverters(stock.OperatorConverter):
         axis, data = self.get_input_tensors(op)
         parts, at = self.options(op, tflite.SplitOptions).NumSplits(), self._ints(axis)[0]
         if parts != op.OutputsLength() or self._shape(data)[at] % parts:
-            raise tvm.error.OpAttributeInvalid(f"num_splits {parts} of {self._shape(data)}, axis {at}")
+            raise InvalidForm(f"num_splits {parts} of {self._shape(data)}, axis {at}")
         value = self.get_tensor_expr(data)
         return value if parts == 1 else relax.op.split(value, parts, axis=at)
 
@@ -210,7 +210,7 @@ class MoveConverters(stock.OperatorConverter):
         options = self.options(op, tflite.UnpackOptions)
         shape, parts, axis = self._shape(data), options.Num(), options.Axis()
         if not -len(shape) <= axis < len(shape) or not parts == shape[axis] == op.OutputsLength():
-            raise tvm.error.OpAttributeInvalid(f"num {parts} of {shape}, axis {axis}, for {op.OutputsLength()} outputs")
+            raise InvalidForm(f"num {parts} of {shape}, axis {axis}, for {op.OutputsLength()} outputs")
         return self.convert_unpack(op)
 
     @converts("SPLIT_V")
@@ -222,7 +222,7 @@ class MoveConverters(stock.OperatorConverter):
         known = sum(e for e in extents if e >= 0)
         extents = [shape[at] - known if e < 0 else e for e in extents]
         if min(extents) < 0 or sum(extents) != shape[at] or len(extents) != op.OutputsLength():
-            raise tvm.error.OpAttributeInvalid(f"size_splits {extents[:8]} of an axis of {shape[at]}")
+            raise InvalidForm(f"size_splits {extents[:8]} of an axis of {shape[at]}")
         value = self.get_tensor_expr(data)
         ends = [int(e) for e in np.cumsum(extents)[:-1]]
         return value if not ends else relax.op.split(value, ends, axis=at)
@@ -232,10 +232,30 @@ class MoveConverters(stock.OperatorConverter):
         """Without axes, all of extent 1 are removed; the importer removes none."""
         data = self.get_input_tensors(op)[0]
         shape = self._shape(data)
-        options = self.options(op, tflite.SqueezeOptions)
-        axes = {int(a) % len(shape) for a in options.SqueezeDimsAsNumpy()} if options.SqueezeDimsLength() else None
+        options = self.options(op, tflite.SqueezeOptions) if op.BuiltinOptions() is not None else None
+        named = options is not None and options.SqueezeDimsLength() > 0
+        axes = {int(a) % len(shape) for a in options.SqueezeDimsAsNumpy()} if options and named else None
         kept = [e for d, e in enumerate(shape) if (e != 1 if axes is None else d not in axes)]
         return relax.op.reshape(self.get_tensor_expr(data), kept)
+
+    @converts("RESHAPE")
+    def _reshape(self, op: Operator) -> Value:
+        """The new shape is the second input, else the attribute new_shape. Where that is computed or there is none, it is the
+        shape that the file gives to the output, if that has as many elements."""
+        data, *operands = self.get_input_tensors(op)
+        options = self.options(op, tflite.ReshapeOptions) if op.BuiltinOptions() is not None else None
+        count, wanted = prod(self._shape(data)), None
+        if operands and operands[0].tensor_idx >= 0:
+            wanted = None if self.has_expr(operands[0].tensor_idx) else self._ints(operands[0])
+        elif options is not None and options.NewShapeLength():
+            wanted = [int(d) for d in options.NewShapeAsNumpy()]
+        if wanted is None:
+            declared = self.get_output_tensors(op)[0].tensor
+            wanted = [int(d) for d in declared.ShapeAsNumpy()] if declared.ShapeLength() else []
+            if prod(wanted) != count:
+                computed = "its shape (input 1) is computed" if operands else "it has no shape"
+                raise UnsupportedForm(f"{computed}, and the output's, {wanted}, is not one of {count} elements")
+        return relax.op.reshape(self.get_tensor_expr(data), wanted)
 
     @converts("EXPAND_DIMS")
     def _expand_dims(self, op: Operator) -> Value:
@@ -326,7 +346,7 @@ class MoveConverters(stock.OperatorConverter):
 
     def _is_plain(self, op: Operator) -> bool:
         """A convolution without stride, dilation or padding of its own."""
-        kind = _CONVOLUTIONS.get(self.get_op_code_str(op))
+        kind = CONVOLUTIONS.get(self.get_op_code_str(op))
         if kind is None:
             return False
         options = self.options(op, getattr(tflite, kind))

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import tvm
 
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
+from tvm_cascade.importers.tflite_site import UnsupportedForm
 from tvm_cascade.importers.tflite_svdf import SvdfConverters
 from tvm_cascade.passes.integer.expressions import shape_of
 from tvm_cascade.passes.recurrent.cells import Recurrence
@@ -59,9 +59,7 @@ class RnnConverters(SvdfConverters):
         tensors, options = self.get_input_tensors(op), self.options(op, tflite.BidirectionalSequenceRNNOptions)
         reads = [t.tensor_idx >= 0 for t in tensors[_AUXILIARY : _AUXILIARY + 2]]
         if reads == [True, False] and not options.TimeMajor():  # there the reference takes the first input for both
-            raise tvm.error.OpNotImplemented(
-                "directions of different inputs whose steps come behind the batch: put them first"
-            )
+            raise UnsupportedForm("directions of different inputs whose steps come behind the batch: put them first")
 
         def direction(x: Value, backward: bool, more: Sequence[Any]) -> Value:
             layer = self.sequence_layer("rnn", options, bool(options.TimeMajor()), backward)
@@ -87,14 +85,14 @@ class RnnConverters(SvdfConverters):
         """The input of a layer, whose shape has three axes."""
         shape = self._shape(tensor)
         if len(shape) != 3 or 0 in shape:
-            raise tvm.error.OpNotImplemented("a recurrent layer over something other than a sequence")
+            raise UnsupportedForm("a recurrent layer over something other than a sequence")
         return self.get_tensor_expr(tensor)
 
     def sequence_layer(self, kind: str, options: Any, major: bool, backward: bool = False, **how: Any) -> Recurrence:
         """A float layer of one direction whose input has steps in front of the batch (`major`) or behind it."""
         fused = options.FusedActivationFunction()
         if fused not in ACTIVATIONS:
-            raise tvm.error.OpNotImplemented(f"a recurrent layer with the activation {fused}")
+            raise UnsupportedForm(f"a recurrent layer with the activation {fused}")
         own, axes = ACTIVATIONS[fused], "sbu" if major else "bsu"
         functions = (own,) if kind == "rnn" else (SIGMOID, own, own)
         ends = {"input_axes": axes, "output_axes": axes, "state_axes": "bu"}
@@ -119,17 +117,17 @@ class RnnConverters(SvdfConverters):
             return None
         scales = tuple(float(self.gate_weights(t)[1]) for t in matrices)
         if any(zero_point_of(t) for t in matrices):
-            raise tvm.error.OpNotImplemented("a recurrent layer whose weights have a zero point")
+            raise UnsupportedForm("a recurrent layer whose weights have a zero point")
         gates = len(by_input)
         return Rounding(bool(options.AsymmetricQuantizeInputs()), scales[:gates], scales[gates : 2 * gates], scales[-1])
 
     def gate_weights(self, tensor: Any) -> tuple[np.ndarray, np.float32]:
         """The int8 matrix of one gate and its scale."""
         if tensor.tensor_idx < 0 or self.has_expr(tensor.tensor_idx) or not tensor.qnn_params:
-            raise tvm.error.OpNotImplemented("a recurrent layer whose weights are no int8 constants")
+            raise UnsupportedForm("a recurrent layer whose weights are no int8 constants")
         data = np.asarray(self.get_tensor_value(tensor))
         if data.dtype != np.int8 or data.ndim != 2 or tensor.qnn_params["scale"].value.numpy().size != 1:
-            raise tvm.error.OpNotImplemented("a recurrent layer whose weights are no int8 matrix of one scale")
+            raise UnsupportedForm("a recurrent layer whose weights are no int8 matrix of one scale")
         return data, scale_of(tensor)
 
     def gates_by_input(self, gates: Sequence[Any], more: Sequence[Any]) -> np.ndarray:
@@ -146,12 +144,12 @@ class RnnConverters(SvdfConverters):
         x, more = self.sequence_of(tensors[0]), tensors[auxiliary + 1 :]
         given = [t for t in more if t.tensor_idx >= 0]
         if given and len(given) < len(more):
-            raise tvm.error.OpNotImplemented("a bidirectional layer with some of the weights of its auxiliary input")
+            raise UnsupportedForm("a bidirectional layer with some of the weights of its auxiliary input")
         inputs = [x, x]
         if tensors[auxiliary].tensor_idx >= 0:
             inputs[1] = self.sequence_of(tensors[auxiliary])
         if given and any(t.qnn_params for t in given):
-            raise tvm.error.OpNotImplemented("a bidirectional layer of int8 weights with an auxiliary input")
+            raise UnsupportedForm("a bidirectional layer of int8 weights with an auxiliary input")
         if given:
             inputs = [self.bb.emit(relax.op.concat(inputs, 2))] * 2
         half = len(given) // 2

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.tflite_moves import MoveConverters, Operator, relax, tflite
+from tvm_cascade.importers.tflite_site import InvalidForm
 
 _MOST = 64  # elements: shapes are short
 
@@ -96,7 +96,7 @@ class ShapeConverters(MoveConverters):
             return None
         shape = [int(d) for d in self.get_tensor_value(extents).reshape(-1)]
         if min(shape, default=0) < 0 or prod(shape) > MAX_ELEMENTS:
-            raise tvm.error.OpAttributeInvalid(f"a constant of shape {shape}")
+            raise InvalidForm(f"a constant of shape {shape}")
         return np.full(shape, self.get_tensor_value(value).reshape(())[()])
 
     def _strided_slice_of_shape(

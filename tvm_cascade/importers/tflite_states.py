@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.cut import CutOut
@@ -24,6 +23,7 @@ from tvm_cascade.importers.tflite_kept import FileState, Key, tensor_key
 from tvm_cascade.importers.tflite_lists import ListConverters
 from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model
 from tvm_cascade.importers.tflite_moves import Operator, converts, tflite
+from tvm_cascade.importers.tflite_site import InvalidForm, UnsupportedForm
 from tvm_cascade.tensor_spec import free_name, unique_names
 
 _OPERATORS = tflite.BuiltinOperator
@@ -144,7 +144,7 @@ class VariableConverters(ListConverters):
         state = held.states.get(key)
         if state is None:
             if key not in held.initial:
-                raise tvm.error.OpNotImplemented("a variable that nothing sets")
+                raise UnsupportedForm("a variable that nothing sets")
             self._fold(output, held.initial[key])
         elif key not in held.now:
             held.now[key] = self.get_expr(state.tensor)
@@ -157,17 +157,17 @@ class VariableConverters(ListConverters):
         held = self.variables
         if held.at_start:
             if self.has_expr(value.tensor_idx):
-                raise tvm.error.OpNotImplemented("a variable whose first value is computed")
+                raise UnsupportedForm("a variable whose first value is computed")
             held.initial[key] = np.asarray(self.get_tensor_value(value))
         elif key in held.states:
             held.now[key] = self.get_tensor_expr(value)
 
     def _key(self, op: Operator) -> Key:
         if self.depth and not self.variables.at_start:
-            raise tvm.error.OpNotImplemented("a variable inside of a loop or a branch: use it outside")
+            raise UnsupportedForm("a variable inside of a loop or a branch: use it outside")
         key = self.handles.get(int(op.Inputs(0)))
         if key is None:
-            raise tvm.error.OpAttributeInvalid("a variable that no VAR_HANDLE names")
+            raise InvalidForm("a variable that no VAR_HANDLE names")
         return key
 
     def put_states(self) -> None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import tvm
 
 from tvm_cascade.importers.tflite_kept import KeptConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
+from tvm_cascade.importers.tflite_site import InvalidForm, UnsupportedForm
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.expressions import shape_of
 from tvm_cascade.passes.integer.island import Output
@@ -31,13 +31,13 @@ class SvdfConverters(KeptConverters):
         options = self.options(op, tflite.SVDFOptions)
         weights, steps = self._svdf_weights(features, times, options.Rank())
         if state.tensor_idx < 0 or not state.tensor.IsVariable():
-            raise tvm.error.OpNotImplemented("SVDF with a state that is no variable")
+            raise UnsupportedForm("SVDF with a state that is no variable")
         units = len(weights) // options.Rank()
         added = np.zeros(units) if bias.tensor_idx < 0 else np.asarray(self.get_tensor_value(bias))
         if x.qnn_params:
             return self._integer_svdf(op, weights, steps, added.astype("int32"))
         if {str(weights.dtype), str(steps.dtype)} != {"float32"}:
-            raise tvm.error.OpNotImplemented("a float SVDF of which some weights are integers")
+            raise UnsupportedForm("a float SVDF of which some weights are integers")
         made = relax.op.matmul(self.get_tensor_expr(x), relax.const(np.ascontiguousarray(weights.T), "float32"))
         total = self._svdf_units(state, self.bb.emit(made), steps, added)
         return self.convert_fused_activation_function(total, options.FusedActivationFunction())
@@ -71,7 +71,7 @@ class SvdfConverters(KeptConverters):
     def _svdf_weights(self, features: Any, times: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """The weights of the features, and the time weights, [steps, filters]."""
         if any(self.has_expr(t.tensor_idx) for t in (features, times)):
-            raise tvm.error.OpNotImplemented("SVDF with computed weights")
+            raise UnsupportedForm("SVDF with computed weights")
         weights, all_times = (np.asarray(self.get_tensor_value(t)) for t in (features, times))
         if (
             weights.ndim != 2
@@ -80,7 +80,7 @@ class SvdfConverters(KeptConverters):
             or rank < 1
             or len(weights) % rank
         ):
-            raise tvm.error.OpAttributeInvalid(f"rank {rank} of {weights.shape} and {all_times.shape}")
+            raise InvalidForm(f"rank {rank} of {weights.shape} and {all_times.shape}")
         return weights, np.ascontiguousarray(all_times.T)
 
     def _integer_svdf(self, op: Operator, weights: np.ndarray, steps: np.ndarray, bias: np.ndarray) -> Value:
@@ -90,13 +90,11 @@ class SvdfConverters(KeptConverters):
         kind = self.get_tensor_type_str(state.tensor.Type())
         types = [self.get_tensor_type_str(t.tensor.Type()) for t in (x, features, output)]
         if types != ["int8"] * 3 or kind not in ("int8", "int16") or str(steps.dtype) != kind:
-            raise tvm.error.OpNotImplemented(f"an integer SVDF of {types[0]} with a state of {kind}")
+            raise UnsupportedForm(f"an integer SVDF of {types[0]} with a state of {kind}")
         if not all(t.qnn_params for t in (features, times, state, output)):
-            raise tvm.error.OpNotImplemented("an integer SVDF of which a tensor has no scale")
+            raise UnsupportedForm("an integer SVDF of which a tensor has no scale")
         if self.options(op, tflite.SVDFOptions).FusedActivationFunction() != tflite.ActivationFunctionType.RELU:
-            raise tvm.error.OpNotImplemented(
-                "an integer SVDF with another activation than RELU, which the reference refuses"
-            )
+            raise UnsupportedForm("an integer SVDF with another activation than RELU, which the reference refuses")
         batch = self._shape(x)[0]
         held = Output.unbounded((batch, len(weights)), kind, scale_of(state), zero_point_of(state))
         out = Output.unbounded((batch, len(bias)), "int8", scale_of(output), zero_point_of(output))

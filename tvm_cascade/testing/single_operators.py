@@ -30,7 +30,7 @@ UNKNOWN = "unknown"  # the reference takes no such operator, or is known to be w
 _INPUTS = 3
 _TYPES = {number: name for name, number in ELEMENT_TYPES.items()}
 _QUANTIZED = ("int8", "uint8", "int16")
-_GENERATORS: Mapping[str, Generator] = {
+GENERATORS: Mapping[str, Generator] = {
     **operator_cases.OPERATORS,
     **activation_cases.OPERATORS,
     **choice_cases.OPERATORS,
@@ -51,10 +51,10 @@ def drawn(seed: int) -> Drawn:
     """The file of a seed."""
     from ai_edge_litert import schema_py_generated as schema
 
-    rng, names = np.random.default_rng(seed), sorted(_GENERATORS)
+    rng, names = np.random.default_rng(seed), sorted(GENERATORS)
     name, dtype = str(rng.choice(names)), str(rng.choice(["int8", "int8", "uint8", "int16", "float32"]))
     writer = ModelWriter()
-    _GENERATORS[name](rng, dtype, writer)
+    GENERATORS[name](rng, dtype, writer)
     model: Any = schema.ModelT.InitFromPackedBuf(writer.finish(), 0)
     changes = [change for _ in range(int(rng.integers(0, 4))) if (change := _changed(rng, model.subgraphs[0], model))]
     return Drawn(" ".join((name, dtype, str(seed), *changes)), packed(model))
@@ -162,7 +162,7 @@ def _like_another(rng: np.random.Generator, graph: Any, _model: Any) -> str:
     return f"quantization of {k} as of {other}"
 
 
-def _type(rng: np.random.Generator, graph: Any, model: Any) -> str:
+def change_type(rng: np.random.Generator, graph: Any, model: Any) -> str:
     k = _tensor(rng, graph, quantized=False)
     if k is None:
         return ""
@@ -175,7 +175,7 @@ def _type(rng: np.random.Generator, graph: Any, model: Any) -> str:
     return f"type of {k} {name}"
 
 
-def _attribute(rng: np.random.Generator, graph: Any, _model: Any) -> str:
+def change_attribute(rng: np.random.Generator, graph: Any, _model: Any) -> str:
     options = graph.operators[int(rng.integers(len(graph.operators)))].builtinOptions
     fields = [f for f, v in vars(options).items() if isinstance(v, (bool, int, float))] if options is not None else []
     if not fields:
@@ -203,8 +203,8 @@ _CHANGES: tuple[Callable[[np.random.Generator, Any, Any], str], ...] = (
     _zero_point,
     _zero_point,
     _like_another,
-    _type,
-    _attribute,
-    _attribute,
+    change_type,
+    change_attribute,
+    change_attribute,
     _left_out,
 )

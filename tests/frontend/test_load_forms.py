@@ -1,0 +1,192 @@
+"""Operators of `.tflite` files in forms that TFLite refuses, or that are not supported: one sentence that names the operator and
+what is wrong with it; and forms that only look wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_litert")
+
+from tvm_cascade.errors import CascadeError, LoadError
+from tvm_cascade.frontend import load
+from tvm_cascade.testing.broken_operators import broken, said
+from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
+from tvm_cascade.testing.tflite import ModelWriter
+
+ints = [np.array(values, "int32") for values in ((0,), (9,), (1, 1), (1, 2, 3), (0, 0, 0, 0))]
+ZERO, NINE, TWICE, THREE, ZEROS = ints
+F32 = "float32"
+
+
+def one(
+    name: str,
+    options: str | None,
+    given: tuple[object, ...],
+    made: tuple[int, ...],
+    dtype: str = F32,
+    **attributes: object,
+) -> Callable[[ModelWriter], None]:
+    """A file of one operator; `given` are shapes of inputs, or constants."""
+
+    def build(w: ModelWriter) -> None:
+        inputs = [w.constant(x) if isinstance(x, np.ndarray) else w.activation(x, F32) for x in given]  # type: ignore[arg-type]
+        w.operator(name, inputs, [w.tensor(made, dtype, name="y")], options, **attributes)
+
+    return build
+
+
+WEIGHTS = np.ones((1, 3, 3, 4), F32)
+CONV = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+IMAGE = (1, 6, 6, 2)
+REFUSED = {
+    "ARG_MIN": (
+        one("ARG_MIN", "ArgMinOptions", ((1, 4), NINE), (1,), "int32", outputType=2),
+        "its axis is 9, of an input of 2 axes",
+    ),
+    "MEAN": (one("MEAN", "ReducerOptions", ((1, 4), NINE), (1,)), "its axis is 9, of an input of 2 axes"),
+    "MEAN of few": (one("MEAN", "ReducerOptions", ((1, 4),), (1,)), "it has 1 input, 2 are needed"),
+    "SPACE_TO_DEPTH": (
+        one("SPACE_TO_DEPTH", "SpaceToDepthOptions", (IMAGE,), (1, 1, 1, 32), blockSize=4),
+        r"its block_size is 4, of an input of shape \[1, 6, 6, 2\]",
+    ),
+    "SPACE_TO_DEPTH in none": (
+        one("SPACE_TO_DEPTH", "SpaceToDepthOptions", (IMAGE,), (1, 1, 1, 32), blockSize=0),
+        "its block_size is 0",
+    ),
+    "SPACE_TO_DEPTH alone": (
+        one("SPACE_TO_DEPTH", None, (IMAGE,), (1, 3, 3, 8)),
+        r"\(SpaceToDepthOptions\) are missing",
+    ),
+    "STRIDED_SLICE": (
+        one("STRIDED_SLICE", "StridedSliceOptions", ((4, 4), ZERO, NINE, TWICE), (4, 4)),
+        "its begin, end and strides have 1, 1, 2 elements",
+    ),
+    "STRIDED_SLICE in no steps": (
+        one("STRIDED_SLICE", "StridedSliceOptions", ((4, 4), ZERO, NINE, ZERO), (4, 4)),
+        r"its strides are \[0\]",
+    ),
+    "STRIDED_SLICE of nothing": (
+        one("STRIDED_SLICE", "StridedSliceOptions", ((4, 4), NINE, NINE, NINE), (4, 4)),
+        "its begin, end and strides are 9, 9 and 9 along axis 0, of 4: nothing is left",
+    ),
+    "RESHAPE": (one("RESHAPE", None, ((1, 6),), (2, 2)), r"it has no shape, and the output's, \[2, 2\]"),
+    "RESHAPE of other elements": (one("RESHAPE", None, ((1, 4), THREE), (1, 2, 3)), r"its new shape is \[1, 2, 3\]"),
+    "DEPTHWISE_CONV_2D": (
+        one("DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions", (IMAGE, WEIGHTS), (1, 6, 6, 4), depthMultiplier=3, **CONV),
+        r"its depth_multiplier is 3, its filters have the shape \[1, 3, 3, 4\], its data 2 channels",
+    ),
+    "DEPTHWISE_CONV_2D in no steps": (
+        one("DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions", (IMAGE, WEIGHTS), (1, 6, 6, 4), **CONV | {"strideW": 0}),
+        "its stride_w is 0, and has to be 1 or more",
+    ),
+    "CONV_2D": (
+        one("CONV_2D", "Conv2DOptions", (IMAGE, WEIGHTS), (1, 6, 6, 1), **CONV),
+        "its filters have the shape",
+    ),
+    "TRANSPOSE": (one("TRANSPOSE", None, ((2, 3), TWICE), (2, 3)), r"its perm is \[1, 1\], of an input of 2 axes"),
+    "ADD": (one("ADD", "AddOptions", ((2, 3), (2, 4)), (2, 3)), r"its inputs have the shapes \[2, 3\] and \[2, 4\]"),
+    "SLICE": (one("SLICE", None, ((4,), NINE, ZERO), (4,)), r"its begin is \[9\] and its size \[0\]"),
+    "PAD": (one("PAD", None, ((4, 4), TWICE), (4, 4)), "its paddings has 2 elements, 4 are needed"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_broken_forms_are_refused_in_a_sentence_of_ours(tmp_path: Path, case: str) -> None:
+    build, text = REFUSED[case]
+    w, path = ModelWriter(), tmp_path / "m.tflite"
+    build(w)
+    path.write_bytes(w.finish())
+    with pytest.raises(LoadError, match=text) as raised:
+        load(path)
+    assert raised.value.operators == (case.split()[0],)
+    assert not said(raised.value)
+
+
+def test_forms_broken_at_random_are_refused_in_words_of_ours(tmp_path: Path) -> None:
+    path, refused = tmp_path / "m.tflite", 0
+    for seed in range(150):
+        case = broken(seed)
+        path.write_bytes(case.data)
+        try:
+            load(path, stateless=True)
+        except CascadeError as error:
+            refused += 1
+            assert not said(error), case.name
+    assert refused > 50
+
+
+def test_outputs_of_other_shapes_than_computed_name_their_operator(tmp_path: Path) -> None:
+    w, path = ModelWriter(), tmp_path / "m.tflite"
+    one("NEG", None, ((1, 4),), (1, 5))(w)
+    path.write_bytes(w.finish())
+    with pytest.raises(
+        LoadError, match=r"y has the shape \[1, 5\] in the file, where operator 0, NEG, computes \[1, 4\]: convert"
+    ) as raised:
+        load(path)
+    assert raised.value.operators == ("NEG",) and raised.value.remedy
+
+
+def test_what_is_refused_first_is_left_to_the_program(tmp_path: Path) -> None:
+    w, path = ModelWriter(), tmp_path / "m.tflite"
+    x, axis = w.activation((1, 4), F32), w.activation((1,), "int32")
+    half = w.tensor((1,), F32, name="half")
+    w.operator("MEAN", [x, axis], [half], "ReducerOptions", inner=True)
+    w.operator("NEG", [half], [w.tensor((1,), F32)])
+    path.write_bytes(w.finish())
+    with pytest.raises(
+        LoadError, match=r"MEAN .*its axis \(input 1\) is computed.*--from half begins the network behind it"
+    ):
+        load(path)
+    load(path, from_="half")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        one("MEAN", "ReducerOptions", ((2, 3, 4), np.array([1, 1, -2], "int32")), (2, 4)),  # an axis three times
+        one("RESHAPE", None, ((1, 6), np.array([3, -1], "int32")), (3, 2)),
+        one("SQUEEZE", None, ((1, 6, 1),), (6,)),
+        one("PADV2", None, ((4,), np.array([[1, 2]], "int32")), (7,)),
+    ],
+)
+def test_forms_that_look_wrong_are_computed_as_the_reference_does(
+    tmp_path: Path, build: Callable[[ModelWriter], None]
+) -> None:
+    w, path = ModelWriter(), tmp_path / "m.tflite"
+    build(w)
+    path.write_bytes(w.finish())
+    reference, compiled = Reference(path.read_bytes()), Compiled(load(path))
+    given = random_inputs(reference.inputs, 1)
+    for ours, theirs in zip(compiled(*given), reference.run(given), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_a_computed_or_missing_shape_is_the_output_s(tmp_path: Path) -> None:
+    for operands in ((), ("computed",)):
+        w, path = ModelWriter(), tmp_path / "m.tflite"
+        shape = [w.activation((2,), "int32") for _ in operands]
+        w.operator("RESHAPE", [w.activation((1, 6), F32), *shape], [w.tensor((3, 2), F32)])
+        path.write_bytes(w.finish())
+        x = np.arange(6, dtype=F32).reshape(1, 6)
+        given = [np.array([3, 2], "int32"), x] if operands else [x]
+        np.testing.assert_array_equal(Compiled(load(path))(*given)[0], x.reshape(3, 2))
+
+
+def test_a_bias_that_is_left_out_is_none(tmp_path: Path) -> None:
+    """LiteRT, the reference, takes no such third input; TensorFlow Lite Micro does."""
+    data = []
+    for left_out in (False, True):
+        w, path = ModelWriter(), tmp_path / "m.tflite"
+        bias = -1 if left_out else w.constant(np.zeros(3, F32))
+        weights = w.constant(np.random.default_rng(0).standard_normal((3, 3, 3, 2)).astype(F32))
+        made = w.tensor((1, 6, 6, 3), F32)
+        w.operator("CONV_2D", [w.activation(IMAGE, F32), weights, bias], [made], "Conv2DOptions", **CONV)
+        data.append(w.finish())
+    path.write_bytes(data[1])
+    reference, compiled = Reference(data[0]), Compiled(load(path))
+    given = random_inputs(reference.inputs, 1)
+    np.testing.assert_allclose(compiled(*given)[0], reference.run(given)[0], rtol=1e-4, atol=1e-5)
