@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,51 @@ def pack_network(
     return f"{name}: {out.stat().st_size >> 10} KiB; stages: {stages}; {len(made.probes)} kernels"
 
 
+def pack_emitted(arch: str, precisions: Sequence[str], stand_in: Path, out: Path) -> str:
+    """What `stages --emit` writes for the small network, with inputs and expected outputs beside it; a sentence."""
+    import library
+    import networks
+
+    from tvm_cascade import api
+
+    library.with_stand_in(stand_in)
+    network = networks.read(networks.small)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, target, precision in emitted_folders(precisions):
+            place = Path(folder) / name
+            options = {"arch": (arch,), "device": DEVICE} if target == "cuda" else {}
+            api.stages(network.mod, target=target, precision=precision, emit=place / "network", **options)
+            about = json.loads((place / "network" / "metadata.json").read_text())
+            for part, values in (("inputs", network.inputs), ("expected", network.expected)):
+                specs = about["inputs" if part == "inputs" else "outputs"]
+                arrays = {spec["name"]: x for spec, x in zip(specs, values, strict=True)}
+                np.savez(place / f"{part}.npz", **arrays)  # type: ignore[arg-type]
+        with tarfile.open(out, "w:xz") as archive:
+            archive.add(folder, "")
+    return f"emitted: {out.stat().st_size >> 10} KiB"
+
+
+def emitted_folders(precisions: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Names, targets and precisions of the folders; that for a CPU is for rehearsals."""
+    return [(f"cuda_{p}", "cuda", p) for p in precisions] + [("llvm_fp32", "llvm -mcpu=x86-64-v2", "fp32")]
+
+
+def pack_tvm(folder: Path) -> None:
+    """The part of TVM's Python package that is loaded where TVM has no compiler."""
+    told = (
+        "import sys, tvm.runtime.vm; print(*(m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'tvm'))"
+    )
+    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1", "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+    done = subprocess.run([sys.executable, "-c", told], env=environment, check=True, capture_output=True, text=True)
+    import tvm
+
+    root = Path(tvm.__file__).parents[1]
+    for file in map(Path, done.stdout.split()):
+        place = folder / file.relative_to(root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place)
+
+
 def pack_runtime(out: Path, python: str) -> None:
     """TVM's runtime, the FFI's package for this interpreter and for Python `python`, and CUDA's runtime library."""
     import library
@@ -76,8 +122,9 @@ def pack_runtime(out: Path, python: str) -> None:
     for name in ("libtvm_runtime.so", "libtvm_runtime_cuda.so"):
         shutil.copy(library.runtime_folder() / name, out / "lib")
     ffi = Path(tvm_ffi.__file__).parent
-    ignore = shutil.ignore_patterns("__pycache__", "include", "src", "cmake", "share", "3rdparty", "*.pyi")
+    ignore = shutil.ignore_patterns("__pycache__", "src", "cmake", "share", "libbacktrace", "testing", "*.pyi")
     shutil.copytree(ffi, out / "python" / "tvm_ffi", ignore=ignore)
+    pack_tvm(out / "python")
     import typing_extensions
 
     shutil.copy(typing_extensions.__file__, out / "python")
@@ -123,6 +170,7 @@ def write_manifest(
     data = {
         "networks": list(names),
         "batched": list(batched),
+        "emitted": [name for name, _, _ in emitted_folders(precisions)],
         "small": networks.SMALL,
         "programs": library.programs_of(precisions),
         "tolerances": library.PRECISIONS,
@@ -155,6 +203,7 @@ def make(
             pool.submit(pack_network, name, arch, precisions, database, out / "stand_in", path)
             for name, path in work.items()
         ]
+        jobs.append(pool.submit(pack_emitted, arch, precisions, out / "stand_in", out / "networks" / "emitted.tar.xz"))
         for job in jobs:
             print(job.result(), flush=True)
     pack_runtime(out, python)

@@ -58,6 +58,7 @@ def test_the_rehearsal_walks_every_step_and_leaves_the_folder_as_it_is(pack):
         "correctness",
         "memcheck",
         "racecheck",
+        "emitted",
         "turns",
         "eager",
         "eager_fp16",
@@ -95,6 +96,22 @@ def test_a_wrong_result_fails_the_rehearsal(pack, tmp_path):
     schedules, precisions = ("sequential", "greedy", "ios"), ("fp32", "fp16")
     assert {(row["schedule"], row["precision"]) for row in wrong} == {(s, p) for s in schedules for p in precisions}
     assert all("differs by more than" in row["wrong"] for row in wrong)
+
+
+def test_emitted_folders_run_with_the_packed_tvm_alone(pack, tmp_path):
+    """Programs for CUDA on the stand-in, those for a CPU against the expected outputs; a wrong one fails."""
+    options = ["--dry-run", "--step", "emitted", "--work", str(tmp_path)]
+    rows = json.loads(_run(pack, *options).stdout)
+    examples = ["example.py", "example.cc"] if shutil.which("cmake") else ["example.py"]
+    folders = ["cuda_fp32", "cuda_fp16", "llvm_fp32"]
+    assert [(r["folder"], r["example"]) for r in rows] == [(f, e) for f in folders for e in examples]
+    assert not any("wrong" in row for row in rows), rows
+    assert all("note" in r if r["target"] == "cuda" else r["relative_error"] < 1e-4 for r in rows)
+    place = tmp_path / "emitted" / "llvm_fp32"
+    with np.load(place / "expected.npz") as held:
+        np.savez(place / "expected.npz", **{k: held[k] + 1 for k in held.files})
+    wrong = [r for r in json.loads(_run(pack, *options).stdout) if "wrong" in r]
+    assert len(wrong) == len(examples) and all("differs by more than" in r["wrong"] for r in wrong)
 
 
 _RESUMED = """

@@ -81,13 +81,16 @@ def test_the_folder_describes_itself(folder):
     assert groups == [s["groups"] for s in data["stages"]] and any(len(g) > 1 for g in groups)
 
 
-def test_python_runs_it_with_tvm_alone(folder, network, tmp_path):
+@pytest.mark.parametrize("runtime_only", ["0", "1"])
+def test_python_runs_it_with_tvm_alone(folder, network, tmp_path, runtime_only):
+    """With TVM as it is, and with its runtime alone, as where its compiler is not installed."""
     place, (_, data, wanted) = folder[0], network
     np.savez(tmp_path / "in.npz", x=data)
     alone = "import sys, runpy; sys.modules['tvm_cascade'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0], {}, '__main__')"
     files = ["--inputs", str(tmp_path / "in.npz"), "--outputs", str(tmp_path / "out.npz"), "--threads", "2"]
     command = [sys.executable, "-c", alone, str(place / "example.py"), *files]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": runtime_only}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
     got = np.load(tmp_path / "out.npz")
     for name, expected in zip(outputs(place), wanted, strict=True):

@@ -23,6 +23,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
+import emitted_steps
 import tvm_steps
 from machine import find_gpu
 from packed import BATCHED, HERE, MANIFEST, NETWORKS, PROGRAMS
@@ -88,6 +89,7 @@ def steps() -> list[Step]:
         Step("correctness", 1 + 0.5 * count, tvm_steps.correctness),
         Step("memcheck", 4, sanitized("memcheck")),
         Step("racecheck", 6, sanitized("racecheck")),
+        Step("emitted", 3, emitted_steps.emitted),
         *(Step(s, 0.5 + 0.25 * count, tvm_steps.timed(s)) for s in PROGRAMS),
         Step("turns", 1 + 0.5 * count, tvm_steps.turns),
         *(Step(f"eager{p}", 1 + 0.5 * count, with_torch("eager", t)) for p, t in TORCH_PRECISIONS.items()),

@@ -14,6 +14,7 @@ HERE = Path(__file__).resolve().parent.parent
 MANIFEST: dict[str, Any] = json.loads((HERE / "manifest.json").read_text())
 NETWORKS: list[str] = MANIFEST["networks"]  # those that are measured
 BATCHED: list[str] = MANIFEST["batched"]  # networks for several images
+EMITTED: list[str] = MANIFEST["emitted"]  # folders of `stages --emit`
 SMALL: str = MANIFEST["small"]  # the one that tools check, and that is rehearsed on a CPU
 PROGRAMS: dict[str, list[str]] = MANIFEST["programs"]  # by name, the schedule and the precision
 TOLERANCES: dict[str, float] = MANIFEST[

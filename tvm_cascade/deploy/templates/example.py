@@ -11,6 +11,7 @@ The names, shapes and types of inputs and outputs are in metadata.json.
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import threading
@@ -70,10 +71,10 @@ class Session:
     """One virtual machine with its arena (on a GPU: streams and graph, too), for one thread at a time."""
 
     def __init__(self, library, device, metadata):
-        from tvm import relax
+        from tvm.runtime.vm import VirtualMachine  # part of TVM's runtime: its compiler is not needed
 
         self._device, self._outputs = device, metadata["outputs"]
-        self._main = relax.VirtualMachine(library, device)["main"]
+        self._main = VirtualMachine(library, device)["main"]
 
     def run(self, arrays):
         """Outputs by name, for input arrays in the network's order."""
@@ -90,6 +91,9 @@ _pool = threading.local()
 def _device(tvm, metadata):
     if metadata["target"] != "cuda":
         return tvm.cpu()
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
+        with contextlib.suppress(OSError):  # TVM without its compiler does not load it
+            ctypes.CDLL(str(Path(tvm.libinfo.find_libtvm_runtime()).with_name("libtvm_runtime_cuda.so")))
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         raise RuntimeError(
             "TVM's CUDA runtime does not load: libcuda.so.1 (the driver) and libcudart.so.13 must be found"
