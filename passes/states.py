@@ -23,6 +23,7 @@ from tvm_cascade.schedules.tir import PrimFunc, te, tirx
 
 STATES_ATTR = "cascade_states"  # of a Relax function: how many of its last parameters and results are states
 ASSIGN = "assign_state"  # kind of the operator that writes a state
+_JOINS = ("concat", "concatenate")  # kinds of concatenations, of integers and of floats
 
 
 def state_count(mod: Any, function: str = "main") -> int:
@@ -176,7 +177,7 @@ class _Assigned:
 def _joins(call: Call, tensors: Sequence[Tensor]) -> bool:
     """Whether a call writes its inputs one behind the other and changes none."""
     given = read_attributes(call.func)
-    if call.kind != "concat" or call.constants or set(given.table_of_input or (-1,)) != {-1} or given.axis is None:
+    if call.kind not in _JOINS or call.constants or set(given.table_of_input or (-1,)) != {-1} or given.axis is None:
         return False
     return prod(tensors[call.outputs[0]].shape[: given.axis]) == 1
 

@@ -26,7 +26,7 @@ class ConcatsInPlace(Candidate):
     def apply(self) -> PlannedCandidate:
         prepared = joined(self.network.prepared, self.joins)
         plan = plan_graph(prepared.graph, self.network.options)
-        plan = replace(plan, baseline_peak=baseline_peak(self.network.prepared.graph))
+        plan = replace(plan, baseline_peak=baseline_peak(self.network.prepared.graph, self.network.options.alignment))
         return PlannedCandidate(prepared, plan, joined=tuple(self.joins))
 
     def beats(self, found: PlannedCandidate, best: Best) -> bool:

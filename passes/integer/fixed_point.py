@@ -26,6 +26,11 @@ def range_of(dtype: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
+def bits_of(dtype: str) -> int:
+    """The bits of an integer type."""
+    return int(np.iinfo(dtype).bits)
+
+
 def round_half_away(x: float | np.floating) -> int:
     """`std::round`: to the nearest integer, ties away from zero."""
     whole = np.trunc(x)

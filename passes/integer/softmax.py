@@ -1,8 +1,9 @@
 """Lowering of softmax in gemmlowp's fixed point; axes other than the last are transposed.
 
 Bytes: the exponential depends on `max - x` alone, so its 256 values are a table of int32 (Q0.31), zero where the reference
-skips the element. The sum is in Q12.19; its reciprocal takes three Newton steps in Q2.29, once per row. Source: TFLite's
-reference softmax and gemmlowp's `exp_on_negative_values` and `one_over_one_plus_x_for_x_in_0_1`.
+skips the element, whatever integers the result is stored as. The sum is in Q12.19; its reciprocal takes three Newton steps in
+Q2.29, once per row. Source: TFLite's reference softmax and gemmlowp's `exp_on_negative_values` and
+`one_over_one_plus_x_for_x_in_0_1`.
 
 int16: two interpolated tables of 513 entries, `exp` on [-10, 0] and `1 / (1 + x)` on [0, 1], each sample corrected by half
 of the interpolation error at the interval's middle. Source: TFLite's `reference_ops::SoftmaxInt16` and `LUTPopulate`.
@@ -62,10 +63,10 @@ def _along_last(island: Island, x: Quantized, beta: float) -> Value:
         return _int16_along_last(island, x, beta)
     if x.dtype not in BYTE_TYPES:
         raise NotLowered("its input is not dequantized from integers")
-    zero_point = fp.range_of(out.dtype)[0]
-    if abs(float(out.scale) * 256 - 1) > _SCALE_TOLERANCE or out.zero_point != zero_point:
+    zero_point, steps = fp.range_of(out.dtype)[0], 1 << fp.bits_of(out.dtype)
+    if abs(float(out.scale) * steps - 1) > _SCALE_TOLERANCE or out.zero_point != zero_point:
         if not island.real or out.scale * 256 < 1 or out.dtype not in BYTE_TYPES:
-            raise NotLowered(f"a softmax whose result has not the scale 1/256 and the zero point {zero_point}")
+            raise NotLowered(f"a softmax whose result has not the scale 1/{steps} and the zero point {zero_point}")
         own = Output.unbounded(out.shape, out.dtype, 1 / 256, zero_point)
         return from_own_scale(island, own, _along_last(island.writing(own), x, beta))
     if out.shape[-1] > 1 << SUM_BITS:
@@ -144,7 +145,7 @@ def _te_softmax(x: Tensor, exps: Tensor, dtype: str) -> Tensor:
         product = fp.te_srdhm(
             exps[top[row] - rows.element(row, k)].astype("int64"), fp.te_saturate(guess[row] * i64(2))
         )
-        e = (i32(SUM_BITS + 31 - 8) - zeros[row]).astype("int64")
+        e = (i32(SUM_BITS + 31 - fp.bits_of(dtype)) - zeros[row]).astype("int64")
         # both factors are positive: rounding half away is rounding half up
         value = ((product + (i64(1) << (e - i64(1)))) >> e).astype("int32")
         return fp.te_clamp(value + i32(low), low, high, dtype)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tvm_cascade.cascading import cascade
+from tvm_cascade.cascading import PlanOptions, baseline_peak, cascade, plan_graph
 from tvm_cascade.cascading.orders import down_sets
 from tvm_cascade.cascading.validate import validate
 from tvm_cascade.graph import Graph
@@ -60,3 +60,12 @@ def test_leave_to_recompute_takes_nothing_away(seed: int) -> None:
         plan = cascade(graph, options)
         validate(plan, alignment=8)
         assert plan.bound <= plan.peak <= once
+
+
+@pytest.mark.parametrize("alignment", [1, 4, 16])
+@pytest.mark.parametrize("seed", range(12))
+def test_never_above_layer_by_layer(seed: int, alignment: int) -> None:
+    """Baseline and plan count the same: odd sizes are rounded up on both sides, also where there is one operator."""
+    graph = random_graph(seed, operators=1 + seed % 5, largest=8)
+    plan = plan_graph(graph, PlanOptions(alignment=alignment))
+    assert plan.peak <= plan.baseline_peak == baseline_peak(graph, alignment)

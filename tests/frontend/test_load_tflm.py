@@ -228,3 +228,30 @@ def test_a_transposed_convolution_that_stays_float_is_computed_before_it_is_quan
     x = random_inputs([{"dtype": "int8", "shape": tuple(writer._tensors[op.inputs[2]].shape)}], 0)
     made = Compiled(lower(load(tmp_path / "m.tflite")))(*x)[0]
     assert {-128, 127} <= set(np.unique(made).tolist()) <= {-128, 0, 127}
+
+
+def test_a_softmax_of_bytes_in_halfwords(tmp_path: Path) -> None:
+    """As TensorFlow Lite Micro's keyword network ends: probabilities in 16 bits, then in 32."""
+    writer = ModelWriter()
+    for shape, scale in (((3, 2), 0.07), ((1, 5, 11), 0.3), ((2, 40), 0.01)):
+        x, y = writer.activation(shape, "int8", scale, 2), writer.tensor(shape, "int16", 1 / 65535, -32768)
+        writer.operator("SOFTMAX", [x], [y], "SoftmaxOptions", beta=1.0)
+        writer.operator("QUANTIZE", [y], [writer.tensor(shape, "int32", 2 / 65535)], "QuantizeOptions")
+    equal_outputs(tmp_path, writer)
+    host_equals(tmp_path)
+
+
+def test_other_halfwords_with_a_zero_point_are_refused(tmp_path: Path) -> None:
+    for name, zero in (("SOFTMAX", -32767), ("QUANTIZE", 5), ("TANH", -32768)):
+        writer = ModelWriter()
+        x, y = writer.activation((3, 2), "int8", 0.1), writer.tensor((3, 2), "int16", 1 / 65536, zero)
+        writer.operator(
+            name,
+            [x],
+            [y],
+            "SoftmaxOptions" if name == "SOFTMAX" else None,
+            **{"beta": 1.0} if name == "SOFTMAX" else {},
+        )
+        (tmp_path / "m.tflite").write_bytes(writer.finish())
+        with pytest.raises(UnsupportedOperatorError, match=f"{name}.*int16 with a zero point"):
+            load(tmp_path / "m.tflite")

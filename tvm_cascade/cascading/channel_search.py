@@ -179,10 +179,12 @@ def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
     """
     factor = options.max_macs * graph.macs / merged.macs
     if factor < 1.0:
-        raise InfeasibleError(baseline_peak(graph), options.sram or 0, [], "allow more work with --max-macs")
+        raise InfeasibleError(
+            baseline_peak(graph, options.alignment), options.sram or 0, [], "allow more work with --max-macs"
+        )
     finest = _smallest_step(graph, options)
     plan = plan_graph(merged, replace(options, max_macs=factor, finest=finest, steps=None))
-    return replace(plan, baseline_macs=graph.macs, baseline_peak=baseline_peak(graph))
+    return replace(plan, baseline_macs=graph.macs, baseline_peak=baseline_peak(graph, options.alignment))
 
 
 def frontier_in_groups(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
@@ -10,22 +11,33 @@ from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.options import PlanOptions, Settings
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.cascading.segments import SegmentCosts, aligned
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph, Op
 
 _DEFAULTS = PlanOptions()
 
 
-def baseline_peak(graph: Graph) -> int:
+def baseline_peak(graph: Graph, alignment: int) -> int:
     """Bytes live when operators run one by one in file order: whole tensors and scratch, views sharing memory.
 
-    An element-wise operator overwrites an input of its size that dies, as where bias and activation are part of the operator
-    before. Interpreters that place whole tensors (`testing.tflm_arena`) need as many bytes or more.
+    Every block begins at a multiple of `alignment` bytes, as in the arenas that are compared with it. An element-wise operator
+    overwrites an input of its size that dies, as where bias and activation are part of the operator before. Interpreters that
+    place whole tensors (`testing.tflm_arena`) need as many bytes or more.
     """
-    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
-    live = (sum(costs.blocks(k, k + 1, BY_ROWS)) - _overwritten(costs, op) for k, op in enumerate(graph.ops))
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment))
+    live = (
+        _packed(costs.blocks(k, k + 1, BY_ROWS), _overwritten(costs, op), alignment) for k, op in enumerate(graph.ops)
+    )
     return max(live, default=sum(graph.tensors[t].bytes for t in graph.inputs))
+
+
+def _packed(blocks: Sequence[int], overwritten: int, alignment: int) -> int:
+    """Bytes of blocks side by side without one that is overwritten; behind the last one nothing is rounded up."""
+    left = [size for size in blocks if size]
+    if overwritten:
+        left.remove(overwritten)
+    return sum(aligned(size, alignment) for size in left) - max((-size % alignment for size in left), default=0)
 
 
 def _overwritten(costs: SegmentCosts, op: Op) -> int:
@@ -49,7 +61,7 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     n = len(graph.ops)
     costs = SegmentCosts(AccessTables(graph), range(n), replace(options.settings, overlap=False))
     bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
-    alone, figures = Layout.one_by_one(n), Figures(baseline_peak(graph), bound)
+    alone, figures = Layout.one_by_one(n), Figures(baseline_peak(graph, options.alignment), bound)
     plan = assemble(costs, alone, figures)
     if plan.peak > bound:
         plan = smaller(plan, assemble(costs, alone, figures, optimise=True))
@@ -60,7 +72,7 @@ def without_search(graph: Graph, costs: SegmentCosts, options: PlanOptions) -> P
     """The plan of one operator after the other: of whole tensors, or with `costs` where inputs arrive row by row."""
     if not options.stream_input:
         return layerwise(graph, replace(options, sram=None))
-    figures = Figures(baseline_peak(graph), 0)
+    figures = Figures(baseline_peak(graph, options.alignment), 0)
     return replace(assemble(costs, Layout.one_by_one(len(graph.ops)), figures, optimise=True), graph=graph)
 
 

@@ -208,7 +208,7 @@ def _smallest(graph: Graph, options: PlanOptions) -> Plan:
     tried = searches(graph, options)
     search, bound = tried[0], _bound(graph, options)
     least = search.frontier()[0][0] if search.recompute else search.smallest
-    figures = Figures(baseline_peak(graph), bound)
+    figures = Figures(baseline_peak(graph, options.alignment), bound)
     best = _best(search, figures, options, least)
     if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
         with suppress(SearchStopped):

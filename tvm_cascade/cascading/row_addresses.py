@@ -144,7 +144,7 @@ class _Scheduled:
             overwritten=(),
             macs=costs.tables.graph.macs,
             baseline_macs=costs.tables.graph.macs,
-            baseline_peak=baseline_peak(costs.tables.graph),
+            baseline_peak=baseline_peak(costs.tables.graph, costs.settings.alignment),
             bound=least,
         )
 

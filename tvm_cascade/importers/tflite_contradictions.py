@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm_cascade.importers.tflite_moves import scale_of, tflite, zero_point_of
 
+_LOWEST = -(1 << 15)
 _OF_TWO = frozenset(("ADD", "MAXIMUM", "MINIMUM", "MUL", "SQUARED_DIFFERENCE", "SUB"))  # inputs of one type
 _BY_WEIGHTS = frozenset(("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV"))  # their second input
 _ORDERS = frozenset(("GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"))
@@ -30,7 +31,9 @@ def contradiction(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> s
     types = tflite.TensorType
     for tensor in (*inputs, *outputs):
         if tensor.qnn_params and tensor.tensor.Type() == types.INT16 and _zero(tensor):
-            return "a tensor of int16 with a zero point, which TFLite defines as 0"
+            lowest = zero_point_of(tensor) == _LOWEST  # of a softmax of int8, whose results are none below 0
+            if not lowest or (name != "QUANTIZE" and (name != "SOFTMAX" or inputs[0].tensor.Type() != types.INT8)):
+                return "a tensor of int16 with a zero point, which TFLite defines as 0"
     compared = [*inputs[: 2 if name in _OF_TWO else 1], *outputs] if name in _OF_ONE else []
     if name in ("SELECT", "SELECT_V2"):
         compared = [*inputs[1:], *outputs]

@@ -342,7 +342,7 @@ def ways(mod: tvm.IRModule, prepared: PreparedGraph) -> dict[str, Callable[[], P
 
 def _capped(graph: Graph, part: float) -> PlanOptions:
     """A cap that far between the smallest arena and layer by layer."""
-    least, all_of_it = plan_graph(graph, CAN).peak, baseline_peak(graph)
+    least, all_of_it = plan_graph(graph, CAN).peak, baseline_peak(graph, CAN.alignment)
     return replace(CAN, sram=max(int(least + part * (all_of_it - least)), least))
 
 
@@ -396,4 +396,4 @@ def check_dag(seed: int, operators: int | None = None, most: int | None = None) 
         assert "work" in name or plan.macs == plan.baseline_macs, (seed, name)
         checked.append((name, plan.peak, plan.macs))
     kinds = tuple(op.kind for op in prepared.graph.ops)
-    return DagResult(seed, kinds, tuple(checked), baseline_peak(prepared.graph))
+    return DagResult(seed, kinds, tuple(checked), baseline_peak(prepared.graph, CAN.alignment))

@@ -29,7 +29,7 @@ def graph_of(path: str | Path) -> Graph:
             tensor = sub.Tensors(t)
             shape = tuple(int(d) for d in tensor.ShapeAsNumpy())
             index[t] = len(tensors)
-            tensors.append(Tensor(len(tensors), tensor.Name().decode(), shape, _TYPES[tensor.Type()]))
+            tensors.append(Tensor(len(tensors), (tensor.Name() or b"").decode(), shape, _TYPES[tensor.Type()]))
         return index[t]
 
     inputs = tuple(add(int(t)) for t in sub.InputsAsNumpy())
