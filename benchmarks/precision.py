@@ -1,4 +1,4 @@
-"""How much results change where tensors between kernels are float16: `--precision fp16` beside fp32, run on this CPU.
+"""How much results change where tensors between kernels are narrow: `--precision fp16` and `bf16` beside fp32, run on this CPU.
 
     python benchmarks/precision.py [MODEL.onnx ...]      # writes results/precision.md
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +23,18 @@ from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_precision import PRECISIONS, in_precision
+from tvm_cascade.passes.stage_precision import FP32, PRECISIONS, in_precision
 from tvm_cascade.runtime import Session, compile_stages
 
 RESULTS = Path(__file__).parent / "results"
 INPUTS = 8
-_HEAD = f"""# Accuracy of float16 between kernels
+_HEAD = f"""# Accuracy of narrow tensors between kernels
 
-Written by `benchmarks/precision.py` on a CPU: {INPUTS} inputs each. Error: the largest difference between an output of fp16
-and of fp32, relative to the largest output of fp32. Same class: inputs whose largest output is the same one.
+Written by `benchmarks/precision.py` on a CPU: {INPUTS} inputs each. Error: the largest difference between an output of a
+precision and of fp32, relative to the largest output of fp32. Same class: inputs whose largest output is the same one.
 
-| network | largest error | median error | same class | bytes of weights and tensors |
-| --- | --- | --- | --- | --- |
+| network | precision | largest error | median error | same class | bytes of weights and tensors |
+| --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -48,13 +49,14 @@ def main() -> None:
             onnx.save(NETWORKS[path.stem](), path)
         rows = []
         for path in given or made:
-            rows.append(row(path))
-            print(rows[-1], flush=True)
+            for row in rows_of(path):
+                rows.append(row)
+                print(row, flush=True)
     (RESULTS / "precision.md").write_text(_HEAD + "\n".join(rows) + "\n")
 
 
-def row(path: Path) -> str:
-    """The line of one network."""
+def rows_of(path: Path) -> Iterator[str]:
+    """The lines of one network, one a narrow precision."""
     plain = stage_graph(frontend.load(path))
     sessions, sizes = {}, {}
     for precision in PRECISIONS:
@@ -65,15 +67,20 @@ def row(path: Path) -> str:
             compile_stages(lower_stages(net, unit_graph(net.graph, "fused"), found, LowerOptions()))
         )
         sizes[precision] = sum(o.weight_bytes for o in net.graph.ops) + sum(t.bytes for t in net.graph.tensors)
-    random, errors, same = np.random.default_rng(0), [], 0
+    random = np.random.default_rng(0)
     shapes = [plain.graph.tensors[t].shape for t in plain.graph.inputs]
+    errors: dict[str, list[float]] = {p: [] for p in PRECISIONS if p != FP32}
+    same = dict.fromkeys(errors, 0)
     for _ in range(INPUTS):
         data = [random.standard_normal(shape).astype("float32") for shape in shapes]
-        wide, narrow = (sessions[p].run(*data)[0].reshape(-1) for p in PRECISIONS)
-        errors.append(float(np.abs(wide - narrow).max() / np.abs(wide).max()))
-        same += int(wide.argmax() == narrow.argmax())
-    share = sizes[PRECISIONS[1]] / sizes[PRECISIONS[0]]
-    return f"| {path.stem} | {max(errors):.1e} | {np.median(errors):.1e} | {same} of {INPUTS} | {share:.2f} of fp32's |"
+        results = {p: sessions[p].run(*data)[0].reshape(-1) for p in PRECISIONS}
+        wide = results[FP32]
+        for p, found in errors.items():
+            found.append(float(np.abs(wide - results[p]).max() / np.abs(wide).max()))
+            same[p] += int(wide.argmax() == results[p].argmax())
+    for p, found in errors.items():
+        told = f"{max(found):.1e} | {np.median(found):.1e} | {same[p]} of {INPUTS}"
+        yield f"| {path.stem} | {p} | {told} | {sizes[p] / sizes[FP32]:.2f} of fp32's |"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Narrow numbers for tensors between kernels: `--precision fp16` of staged programs.
+"""Narrow numbers for tensors between kernels: `--precision fp16` and `bf16` of staged programs.
 
-Tensors that are neither inputs nor outputs of the network are stored as float16; inputs and outputs keep their type.
-Kernels compute in float32 and round what they write. Convolutions without groups and products of matrices multiply
-float16 values, weights included, and accumulate in float32, as tensor cores do (`schedules.stages.cuda_default`).
+Tensors that are neither inputs nor outputs of the network are stored as float16 or bfloat16; inputs and outputs keep their
+type. Kernels compute in float32 and round what they write. Convolutions without groups and products of matrices multiply
+such values, weights included, and accumulate in float32, as tensor cores do (`schedules.stages.cuda_default`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
+from tvm_cascade.cost.precision import BF16, FP16, FP32, PRECISIONS, find_precision
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.passes.stage_graph import WIDE, StageGraph
 
-FP32, FP16 = "fp32", "fp16"
-PRECISIONS = (FP32, FP16)
-_NARROW = "float16"
+__all__ = ["BF16", "FP16", "FP32", "PRECISIONS", "in_precision", "is_product", "precision_of"]
+
 _ONE_TYPE = ("concat",)  # its operands may lie in its result, and then are stored as that is
 
 
@@ -26,26 +26,27 @@ def in_precision(net: StageGraph, precision: str) -> StageGraph:
 
     Raises `UsageError` for a network that has tensors of that type already.
     """
-    if precision == FP32:
+    stored = find_precision(precision).stored
+    if stored == WIDE:
         return net
-    if any(t.dtype == _NARROW for t in net.graph.tensors):
-        raise UsageError(f"--precision {precision} is for networks of float32, and this one has tensors of {_NARROW}")
+    if any(t.dtype == stored for t in net.graph.tensors):
+        raise UsageError(f"--precision {precision} is for networks of float32, and this one has tensors of {stored}")
     kept = _kept(net.graph)
     narrow = {t.index for t in net.graph.tensors if t.dtype == WIDE} - kept
-    tensors = tuple(replace(t, dtype=_NARROW) if t.index in narrow else t for t in net.graph.tensors)
+    tensors = tuple(replace(t, dtype=stored) if t.index in narrow else t for t in net.graph.tensors)
     graph = replace(net.graph, tensors=tensors, ops=tuple(_stored(net, op, narrow) for op in net.graph.ops))
-    return replace(net, graph=graph, multiplied=_NARROW)
+    return replace(net, graph=graph, multiplied=stored)
 
 
 def precision_of(net: StageGraph) -> str:
     """The precision that a network is in."""
-    return FP32 if net.multiplied == WIDE else FP16
+    return next(p.name for p in PRECISIONS.values() if p.stored == net.multiplied)
 
 
 def is_product(net: StageGraph, op: int) -> bool:
     """Whether an operator multiplies matrices of floats, or convolves them without groups: what tensor cores compute."""
     node, name = net.graph.ops[op], getattr(net.calls[op].op, "name", "")
-    if not {net.graph.tensors[t].dtype for t in (*node.inputs, *node.outputs)} <= {WIDE, _NARROW}:
+    if not {net.graph.tensors[t].dtype for t in (*node.inputs, *node.outputs)} <= {WIDE, net.multiplied}:
         return False
     if node.kind == "conv2d" and name == "relax.nn.conv2d":
         return node.attrs.get("groups") == 1

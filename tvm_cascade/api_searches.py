@@ -160,10 +160,11 @@ def stages(
     emit : path, optional
         A folder to write that runs the network by the schedule with TVM alone (`deploy.emit_folder`).
     precision : str
-        "fp32", or "fp16": tensors between kernels are stored as float16, products multiply float16 and sum up in float32.
-    arch, fast_math, threads, streams, gpu : names, bool, int, int and int, optional
+        "fp32", or "fp16" and "bf16": tensors between kernels are stored as float16 or bfloat16, products multiply these and
+        sum up in float32.
+    arch, fast_math, threads, streams, gpu, winograd : names, bool, int, int, int and int, optional
         With `emit`: GPU architectures ("sm_90") and less exact arithmetic of its machine code; threads, or streams of GPU
-        number `gpu`, that share a stage.
+        number `gpu`, that share a stage; largest tiles of convolutions in Winograd's form on a processor, 0 for none.
 
     Returns
     -------
@@ -236,7 +237,7 @@ def optimize(
     output, picture, emit : path, optional
         Files for the graph (.onnx, else a Relax module) and for a picture of it before and after; a folder as in `stages`,
         of the graph that was found and its schedule by the device's description.
-    precision, arch, fast_math, threads, streams, gpu
+    precision, arch, fast_math, threads, streams, gpu, winograd
         As in `stages`; with `emit`.
     database, time_limit, progress : path and float, optional, and function
         File that keeps measurements; seconds after which the best graph so far is taken (None: 50 where kernels are

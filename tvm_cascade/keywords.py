@@ -95,6 +95,7 @@ class SearchKeywords(TypedDict, total=False):
     threads: int | None
     streams: int | None
     gpu: int
+    winograd: int | None
 
 
 class StagesKeywords(SearchKeywords, total=False):

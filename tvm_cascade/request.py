@@ -201,7 +201,9 @@ class SearchRequest(Asked):
     database: OptionalPath = None  # keeps measurements; None: in memory
     time_limit: TimeLimit = None  # the best result that is found in this time
     emit: OptionalPath = None  # write a folder that runs with TVM alone here
-    precision: Annotated[str, checks.choice("fp32", "fp16")] = "fp32"  # of tensors between kernels, and of products
+    precision: Annotated[str, checks.choice("fp32", "fp16", "bf16")] = (
+        "fp32"  # of tensors between kernels, and of products
+    )
     arch: Annotated[tuple[str, ...], checks.names] = ()  # GPU architectures of the folder's machine code, such as sm_90
     fast_math: Annotated[bool, checks.flag] = False  # less exact arithmetic of that code
     threads: Annotated[int | None, checks.optional(checks.whole(1))] = (
@@ -211,6 +213,9 @@ class SearchRequest(Asked):
         None  # of a GPU; None: as many as groups in a stage
     )
     gpu: Annotated[int, checks.whole(0)] = 0  # number of the GPU that runs the folder
+    winograd: Annotated[int | None, checks.optional(checks.whole(0, 4))] = (
+        None  # of a processor: largest tiles of 3x3 convolutions in Winograd's form; 0: none has it; None: 4
+    )
 
 
 @dataclass(frozen=True, slots=True)

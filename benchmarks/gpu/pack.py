@@ -258,7 +258,7 @@ def main() -> int:
     parser.add_argument("--arch", default="sm_90", help="architecture that kernels are compiled for")
     parser.add_argument(
         "--precisions",
-        choices=("fp32", "fp32,fp16"),
+        choices=("fp32", "fp32,fp16", "fp32,bf16", "fp32,fp16,bf16"),
         default="fp32,fp16",
         help="of programs; float32 alone takes half as long to compile [%(default)s]",
     )

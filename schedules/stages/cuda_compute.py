@@ -28,7 +28,7 @@ def convolution_as_product(
     shape: Sequence[int], layout: str, oihw: np.ndarray, geometry: Sequence[Sequence[int]], narrow: bool
 ) -> tuple[np.ndarray, Callable[[Any, Any], Any]]:
     """A convolution without groups of a tensor of `shape`: its weights, packed, and the TE that computes it of the tensor and
-    these. `geometry`: strides, padding and dilation; `narrow`: float16 is multiplied."""
+    these. `geometry`: strides, padding and dilation; `narrow`: two bytes, float16 or bfloat16, are multiplied."""
     strides, padding, dilation = geometry
     n, _, h, w = (int(shape[layout.index(a)]) for a in "NCHW")
     high, wide = (int(d) for d in output_extents((h, w), oihw.shape[2:], strides, padding, dilation))

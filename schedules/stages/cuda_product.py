@@ -1,7 +1,8 @@
-"""Products of matrices on CUDA, on tensor cores for float16: a rule for the blocks of `cuda_compute`."""
+"""Products of matrices on CUDA, on tensor cores for two bytes: a rule for the blocks of `cuda_compute`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import s_tir
@@ -11,13 +12,14 @@ from tvm_cascade.cost.tiles import FRAGMENT, Tiles
 from tvm_cascade.errors import GraphError
 from tvm_cascade.schedules.stages.blocks import Schedule, inner_blocks, name_of
 from tvm_cascade.schedules.stages.cuda_compute import PRODUCT, ROWS, TILES
+from tvm_cascade.schedules.stages.tensor_cores import MULTIPLIED, fragment_intrinsics
 
 _SHARED, _SUMS = (
     "shared.dyn",
     "shared",
 )  # for what is multiplied, of any size; for the sums, which never share its bytes
 _LANES = 32  # threads of a warp
-_HALVES, _FLOATS = 8, 4  # values of float16 and float32 that a thread loads at once
+_HALVES, _FLOATS = 8, 4  # values of two bytes and of float32 that a thread loads at once
 
 
 class Product:
@@ -46,7 +48,7 @@ def product(sch: Schedule, acc: Any) -> Schedule:
         if name_of(sch, block) not in (PRODUCT, ROWS, name_of(sch, last)):
             sch.compute_inline(block)
     _as_matrix(sch, acc, last)
-    narrow = str(sch.get(acc).reads[0].source.dtype) == "float16"
+    dtype = str(sch.get(acc).reads[0].source.dtype)
     *_, k = sch.get_loops(acc)
     if tiles.slices > 1:
         _, s, _ = sch.split(k, [None, tiles.slices, tiles.depth])
@@ -55,7 +57,10 @@ def product(sch: Schedule, acc: Any) -> Schedule:
     else:
         partial = acc
         acc = sch.cache_write(partial, 0, _SUMS)
-    (_tensor_cores if narrow else _lanes)(sch, partial, acc, last, tiles)
+    if dtype in MULTIPLIED:
+        _tensor_cores(sch, partial, acc, last, tiles, fragment_intrinsics(dtype, _SHARED, _SUMS))
+    else:
+        _lanes(sch, partial, acc, last, tiles)
     return sch
 
 
@@ -77,10 +82,8 @@ def _as_matrix(sch: Schedule, acc: Any, last: Any) -> None:
     sch.transform_block_layout(last, IndexMap.from_func(index, ndim=len(extents)))
 
 
-def _tensor_cores(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles) -> None:
-    """The product in fragments of `FRAGMENT` rows, columns and depth."""
-    from tvm.s_tir.tensor_intrin.cuda import get_wmma_intrin_group
-
+def _tensor_cores(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles, names: Mapping[str, str]) -> None:
+    """The product in fragments of `FRAGMENT` rows, columns and depth, by the intrinsics of these names."""
     m, n, step, s, depth = _sliced(sch, partial, tiles)
     m, m_in = sch.split(m, [None, FRAGMENT])
     n, n_in = sch.split(n, [None, FRAGMENT])
@@ -102,7 +105,6 @@ def _tensor_cores(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles
     sch.reverse_compute_at(store, warps)
     _epilogue(sch, acc, last, grid, tiles)
     init = sch.get_child_blocks(sch.decompose_reduction(outer, step))[0]
-    names = get_wmma_intrin_group(_SHARED, _SUMS, "float16", "float32", True)
     for block, name in zip((*fragments, store), ("load_a", "load_b", "store"), strict=True):
         i, j = sch.get_loops(block)[-2:]
         i0, i1 = sch.split(i, [None, FRAGMENT])

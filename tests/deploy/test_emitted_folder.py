@@ -18,6 +18,7 @@ import tvm
 
 from tvm_cascade import api
 from tvm_cascade.cuda_toolkit import find_nvcc
+from tvm_cascade.deploy import folder as folder_module
 from tvm_cascade.deploy import library
 from tvm_cascade.deploy.folder import require_free
 from tvm_cascade.errors import MissingToolError, UsageError
@@ -204,6 +205,10 @@ def test_sources_among_embedded_modules_are_compiled():
         ({"target": "cuda", "arch": "90", "emit": "d"}, "--arch 90 is no architecture"),
         ({"target": "cuda", "emit": "d"}, "give one, as in --arch sm_90"),
         ({"target": "cuda", "arch": "sm_90"}, "--arch is of --emit DIR"),
+        ({"target": "llvm", "winograd": 0}, "--winograd is of --emit DIR"),
+        ({"target": "cuda", "arch": "sm_90", "emit": "", "winograd": 2}, "--winograd is of kernels for processors"),
+        ({"target": "llvm", "emit": "", "winograd": 2, "cost": "measured"}, "leave one of them out"),
+        ({"target": "llvm", "emit": "", "winograd": 5}, "winograd"),
         ({"target": "llvm", "batch": 4, "emit": "d"}, "set the batch with --input-shape"),
         ({"target": "llvm -mtriple=arm", "emit": "d"}, "takes -mcpu=NAME"),
     ],
@@ -240,3 +245,15 @@ def test_another_processor_may_be_named():
 def test_an_optimized_graph_is_emitted_too(network, tmp_path):
     data, _ = api.optimize(network[0], target="llvm", budget=20, emit=tmp_path / "made")
     assert "network.so" in data["emitted"]["files"]
+
+
+@pytest.mark.parametrize(("winograd", "found"), [(None, True), (0, False)])
+def test_convolutions_are_computed_as_asked(tmp_path, monkeypatch, winograd, found):
+    """By fewer multiplications where that is less work, or not at all."""
+    lowered = []
+    monkeypatch.setattr(folder_module, "build_library", lambda mod, *_: lowered.append(mod.script()))
+    net = Net("float32", "NCHW", seed=2)
+    x = net.conv(net.input((1, 16, 24, 24), "x"), 32, 1, activation="relu")
+    mod = net.finish(net.relu(net.conv(net.conv(x, 32, 3, padding=1, activation="relu"), 32, 1)))
+    api.stages(mod, target="llvm", emit=tmp_path / "made", winograd=winograd)
+    assert ("wino_" in lowered[0]) == found

@@ -1,4 +1,4 @@
-"""Staged programs whose tensors between kernels are float16: results, what stays float32, kernels for tensor cores."""
+"""Staged programs whose tensors between kernels are float16 or bfloat16: results, what stays float32, kernels."""
 
 from __future__ import annotations
 
@@ -38,18 +38,22 @@ def given(mod: tvm.IRModule) -> list[np.ndarray]:
     return [rng.standard_normal([int(d) for d in p.ty.shape.values]).astype("float32") for p in mod["main"].params]
 
 
-def narrow_run(mod: tvm.IRModule, unit: str = "fused", variant: str = "both") -> list[np.ndarray]:
-    net = in_precision(stage_graph(mod), "fp16")
-    found = schedule(net.graph, AnalyticCost(GPU, "fp16"), Options(variant=variant, unit=unit, max_states=500)).schedule
+def narrow_run(
+    mod: tvm.IRModule, unit: str = "fused", variant: str = "both", precision: str = "fp16"
+) -> list[np.ndarray]:
+    net = in_precision(stage_graph(mod), precision)
+    found = schedule(
+        net.graph, AnalyticCost(GPU, precision), Options(variant=variant, unit=unit, max_states=500)
+    ).schedule
     return Session(compile_stages(lower_stages(net, unit_graph(net.graph, unit), found, LowerOptions()))).run(
         *given(mod)
     )
 
 
-def agrees(made: list[np.ndarray], expected: list[np.ndarray]) -> None:
+def agrees(made: list[np.ndarray], expected: list[np.ndarray], error: float = 4e-3) -> None:
     for a, b in zip(made, expected, strict=True):
         assert a.dtype == b.dtype == np.float32
-        np.testing.assert_allclose(a, b, atol=4e-3 * np.abs(b).max())
+        np.testing.assert_allclose(a, b, atol=error * np.abs(b).max())
         assert np.abs(a - b).max() > 0  # something was rounded
 
 
@@ -76,10 +80,19 @@ def test_operators_of_all_kinds() -> None:
     agrees(narrow_run(mod, variant="merge"), quick_run(mod, *given(mod)))
 
 
-def test_what_is_narrow() -> None:
+@pytest.mark.parametrize("seed", [1, 4])
+def test_bfloat16(seed: int) -> None:
+    """Eight bits of a value are kept, three less than of float16."""
+    for mod in (random_images(seed, steps=4, channels=(12, 16, 24)), of_all_kinds()):
+        expected = quick_run(mod, *given(mod))
+        agrees(narrow_run(mod, variant="merge", precision="bf16"), expected, 4e-2)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_what_is_narrow(precision: str) -> None:
     plain = stage_graph(of_all_kinds())
-    net = in_precision(plain, "fp16")
-    assert (precision_of(plain), precision_of(net), in_precision(plain, "fp32")) == ("fp32", "fp16", plain)
+    net = in_precision(plain, precision)
+    assert (precision_of(plain), precision_of(net), in_precision(plain, "fp32")) == ("fp32", precision, plain)
     graph = net.graph
     for t in (*graph.inputs, *graph.outputs):
         assert graph.tensors[t].dtype == "float32"
@@ -158,11 +171,18 @@ def test_products_are_priced_by_tensor_cores() -> None:
     plain, narrow = ([AnalyticCost(GPU, p).op_ms(op) for op in ops] for p in ("fp32", "fp16"))
     assert narrow[1:] == plain[1:] and plain[0] > 10 * narrow[0]
     assert AnalyticCost(find_device("k80"), "fp16").op_ms(ops[0]) == AnalyticCost(find_device("k80")).op_ms(ops[0])
+    assert (
+        AnalyticCost(GPU, "bf16").op_ms(ops[0]) == narrow[0] and AnalyticCost(GPU, "bf16").name == "analytic:h100:bf16"
+    )
+    volta = find_device("v100")  # its tensor cores multiply float16 alone
+    assert AnalyticCost(volta, "bf16").op_ms(ops[0]) == AnalyticCost(volta).op_ms(ops[0])
+    with pytest.raises(UsageError, match="unknown precision fp8"):
+        AnalyticCost(GPU, "fp8")
 
 
 @pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: make test-cuda installs it and runs these tests")
-@pytest.mark.parametrize("arch", ["sm_90", "sm_75"])
-def test_kernels_for_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
+@pytest.mark.parametrize(("arch", "precision"), [("sm_90", "fp16"), ("sm_75", "fp16"), ("sm_80", "bf16")])
+def test_kernels_for_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str, precision: str) -> None:
     """Convolutions of any extents: their tiles take less shared memory than any architecture has."""
     sources: list[str] = []
     compile_cuda = cuda_code.compile_cuda
@@ -171,11 +191,21 @@ def test_kernels_for_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     net = Net("float32", "NCHW", seed=1)
     x = net.conv(net.input((1, 16, 12, 12), "x"), 16, 1, activation="relu")
     mod = net.finish(net.relu(net.conv(x, 80, 3, padding=1)))
-    api.stages(mod, target="cuda", arch=arch, device="h100", emit=tmp_path / "gpu", precision="fp16")
+    api.stages(mod, target="cuda", arch=arch, device="h100", emit=tmp_path / "gpu", precision=precision)
     told = json.loads((tmp_path / "gpu" / "metadata.json").read_text())
-    assert (told["precision"], told["tensor_core_kernels"]) == ("fp16", 2)
+    assert (told["precision"], told["tensor_core_kernels"]) == (precision, 2)
     (source,) = sources
-    assert "mma_sync" in source and "half" in source
+    fragment = {"fp16": "half", "bf16": "nv_bfloat16"}[precision]
+    assert "mma_sync" in source and f"matrix_a, 16, 16, 16, {fragment}" in source
+
+
+def test_architectures_without_bfloat16_are_refused(tmp_path: Path) -> None:
+    net = Net("float32", "NCHW", seed=1)
+    mod = net.finish(net.conv(net.input((1, 16, 8, 8), "x"), 16, 1))
+    with pytest.raises(UsageError, match="--precision bf16 needs sm_80 or later, and this is for sm_75"):
+        api.stages(mod, target="cuda", arch=("sm_75",), emit=tmp_path / "gpu", precision="bf16")
+    with pytest.raises(UsageError, match="needs sm_80 or later"):
+        ScheduleStages(model=AnalyticCost(GPU), precision="bf16", lower=LowerOptions("cuda -arch=sm_75"))(mod)
 
 
 def test_without_a_program_there_is_no_precision_to_choose(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def _kernel(dtype: str, layout: str) -> tvm.IRModule:
     """A convolution with a bias and a ReLU."""
     shape, oihw = ((1, 17, 17, 128), (192, 128, 7, 1)) if layout == "NHWC" else ((1, 128, 17, 17), (192, 128, 7, 1))
     packed, compute = convolution_as_product(
-        shape, layout, np.zeros(oihw, dtype), ((1, 1), (3, 0, 3, 0), (1, 1)), dtype == "float16"
+        shape, layout, np.zeros(oihw, dtype), ((1, 1), (3, 0, 3, 0), (1, 1)), dtype != "float32"
     )
     x, w = te.placeholder(shape, dtype, name="x"), te.placeholder(packed.shape, dtype, name="w")
     b = te.placeholder((192,), "float32", name="b")
@@ -162,16 +162,16 @@ def _kernel(dtype: str, layout: str) -> tvm.IRModule:
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_one_kernel_without_memory_of_its_own(dtype: str, layout: str) -> None:
     """Nothing is stored between the product and what is fused into it; float16 is multiplied on tensor cores."""
     made: Any = schedule_cuda(_kernel(dtype, layout), "cuda -arch=sm_80")["main"]
-    assert on_tensor_cores(made) == (dtype == "float16")
+    assert on_tensor_cores(made) == (dtype != "float32")
     scopes = {str(b.scope()) for b in made.body.block.alloc_buffers}
     assert "global" not in scopes and {"shared", "shared.dyn"} <= scopes
     grid = made.body.block.body
     assert grid.thread_binding.thread_tag == "blockIdx.x"
-    tiles = choose_tiles(Extents(17 * 17, 192, 128 * 7, 7), dtype == "float16")
+    tiles = choose_tiles(Extents(17 * 17, 192, 128 * 7, 7), dtype != "float32")
     assert int(grid.extent) == -(-289 // tiles.rows) * (192 // tiles.columns)
 
 

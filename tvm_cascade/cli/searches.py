@@ -55,14 +55,17 @@ _KEEPS = "A file that keeps measurements: those in it are used, new ones are add
 _EMIT = (
     option(SearchRequest, "emit", "Write a folder that runs the network by its schedule with TVM alone: library with weights, "
            "example.py, example.cc with CMakeLists.txt, schedule.json, metadata.json.", metavar="DIR"),
-    option(SearchRequest, "precision", "Of tensors between kernels: fp16 stores them as float16, and convolutions without "
-           "groups and products of matrices multiply float16 and sum up in float32, on tensor cores where there are any."),
+    option(SearchRequest, "precision", "Of tensors between kernels: fp16 and bf16 store them as float16 and bfloat16, and "
+           "convolutions without groups and products of matrices multiply these and sum up in "
+           "float32, on tensor cores where there are any."),
     option(SearchRequest, "arch", "With --emit, for cuda: architectures of the machine code; with several, PTX of the last "
            "too. [default: --device's, or that of the GPU here]", multiple=True, metavar="sm_90[,sm_100]"),
     option(SearchRequest, "fast_math", "With --emit, for cuda: arithmetic that is faster and less exact."),
     option(SearchRequest, "threads", "With --emit, for llvm: threads that share a stage. [default: --device's, or TVM's]"),
     option(SearchRequest, "streams", "With --emit, for cuda: streams that share a stage. [default: one a group]"),
     option(SearchRequest, "gpu", "With --emit, for cuda: number of the GPU that will run it."),
+    option(SearchRequest, "winograd", "With --emit, for llvm: 3x3 convolutions are computed in tiles of at most N x N outputs by "
+           "fewer multiplications, where that is less work; 2 rounds less than 4, 0 leaves it out. [default: 4]"),
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from tvm_cascade.cost.device import LEAST_ON_TENSOR_CORES, Device
 from tvm_cascade.cost.interface import Groups, OpBound, OpFeatures
 from tvm_cascade.cost.packing import pack
+from tvm_cascade.cost.precision import find_precision
 from tvm_cascade.cost.tiles import best_microseconds, extents_of
 from tvm_cascade.operators.table import REDUCTIONS, SPLIT_REDUCTIONS, VIEWS, efficiency
 
@@ -38,8 +39,8 @@ _PRODUCTS = ("conv2d", "dense", "matmul")
 class AnalyticCost:
     """Costs of operators and stages on a `Device`, in milliseconds.
 
-    With the precision "fp16" products whose reduction fills a step of tensor cores run at their peak, where the device has
-    any.
+    With a precision that the device's tensor cores multiply products whose reduction fills a step of theirs run at their peak
+    (`cost.precision`; bf16 at that of fp16).
 
     On a device that is `tiled`, products take what their tiles tell (`cost.tiles`).
 
@@ -53,8 +54,10 @@ class AnalyticCost:
         self, device: Device, precision: str = "fp32", measured: Mapping[OpFeatures, float] = MappingProxyType({})
     ) -> None:
         self.device = device
-        self._narrow = precision == "fp16"
-        self._product_macs_per_s = device.tensor_macs_per_s if precision == "fp16" else 0.0
+        asked = find_precision(precision)
+        self._narrow = asked.narrow
+        on_tensor_cores = not device.arch or asked.on_tensor_cores(device.arch)
+        self._product_macs_per_s = device.tensor_macs_per_s if asked.narrow and on_tensor_cores else 0.0
         self.name = f"analytic:{device.name}" + ("" if precision == "fp32" else f":{precision}")
         self.fork_ms = device.sync_us / 1e3
         self._phases: dict[OpFeatures, tuple[float, float, float]] = {}

@@ -20,6 +20,7 @@ from typing import Any
 import tvm
 
 from tvm_cascade.cost import find_device
+from tvm_cascade.cost.precision import require_architecture
 from tvm_cascade.deploy.library import build_library, require_linker
 from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.parallel.problem import Schedule
@@ -54,6 +55,7 @@ class Emission:
     streams: int | None = None  # that share them on a GPU; None: as many as the widest stage has groups
     device: int = 0  # number of the GPU that runs it
     metaschedule: Path | None = None  # folder with records of tuned kernels
+    winograd: int = 4  # largest tiles of convolutions in Winograd's form on a processor
 
     @property
     def cuda(self) -> bool:
@@ -68,6 +70,7 @@ class Emission:
             device=self.device,
             streams=self.streams,
             metaschedule=self.metaschedule,
+            winograd=self.winograd,
         )
 
     @property
@@ -92,11 +95,16 @@ def emission_of(request: SearchRequest, threads: int) -> Emission:
     if not request.target.startswith("cuda"):
         if request.arch:
             raise UsageError("--arch is of --target cuda; for a processor give --target 'llvm -mcpu=NAME'")
-        made = Emission(request.target, None, request.threads or threads, metaschedule=records)
+        winograd = 4 if request.winograd is None else request.winograd
+        made = Emission(request.target, None, request.threads or threads, metaschedule=records, winograd=winograd)
         made.tvm_target()
         require_linker(cuda=False)
         return made
+    if request.winograd is not None:
+        raise UsageError("--winograd is of kernels for processors: give --target llvm, or leave it out")
     named = parse_architectures(request.arch) or parse_architectures([_architecture(request)])
+    for architecture in named:
+        require_architecture(request.precision, architecture)
     made = Emission("cuda", CudaCode(named, request.fast_math), 1, request.streams, request.gpu, records)
     require_cuda_compiler(made.code or CudaCode(named))
     require_linker(cuda=True)

@@ -26,10 +26,16 @@ def folder_of(request: SearchRequest, progress: Callable[[str], None]) -> Emitte
     given = [n for n in ("arch", "fast_math", "threads", "streams", "gpu") if getattr(request, n)]
     if isinstance(request, OptimizeRequest) and request.precision != FP32:
         given.append("precision")
+    if request.winograd is not None:
+        given.append("winograd")
     if request.emit is None and given:
         raise UsageError(f"--{given[0].replace('_', '-')} is of --emit DIR: give that too")
     if request.emit is None:
         return None
+    if request.winograd is not None and getattr(request, "cost", "") in ("measured", "learned"):
+        raise UsageError(
+            "--winograd changes kernels that --cost measured and learned time as they are: leave one of them out"
+        )
     if getattr(request, "batch", None) not in (None, 1):
         raise UsageError("--emit writes the network as it is loaded: set the batch with --input-shape")
     return EmittedFolder(request, progress)

@@ -30,7 +30,8 @@ from packed import BATCHED, HERE, MANIFEST, NETWORKS, PROGRAMS
 from tvm_steps import Call, Row
 
 _SANITIZERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/nvidia/compute-sanitizer")
-TORCH_PRECISIONS = {"": "float32", "_fp16": "float16"}
+_TORCH = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_PRECISIONS = dict.fromkeys(precision for _, precision in PROGRAMS.values())  # of this pack, in order
 _LIMIT_MINUTES = 8.9  # of one step
 
 
@@ -92,14 +93,17 @@ def steps() -> list[Step]:
         Step("emitted", 3, emitted_steps.emitted),
         *(Step(s, 0.5 + 0.25 * count, tvm_steps.timed(s)) for s in PROGRAMS),
         Step("turns", 1 + 0.5 * count, tvm_steps.turns),
-        *(Step(f"eager{p}", 1 + 0.5 * count, with_torch("eager", t)) for p, t in TORCH_PRECISIONS.items()),
+        *(
+            Step("eager" if p == "fp32" else f"eager_{p}", 1 + 0.5 * count, with_torch("eager", _TORCH[p]))
+            for p in _PRECISIONS
+        ),
         Step("operators", 1 + 0.75 * count, with_torch("operators")),
         Step("kernels", 1 + 0.5 * count, tvm_steps.kernels),
         Step("thousand", 1 + 0.5 * count, tvm_steps.thousand),
         *(Step(f"batch-{n}", 4, tvm_steps.batched(n)) for n in BATCHED),
         *(Step(f"batch_torch-{n}", 4, with_torch("batched", n)) for n in BATCHED),
     ]
-    for precision in TORCH_PRECISIONS.values():
+    for precision in (_TORCH[p] for p in _PRECISIONS):
         for mode, name in (("reduce-overhead", "overhead"), ("max-autotune", "compile")):
             found += [
                 Step(f"{name}-{n}-{precision}", 8, with_torch("compiled", n, precision, mode))

@@ -17,6 +17,7 @@ from tvm_steps import Call, Row
 
 LAYOUTS = ("contiguous", "channels_last")
 LIBRARY = ("conv2d", "matmul")  # kinds that cuDNN and cuBLAS have kernels of
+PRECISIONS = ("float32", "float16")  # of `operators` and of batches; bfloat16 has the same kernels as float16
 COPIES = 16  # of an operator in one CUDA graph
 Run = Callable[[], Any]
 TOLERANCE = TOLERANCES["fp32"]
@@ -51,7 +52,7 @@ def _without_torch(call: Call, names: list[str]) -> list[Row] | None:
 
 
 def _outputs(result: Any) -> list[np.ndarray]:
-    return [x.cpu().numpy() for x in (result if isinstance(result, tuple) else (result,))]
+    return [x.float().cpu().numpy() for x in (result if isinstance(result, tuple) else (result,))]
 
 
 def _times(call: Call, run: Run, runs: int) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def batched(name: str) -> Callable[[Call], list[Row]]:
             return [
                 {"batch": packed.about["batch"]} | row
                 for packed, model, inputs in _models(call, [name])
-                for precision in ("float32", "float16")
+                for precision in PRECISIONS
                 for row in _eager(call, precision, packed, model, inputs)
             ]
 
@@ -165,7 +166,7 @@ def operators(call: Call) -> list[Row]:
         return without
     rows = []
     with torch.inference_mode():
-        for precision in ("float32",) if call.rehearsal else ("float32", "float16"):
+        for precision in ("float32",) if call.rehearsal else PRECISIONS:
             seen: set[str] = set()
             for packed, model, inputs in _models(call, NETWORKS):
                 model, inputs = _cast(precision, model, inputs)
@@ -216,7 +217,7 @@ def compiled(name: str, precision: str, mode: str) -> Callable[[Call], list[Row]
                 made = torch.compile(model, **({"backend": "eager"} if call.rehearsal else {"mode": mode}))
                 start = time.perf_counter()
                 for _ in range(3):
-                    outputs = [x.astype("float32") for x in _outputs(made(*inputs))]
+                    outputs = _outputs(made(*inputs))
                 row: Row = {"network": packed.name, "precision": precision, "torch": f"compile, {mode}"}
                 row |= {"compile_s": round(time.perf_counter() - start, 1)}
                 row["relative_error"] = relative_error(outputs, packed.arrays("expected"))

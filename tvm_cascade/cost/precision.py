@@ -1,0 +1,50 @@
+"""Precisions of staged programs: how tensors between kernels are stored, and what products multiply (rfc/0020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_cascade.errors import UsageError
+
+FP32, FP16, BF16 = "fp32", "fp16", "bf16"
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """One of `PRECISIONS`. Kernels compute in float32 whatever it is, and sums of products are float32."""
+
+    name: str  # as `--precision` takes it
+    stored: str  # type of tensors between kernels, and of what products multiply
+    first_architecture: int = 0  # of NVIDIA, 80 for sm_80, whose tensor cores multiply it; 0: products are not on them
+
+    @property
+    def narrow(self) -> bool:
+        """Whether tensors between kernels take two bytes an element."""
+        return self.stored != "float32"
+
+    def on_tensor_cores(self, architecture: str) -> bool:
+        """Whether tensor cores of an architecture such as sm_90 multiply it."""
+        number = "".join(c for c in architecture.removeprefix("sm_") if c.isdigit())
+        return 0 < self.first_architecture <= int(number or 0)
+
+
+PRECISIONS = {
+    p.name: p for p in (Precision(FP32, "float32"), Precision(FP16, "float16", 70), Precision(BF16, "bfloat16", 80))
+}
+
+
+def find_precision(name: str) -> Precision:
+    """The precision of that name. Raises `UsageError` for an unknown one."""
+    if name not in PRECISIONS:
+        raise UsageError(f"unknown precision {name}: choose one of {', '.join(PRECISIONS)}")
+    return PRECISIONS[name]
+
+
+def require_architecture(name: str, architecture: str) -> None:
+    """Raise `UsageError` where an architecture such as sm_75 has no arithmetic for a precision."""
+    precision = find_precision(name)
+    if precision.first_architecture and not precision.on_tensor_cores(architecture):
+        raise UsageError(
+            f"--precision {name} needs sm_{precision.first_architecture} or later, and this is for {architecture}: "
+            "give another precision"
+        )
