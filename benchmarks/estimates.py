@@ -10,7 +10,6 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from math import sqrt
 from pathlib import Path
 from statistics import median
 
@@ -94,10 +93,10 @@ def counted_rates(
 
 
 def middle(ratios: list[float]) -> float:
-    """The rate of least largest error, as far from the smallest ratio as from the largest; the median where they are not
-    of one kind, more than a factor of two apart."""
+    """The rate of least largest error, in parts of what is counted, as far above the smallest ratio as below the largest: their
+    harmonic mean; the median where they are not of one kind, more than a factor of two apart."""
     low, high = min(ratios), max(ratios)
-    return sqrt(low * high) if high < 2 * low else median(ratios)
+    return 2 * low * high / (low + high) if high < 2 * low else median(ratios)
 
 
 def compared(target: KernelTarget, board: str, known: dict[str, int]) -> list[tuple[str, float, int]]:
