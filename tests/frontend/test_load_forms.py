@@ -144,6 +144,27 @@ def test_what_is_refused_first_is_left_to_the_program(tmp_path: Path) -> None:
     load(path, from_="half")
 
 
+def test_nothing_is_proposed_that_leaves_other_refused_operators(tmp_path: Path) -> None:
+    """As in audio front ends, all of whose operators are custom ones; two apart are both left out."""
+    w, path = ModelWriter(), tmp_path / "m.tflite"
+    x, y, z = w.activation((4,), F32), w.tensor((4,), F32, name="y"), w.tensor((4,), F32, name="z")
+    w.operator("CUSTOM", [x], [y], custom="One", inner=True)
+    w.operator("CUSTOM", [y], [z], custom="Two", inner=True)
+    w.operator("NEG", [z], [w.tensor((4,), F32)])
+    path.write_bytes(w.finish())
+    with pytest.raises(LoadError, match=r"One \(custom\), Two \(custom\): --from z begins the network behind it"):
+        load(path)
+    load(path, from_="z")
+    w = ModelWriter()
+    first, second = w.tensor((4,), F32, name="first"), w.tensor((4,), F32, name="second")
+    for made, name in ((first, "One"), (second, "Two")):
+        w.operator("CUSTOM", [w.activation((4,), F32)], [made], custom=name, inner=True)
+    w.operator("ADD", [first, second], [w.tensor((4,), F32)], "AddOptions")
+    path.write_bytes(w.finish())
+    with pytest.raises(LoadError, match="--from first,second begins"):
+        load(path)
+
+
 @pytest.mark.parametrize(
     "build",
     [

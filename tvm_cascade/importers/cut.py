@@ -158,24 +158,25 @@ def needed_for(graph: FileGraph, outputs: Iterable[str]) -> set[int]:
     return _needed(graph, outputs, ())[0]
 
 
-def until_in_front(graph: FileGraph, refused: Set[str]) -> Remedy:
+def until_in_front(graph: FileGraph, refused: Set[str], at: Collection[int] = ()) -> Remedy:
     """The remedy for a network of which the tensors `refused` cannot be computed: the option that cuts it in front of them,
-    or behind the first operators that compute them, and these operators."""
+    and the first operators that compute them. Where nothing is in front, and `at` says which operators are to blame, it is the
+    option that begins behind them."""
     names = names_in_front(graph, refused)
     first = [n for n in graph.nodes if not refused.isdisjoint(n.writes) and refused.isdisjoint(n.reads)]
-    return Remedy(until_remedy(names) if names else _from_behind(graph, first), kinds_of(first))
+    return Remedy(until_remedy(names) if names else _from_behind(graph, at), kinds_of(first))
 
 
-def _from_behind(graph: FileGraph, first: Sequence[Node]) -> str:
-    """The sentence that proposes to begin a network behind its one operator `first`; empty where nothing is left there."""
-    if len(first) != 1:
-        return ""
-    start = first[0].writes
+def _from_behind(graph: FileGraph, at: Collection[int]) -> str:
+    """The sentence that proposes to begin a network behind the operators `at`; empty where it would not leave them out."""
+    start = tuple(dict.fromkeys(name for i in sorted(at) for name in graph.nodes[i].writes))
+    used = {name for i, node in enumerate(graph.nodes) if i not in at for name in node.reads}
+    start = tuple(name for name in start if name in used)
     try:
-        left = cut_out(graph, Cut(start=start)).nodes
+        left = cut_out(graph, Cut(start=start)).nodes if start else at
     except UsageError:
         return ""
-    if any(graph.nodes[i] is first[0] for i in left):
+    if not set(left).isdisjoint(at):
         return ""
     return f"{option_of('--from', start)} begins the network behind it, and your program does what is in front"
 

@@ -85,7 +85,7 @@ def _unsupported(
 def _until_in_front(model: Model, refused: Collection[int]) -> Remedy:
     """The remedy for operators that cannot be imported, given by position in the file: the `--until` in front of them."""
     graph = graph_of(model)
-    return until_in_front(graph, behind(graph, refused))
+    return until_in_front(graph, behind(graph, refused), refused)
 
 
 @cache

@@ -110,7 +110,7 @@ def until_before(program: Any, refused: Iterable[Any]) -> Remedy:
     names = {source.name for node in refused for source in node.meta.get("from_node", ())}
     graph = graph_of(program)
     at = [i for i, node in enumerate(graph.nodes) if not names.isdisjoint(node.writes)]
-    return Remedy(until_in_front(graph, behind(graph, at)).text, kinds_of(graph.nodes[i] for i in at))
+    return Remedy(until_in_front(graph, behind(graph, at), at).text, kinds_of(graph.nodes[i] for i in at))
 
 
 def _with(torch: Any, program: Any, kept: CutOut) -> Any:
