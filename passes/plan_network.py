@@ -18,6 +18,9 @@ from tvm.ir import IRModule
 from tvm_ffi import structural_equal
 
 from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cascading.channel_search import plan_in_groups
+from tvm_cascade.cascading.layerwise import smaller
+from tvm_cascade.cascading.layout_search import LARGE
 from tvm_cascade.cascading.whole_inputs import whole_inputs
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
@@ -200,7 +203,24 @@ def plan_lowered(network: Network) -> PlannedCandidate:
 
 
 def _best_of(network: Network) -> Best:
-    """The best of the network and its candidates, or why none fits the cap."""
+    """The best of the network and its candidates, or why none fits the cap.
+
+    Candidates of large networks are compared by drafts of their plans, and the best of them is then planned in full.
+    """
+    options = network.options
+    if len(network.prepared.graph.ops) <= LARGE or options.sram is not None or options.layerwise:
+        return _best_candidate(network)
+    best = _best_candidate(replace(network, options=replace(options, draft=True)))
+    assert isinstance(best, PlannedCandidate)
+    if monitor().over():
+        return best
+    graph = best.prepared.graph
+    plan = plan_in_groups(network.prepared.graph, graph, options) if best.groups else plan_graph(graph, options)
+    return replace(best, plan=replace(smaller(plan, best.plan), baseline_peak=best.plan.baseline_peak))
+
+
+def _best_candidate(network: Network) -> Best:
+    """`_best_of`, with the network's own options for all candidates."""
     kinds = (float_layers_apart, concats_in_place, concats_in_parts, channel_groups)
     try:
         start: Best = PlannedCandidate(network.prepared, plan_graph(network.prepared.graph, network.options))

@@ -117,6 +117,10 @@ class ConvRow(ABC):
         """By column group, the number of valid taps of a run."""
         return [self.depth if self.conv.non_contiguous else (c.k1 - c.k0) * self.depth for c in self.g.column_groups()]
 
+    def without_values(self) -> Layer:
+        """The layer as far as the function depends on it."""
+        return self.conv.without_values()
+
     def build(self) -> RowKernel:
         """The kernel of one row, or of the window's `tile_rows`."""
         form = _form(self, self.blocking)
@@ -323,6 +327,10 @@ class DepthwiseRow(ABC):
     def pack(self, biases: np.ndarray) -> np.ndarray:
         """The records; `biases` is [row variants, channels]."""
 
+    def without_values(self) -> Layer:
+        """The layer as far as the function depends on it."""
+        return self.conv.without_values()
+
     def build(self) -> RowKernel:
         """The kernel of one row."""
         return self.k.kernel(self._emit, form=_form(self, self.pixels))
@@ -347,5 +355,5 @@ def _form(builder: ConvRow | DepthwiseRow, choices: Hashable) -> Hashable | None
     """What the function of a builder depends on; None where it may depend on values of constants, which others lose here."""
     if not builder.by_form or builder.conv.parts:
         return None
-    builder.conv = builder.conv.without_values()
+    builder.conv = builder.without_values()
     return type(builder), choices, builder.conv.form

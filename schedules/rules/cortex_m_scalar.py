@@ -73,6 +73,11 @@ class _Depthwise(DepthwiseRow):
         self.weights_at, self.weight_words = (3 + biases.shape[0]) * 4 // item, words * 4 // item
         return records
 
+    def without_values(self) -> QuantizedConv:
+        padded = any((k0, k1) != (0, self.g.kernel[1]) for run in self.g.runs(self.pixels) for k0, k1 in run.taps)
+        zero = self.conv.input_zero_point if padded else 0  # `_row` writes it
+        return replace(self.conv.without_values(), input_zero_point=zero)
+
     def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
         k, g, times = self.k, self.g, self.conv.multiplier
         pixels = range(len(run.taps))

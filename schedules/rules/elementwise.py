@@ -7,7 +7,7 @@ one is rescaled by a table of 256 int32, unless its ratio is 1/2 too. Then the s
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -136,9 +136,9 @@ class _Elements:
         """A number loaded once from a table, not a literal, so that operators of one shape share a kernel."""
         return self.k.let(self.tables[table][i32(index)], "number")
 
-    def run(self, element: Any) -> RowKernel:
-        """`element(values)` is the output for one value of every input, as int32."""
-        return self.k.kernel(lambda: self._emit(element))
+    def run(self, element: Any, *form: Hashable) -> RowKernel:
+        """`element(values)` is the output for one value of every input, as int32; `form` is what it depends on."""
+        return self.k.kernel(lambda: self._emit(element), form=("elements", self.count, self.dtype, *form))
 
     def _emit(self, element: Any) -> None:
         for i in self.k.unrolled(max(self.count // 4, 1), min(4, self.count)):
@@ -156,7 +156,7 @@ def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel:
     """Kernel that looks up every output in `table` [256] by the byte of its input."""
     _, _, width, channels = spec.output.shape
     row = _Elements(width * channels, 1, (table,), str(table.dtype), "uint8")
-    return row.run(lambda x: row.tables[0][x].astype("int32"))
+    return row.run(lambda x: row.tables[0][x].astype("int32"), "table")
 
 
 def mul_kernel(op: Binary, q: Requantize) -> RowKernel:
@@ -169,7 +169,7 @@ def mul_kernel(op: Binary, q: Requantize) -> RowKernel:
         product = row.k.let((x - zero) * (y - other), "p")
         return emit_requantize(row.k, q, product, m, addend, shift)
 
-    return row.run(element)
+    return row.run(element, "mul", q.sign, q.lo, q.hi)
 
 
 def requantize_of(op: Binary) -> Requantize:
@@ -213,7 +213,8 @@ def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
             high = row.k.let(high + tirx.shift_right(acc, i32(31)), "h")
         return clamp_value(row.k, q, tirx.shift_right(high, shift))
 
-    return row.run(element)
+    factors = shifted, signs[shifted], signs[other] if plain else None, op.head_room
+    return row.run(element, "sum", *factors, q.sign, q.lo, q.hi)
 
 
 def scalar_elementwise(spec: OperatorSpec) -> list[Variant]:

@@ -55,9 +55,15 @@ class QuantizedConv:
         return self.weights.shape[-1]
 
     def without_values(self) -> QuantizedConv:
-        """The same with zeros for weights, biases and requantization constants, which take no memory."""
-        requantize = replace(self.requantize, table=blank(self.requantize.table), reason="")
-        return replace(self, weights=blank(self.weights), bias=blank(self.bias), requantize=requantize)
+        """The same with zeros for all that kernels read from tables: weights, biases, requantization constants, zero points.
+
+        The general form of requantization keeps its zero point.
+        """
+        q = self.requantize
+        requantize = replace(q, table=blank(q.table), reason="", zero_point=0 if q.short else q.zero_point)
+        return replace(
+            self, weights=blank(self.weights), bias=blank(self.bias), requantize=requantize, input_zero_point=0
+        )
 
     @property
     def form(self) -> Hashable:

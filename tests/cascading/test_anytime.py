@@ -41,6 +41,7 @@ def forget() -> None:
     for kept in (
         planner._in_time,
         planner._smallest,
+        planner._of_fewest_live_bytes,
         search_cache.least_memory_order,
         search_cache._kept_searches,
         search_cache._costs,

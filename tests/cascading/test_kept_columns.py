@@ -158,13 +158,13 @@ def test_the_printed_plan_is_a_point_of_the_frontier() -> None:
 def test_the_smallest_plan_needs_no_whole_frontier(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trades that have more live than an arena already found are not laid out, and no arena is laid out twice."""
     laid_out: list[int] = []
-    best = planner._best
+    best = planner.best_plan
 
     def counted(search: Search, figures: Figures, options: PlanOptions, least: int, *efforts: planner.Efforts) -> Plan:
         laid_out.append(least)
         return best(search, figures, options, least, *efforts)
 
-    monkeypatch.setattr(planner, "_best", counted)
+    monkeypatch.setattr(planner, "best_plan", counted)
     model = get_core("cortex-m4").steps
     again = rows_alone(stripes=True, pixels=True, overlap=False, max_macs=2.0, steps=model)
     told: list[Plan] = []

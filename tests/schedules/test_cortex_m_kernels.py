@@ -10,7 +10,7 @@ import pytest
 
 from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.operators.record import TensorType
-from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.kernel import Deferred, Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow
@@ -162,6 +162,7 @@ DEPTHWISE = {
     "stride": dict(size=(7, 12, 3), outputs=3, kernel=(3, 3), stride=2, zero_out=4),
     "narrow": dict(size=(3, 2, 5), outputs=5, kernel=(5, 3), zero_in=9),
     "uint8": dict(size=(5, 9, 8), outputs=8, kernel=(3, 3), zero_in=-100, dtype="uint8"),
+    "valid": dict(size=(6, 9, 4), outputs=4, kernel=(3, 3), zero_in=7, same=False),
     "multiplier": dict(size=(5, 6, 3), outputs=6, kernel=(3, 3), clamp=(-128, 60)),
     "dilated": dict(size=(8, 9, 3), outputs=3, kernel=(3, 3), dilation=2, zero_in=6),
     "dilated stride": dict(size=(9, 11, 2), outputs=4, kernel=(3, 4), stride=2, dilation=3),
@@ -180,19 +181,20 @@ def test_convolution(rules, name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rules", [cortex_m_scalar, cortex_m_dsp], ids=["scalar", "dsp"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_of_one_form_share_a_function(rules, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other weights give the function that they would give alone; another zero point of the input gives another one."""
+    """Other weights, and another zero point of the input, give the function that they would give alone."""
     case, other = (make_case(**{**CONVOLUTIONS[name], "seed": seed}).conv for seed in (1, 2))
     first, second = rules.conv2d(case), rules.conv2d(other)
     shifted = rules.conv2d(replace(case, input_zero_point=case.input_zero_point + 1))
     assert (first.code is second.code) == (case.requantize.short == other.requantize.short)
-    assert first.code is not shifted.code
+    assert first.code is shifted.code
     assert any((a != b).any() for a, b in zip(first.constants, second.constants, strict=True))
     monkeypatch.setattr(ConvRow, "by_form", False)
     for owner in (cortex_m_dsp._Conv, cortex_m_scalar._Conv):
         monkeypatch.setattr(owner, "by_form", False)
-    alone = rules.conv2d(other)
-    assert alone.code is not second.code
-    assert tvm_ffi.structural_equal(alone.func, second.func)
+    for conv, shared in ((other, second), (replace(case, input_zero_point=case.input_zero_point + 1), shifted)):
+        alone = rules.conv2d(conv)
+        assert alone.code is not shared.code
+        assert tvm_ffi.structural_equal(alone.func, shared.func)
 
 
 @pytest.mark.parametrize("name", DEPTHWISE)
@@ -201,11 +203,12 @@ def test_depthwise_convolutions_of_one_form_share_a_function(name: str, monkeypa
     first, second = cortex_m_scalar.depthwise(case), cortex_m_scalar.depthwise(other)
     shifted = cortex_m_scalar.depthwise(replace(case, input_zero_point=case.input_zero_point + 1))
     assert (first.code is second.code) == (case.requantize.short == other.requantize.short)
-    assert first.code is not shifted.code
+    assert (first.code is shifted.code) == (name == "valid"), "columns of padding are written as the zero point"
     monkeypatch.setattr(cortex_m_scalar._Depthwise, "by_form", False)
-    alone = cortex_m_scalar.depthwise(other)
-    assert alone.code is not second.code
-    assert tvm_ffi.structural_equal(alone.func, second.func)
+    for conv, shared in ((other, second), (replace(case, input_zero_point=case.input_zero_point + 1), shifted)):
+        alone = cortex_m_scalar.depthwise(conv)
+        assert alone.code is not shared.code
+        assert tvm_ffi.structural_equal(alone.func, shared.func)
 
 
 PARTS = {  # channels of the parts
@@ -315,6 +318,33 @@ def test_sums(kind: str, second: tuple[int, int], swapped: bool, tmp_path: Path)
     kernel = elementwise.scalar_elementwise(element_wise(kind, 2, (1, 3, 5, 3), **attrs))[0].make()
     want = model_sum(x, y, zeros, ratios, -9, 1 if kind == "add" else -1)
     np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, [x, y]), want)
+
+
+def test_sums_and_products_of_one_form_share_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pair shares one function exactly where the functions that they get alone are equal."""
+    plain, looked = [(1 << 30, 0)] * 2, [(1 << 30, 0), (1518500250, -1)]
+    specs = [
+        element_wise(
+            kind, 2, (1, 3, width, 3), input_zero_points=list(zeros), output_zero_point=out, clamp=clamp,
+            **({"multiplier": 1800000000, "shift": -7} if kind == "mul" else {"head_room": 20,
+            "multipliers": [m for m, _ in ratios] + [1431655766], "shifts": [s for _, s in ratios] + [-18]}),
+        )
+        for kind in ("add", "sub", "mul")
+        for ratios in (plain, looked, looked[::-1])
+        for width, clamp in ((5, [-128, 127]), (5, [-128, 60]), (6, [-128, 127]))
+        for zeros, out in (((-3, 17), -9), ((0, 5), -128))
+    ]  # fmt: skip
+
+    def kernels() -> list[RowKernel]:
+        return [v.make() for spec in specs for v in elementwise.scalar_elementwise(spec)]
+
+    shared = kernels()
+    monkeypatch.setattr(Deferred, "of", classmethod(lambda cls, write, _form: cls(write)))
+    alone = kernels()
+    hashes = [tvm_ffi.structural_hash(k.func) for k in alone]
+    assert len(set(hashes)) == len({id(k.code) for k in shared}) < len(shared) == len(specs)
+    for one, other in zip(shared, alone, strict=True):
+        assert tvm_ffi.structural_equal(one.func, other.func)
 
 
 def test_product(tmp_path: Path) -> None:

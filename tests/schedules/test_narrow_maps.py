@@ -47,6 +47,7 @@ def test_steps_that_wrap_are_exact(
     monkeypatch.setattr("tvm_cascade.cascading.options.CHUNKS", (pixels,))
     search_cache._kept_searches.cache_clear()  # of other steps
     planner._smallest.cache_clear()  # type: ignore[attr-defined]
+    planner._of_fewest_live_bytes.cache_clear()  # type: ignore[attr-defined]
     prepared = prepare(narrow(tall), kernel_target(target, backend))
     options = {"granularity": "pixel", "overlap": False}
     made = api.compile(narrow(tall), target=target, emit=backend, output=tmp_path / "p", **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import pairwise
 
@@ -17,7 +18,8 @@ from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving, without_st
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE, LowerBounds
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
-from tvm_cascade.cascading.segments import SegmentCosts, Striped
+from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.cascading.stripes import Striped
 from tvm_cascade.memory import Allocation
 
 # most operators of a segment in steps of pixels: rings cost most where maps are large and segments short, and longer
@@ -49,12 +51,10 @@ class Search:
             Costs of this order, or of another order of the same graph; without them those of `like`.
         """
         known = like.costs if known is None and like is not None else known
-        same = known is not None and known.order == tuple(order)
-        self.costs = known if known and same else SegmentCosts(tables, order, options.settings, known)
+        self.costs = SegmentCosts(tables, order, options.settings) if known is None else known.in_order(order)
         self.options = options
         self._interleavings = tuple(map(without_stripes, options.tiles))  # coarse first
-        bounds = None if like is None else like.lower_bounds
-        self.lower_bounds = bounds if bounds and same else LowerBounds(self.costs, options.tiles, bounds)
+        self.lower_bounds = LowerBounds(self.costs.bounds, options.tiles)
         self._like = like
         self.regions: Partition = partition(tables.graph) if like is None else like.regions
 
@@ -92,6 +92,17 @@ class Search:
             self.costs.tables, self.costs.order, self.options, self, known=self.costs.without_ring_constraints()
         )
 
+    def with_recompute(self, options: PlanOptions) -> Search:
+        """This search where plans may execute more multiply-accumulates; `options` differ from its own in nothing else.
+
+        What is known of plans without recompute stays known. Not for streamed inputs (`striped`).
+        """
+        other = copy(self)
+        other.options = options
+        for name in ("coarsest", "frontier", "least_bytes", "_within"):  # results that depend on it
+            vars(other).pop(name, None)
+        return other
+
     @cached_method
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
         """Bytes of [i, j) in its best interleaving without recompute: with blocks rounded to the alignment, and exact.
@@ -101,7 +112,7 @@ class Search:
         if not self.possible(i, j):
             return INFEASIBLE, INFEASIBLE
         costs, tried = self.costs, tuple(self.interleavings(i, j))
-        lower_bound = min(sum(costs.blocks(i, j, c)) for c in tried) - costs.most_shared(i, j)
+        lower_bound = min(costs.exact_apart(i, j, c) for c in tried) - costs.most_shared(i, j)
         if len(tried) > 1 and lower_bound > self.by_rows:
             rounded = exact = [lower_bound]
         else:

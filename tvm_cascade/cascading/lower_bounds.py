@@ -18,84 +18,39 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tvm_cascade.cascading.access_tables import AccessTables, covered
-from tvm_cascade.cascading.cached_method import cached_method
-from tvm_cascade.cascading.segments import SegmentCosts
-from tvm_cascade.graph import PIXEL, ROW, Tile
-
-Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
-
-INFEASIBLE = 1 << 62  # bytes: the cost of a segment that is impossible or not allowed
-
-
-class RingBounds:
-    """Lower bounds of the bytes of single rings, by tensor; 0 for a tensor that can have none. They depend on no order."""
-
-    def __init__(self, tables: AccessTables) -> None:
-        self.tables = tables
-
-    @cached_method
-    def plain(self, tile: Tile) -> list[int]:
-        """The fewest bytes of every ring in steps of `tile`."""
-        return [self._plain(root.tensor, tile) if root.tensor == t else 0 for t, root in enumerate(self.tables.roots)]
-
-    def _plain(self, tensor: int, tile: Tile) -> int:
-        """The largest span of units that one step of a reader needs at once, in bytes."""
-        tables = self.tables
-        if not tables.writers(tensor):
-            return 0
-        units = 1
-        for reader in tables.readers[tensor]:
-            if tables.graph.ops[reader].kernels.accumulator_bytes:
-                continue  # it may sum up its input as it comes
-            for read in tables.steps(reader, tile).reads:
-                if read.tensor == tensor:
-                    units = max(units, int((read.need - read.keep[:-1]).max(initial=1)))
-        return min(units, tables.units(tensor, tile)) * tables.unit_bytes(tensor, tile)
-
-    @cached_method
-    def in_stripes(self, kept: bool) -> list[int]:
-        """The fewest bytes of every tensor in stripes: the columns that one output column of a reader reads.
-
-        With `kept`, and where the tensor's producer does multiply-accumulates, the halo is added: the columns of every
-        row that two neighbouring output columns both read. The sum is never more than all columns that a reader reads.
-        """
-        return [self._strip(t, ring, kept) for t, ring in enumerate(self.plain(ROW))]
-
-    def _strip(self, tensor: int, ring: int, kept: bool) -> int:
-        """`in_stripes` of one tensor, whose ring in steps of rows takes `ring` bytes."""
-        tables, columns = self.tables, self.tables.columns(tensor, PIXEL)
-        writers = tables.writers(tensor) if ring else ()
-        if not writers or writers[0] < 0 or columns == 1:
-            return ring
-        column, kept = ring // columns, kept and any(tables.graph.ops[o].macs for o in writers)
-        halo_column = tables.tensor_rows[tensor] * tables.unit_bytes(tensor, PIXEL)
-        most = column
-        for reader in (tables.graph.ops[o] for o in tables.readers[tensor]):
-            for t, window in zip(reader.inputs, reader.columns, strict=False):
-                if t == tensor and window is not None and not reader.kernels.accumulator_bytes:
-                    x = np.arange(tables.graph.tensors[reader.outputs[0]].columns, dtype=np.int64)
-                    low, high = covered(window, x, x + 1, columns)
-                    high = np.maximum(low, high)
-                    shared = max(int((high[:-1] - low[1:]).min(initial=columns)), 0) if kept and len(x) > 1 else 0
-                    whole = max(int(high.max() - low.min()), 1)
-                    at_least = int((high - low).max()) * column + shared * halo_column
-                    most = max(most, min(at_least, whole * column))
-        return most
+from tvm_cascade.cascading.order_bounds import INFEASIBLE as INFEASIBLE
+from tvm_cascade.cascading.order_bounds import OrderBounds, Table
+from tvm_cascade.graph import ROW, Tile
 
 
 class LowerBounds:
     """Lower bounds of the bytes of every segment of one order, as tables indexed [i, j].
 
-    `tiles` are the tiles that a step may write, coarse first; `like` are the bounds of another order of the same graph.
+    `tiles` are the tiles that a step may write, coarse first.
     """
 
-    def __init__(self, costs: SegmentCosts, tiles: Sequence[Tile], like: LowerBounds | None = None) -> None:
-        self.costs, self.tiles_tried = costs, tuple(tiles)
-        self.size = len(costs.order)
-        self.rings = RingBounds(costs.tables) if like is None else like.rings
+    def __init__(self, of_order: OrderBounds, tiles: Sequence[Tile]) -> None:
+        self.of_order, self.tiles_tried = of_order, tuple(tiles)
+
+    def plain(self, tile: Tile) -> Table:
+        """Bounds of segments whose steps write `tile`."""
+        return self.of_order.plain(tile)
+
+    @property
+    def stripes(self) -> Table:
+        """Bounds of segments in stripes, recompute allowed; infeasible where an operator cannot be striped."""
+        return self.of_order.stripes
+
+    @property
+    def halo_stripes(self) -> Table:
+        """Bounds of segments in stripes without recompute: the halo columns of every tensor are stored."""
+        return self.of_order.halo_stripes
+
+    @property
+    def calls(self) -> Table:
+        """Kernel calls of each segment in steps of one row, the fewest that it can have; 0 where an operator runs alone."""
+        return self.of_order.calls
 
     @cached_property
     def coarsest(self) -> Table:
@@ -112,111 +67,18 @@ class LowerBounds:
             self.coarsest if len(self.tiles_tried) == 1 else np.minimum(self.coarsest, self.plain(self.tiles_tried[-1]))
         )
 
-    @cached_property
-    def stripes(self) -> Table:
-        """Bounds of segments in stripes, recompute allowed; infeasible where an operator cannot be striped."""
-        return self._in_stripes(self.rings.in_stripes(kept=False))
-
-    @cached_property
-    def halo_stripes(self) -> Table:
-        """Bounds of segments in stripes without recompute: the halo columns of every tensor are stored."""
-        return self._in_stripes(self.rings.in_stripes(kept=True))
-
     @property
     def least_rings(self) -> list[int]:
         """The fewest bytes of each tensor that is produced and read in one segment, in any form without recompute."""
-        forms = [self.rings.plain(tile) for tile in self.tiles_tried]
-        return list(map(min, zip(*forms, self.rings.in_stripes(kept=True), strict=True)))
+        forms = [self.of_order.rings.plain(tile) for tile in self.tiles_tried]
+        return list(map(min, zip(*forms, self.of_order.rings.in_stripes(kept=True), strict=True)))
 
     @cached_property
     def without_recompute(self) -> Table:
         """Bounds of segments with any tile or stripes, without recompute."""
         return np.minimum(self.tiles, self.halo_stripes)
 
-    def _in_stripes(self, rings: Sequence[int]) -> Table:
-        """Bounds of striped segments whose rings take `rings[t]` bytes."""
-        n, costs = self.size, self.costs
-        dying = np.cumsum(np.cumsum(self._placed(costs.tables.tensor_bytes), axis=1), axis=0)
-        earlier = np.concatenate([[0], np.diagonal(dying, -1)])
-        bounds = self._live[None, :] + self._counters(ROW) + self._scratch
-        bounds[:, 1:] += dying[:, :n] - earlier[:, None]
-        bounds[:n, 1:] += self._inside(rings)
-        ops = costs.tables.graph.ops
-        out = [not (ops[o].view or ops[o].kernels.accumulator_bytes or costs.striper.possible(o)) for o in costs.order]
-        left_out = np.cumsum([0, *out])
-        return np.where(left_out[None, :] > left_out[:, None], INFEASIBLE, bounds)
-
     @cached_property
     def any_form(self) -> Table:
         """Bounds of segments with any tile or stripes, recompute allowed."""
         return np.minimum(self.tiles, self.stripes)
-
-    @cached_method
-    def plain(self, tile: Tile) -> Table:
-        """Bounds of segments whose steps write `tile`."""
-        n, after = self.size, np.tile(self._live, (self.size + 1, 1))
-        after[:n, 1:] += self._inside(self.rings.plain(tile))
-        return np.maximum(after, self._live[:, None]) + self._counters(tile) + self._scratch
-
-    def _inside(self, rings: Sequence[int]) -> Table:
-        """Bytes of the rings of tensors that live only within [i, j), indexed [i, j - 1]."""
-        return np.cumsum(np.cumsum(self._placed(rings), axis=1)[::-1], axis=0)[::-1][1:, : self.size]
-
-    def _placed(self, sizes: Sequence[int]) -> Table:
-        """Sums of `sizes` over the roots, indexed [birth + 1, last use] by position in the order.
-
-        Row 0 holds graph inputs that are in memory from the start, row k + 1 outputs of the operator at position k.
-        """
-        costs, n = self.costs, self.size
-        placed = np.zeros((n + 1, n + 1), np.int64)
-        for t, born in costs.born.items():
-            placed[born + 1, costs.last[t]] += sizes[t]
-        return placed
-
-    @cached_property
-    def _live(self) -> Table:
-        """For each position the bytes of tensors that are produced before it and needed at it or later: live(j)."""
-        costs, n = self.costs, self.size
-        change = np.zeros(n + 2, np.int64)
-        for t, born in costs.born.items():
-            change[born + 1] += costs.tables.tensor_bytes[t]
-            change[costs.last[t] + 1] -= costs.tables.tensor_bytes[t]
-        return np.cumsum(change)[: n + 1]
-
-    @cached_method
-    def _counters(self, tile: Tile) -> Table:
-        """Bytes of the driver's step counters in each segment whose steps write `tile`, those of sources left out."""
-        widths = self.costs.tables.counter_widths(tile)
-        wide = np.array([widths.get(o, 0) for o in self.costs.order], np.int64)  # views have none
-        working = np.cumsum([0, *(wide > 0)])
-        count = working[None, :] - working[:, None]
-        return np.where(count > 1, _largest(wide) * count, 0)
-
-    @cached_property
-    def _scratch(self) -> Table:
-        """For each segment the largest of its operators' least scratch, in any kernel variant."""
-        graph = self.costs.tables.graph
-        ops = [graph.ops[o] for o in self.costs.order]
-        tilings = [op.kernels.channel_tiling for op in ops]  # in place, or in stripes of one column, they need less
-        single = [op.scratch_bytes if c is None else c.scratch_bytes(1) for op, c in zip(ops, tilings, strict=True)]
-        in_place = [op.kernels.in_place_workspace_bytes or op.scratch_bytes for op in ops]
-        return _largest(np.min([[op.scratch_bytes for op in ops], in_place, single], axis=0))
-
-    @cached_property
-    def calls(self) -> Table:
-        """Kernel calls of each segment in steps of one row, the fewest that it can have; 0 where an operator runs alone."""
-        tables = self.costs.tables
-        working = [not tables.graph.ops[o].view for o in self.costs.order]
-        steps = [tables.steps(o, ROW).count if w else 0 for o, w in zip(self.costs.order, working, strict=True)]
-        total, count = np.cumsum([0, *steps]), np.cumsum([0, *working])
-        several = count[None, :] - count[:, None] > 1
-        return np.where(several, total[None, :] - total[:, None], 0).astype(np.int64)
-
-
-def _largest(values: np.ndarray) -> Table:
-    """The largest of `values[i:j]`, one of them for each position."""
-    n = len(values)
-    largest = np.zeros((n + 1, n + 1), np.int64)
-    for i in range(n):
-        largest[i, i + 1 :] = np.maximum.accumulate(values[i:])
-    return largest

@@ -41,6 +41,7 @@ class PlanOptions:
     narrowest: int = 1  # least columns of a stripe of the last map
     max_time: float = 1.2  # without a cap: estimated instructions of steps by pixels, as a factor of those by rows
     steps: StepModel | None = None  # instructions of a step on the target; None: unknown, and `max_time` does not count
+    draft: bool = False  # to compare networks: only the execution order of the fewest live bytes, single rows a step
     # kernel variants that plans may use; switched off only in tests, and to measure how much a variant saves
     pixels: bool = True  # kernels that compute part of a row; without them "auto" means rows
     accumulators: bool = True  # operators with `accumulator_bytes` that consume their input row by row

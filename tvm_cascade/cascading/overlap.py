@@ -14,7 +14,7 @@ An element-wise operator may overwrite the very elements that its step reads (`i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -43,6 +43,37 @@ class Pair:
     def reach(self) -> int:
         """Bytes at the start of the reader's block that the writer may cover; negative where it may cover none."""
         return self.size - self.distance
+
+
+def shared_bytes(pairs: Iterable[Pair], sizes: Sequence[int], later: Callable[[int], bool]) -> int:
+    """An upper bound on the bytes that the writers of a segment's `pairs` can share with its dying inputs.
+
+    Rings cover the start of an input X: packed by `Pair.reach`, at most f bytes of it. An output Y at distance d covers at
+    most |Y| - max(d, 0) bytes of X, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap one another, so an
+    output or ring shares at most its own size with all of them together. `sizes` are bytes by tensor; `later` says whether a
+    tensor is needed after the segment.
+    """
+    by_reader: dict[int, list[Pair]] = {}
+    covered: dict[int, int] = {}
+    for pair in pairs:
+        by_reader.setdefault(pair.reader, []).append(pair)
+        covered[pair.writer] = min(pair.size, covered.get(pair.writer, 0) + max(pair.reach, 0))
+    taken = sum(_shared_with(sizes[t], own, later) for t, own in by_reader.items())
+    return min(taken, sum(covered.values()))
+
+
+def _shared_with(whole: int, pairs: Iterable[Pair], later: Callable[[int], bool]) -> int:
+    """`shared_bytes` for one dying input of `whole` bytes."""
+    front, outputs = 0, list[Pair]()
+    for pair in sorted(pairs, key=lambda p: (p.reach, p.writer)):
+        if later(pair.writer):
+            outputs.append(pair)
+        else:
+            front = min(front + pair.size, pair.reach)
+    if len(outputs) == 1:
+        only = outputs[0]
+        return min(whole, max(front, only.size + min(front, -only.distance)))
+    return min(whole, front + sum(min(p.size, p.reach) for p in outputs))
 
 
 class Overlaps:

@@ -25,7 +25,8 @@ def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     if options.layerwise:
         return raise_tile_rows(layerwise(graph, options), options)
     try:
-        return or_row_addresses(graph, options, raise_tile_rows(cascade(graph, options), options))
+        plan = cascade(graph, options)
+        return or_row_addresses(graph, options, plan if options.draft else raise_tile_rows(plan, options))
     except InfeasibleError as error:
         found = or_row_addresses(graph, options, error)
         if isinstance(found, InfeasibleError):

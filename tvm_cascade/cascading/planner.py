@@ -9,35 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 
-from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble, simple_arena
+from tvm_cascade.cascading.assemble import Figures
+from tvm_cascade.cascading.best_plan import ONE_AND_A_SHORT_SEARCH, ONE_SHORT_SEARCH, best_plan, or_whole_tensors
 from tvm_cascade.cascading.cuts import least_peak, undominated
 from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
 from tvm_cascade.cascading.layerwise import baseline_peak, remedy, smaller, within_cap, without_search
-from tvm_cascade.cascading.layout_search import LARGE, Leaders, Search
+from tvm_cascade.cascading.layout_search import LARGE, Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.row_addresses import or_row_addresses
-from tvm_cascade.cascading.search_cache import least_memory_order, plain_costs, searches
-from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.cascading.search_cache import plain_costs, searches
 from tvm_cascade.cascading.structure import structure
 from tvm_cascade.cascading.timing import instruction_factor, refused_by_time, stripe_columns
 from tvm_cascade.cascading.unread_columns import may_leave_out_columns
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
-from tvm_cascade.memory import AllocateOptions
 from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, cached, monitor, until_stopped
 
 _DEFAULTS = PlanOptions()
 GRACE = 2.0  # seconds: after a limit has struck, for a plan of whole rows
-_MOST_LAYOUTS = 4  # arenas laid out for one point of a frontier
-Efforts = tuple[AllocateOptions, ...]  # limits of the arena searches of the best, second best, ... layout
-_TWO_SEARCHES: Efforts = (AllocateOptions(), AllocateOptions())
-_ONE_AND_A_SHORT_SEARCH: Efforts = (AllocateOptions(), SHORT_SEARCH)  # with recompute
-_ONE_SHORT_SEARCH: Efforts = (SHORT_SEARCH,)  # points of a frontier that are not its smallest
 
 
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
@@ -205,21 +198,31 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
 @cached(maxsize=16)
 def _smallest(graph: Graph, options: PlanOptions) -> Plan:
     """`_cascade` of a graph's `structure`, also where the plan exceeds the cap; fields that do not affect it have been reset."""
+    best, figures = _of_fewest_live_bytes(graph, replace(options, draft=False))
+    if options.draft:
+        return best
     tried = searches(graph, options)
-    search, bound = tried[0], _bound(graph, options)
-    least = search.frontier()[0][0] if search.recompute else search.smallest
-    figures = Figures(baseline_peak(graph, options.alignment), bound)
-    best = _best(search, figures, options, least)
-    if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
-        with suppress(SearchStopped):
-            best = smaller(best, _best(search, figures, replace(options, sram=None), least))
-    if not options.stream_input:
-        best = _whole(search, figures, options, best)
     for plan in until_stopped(_of_others(graph, options, tried, figures, best)):
         best = smaller(best, plan)
-    if best.peak > max(bound, options.sram or 0) and search.size <= MOST_OPERATORS and not search.recompute:
+    search = tried[0]
+    if best.peak > max(figures.bound, options.sram or 0) and search.size <= MOST_OPERATORS and not search.recompute:
         best = smallest_of_all(search, figures, best)
     return best
+
+
+@cached(maxsize=16)
+def _of_fewest_live_bytes(graph: Graph, options: PlanOptions) -> tuple[Plan, Figures]:
+    """`_smallest` of the order and the steps that have the fewest live bytes, and the peaks to compare it with."""
+    search, bound = searches(graph, options)[0], _bound(graph, options)
+    least = search.frontier()[0][0] if search.recompute else search.smallest
+    figures = Figures(baseline_peak(graph, options.alignment), bound)
+    best = best_plan(search, figures, options, least)
+    if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
+        with suppress(SearchStopped):
+            best = smaller(best, best_plan(search, figures, replace(options, sram=None), least))
+    if not options.stream_input:
+        best = or_whole_tensors(search, figures, options, best)
+    return best, figures
 
 
 def _of_others(
@@ -232,7 +235,7 @@ def _of_others(
         others.append((searches(graph, by_rows)[0], by_rows))
     for other, asked in others:
         if not tried[0].recompute and best.peak > max(other.bound, options.sram or 0):
-            best = _best(other, figures, asked, other.smallest, known=best)
+            best = best_plan(other, figures, asked, other.smallest, known=best)
             yield best
 
 
@@ -288,8 +291,8 @@ def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple
     rest = (*(exact for _, exact in trades[1:]), INFEASIBLE)
     for (least, exact), after in zip(trades, rest, strict=False):
         monitor().check()
-        efforts = _ONE_AND_A_SHORT_SEARCH if exact <= smallest else _ONE_SHORT_SEARCH
-        plan = replace(_best(search, Figures(at_once.baseline_peak, exact), options, least, efforts), graph=graph)
+        efforts = ONE_AND_A_SHORT_SEARCH if exact <= smallest else ONE_SHORT_SEARCH
+        plan = replace(best_plan(search, Figures(at_once.baseline_peak, exact), options, least, efforts), graph=graph)
         smallest = min(smallest, plan.peak)
         yield after, plan
 
@@ -311,89 +314,3 @@ def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> 
     """
     finest = finest_in_time(graph, options) if finest is None else finest
     return searches(graph, replace(options, sram=None, finest=finest))[0]
-
-
-def _best(
-    search: Search,
-    figures: Figures,
-    options: PlanOptions,
-    least: int,
-    efforts: Efforts | None = None,
-    known: Plan | None = None,
-) -> Plan:
-    """The plan of the first layout whose arena meets the goal, else the plan of smallest arena, `known` where none is smaller.
-
-    The goal is the cap; without one it is the bound. Where the allocator's heuristics miss the
-    goal, the arenas of the best layouts are searched, the k-th with the limits `efforts[k]`. A limit ends the search with
-    the best plan so far; `SearchStopped` is raised where there is none yet.
-    """
-    goal = figures.bound if options.sram is None else options.sram
-    efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
-    leaders = Leaders(len(efforts), INFEASIBLE if known is None else known.peak)
-    tries = islice(_layouts(search, options, goal, least, leaders), _MOST_LAYOUTS if search.recompute else None)
-    for count, (tried, layout) in enumerate(until_stopped(tries), 1):
-        if leaders.beyond(max(tried.costs.exact_cost(*segment) for segment in layout.segments)):
-            continue
-        arena = simple_arena(tried.costs, layout)
-        if arena.peak <= goal:
-            return assemble(tried.costs, layout, figures)
-        leaders.add(arena, tried, layout)
-        if leaders.first:
-            monitor().report("layouts", count, None, leaders.first[0][0].peak, figures.bound)
-    # then smaller plans; empty where no layout stays within the goal
-    best = (
-        [assemble(tried.costs, layout, figures) for _, tried, layout in leaders.first[:1]] if known is None else [known]
-    )
-    if best and search.recompute and best[0].peak <= max(goal, least):
-        return best[0]
-    for (arena, tried, layout), effort in zip(leaders.first, efforts, strict=False):
-        if arena.bound >= smaller(*best).peak:
-            continue  # no arena of this layout is smaller
-        best.append(assemble(tried.costs, layout, figures, optimise=True, effort=effort))
-        if best[-1].peak <= goal:
-            return best[-1]
-    if not options.stream_input and known is None:
-        # many offset constraints can make an arena far larger than its live bytes: never larger than layer by layer
-        best.append(assemble(search.costs, Layout.one_by_one(search.size), figures))
-    if not best:
-        raise SearchStopped
-    return smaller(*best)
-
-
-def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -> Plan:
-    """The smaller of `best` and the plans that run every operator by itself on whole tensors.
-
-    Many offset constraints can make an arena far larger than its live bytes. Plans of whole tensors without such
-    constraints do not have this problem. Two are tried, in the file's order and in the order of least memory, so that
-    no plan is larger than the better of them.
-    """
-    graph = search.costs.tables.graph
-    settings = replace(options.settings, overlap=False)
-    alone = Layout.one_by_one(search.size)
-    for order in dict.fromkeys((tuple(range(search.size)), least_memory_order(graph, settings.in_place))):
-        costs = SegmentCosts(search.costs.tables, order, settings, search.costs)
-        needed = max((costs.exact_cost(k, k + 1) for k in range(search.size)), default=0)
-        if max(needed, options.sram or 0) < best.peak:
-            best = smaller(best, assemble(costs, alone, figures, optimise=True))
-    return best
-
-
-def _layouts(
-    search: Search, options: PlanOptions, goal: int, least: int, leaders: Leaders
-) -> Iterator[tuple[Search, Layout]]:
-    """Layouts to try, best first: with rings in the dead part of dying inputs, then without, which may give smaller arenas.
-
-    The second kind is left out where none of them can be among the `leaders`, or smaller than the first.
-    """
-
-    def of(search: Search, least: int) -> Iterator[tuple[Search, Layout]]:
-        def most() -> int:
-            return leaders.worth(0 if search.recompute else search.bound)
-
-        return ((search, layout) for layout in search.layouts(max(goal, least), least, most))
-
-    yield from of(search, least)
-    if options.overlap and not search.recompute:
-        plain = search.without_ring_constraints()
-        if leaders.worth(plain.bound) >= plain.bound:
-            yield from of(plain, plain.smallest)

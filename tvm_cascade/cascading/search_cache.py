@@ -32,7 +32,7 @@ def searches(graph: Graph, options: PlanOptions) -> list[Search]:
     plain = structure(graph)
     if len(plain.ops) > _LARGE:
         _forget_others(plain)
-    return _kept_searches(plain, replace(options, sram=None, max_time=1.0, steps=None))
+    return _kept_searches(plain, replace(options, sram=None, max_time=1.0, steps=None, draft=False))
 
 
 @lru_cache(maxsize=1)
@@ -63,7 +63,9 @@ def least_memory_order(graph: Graph, in_place: bool) -> tuple[int, ...]:
 def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     """`searches`, cached; fields of the options that do not affect it have been reset."""
     known = plain_costs(graph, options)
-    tables = known.tables
+    tables, at_once = known.tables, replace(options, max_macs=1.0)
+    if options != at_once and not tables.streamed:
+        return [search.with_recompute(options) for search in _kept_searches(graph, at_once)]
     filed = Search(tables, range(len(graph.ops)), options, known=known)
 
     @cache

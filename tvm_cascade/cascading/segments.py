@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -20,11 +21,13 @@ from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import outermost
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.options import Settings
-from tvm_cascade.cascading.overlap import Overlaps, Pair
+from tvm_cascade.cascading.order_bounds import OrderBounds, RingBounds
+from tvm_cascade.cascading.overlap import Overlaps, Pair, shared_bytes
 from tvm_cascade.cascading.ring_sizes import RingSizes
 from tvm_cascade.cascading.row_tables import OperatorScratch
+from tvm_cascade.cascading.segment_structures import SegmentStructures, by_structure
 from tvm_cascade.cascading.simulate import Cascade
-from tvm_cascade.cascading.stripes import Forms, Striper, Stripes
+from tvm_cascade.cascading.stripes import Forms, Striped, Striper, Stripes
 from tvm_cascade.graph import PIXEL, ROW, Tile
 
 _STRIPED = Interleaving(stripe_columns=1)
@@ -34,21 +37,6 @@ SCRATCH_BYTES, SCRATCH_SHARE = 512, 100  # scratch limit of pixel steps: 512 byt
 def aligned(size: int, unit: int) -> int:
     """`size` rounded up to a multiple of `unit`."""
     return -(-size // unit) * unit
-
-
-@dataclass(frozen=True, slots=True)
-class Striped:
-    """Costs of a segment in stripes of one width and number of halo tensors."""
-
-    interleaving: Interleaving
-    bytes: int  # live bytes, every block rounded up to the alignment
-    exact: int  # live bytes, not rounded
-    extra_macs: int  # multiply-accumulates beyond those without stripes
-
-    def sort_key(self) -> tuple[int, ...]:
-        """Least work first, then fewest bytes, halo tensors and columns."""
-        form = self.interleaving
-        return self.extra_macs, self.bytes, self.exact, form.halo_tensors, form.stripe_columns
 
 
 class SegmentCosts:
@@ -67,14 +55,35 @@ class SegmentCosts:
         self.overlaps = Overlaps(tables, settings.in_place) if like is None else like.overlaps
         self.striper = Striper(tables) if like is None else like.striper
         self.scratch = OperatorScratch(tables) if like is None else like.scratch
+        self._ring_bounds = RingBounds(tables) if like is None else like._ring_bounds
+        # those of other orders and settings, as long as something else keeps them
+        self._kin = WeakValueDictionary[object, SegmentCosts]() if like is None else like._kin
+        self._kin.setdefault((self.order, settings), self)
+        self.structures = self._structures(settings)
+
+    def in_order(self, order: Sequence[int]) -> SegmentCosts:
+        """The costs of another order of the same graph, the same whenever they are asked for."""
+        known = self._kin.get((tuple(order), self.settings))
+        return SegmentCosts(self.tables, order, self.settings, self) if known is None else known
+
+    @cached_property
+    def bounds(self) -> OrderBounds:
+        """Lower bounds of the costs."""
+        return OrderBounds(self._ring_bounds, self.striper, self.order, self.born, self.last)
 
     def without_ring_constraints(self) -> SegmentCosts:
         """The costs of the same order where rings do not follow dying inputs; tables that do not depend on it are shared."""
-        other = copy(self)
-        other.settings = replace(self.settings, rings_follow=False)
-        for name in ("pairs", "shared", "little_scratch"):  # caches of results that depend on it
-            vars(other).pop(name, None)
-        return other
+        settings = replace(self.settings, rings_follow=False)
+        known = self._kin.get((self.order, settings))
+        if known is None:
+            known = self._kin[self.order, settings] = copy(self)
+            known.settings, known.structures = settings, self._structures(settings)
+            for name in ("pairs", "shared", "little_scratch"):  # caches of results that depend on it
+                vars(known).pop(name, None)
+        return known
+
+    def _structures(self, settings: Settings) -> SegmentStructures:
+        return SegmentStructures(self.tables, self.order, (self.born, self.last), settings)
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
         """For every root the position of its first producer (birth) and of its last reader.
@@ -180,7 +189,7 @@ class SegmentCosts:
         scratch = self.scratch_bytes(i, j, interleaving)
         if scratch <= SCRATCH_BYTES or scratch == self.scratch_bytes(i, j, BY_ROWS):
             return True
-        most, least = sum(self.blocks(i, j, interleaving)), scratch * SCRATCH_SHARE
+        most, least = self.exact_apart(i, j, interleaving), scratch * SCRATCH_SHARE
         return least <= most and (
             least <= most - self.most_shared(i, j) or least <= self.exact_cost(i, j, interleaving)
         )
@@ -229,7 +238,17 @@ class SegmentCosts:
     def _around(self, i: int, j: int) -> list[int]:
         """Bytes of each tensor that is live when [i, j) begins, and of each accumulator in it."""
         across = [self.tables.tensor_bytes[t] for t in self.across[i]]
-        return [*across, *(self.tables.graph.ops[o].kernels.accumulator_bytes for o in self.accumulating(i, j))]
+        return [*across, *self._accumulators(i, j)]
+
+    def _accumulators(self, i: int, j: int) -> list[int]:
+        """Bytes of each accumulator in [i, j)."""
+        return [self.tables.graph.ops[o].kernels.accumulator_bytes for o in self.accumulating(i, j)]
+
+    @cached_property
+    def _across_bytes(self) -> tuple[tuple[int, int], ...]:
+        """By position the bytes of tensors that are live across the cut before it: exact, and each of them rounded up."""
+        unit, sizes = self.settings.alignment, self.tables.tensor_bytes
+        return tuple((sum(sizes[t] for t in live), sum(aligned(sizes[t], unit) for t in live)) for live in self.across)
 
     def extra_macs(self, i: int, j: int, interleaving: Interleaving) -> int:
         """Multiply-accumulates of [i, j) beyond those of its operators run whole."""
@@ -248,15 +267,26 @@ class SegmentCosts:
         members = self.members(i, j) if summing else ()
         return tuple(o for o in members if o in summing and self.tables.accumulates(o, members))
 
-    @cached_method
     def blocks(self, i: int, j: int, interleaving: Interleaving) -> tuple[int, ...]:
         """Bytes of every block that is live while [i, j) runs."""
+        across = (self.tables.tensor_bytes[t] for t in self.across[i])
+        return (*across, *self._inside(i, j, interleaving))
+
+    def _inside(self, i: int, j: int, interleaving: Interleaving) -> list[int]:
+        """Bytes of every block that is live only from [i, j) on: outputs, rings, halos, accumulators, counters, scratch."""
         tables, stripes = self.tables, self.stripes(i, j, interleaving)
         inside = [self.bytes_held(i, j, t, units, interleaving) for t, units in self.held(i, j, interleaving).items()]
         halo = {} if stripes is None else stripes.halo_columns
         stores = [n * tables.tensor_rows[t] * tables.unit_bytes(t, PIXEL) for t, n in halo.items()]
         counters = self.state_bytes(i, j, interleaving.tile)
-        return (*self._around(i, j), *inside, *stores, counters, self.scratch_bytes(i, j, interleaving))
+        return [*self._accumulators(i, j), *inside, *stores, counters, self.scratch_bytes(i, j, interleaving)]
+
+    @cached_method
+    @by_structure
+    def _inside_bytes(self, i: int, j: int, interleaving: Interleaving) -> tuple[int, int]:
+        """The sum of `_inside`: exact, and each block rounded up to the alignment."""
+        inside, unit = self._inside(i, j, interleaving), self.settings.alignment
+        return sum(inside), sum(aligned(b, unit) for b in inside)
 
     def bytes_held(self, i: int, j: int, tensor: int, units: int, interleaving: Interleaving) -> int:
         """Bytes of the block of a tensor of which `units` units are stored."""
@@ -269,11 +299,13 @@ class SegmentCosts:
         """Bytes live while [i, j) runs, every block rounded up to the alignment."""
         return self.apart(i, j, interleaving) - self.shared(i, j, interleaving)
 
-    @cached_method
     def apart(self, i: int, j: int, interleaving: Interleaving) -> int:
         """`cost` if no blocks shared memory."""
-        unit = self.settings.alignment
-        return sum(aligned(b, unit) for b in self.blocks(i, j, interleaving))
+        return self._across_bytes[i][1] + self._inside_bytes(i, j, interleaving)[1]
+
+    def exact_apart(self, i: int, j: int, interleaving: Interleaving) -> int:
+        """`exact_cost` if no blocks shared memory."""
+        return self._across_bytes[i][0] + self._inside_bytes(i, j, interleaving)[0]
 
     def fits(self, i: int, j: int, interleaving: Interleaving, cap: int) -> bool:
         """Whether `cost` is at most `cap`."""
@@ -284,13 +316,15 @@ class SegmentCosts:
 
     def exact_cost(self, i: int, j: int, interleaving: Interleaving = BY_ROWS) -> int:
         """Bytes live while [i, j) runs, without rounding: no arena goes below them."""
-        return sum(self.blocks(i, j, interleaving)) - self.shared(i, j, interleaving)
+        return self.exact_apart(i, j, interleaving) - self.shared(i, j, interleaving)
 
     @cached_method
     def _dying(self, i: int, j: int) -> list[int]:
         """Root tensors written before the operators [i, j), whose last reader is one of these operators."""
         return [t for t in self.across[i] if self.last[t] < j]
 
+    @cached_method
+    @by_structure
     def most_shared(self, i: int, j: int) -> int:
         """An upper bound on `shared` in any interleaving: the bytes of the dying inputs of [i, j)."""
         if not (self.settings.overlap or self.settings.in_place or self.in_place(i, j) is not None):
@@ -335,33 +369,10 @@ class SegmentCosts:
         return None
 
     @cached_method
+    @by_structure
     def shared(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """An upper bound on the bytes that outputs and rings of [i, j) can share with its dying inputs.
-
-        Rings cover the start of an input X: packed by `Pair.reach`, at most f bytes of it. An output Y at distance d
-        covers at most |Y| - max(d, 0) bytes of X, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap
-        one another, so an output or ring shares at most its own size with all of them together.
-        """
-        by_reader: dict[int, list[Pair]] = {}
-        covered: dict[int, int] = {}
-        for pair in self.pairs(i, j, interleaving):
-            by_reader.setdefault(pair.reader, []).append(pair)
-            covered[pair.writer] = min(pair.size, covered.get(pair.writer, 0) + max(pair.reach, 0))
-        taken = sum(self._shared_with(t, pairs, j) for t, pairs in by_reader.items())
-        return min(taken, sum(covered.values()))
-
-    def _shared_with(self, reader: int, pairs: Sequence[Pair], j: int) -> int:
-        """`shared` for one dying input."""
-        whole = self.tables.tensor_bytes[reader]
-        front = 0
-        for pair in sorted(pairs, key=lambda p: (p.reach, p.writer)):
-            if self.last[pair.writer] < j:
-                front = min(front + pair.size, pair.reach)
-        outputs = [p for p in pairs if self.last[p.writer] >= j]
-        if len(outputs) == 1:
-            only = outputs[0]
-            return min(whole, max(front, only.size + min(front, -only.distance)))
-        return min(whole, front + sum(min(p.size, p.reach) for p in outputs))
+        """An upper bound on the bytes that outputs and rings of [i, j) can share with its dying inputs."""
+        return shared_bytes(self.pairs(i, j, interleaving), self.tables.tensor_bytes, lambda t: self.last[t] >= j)
 
     @cached_method
     def trace(self, i: int, j: int, tile: Tile) -> tuple[int, ...]:

@@ -87,6 +87,21 @@ class Forms:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Striped:
+    """Costs of a segment in stripes of one width and number of halo tensors."""
+
+    interleaving: Interleaving
+    bytes: int  # live bytes, every block rounded up to the alignment
+    exact: int  # live bytes, not rounded
+    extra_macs: int  # multiply-accumulates beyond those without stripes
+
+    def sort_key(self) -> tuple[int, ...]:
+        """Least work first, then fewest bytes, halo tensors and columns."""
+        form = self.interleaving
+        return self.extra_macs, self.bytes, self.exact, form.halo_tensors, form.stripe_columns
+
+
 class Striper:
     """Computes column ranges, ring widths, halos and work of striped segments of one graph."""
 

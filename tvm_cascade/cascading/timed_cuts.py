@@ -193,7 +193,7 @@ class TimedCuts:
                 yield Interleaving(Tile(count))
 
     def _fits(self, i: int, j: int, interleaving: Interleaving) -> bool:
-        return sum(self.costs.blocks(i, j, interleaving)) - self.costs.most_shared(i, j) <= self.most
+        return self.costs.exact_apart(i, j, interleaving) - self.costs.most_shared(i, j) <= self.most
 
     def _form(self, segment: Asked, price: Price) -> Form:
         """A priced segment as blocks."""

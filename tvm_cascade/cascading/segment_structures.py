@@ -1,0 +1,140 @@
+"""Structures of segments: equal numbers for segments that differ in nothing that their costs depend on.
+
+Networks repeat cells, and equivalent networks differ in few operators. So the memory that a segment needs for itself is
+worked out once for all segments of one structure, of whatever order and graph: `by_structure`.
+
+The structure of one position of an order is its operator, and every tensor that it reads or writes: shape and type, its
+root, and how many positions before or after this one the root is written and read. The structure of a segment is the
+sequence of those of its positions. Lives are part of them, so that dying inputs and tensors that are needed later are too;
+tensors that only pass by are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, wraps
+from itertools import count
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.graph import Op, Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_MOST = 200_000  # numbers and results that are kept, each; where there are more, all are worked out again
+
+_unused = count()
+_numbers: dict[
+    object, int
+] = {}  # by what they stand for: a tensor, an operator, a position, or a segment and one more position
+_results: dict[object, Any] = {}  # by method, structure and further arguments
+
+
+class SegmentStructures:
+    """The numbers of the segments [i, j) of one execution order; `options` is all else that costs depend on."""
+
+    def __init__(
+        self,
+        tables: AccessTables,
+        order: Sequence[int],
+        lives: tuple[Mapping[int, int], Mapping[int, int]],
+        options: object,
+    ) -> None:
+        """`lives`: for every root the positions of its birth and of its last use, as `SegmentCosts` has them."""
+        self._tables, self._order, self._lives = tables, order, lives
+        self._place = {op: k for k, op in enumerate(order)}
+        start = number((options, tables.accumulators))
+        self._ends: list[list[int]] = [[start] for _ in range(len(order) + 1)]  # by start and length
+
+    def of(self, i: int, j: int) -> int:
+        """The number of segment [i, j)."""
+        ends = self._ends[i]
+        while len(ends) <= j - i:
+            ends.append(number((ends[-1], self._positions[i + len(ends) - 1])))
+        return ends[j - i]
+
+    @cached_property
+    def _positions(self) -> list[int]:
+        """The number of every position."""
+        graph, tables, (born, last) = self._tables.graph, self._tables, self._lives
+        tensors = [number(_plain_tensor(t)) for t in graph.tensors]
+        unread = tuple(tensors[t] for t in graph.inputs if not tables.readers[tables.roots[t].tensor])
+        found: list[int] = []
+        for p, o in enumerate(self._order):
+            node = graph.ops[o]
+            touched: list[object] = []
+            for t in (*node.inputs, *node.outputs):
+                root, offset = tables.roots[t].tensor, tables.roots[t].byte_offset
+                writers = [(self._place[m] - p if m >= 0 else m, m) for m in tables.writers(root)]
+                seen = (tensors[t], tensors[root], t == root, offset, t in tables.parts, tables.stacked(t))
+                writing = [(at, tables.written(m).index(root)) for at, m in writers] or [-1 - root]
+                life = (born[root] - p, last[root] - p, root in tables.leaves, root in tables.streamed)
+                touched.append((*seen, *life, *writing, *(self._place[c] - p for c in tables.readers[root])))
+            # operators of a segment take turns by index
+            found.append(number((number(_plain_op(node)), o - p, *touched, *(unread if p == 0 else ()))))
+        return found
+
+
+def by_structure(method: Callable[Concatenate[Any, int, int, P], R]) -> Callable[Concatenate[Any, int, int, P], R]:
+    """Share the results of a method of `SegmentCosts` for [i, j) among all segments of one structure.
+
+    For methods that depend on nothing but the structure, the further arguments and what `SegmentStructures` has as options.
+    The owner has its `SegmentStructures` as `structures`.
+    """
+
+    @wraps(method)
+    def found(self: Any, i: int, j: int, *args: P.args, **kwargs: P.kwargs) -> R:
+        key = (method, self.structures.of(i, j), *args, *kwargs.items())
+        if key not in _results:
+            result = method(self, i, j, *args, **kwargs)
+            if len(_results) >= _MOST:
+                forget_structures()
+            _results[key] = result
+        return cast(R, _results[key])
+
+    return found
+
+
+def by_structure(method: Callable[Concatenate[Any, int, int, P], R]) -> Callable[Concatenate[Any, int, int, P], R]:
+    """Share the results of a method of `SegmentCosts` for [i, j) among all segments of one structure.
+
+    For methods that depend on nothing but the structure, the further arguments and what `SegmentStructures` has as options.
+    The owner has its `SegmentStructures` as `structures`.
+    """
+
+    @wraps(method)
+    def found(self: Any, i: int, j: int, *args: P.args, **_kwargs: P.kwargs) -> R:
+        key = (method, self.structures.of(i, j), *args)
+        if key not in _results:
+            result = method(self, i, j, *args)
+            if len(_results) >= _MOST:
+                forget_structures()
+            _results[key] = result
+        return cast(R, _results[key])
+
+    return found
+
+
+def number(content: object) -> int:
+    """A number that stands for `content`, and for nothing else; as long as it is kept, always the same."""
+    known = _numbers.get(content)
+    if known is None:
+        if len(_numbers) >= _MOST:
+            forget_structures()
+        known = _numbers.setdefault(content, next(_unused))
+    return known
+
+
+def forget_structures() -> None:
+    """Free what is kept; numbers in use stay unique."""
+    _numbers.clear()
+    _results.clear()
+
+
+def _plain_tensor(tensor: Tensor) -> Tensor:
+    return replace(tensor, index=0, name="")
+
+
+def _plain_op(op: Op) -> Op:
+    return replace(op, index=0, inputs=(), outputs=())
