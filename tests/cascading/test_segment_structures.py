@@ -124,6 +124,7 @@ def test_nothing_wrong_comes_of_forgetting(monkeypatch: pytest.MonkeyPatch) -> N
     """Where more is kept than there is room for, all is worked out again; numbers that are in use stay unique."""
     graphs = [cells(3), cells(4), *(random_graph(seed) for seed in range(4))]
     kept = of_all(graphs, alone=False)
+    forget_structures()
     monkeypatch.setattr(segment_structures, "_MOST", 20)
     assert of_all(graphs, alone=False) == kept
     assert len(segment_structures._results) <= 20 and len(segment_structures._numbers) <= 20

@@ -72,7 +72,9 @@ class SegmentStructures:
                 life = (born[root] - p, last[root] - p, root in tables.leaves, root in tables.streamed)
                 touched.append((*seen, *life, *writing, *(self._place[c] - p for c in tables.readers[root])))
             # operators of a segment take turns by index
-            found.append(number((number(_plain_op(node)), o - p, *touched, *(unread if p == 0 else ()))))
+            found.append(
+                number((number(_plain_op(node)), o - p, len(node.inputs), *touched, *(unread if p == 0 else ())))
+            )
         return found
 
 
@@ -88,26 +90,6 @@ def by_structure(method: Callable[Concatenate[Any, int, int, P], R]) -> Callable
         key = (method, self.structures.of(i, j), *args, *kwargs.items())
         if key not in _results:
             result = method(self, i, j, *args, **kwargs)
-            if len(_results) >= _MOST:
-                forget_structures()
-            _results[key] = result
-        return cast(R, _results[key])
-
-    return found
-
-
-def by_structure(method: Callable[Concatenate[Any, int, int, P], R]) -> Callable[Concatenate[Any, int, int, P], R]:
-    """Share the results of a method of `SegmentCosts` for [i, j) among all segments of one structure.
-
-    For methods that depend on nothing but the structure, the further arguments and what `SegmentStructures` has as options.
-    The owner has its `SegmentStructures` as `structures`.
-    """
-
-    @wraps(method)
-    def found(self: Any, i: int, j: int, *args: P.args, **_kwargs: P.kwargs) -> R:
-        key = (method, self.structures.of(i, j), *args)
-        if key not in _results:
-            result = method(self, i, j, *args)
             if len(_results) >= _MOST:
                 forget_structures()
             _results[key] = result
