@@ -186,6 +186,34 @@ def test_forms_that_look_wrong_are_computed_as_the_reference_does(
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
+@pytest.mark.parametrize("condition", [(), (3,), (3, 3)])
+@pytest.mark.parametrize("dtype", [F32, "int8"])
+def test_a_select_by_a_condition_of_one_axis_chooses_along_the_first(
+    tmp_path: Path, condition: tuple[int, ...], dtype: str
+) -> None:
+    """SELECT_V2 broadcasts it along the last."""
+    w, path = ModelWriter(), tmp_path / "m.tflite"
+    c, x, y = w.activation(condition, "bool"), *(w.activation((3, 3), dtype, 0.1) for _ in range(2))
+    for name in ("SELECT", "SELECT_V2"):
+        w.operator(name, [c, x, y], [w.tensor((3, 3), dtype, 0.1)])
+    path.write_bytes(w.finish())
+    reference, compiled = Reference(path.read_bytes()), Compiled(load(path))
+    given = [a.astype(dtype) for a in (np.arange(9).reshape(3, 3), -np.arange(9).reshape(3, 3))]
+    given.insert(0, np.resize([True, False, True], condition))
+    for ours, theirs in zip(compiled(*given), reference.run(given), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("condition", [(1,), (4,), (1, 3)])
+def test_a_select_by_other_conditions_is_refused(tmp_path: Path, condition: tuple[int, ...]) -> None:
+    w, path = ModelWriter(), tmp_path / "m.tflite"
+    given = [w.activation(condition, "bool"), w.activation((3, 3), F32), w.activation((3, 3), F32)]
+    w.operator("SELECT", given, [w.tensor((3, 3), F32)])
+    path.write_bytes(w.finish())
+    with pytest.raises(LoadError, match=r"SELECT, .* its inputs have the shapes"):
+        load(path)
+
+
 def test_a_computed_or_missing_shape_is_the_output_s(tmp_path: Path) -> None:
     for operands in ((), ("computed",)):
         w, path = ModelWriter(), tmp_path / "m.tflite"

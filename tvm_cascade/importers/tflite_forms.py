@@ -89,7 +89,7 @@ def _resize(options: str) -> Form:
 
 def _pad(inputs: tuple[int, int]) -> Form:
     pads = (has.one_each(1, "paddings", 2), has.within(1, "paddings", 0), has.known(2, "constant_values"))
-    return Form(inputs, constants={1: "paddings"}, requires=pads)
+    return Form(inputs, constants={1: "paddings"}, optional=(2,), requires=pads)
 
 
 _STEPS = has.at_least(1, "StrideH", "StrideW", "DilationHFactor", "DilationWFactor")
@@ -172,10 +172,8 @@ _TABLE: dict[str, Form] = {
     "RESIZE_BILINEAR": _resize("ResizeBilinearOptions"),
     "RESIZE_NEAREST_NEIGHBOR": _resize("ResizeNearestNeighborOptions"),
     "REVERSE_V2": Form((2, 2), constants={1: "axis"}, requires=(has.axes(1),)),
-    **dict.fromkeys(
-        ("SELECT", "SELECT_V2"),
-        Form((3, 3), requires=(has.of(0, "bool"), has.broadcast(0, 1, 2))),
-    ),
+    "SELECT": Form((3, 3), requires=(has.of(0, "bool"), has.chosen)),
+    "SELECT_V2": Form((3, 3), requires=(has.of(0, "bool"), has.broadcast(0, 1, 2))),
     "SLICE": Form(
         (3, 3),
         constants={1: "begin", 2: "size"},

@@ -174,6 +174,15 @@ class MoveConverters(stock.OperatorConverter):
         parts = [self.bb.emit(relax.op.reshape(self.get_tensor_expr(t), unit)) for t in inputs]
         return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis)
 
+    @converts("SELECT")
+    def _select(self, op: Operator) -> Value:
+        """A condition of one axis chooses along the first axis; the importer takes it for one along the last."""
+        condition, *values = self.get_input_tensors(op)
+        chosen, rank = self.get_tensor_expr(condition), len(self._shape(values[0]))
+        if len(self._shape(condition)) == 1 < rank:
+            chosen = self.bb.emit(relax.op.reshape(chosen, [*self._shape(condition), *[1] * (rank - 1)]))
+        return relax.op.where(chosen, *(self.get_tensor_expr(v) for v in values))
+
     @converts("STRIDED_SLICE")
     def _strided_slice(self, op: Operator) -> Value:
         """A slice whose ends may count from its begins (the importer takes such ends for ordinary ones)."""

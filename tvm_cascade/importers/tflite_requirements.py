@@ -355,6 +355,12 @@ def gathered_nd(site: Site) -> str:
     return _unequal(site, (0, 1))
 
 
+def chosen(site: Site) -> str:
+    """SELECT: two inputs of one shape, and a condition of that shape, of its first axis or of one element."""
+    condition, x, y = site.shapes
+    return "" if x == y and condition in ((), x[:1], x) else _unequal(site, (0, 1, 2))
+
+
 def slopes(site: Site) -> str:
     """PRELU: the slopes (input 1) broadcast to the data."""
     return "" if _broadcast(site.shapes[:2]) == site.shapes[0] else _unequal(site, (0, 1))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tvm_cascade.importers.tflite_model import ELEMENT_TYPES
+from tvm_cascade.importers.tflite_model import tflite
 
 
 class UnsupportedForm(NotImplementedError):
@@ -44,12 +44,12 @@ class Site:
 
     def dtype(self, k: int) -> str:
         """The element type of input `k`."""
-        return ELEMENT_TYPES.get(self.inputs[k].tensor.Type(), "an unknown type")
+        return _type(self.inputs[k])
 
     @property
     def made(self) -> str:
         """The element type of the first output."""
-        return ELEMENT_TYPES.get(self.outputs[0].tensor.Type(), "an unknown type")
+        return _type(self.outputs[0])
 
     def quantized(self, k: int) -> bool:
         """Whether input `k` has a scale."""
@@ -63,6 +63,14 @@ class Site:
     def attribute(self, accessor: str) -> int:
         """An attribute; the number 0 where the file has no table of options, as TFLite takes it."""
         return 0 if self.attributes is None else int(getattr(self.attributes, accessor)())
+
+
+_TYPES = {code: name.lower() for name, code in vars(tflite.TensorType).items() if isinstance(code, int)}
+
+
+def _type(tensor: Any) -> str:
+    """The element type of a wrapper's tensor, as NumPy spells it."""
+    return _TYPES.get(tensor.tensor.Type(), "an unknown type")
 
 
 Requirement: TypeAlias = Callable[[Site], str]  # what of an operator breaks it; empty where nothing does
