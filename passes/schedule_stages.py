@@ -92,7 +92,7 @@ class ScheduleStages(CascadePass):
     options: Options = field(default_factory=Options)  # of the search, which runs if `schedule` is None
     model: CostModel | None = None  # cost that the search minimizes
     lower: LowerOptions = field(default_factory=LowerOptions)
-    precision: str = "fp32"  # of tensors between kernels: "fp32", "fp16" or "bf16" (`stage_precision`)
+    precision: str = "fp32"  # of tensors between kernels: "fp32", "fp16", "bf16" or "tf32" (`stage_precision`)
     time_limit: float | None = None  # seconds, after which the best schedule so far is taken; None: no limit
 
     def requires(self, mod: tvm.IRModule) -> None:

@@ -44,7 +44,15 @@ class StageGraph:
     tensors: Mapping[int, int] = field(hash=False)  # value number of an activation in `program` -> tensor index
     constants: Mapping[int, np.ndarray] = field(hash=False)  # value number of a constant or folded value -> array
     result: Any = None  # the function's result expression
+    tf32: bool = (
+        False  # whether products of float32 are on tensor cores, which round what they multiply (`stage_precision`)
+    )
     multiplied: str = WIDE  # type of what products multiply, and sum up in float32 (`stage_precision`)
+
+    @property
+    def arithmetic(self) -> str:
+        """What products multiply, as `cost.tiles` has it."""
+        return "tf32" if self.tf32 else self.multiplied
 
     def is_narrow(self, t: int) -> bool:
         """Whether a tensor is stored in a narrower type than kernels compute in."""

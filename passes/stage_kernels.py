@@ -225,11 +225,11 @@ class _Builder:
         shape = self.net.graph.tensors[op.inputs[0]].shape
         if prod(shape[:-1]) < _LEAST_ROWS:
             return None
-        return self._as_product(bb, op.inputs[0], *dense_as_product(shape, weight, self._narrows))
+        return self._as_product(bb, op.inputs[0], *dense_as_product(shape, weight, self.net.arithmetic))
 
     def _tiled_convolution(self, bb: Any, t: int, oihw: np.ndarray, geometry: Sequence[Any], layout: str) -> Any:
         shape = self.net.graph.tensors[t].shape
-        return self._as_product(bb, t, *convolution_as_product(shape, layout, oihw, geometry, self._narrows))
+        return self._as_product(bb, t, *convolution_as_product(shape, layout, oihw, geometry, self.net.arithmetic))
 
     @property
     def _narrows(self) -> bool:

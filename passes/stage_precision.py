@@ -2,7 +2,8 @@
 
 Tensors that are neither inputs nor outputs of the network are stored as float16 or bfloat16; inputs and outputs keep their
 type. Kernels compute in float32 and round what they write. Convolutions without groups and products of matrices multiply
-such values, weights included, and accumulate in float32, as tensor cores do (`schedules.stages.cuda_default`).
+such values, weights included, and accumulate in float32, as tensor cores do (`schedules.stages.cuda_default`). With `tf32`
+all tensors stay float32, and products round what they multiply, on tensor cores.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
-from tvm_cascade.cost.precision import BF16, FP16, FP32, PRECISIONS, find_precision
+from tvm_cascade.cost.precision import BF16, FP16, FP32, PRECISIONS, TF32, find_precision
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.passes.stage_graph import WIDE, StageGraph
 
-__all__ = ["BF16", "FP16", "FP32", "PRECISIONS", "in_precision", "is_product", "precision_of"]
+__all__ = ["BF16", "FP16", "FP32", "PRECISIONS", "TF32", "in_precision", "is_product", "precision_of"]
 
 _ONE_TYPE = ("concat",)  # its operands may lie in its result, and then are stored as that is
 
@@ -28,7 +29,7 @@ def in_precision(net: StageGraph, precision: str) -> StageGraph:
     """
     stored = find_precision(precision).stored
     if stored == WIDE:
-        return net
+        return replace(net, tf32=True) if precision == TF32 else net
     if any(t.dtype == stored for t in net.graph.tensors):
         raise UsageError(f"--precision {precision} is for networks of float32, and this one has tensors of {stored}")
     kept = _kept(net.graph)
@@ -40,7 +41,7 @@ def in_precision(net: StageGraph, precision: str) -> StageGraph:
 
 def precision_of(net: StageGraph) -> str:
     """The precision that a network is in."""
-    return next(p.name for p in PRECISIONS.values() if p.stored == net.multiplied)
+    return next(p.name for p in PRECISIONS.values() if p.multiplied == net.arithmetic)
 
 
 def is_product(net: StageGraph, op: int) -> bool:

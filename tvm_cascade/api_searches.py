@@ -161,7 +161,7 @@ def stages(
         A folder to write that runs the network by the schedule with TVM alone (`deploy.emit_folder`).
     precision : str
         "fp32", or "fp16" and "bf16": tensors between kernels are stored as float16 or bfloat16, products multiply these and
-        sum up in float32.
+        sum up in float32; or "tf32", for cuda: tensors stay float32, products are on tensor cores.
     arch, fast_math, threads, streams, gpu, winograd : names, bool, int, int, int and int, optional
         With `emit`: GPU architectures ("sm_90") and less exact arithmetic of its machine code; threads, or streams of GPU
         number `gpu`, that share a stage; largest tiles of convolutions in Winograd's form on a processor, 0 for none.

@@ -66,8 +66,8 @@ def cascade_pipeline(
         on a CPU for as many threads as TVM's pool has, for CUDA as one CUDA graph; `request` is of no use. What cannot be
         read as such a network, and other targets, are built as TVM's default pipeline builds them.
     precision, device : str
-        With objective="latency": "fp32", "fp16" or "bf16" (`passes.stage_precision`); the description of a device by which stages
-        are priced, "h200" (`cost.device`), None: the generic one of the target.
+        With objective="latency": "fp32", "fp16", "bf16" or "tf32" (`passes.stage_precision`); the description of a device by
+        which stages are priced, "h200" (`cost.device`), None: the generic one of the target.
 
     Raises
     ------

@@ -201,7 +201,7 @@ class SearchRequest(Asked):
     database: OptionalPath = None  # keeps measurements; None: in memory
     time_limit: TimeLimit = None  # the best result that is found in this time
     emit: OptionalPath = None  # write a folder that runs with TVM alone here
-    precision: Annotated[str, checks.choice("fp32", "fp16", "bf16")] = (
+    precision: Annotated[str, checks.choice("fp32", "fp16", "bf16", "tf32")] = (
         "fp32"  # of tensors between kernels, and of products
     )
     arch: Annotated[tuple[str, ...], checks.names] = ()  # GPU architectures of the folder's machine code, such as sm_90

@@ -29,7 +29,7 @@ from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda, schedule_cuda
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import build_kernels
 from tvm_cascade.passes.stage_network import stage_network
-from tvm_cascade.passes.stage_precision import BF16, FP16, FP32
+from tvm_cascade.passes.stage_precision import BF16, FP16, FP32, TF32
 from tvm_cascade.passes.stage_probe import evict_module, probe_module
 from tvm_cascade.passes.stage_program import check_groups, plan_program
 from tvm_cascade.passes.stage_specs import Kernel, Spec
@@ -37,7 +37,12 @@ from tvm_cascade.runtime import compile_stages
 
 Measured = Mapping[OpFeatures, float]  # milliseconds of kernels alone
 VARIANTS = {"sequential": "sequential", "greedy": "greedy", "ios": "both"}  # schedule -> variant of the search
-PRECISIONS = {FP32: 1e-4, FP16: 4e-3, BF16: 4e-2}  # and the largest error, as a share of the largest expected value
+PRECISIONS = {
+    FP32: 1e-4,
+    FP16: 4e-3,
+    BF16: 4e-2,
+    TF32: 4e-3,
+}  # and the largest error, as a share of the largest expected value
 COPIES = 16  # of a kernel in the CUDA graph that times it, as `runtime.measure_cuda` has them
 EVICT = "evict"  # the program that reads more than the cache holds
 _SOURCE = Path(__file__).with_name("stub_cuda.c")

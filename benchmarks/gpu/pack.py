@@ -243,6 +243,15 @@ def _batches(text: str) -> list[int]:
     return values
 
 
+def _precisions(text: str) -> list[str]:
+    import library
+
+    values = text.split(",")
+    if values[0] != "fp32" or len(set(values)) != len(values) or not set(values) <= set(library.PRECISIONS):
+        raise argparse.ArgumentTypeError(f"give fp32, and others of {', '.join(library.PRECISIONS)} behind it")
+    return values
+
+
 def main() -> int:
     import networks
 
@@ -258,7 +267,7 @@ def main() -> int:
     parser.add_argument("--arch", default="sm_90", help="architecture that kernels are compiled for")
     parser.add_argument(
         "--precisions",
-        choices=("fp32", "fp32,fp16", "fp32,bf16", "fp32,fp16,bf16"),
+        type=_precisions,
         default="fp32,fp16",
         help="of programs; float32 alone takes half as long to compile [%(default)s]",
     )
@@ -286,7 +295,7 @@ def main() -> int:
         args.networks,
         args.batches,
         args.arch,
-        args.precisions.split(","),
+        args.precisions,
         args.python,
         args.processes,
         args.database,

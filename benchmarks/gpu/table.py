@@ -10,7 +10,7 @@ from typing import Any
 
 Row = dict[str, Any]
 NAMES = {"inception_v3": "Inception V3", "squeezenet": "SqueezeNet", "nasnet": "NASNet-A", "randwire": "RandWire"}
-TORCH_PRECISION = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+TORCH_PRECISION = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
 FORMS = ("eager", "graph, contiguous", "graph, channels_last", "compile, reduce-overhead", "compile, max-autotune")
 
 

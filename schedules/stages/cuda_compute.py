@@ -20,36 +20,38 @@ from tvm.tirx import if_then_else
 from tvm_cascade.cost.tiles import Extents, Tiles, choose_tiles
 from tvm_cascade.schedules.stages.cpu_compute import output_extents
 
-ROWS, PRODUCT = "gemm_rows", "gemm_acc"  # blocks that `cuda_product` schedules, and an annotation of the second
-TILES = "tiles"
+ROWS, PRODUCT = "gemm_rows", "gemm_acc"  # blocks that `cuda_product` schedules, and annotations of the second:
+TILES, TF32 = "tiles", "tf32"  # its tiles, and whether it multiplies float32 on tensor cores
 
 
 def convolution_as_product(
-    shape: Sequence[int], layout: str, oihw: np.ndarray, geometry: Sequence[Sequence[int]], narrow: bool
+    shape: Sequence[int], layout: str, oihw: np.ndarray, geometry: Sequence[Sequence[int]], multiplied: str
 ) -> tuple[np.ndarray, Callable[[Any, Any], Any]]:
     """A convolution without groups of a tensor of `shape`: its weights, packed, and the TE that computes it of the tensor and
-    these. `geometry`: strides, padding and dilation; `narrow`: two bytes, float16 or bfloat16, are multiplied."""
+    these. `geometry`: strides, padding and dilation; `multiplied`: as `cost.tiles` has it."""
     strides, padding, dilation = geometry
     n, _, h, w = (int(shape[layout.index(a)]) for a in "NCHW")
     high, wide = (int(d) for d in output_extents((h, w), oihw.shape[2:], strides, padding, dilation))
-    tiles = choose_tiles(Extents(n * high * wide, oihw.shape[0], oihw[0].size, oihw[0, 0].size), narrow)
+    tiles = choose_tiles(Extents(n * high * wide, oihw.shape[0], oihw[0].size, oihw[0, 0].size), multiplied)
 
     def convolved(x: Any, weight: Any) -> Any:
-        return product_conv2d(x, weight, oihw.shape[0], oihw.shape[2:], geometry, layout, tiles)
+        return product_conv2d(
+            x, weight, oihw.shape[0], oihw.shape[2:], geometry, layout, tiles, tf32=multiplied == "tf32"
+        )
 
     return pack_rows(oihw, tiles), convolved
 
 
 def dense_as_product(
-    shape: Sequence[int], weight: np.ndarray, narrow: bool
+    shape: Sequence[int], weight: np.ndarray, multiplied: str
 ) -> tuple[np.ndarray, Callable[[Any, Any], Any]]:
     """The product of a tensor of `shape` with a matrix, as `convolution_as_product` has it."""
-    tiles = choose_tiles(Extents(prod(shape[:-1]), weight.shape[1], weight.shape[0]), narrow)
+    tiles = choose_tiles(Extents(prod(shape[:-1]), weight.shape[1], weight.shape[0]), multiplied)
 
-    def multiplied(x: Any, packed: Any) -> Any:
-        return product_dense(x, packed, weight.shape[1], tiles)
+    def product(x: Any, packed: Any) -> Any:
+        return product_dense(x, packed, weight.shape[1], tiles, tf32=multiplied == "tf32")
 
-    return pack_rows(weight, tiles), multiplied
+    return pack_rows(weight, tiles), product
 
 
 def pack_rows(weight: np.ndarray, tiles: Tiles) -> np.ndarray:
@@ -67,6 +69,7 @@ def product_conv2d(
     geometry: Sequence[Sequence[int]],
     layout: str,
     tiles: Tiles,
+    tf32: bool = False,
 ) -> Any:
     """Convolution without groups of `window` rows and columns; `weight` is from `pack_rows`. The result is in `layout`.
 
@@ -91,13 +94,13 @@ def product_conv2d(
         value = x[(b, y, z, channel) if layout == "NHWC" else (b, channel, y, z)]
         return if_then_else(tir_all(*within), value, tirx.const(0, x.dtype)) if within else value
 
-    acc = _product(read, rows, weight, x.dtype, tiles)
+    acc = _product(read, rows, weight, tiles, tf32)
     if layout == "NHWC":
         return te.compute((n, oh, ow, channels), lambda b, r, q, o: acc[(b * oh + r) * ow + q, o], name="gemm_out")
     return te.compute((n, channels, oh, ow), lambda b, o, r, q: acc[(b * oh + r) * ow + q, o], name="gemm_out")
 
 
-def product_dense(x: Any, weight: Any, columns: int, tiles: Tiles) -> Any:
+def product_dense(x: Any, weight: Any, columns: int, tiles: Tiles, tf32: bool = False) -> Any:
     """Product of a tensor's last axis with a matrix; `weight` is from `pack_rows`."""
     shape = [int(d) for d in x.shape]
     rows, depth = prod(shape[:-1]), shape[-1]
@@ -108,7 +111,7 @@ def product_dense(x: Any, weight: Any, columns: int, tiles: Tiles) -> Any:
         within += [k < depth] if depth % tiles.chunk else []
         return if_then_else(tir_all(*within), x[(*at, k)], tirx.const(0, x.dtype)) if within else x[(*at, k)]
 
-    acc = _product(read, rows, weight, x.dtype, tiles)
+    acc = _product(read, rows, weight, tiles, tf32)
 
     def result(*at: Any) -> Any:
         row: Any = 0
@@ -119,7 +122,7 @@ def product_dense(x: Any, weight: Any, columns: int, tiles: Tiles) -> Any:
     return te.compute((*shape[:-1], columns), result, name="gemm_out")
 
 
-def _product(read: Any, rows: int, weight: Any, dtype: str, tiles: Tiles) -> Any:
+def _product(read: Any, rows: int, weight: Any, tiles: Tiles, tf32: bool) -> Any:
     """The sums, in float32, of whole tiles."""
     columns, depth = (int(d) for d in weight.shape)
     filled = -(-rows // tiles.rows) * tiles.rows
@@ -129,5 +132,5 @@ def _product(read: Any, rows: int, weight: Any, dtype: str, tiles: Tiles) -> Any
         (filled, columns),
         lambda i, j: te.sum(left[i, k].astype("float32") * weight[j, k].astype("float32"), axis=[k]),
         name=PRODUCT,
-        attrs={TILES: list(astuple(tiles))},
+        attrs={TILES: list(astuple(tiles)), **({TF32: 1} if tf32 else {})},
     )

@@ -20,6 +20,7 @@ import tvm
 import tvm_ffi
 
 from tvm_cascade.errors import GraphError, UsageError
+from tvm_cascade.schedules.stages.tensor_cores import TF32_FUNCTION
 
 LOG = logging.getLogger("tvm_cascade")
 # dlight's kernels on tensor cores take 72 KiB of shared memory; this architecture has 64 KiB at most
@@ -106,7 +107,9 @@ def on_tensor_cores(func: Any) -> bool:
 
     def called(call: tvm.ir.Call) -> None:
         nonlocal found
-        found = found or getattr(call.op, "name", "") == "tirx.tvm_mma_sync"
+        name = getattr(call.op, "name", "")
+        found = found or name == "tirx.tvm_mma_sync"
+        found = found or (name == "tirx.cuda.func_call" and str(call.args[0]).strip('"').startswith(TF32_FUNCTION))
 
     tvm_ffi.structural_walk(func.body, (tvm.ir.Call, called))
     return found

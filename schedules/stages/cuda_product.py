@@ -11,8 +11,8 @@ from tvm.tirx import IndexMap, PrimFunc
 from tvm_cascade.cost.tiles import FRAGMENT, Tiles
 from tvm_cascade.errors import GraphError
 from tvm_cascade.schedules.stages.blocks import Schedule, inner_blocks, name_of
-from tvm_cascade.schedules.stages.cuda_compute import PRODUCT, ROWS, TILES
-from tvm_cascade.schedules.stages.tensor_cores import MULTIPLIED, fragment_intrinsics
+from tvm_cascade.schedules.stages.cuda_compute import PRODUCT, ROWS, TF32, TILES
+from tvm_cascade.schedules.stages.tensor_cores import MULTIPLIED, fragment_intrinsics, tf32_intrinsics
 
 _SHARED, _SUMS = (
     "shared.dyn",
@@ -42,7 +42,9 @@ class Product:
 def product(sch: Schedule, acc: Any) -> Schedule:
     """Share the product `acc`, and the element-wise operators behind it, among blocks of threads as its annotation says."""
     tiles = Tiles(*(int(v) for v in sch.get(acc).annotations[TILES]))
-    sch.unannotate(acc, TILES)
+    tf32 = TF32 in sch.get(acc).annotations
+    for annotation in (TILES, *([TF32] if tf32 else [])):
+        sch.unannotate(acc, annotation)
     last = inner_blocks(sch)[-1]
     for block in inner_blocks(sch):
         if name_of(sch, block) not in (PRODUCT, ROWS, name_of(sch, last)):
@@ -59,6 +61,8 @@ def product(sch: Schedule, acc: Any) -> Schedule:
         acc = sch.cache_write(partial, 0, _SUMS)
     if dtype in MULTIPLIED:
         _tensor_cores(sch, partial, acc, last, tiles, fragment_intrinsics(dtype, _SHARED, _SUMS))
+    elif tf32:
+        _warps(sch, partial, acc, last, tiles)
     else:
         _lanes(sch, partial, acc, last, tiles)
     return sch
@@ -106,14 +110,43 @@ def _tensor_cores(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles
     _epilogue(sch, acc, last, grid, tiles)
     init = sch.get_child_blocks(sch.decompose_reduction(outer, step))[0]
     for block, name in zip((*fragments, store), ("load_a", "load_b", "store"), strict=True):
-        i, j = sch.get_loops(block)[-2:]
-        i0, i1 = sch.split(i, [None, FRAGMENT])
-        j0, j1 = sch.split(j, [None, FRAGMENT])
-        sch.reorder(i0, j0, i1, j1)
-        sch.unroll(i0)
-        sch.unroll(j0)
-        sch.tensorize(i1, names[name])
+        _by_fragments(sch, block, names[name])
     sch.tensorize(sch.get_loops(init)[-2], names["init"])
+    sch.tensorize(sch.get_loops(inner)[-3], names["compute"])
+
+
+def _by_fragments(sch: Schedule, block: Any, name: str) -> None:
+    """A copy, or an initialization, of whole fragments by an intrinsic."""
+    i, j = sch.get_loops(block)[-2:]
+    i0, i1 = sch.split(i, [None, FRAGMENT])
+    j0, j1 = sch.split(j, [None, FRAGMENT])
+    sch.reorder(i0, j0, i1, j1)
+    sch.unroll(i0)
+    sch.unroll(j0)
+    sch.tensorize(i1, name)
+
+
+def _warps(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles) -> None:
+    """The product of float32 on tensor cores: one call for all that a warp multiplies in a step."""
+    rows, columns = tiles.rows // tiles.warp_rows, tiles.columns // tiles.warp_columns
+    names = tf32_intrinsics(rows, columns, tiles.depth, _SHARED, _SUMS)
+    m, n, step, s, depth = _sliced(sch, partial, tiles)
+    gm, wm, fm = sch.split(m, [None, tiles.warp_rows, rows])
+    gn, wn, fn = sch.split(n, [None, tiles.warp_columns, columns])
+    sch.reorder(gm, gn, s, wm, wn, step, fm, fn, depth)
+    inner = partial
+    outer = sch.blockize(fm)
+    grid, warps = sch.fuse(gm, gn), sch.fuse(s, wm, wn)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(warps, "threadIdx.y")
+    staged = [_to_shared(sch, outer, operand, step, tiles, _FLOATS) for operand in (0, 1)]
+    sch.compute_inline(sch.get_producers(staged[0])[0])
+    store = sch.cache_write(outer, 0, "wmma.accumulator")
+    sch.reverse_compute_at(store, warps)
+    _epilogue(sch, acc, last, grid, tiles)
+    init = sch.get_child_blocks(sch.decompose_reduction(outer, step))[0]
+    _by_fragments(sch, store, names["store"])
+    _by_fragments(sch, init, names["init"])
     sch.tensorize(sch.get_loops(inner)[-3], names["compute"])
 
 

@@ -51,9 +51,9 @@ def test_products_that_were_not_measured_are_priced_by_their_tiles() -> None:
 def test_products_on_an_h200_take_what_their_tiles_tell() -> None:
     """Also without measurements: convolutions of 1x1 that are padded to 3x3 to be merged cost nine times the products."""
     model = AnalyticCost(H200)
-    extents = extents_of(_conv(96), False)
+    extents = extents_of(_conv(96), "float32")
     assert extents is not None
-    assert model.op_ms(_conv(96)) == pytest.approx(H200.launch_us / 1e3 + best_microseconds(extents, False) / 1e3)
+    assert model.op_ms(_conv(96)) == pytest.approx(H200.launch_us / 1e3 + best_microseconds(extents, "float32") / 1e3)
     assert model.op_ms(_pool(20)) == AnalyticCost(replace(H200, tiled=False)).op_ms(_pool(20))
     assert model.bound(_conv(96), True).works == (0.0, 0.0)
 

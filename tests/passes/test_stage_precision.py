@@ -174,6 +174,8 @@ def test_products_are_priced_by_tensor_cores() -> None:
     assert (
         AnalyticCost(GPU, "bf16").op_ms(ops[0]) == narrow[0] and AnalyticCost(GPU, "bf16").name == "analytic:h100:bf16"
     )
+    exact = AnalyticCost(GPU, "tf32").op_ms(ops[0])
+    assert narrow[0] < exact < plain[0]
     volta = find_device("v100")  # its tensor cores multiply float16 alone
     assert AnalyticCost(volta, "bf16").op_ms(ops[0]) == AnalyticCost(volta).op_ms(ops[0])
     with pytest.raises(UsageError, match="unknown precision fp8"):
@@ -181,7 +183,9 @@ def test_products_are_priced_by_tensor_cores() -> None:
 
 
 @pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: make test-cuda installs it and runs these tests")
-@pytest.mark.parametrize(("arch", "precision"), [("sm_90", "fp16"), ("sm_75", "fp16"), ("sm_80", "bf16")])
+@pytest.mark.parametrize(
+    ("arch", "precision"), [("sm_90", "fp16"), ("sm_75", "fp16"), ("sm_80", "bf16"), ("sm_90", "tf32")]
+)
 def test_kernels_for_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str, precision: str) -> None:
     """Convolutions of any extents: their tiles take less shared memory than any architecture has."""
     sources: list[str] = []
@@ -195,8 +199,18 @@ def test_kernels_for_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     told = json.loads((tmp_path / "gpu" / "metadata.json").read_text())
     assert (told["precision"], told["tensor_core_kernels"]) == (precision, 2)
     (source,) = sources
-    fragment = {"fp16": "half", "bf16": "nv_bfloat16"}[precision]
-    assert "mma_sync" in source and f"matrix_a, 16, 16, 16, {fragment}" in source
+    fragment = {"fp16": "16, half", "bf16": "16, nv_bfloat16", "tf32": "8, wmma::precision::tf32"}[precision]
+    assert "mma_sync" in source and f"matrix_a, 16, 16, {fragment}" in source
+
+
+def test_tf32_leaves_tensors_as_they_are() -> None:
+    """It is of products on tensor cores alone, so there is none on a CPU."""
+    mod = of_all_kinds()
+    plain = stage_graph(mod)
+    net = in_precision(plain, "tf32")
+    assert net.graph == plain.graph and (precision_of(net), net.arithmetic) == ("tf32", "tf32")
+    with pytest.raises(UsageError, match="--precision tf32 is of tensor cores: give --target cuda"):
+        api.stages(mod, target="llvm", precision="tf32")
 
 
 def test_architectures_without_bfloat16_are_refused(tmp_path: Path) -> None:

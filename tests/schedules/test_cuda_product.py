@@ -27,6 +27,7 @@ from tvm_cascade.cost.tiles import (
     extents_of,
     microseconds,
     shared_bytes,
+    tile_sets,
 )
 from tvm_cascade.schedules.stages.cuda_compute import (
     convolution_as_product,
@@ -38,6 +39,7 @@ from tvm_cascade.schedules.stages.cuda_default import on_tensor_cores, schedule_
 from tvm_cascade.testing.quick_build import quick_build
 from tvm_cascade.testing.threads_in_turn import in_turn
 
+KINDS = ("float32", "float16", "bfloat16", "tf32")  # what products multiply
 SHAPES = {  # layout: input, weights OIHW, strides, padding, dilation
     "NHWC": ((2, 9, 7, 5), (11, 5, 3, 2), (2, 1), (1, 0, 2, 1), (1, 2)),
     "NCHW": ((1, 8, 6, 10), (4, 8, 1, 7), (1, 1), (0, 3, 0, 3), (1, 1)),
@@ -92,7 +94,7 @@ def test_convolutions(layout: str, tiles: Tiles) -> None:
 def test_products_of_a_tensor_with_a_matrix(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
     x, w = (rng.standard_normal(s).astype("float32") for s in (shape, (shape[-1], 10)))
-    packed, compute = dense_as_product(shape, w, False)
+    packed, compute = dense_as_product(shape, w, "float32")
     made = _run(compute, x, packed)
     expected = x.astype("float64") @ w.astype("float64")
     np.testing.assert_allclose(made, expected, atol=1e-5 * np.abs(expected).max())
@@ -100,37 +102,37 @@ def test_products_of_a_tensor_with_a_matrix(shape: tuple[int, ...]) -> None:
 
 def test_tiles_fit_every_architecture() -> None:
     """48 KiB of shared memory and 1,024 threads, and vectors that the threads of a block share evenly."""
-    for tiles, narrow in [(t, True) for t in HALVES] + [(t, False) for t in FLOATS]:
-        assert shared_bytes(tiles, narrow) <= SHARED_BYTES and tiles.warps <= 32
-        lanes = 8 if narrow else 4
+    for tiles, kind in [(t, k) for k in KINDS for t in tile_sets(k)]:
+        assert shared_bytes(tiles, kind) <= SHARED_BYTES and tiles.warps <= 32
+        lanes = 8 if kind.endswith("float16") else 4
         assert tiles.rows * tiles.chunk % (32 * lanes * tiles.warps) == 0
         assert tiles.columns * tiles.chunk % (32 * lanes * tiles.warps) == 0
-        assert not narrow or tiles.rows // FRAGMENT % tiles.warp_rows == 0
+        assert kind == "float32" or tiles.rows // FRAGMENT % tiles.warp_rows == tiles.depth % 8 == 0
 
 
-@pytest.mark.parametrize("narrow", [True, False])
-def test_the_tiles_of_least_time_are_chosen(narrow: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tiles_of_least_time_are_chosen(kind: str) -> None:
     rng = np.random.default_rng(2)
     for _ in range(50):
         rows, columns, depth, taps = (int(v) for v in rng.integers(1, (4000, 800, 4000, 10)))
         extents = Extents(rows, columns, depth, taps)
-        times = {t: microseconds(extents, t, narrow) for t in (HALVES if narrow else FLOATS)}
-        assert times[choose_tiles(extents, narrow)] == min(times.values())
-        assert 0 < best_microseconds(extents, narrow) < min(times.values())
+        times = {t: microseconds(extents, t, kind) for t in tile_sets(kind)}
+        assert times[choose_tiles(extents, kind)] == min(times.values())
+        assert 0 < best_microseconds(extents, kind) < min(times.values())
 
 
 def test_few_results_with_long_sums_are_split() -> None:
     """The convolutions of Inception's last blocks: large tiles would give work to a tenth of the GPU."""
     few, many = Extents(64, 384, 4032, 9), Extents(21609, 64, 288, 9)
-    for narrow in (True, False):
-        assert choose_tiles(few, narrow).slices >= 8
-        assert choose_tiles(many, narrow).rows > choose_tiles(few, narrow).rows
+    for kind in KINDS:
+        assert choose_tiles(few, kind).slices >= 8
+        assert choose_tiles(many, kind).rows > choose_tiles(few, kind).rows
 
 
 def test_larger_tiles_are_for_larger_batches() -> None:
     """A convolution of Inception at the end, at batch 1 and 128: many results read what they share less often."""
-    for narrow in (True, False):
-        one, many = (choose_tiles(Extents(64 * batch, 384, 4032, 9), narrow) for batch in (1, 128))
+    for kind in KINDS:
+        one, many = (choose_tiles(Extents(64 * batch, 384, 4032, 9), kind) for batch in (1, 128))
         assert many.rows * many.columns == 128 * 64 > one.rows * one.columns
 
 
@@ -138,20 +140,19 @@ def test_products_are_known_by_their_features() -> None:
     item = 4
     conv = features("conv2d", [(1, 8, 10, 10)], [(1, 12, 8, 8)], macs=12 * 64 * 72, weight_bytes=(12 * 72 + 12) * item,
                     shape=(3, 1, 1, 0, 3, 1, 1, 0))  # fmt: skip
-    assert extents_of(conv, False) == Extents(64, 12, 72, 9)
+    assert extents_of(conv, "float32") == Extents(64, 12, 72, 9)
     merged = OpFeatures(
         "conv2d", 20 * 64 * 72, weight_bytes=20 * 72 * item, output_elements=20 * 64, reduction=72, shape=(-4, 3, 3)
     )
-    assert extents_of(merged, False) == Extents(64, 20, 72, 9)
-    assert extents_of(features("add", [(1, 8)], [(1, 8)]), False) is None
+    assert extents_of(merged, "float32") == Extents(64, 20, 72, 9)
+    assert extents_of(features("add", [(1, 8)], [(1, 8)]), "float32") is None
 
 
-def _kernel(dtype: str, layout: str) -> tvm.IRModule:
+def _kernel(kind: str, layout: str) -> tvm.IRModule:
     """A convolution with a bias and a ReLU."""
+    dtype = "float32" if kind == "tf32" else kind
     shape, oihw = ((1, 17, 17, 128), (192, 128, 7, 1)) if layout == "NHWC" else ((1, 128, 17, 17), (192, 128, 7, 1))
-    packed, compute = convolution_as_product(
-        shape, layout, np.zeros(oihw, dtype), ((1, 1), (3, 0, 3, 0), (1, 1)), dtype != "float32"
-    )
+    packed, compute = convolution_as_product(shape, layout, np.zeros(oihw, dtype), ((1, 1), (3, 0, 3, 0), (1, 1)), kind)
     x, w = te.placeholder(shape, dtype, name="x"), te.placeholder(packed.shape, dtype, name="w")
     b = te.placeholder((192,), "float32", name="b")
     y = compute(x, w)
@@ -162,31 +163,35 @@ def _kernel(dtype: str, layout: str) -> tvm.IRModule:
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_one_kernel_without_memory_of_its_own(dtype: str, layout: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_kernel_without_memory_of_its_own(kind: str, layout: str) -> None:
     """Nothing is stored between the product and what is fused into it; float16 is multiplied on tensor cores."""
-    made: Any = schedule_cuda(_kernel(dtype, layout), "cuda -arch=sm_80")["main"]
-    assert on_tensor_cores(made) == (dtype != "float32")
+    made: Any = schedule_cuda(_kernel(kind, layout), "cuda -arch=sm_80")["main"]
+    assert on_tensor_cores(made) == (kind != "float32")
     scopes = {str(b.scope()) for b in made.body.block.alloc_buffers}
     assert "global" not in scopes and {"shared", "shared.dyn"} <= scopes
     grid = made.body.block.body
     assert grid.thread_binding.thread_tag == "blockIdx.x"
-    tiles = choose_tiles(Extents(17 * 17, 192, 128 * 7, 7), dtype != "float32")
+    tiles = choose_tiles(Extents(17 * 17, 192, 128 * 7, 7), kind)
     assert int(grid.extent) == -(-289 // tiles.rows) * (192 // tiles.columns)
 
 
-@pytest.mark.parametrize("tiles", [*HALVES, *FLOATS], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "tiles"), [(k, t) for k in ("float16", "float32", "tf32") for t in tile_sets(k)], ids=str
+)
 @pytest.mark.parametrize("layout", SHAPES)
-def test_threads_in_turn_compute_the_same(layout: str, tiles: Tiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_in_turn_compute_the_same(
+    layout: str, kind: str, tiles: Tiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The schedule's own loops, with shared memory and sums by slices, on a CPU; there are no tensor cores there, so that
     fragments are loaded, multiplied and stored by the loops that stand for them."""
     shape, weights, strides, padding, dilation = SHAPES[layout]
     rng = np.random.default_rng(3)
-    dtype = "float16" if tiles in HALVES else "float32"
+    dtype = "float16" if kind == "float16" else "float32"
     data, w = (rng.standard_normal(s).astype(dtype) for s in (shape, weights))
     packed = pack_rows(w, tiles)
     x, f = te.placeholder(data.shape, dtype, name="x"), te.placeholder(packed.shape, dtype, name="w")
-    y = product_conv2d(x, f, weights[0], weights[2:], (strides, padding, dilation), layout, tiles)
+    y = product_conv2d(x, f, weights[0], weights[2:], (strides, padding, dilation), layout, tiles, kind == "tf32")
     out = te.compute(y.shape, lambda *i: tirx.max(y(*i), tirx.const(0, "float32")), name="out")
     monkeypatch.setattr(s_tir.Schedule, "tensorize", lambda *_: None)
     func = schedule_cuda(tvm.IRModule({"main": te.create_prim_func([x, f, out])}), "cuda -arch=sm_80")["main"]

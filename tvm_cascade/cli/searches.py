@@ -57,7 +57,8 @@ _EMIT = (
            "example.py, example.cc with CMakeLists.txt, schedule.json, metadata.json.", metavar="DIR"),
     option(SearchRequest, "precision", "Of tensors between kernels: fp16 and bf16 store them as float16 and bfloat16, and "
            "convolutions without groups and products of matrices multiply these and sum up in "
-           "float32, on tensor cores where there are any."),
+           "float32, on tensor cores where there are any; with tf32, for cuda, tensors stay float32 and "
+           "products are on tensor cores."),
     option(SearchRequest, "arch", "With --emit, for cuda: architectures of the machine code; with several, PTX of the last "
            "too. [default: --device's, or that of the GPU here]", multiple=True, metavar="sm_90[,sm_100]"),
     option(SearchRequest, "fast_math", "With --emit, for cuda: arithmetic that is faster and less exact."),

@@ -40,7 +40,7 @@ class AnalyticCost:
     """Costs of operators and stages on a `Device`, in milliseconds.
 
     With a precision that the device's tensor cores multiply products whose reduction fills a step of theirs run at their peak
-    (`cost.precision`; bf16 at that of fp16).
+    (`cost.precision`; bf16 at that of fp16, tf32 at half of it).
 
     On a device that is `tiled`, products take what their tiles tell (`cost.tiles`).
 
@@ -55,9 +55,10 @@ class AnalyticCost:
     ) -> None:
         self.device = device
         asked = find_precision(precision)
-        self._narrow = asked.narrow
-        on_tensor_cores = not device.arch or asked.on_tensor_cores(device.arch)
-        self._product_macs_per_s = device.tensor_macs_per_s if asked.narrow and on_tensor_cores else 0.0
+        self._multiplied = asked.multiplied
+        self._product_macs_per_s = (
+            device.tensor_macs_per_s * asked.rate if asked.on_tensor_cores(device.arch or "sm_90") else 0.0
+        )
         self.name = f"analytic:{device.name}" + ("" if precision == "fp32" else f":{precision}")
         self.fork_ms = device.sync_us / 1e3
         self._phases: dict[OpFeatures, tuple[float, float, float]] = {}
@@ -136,9 +137,9 @@ class AnalyticCost:
 
     def _expected(self, op: OpFeatures) -> float:
         """Milliseconds of a kernel that was not measured, without its launch: a product's by its tiles."""
-        extents = extents_of(op, self._narrow) if self.device.kind == "gpu" else None
+        extents = extents_of(op, self._multiplied) if self.device.kind == "gpu" else None
         if extents is not None:
-            return best_microseconds(extents, self._narrow) / 1e3
+            return best_microseconds(extents, self._multiplied) / 1e3
         compute, memory, used = self._roofline(op)
         return max(compute, memory) / used
 

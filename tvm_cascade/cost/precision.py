@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm_cascade.errors import UsageError
 
-FP32, FP16, BF16 = "fp32", "fp16", "bf16"
+FP32, FP16, BF16, TF32 = "fp32", "fp16", "bf16", "tf32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,10 @@ class Precision:
     """One of `PRECISIONS`. Kernels compute in float32 whatever it is, and sums of products are float32."""
 
     name: str  # as `--precision` takes it
-    stored: str  # type of tensors between kernels, and of what products multiply
+    stored: str  # type of tensors between kernels, and of the weights of products
+    multiplied: str  # what products multiply: that type, or "tf32", float32 with 10 bits of fraction (`cost.tiles`)
     first_architecture: int = 0  # of NVIDIA, 80 for sm_80, whose tensor cores multiply it; 0: products are not on them
+    rate: float = 1.0  # of tensor cores, as a share of that for float16
 
     @property
     def narrow(self) -> bool:
@@ -29,7 +31,13 @@ class Precision:
 
 
 PRECISIONS = {
-    p.name: p for p in (Precision(FP32, "float32"), Precision(FP16, "float16", 70), Precision(BF16, "bfloat16", 80))
+    p.name: p
+    for p in (
+        Precision(FP32, "float32", "float32"),
+        Precision(FP16, "float16", "float16", 70),
+        Precision(BF16, "bfloat16", "bfloat16", 80),
+        Precision(TF32, "float32", "tf32", 80, 0.5),
+    )
 }
 
 

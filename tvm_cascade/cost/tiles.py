@@ -7,7 +7,7 @@ model that was fitted to measured kernels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm_cascade.cost.interface import OpFeatures
 
@@ -65,6 +65,7 @@ class _Fit:
 
 
 _FIT_HALVES = _Fit(1.8253, 0.128, 0.0134, 0.0204, 0.0049, 0.0102, 3.9642, 0.2936)
+_FIT_TF32 = replace(_FIT_HALVES, multiplied=2 * _FIT_HALVES.multiplied)  # half of the rate; not measured
 _FIT_FLOATS = _Fit(1.9591, 0.0, 0.0016, 0.0248, 0.122, 0.0015, 11.6417, 0.354)
 _UNITS = 132  # multiprocessors
 SHARED_BYTES = 48 << 10  # of a block, on any architecture, without asking for more
@@ -86,13 +87,39 @@ FLOATS = (
     Tiles(64, 32, 16, 2, 2, 1),
     Tiles(128, 64, 16, 1, 4, 2),
 )
+_TF32_TILES = tuple(replace(t, depth=t.depth // 2) for t in HALVES)  # as many bytes a step
 
 
-def extents_of(op: OpFeatures, narrow: bool) -> Extents | None:
+@dataclass(frozen=True, slots=True)
+class _Arithmetic:
+    """How products of one kind are computed: the sets of tiles, bytes of a value, and what they take."""
+
+    tiles: tuple[Tiles, ...]
+    item: int
+    fit: _Fit
+
+
+_HALF = _Arithmetic(HALVES, 2, _FIT_HALVES)
+_ARITHMETIC = {
+    "float32": _Arithmetic(FLOATS, 4, _FIT_FLOATS),
+    "float16": _HALF,
+    "bfloat16": _HALF,
+    "tf32": _Arithmetic(_TF32_TILES, 4, _FIT_TF32),
+}
+
+
+def tile_sets(multiplied: str) -> tuple[Tiles, ...]:
+    """The tiles for products of "float32", "float16", "bfloat16" or "tf32" (float32 on tensor cores)."""
+    return _ARITHMETIC[multiplied].tiles
+
+
+def extents_of(op: OpFeatures, multiplied: str) -> Extents | None:
     """The product that an operator of these features is; None for one that is none, or whose groups are."""
     if op.kind not in ("conv2d", "dense") or not op.weight_bytes or not op.macs:
         return None
-    columns = max(1, op.weight_bytes // ((2 if narrow else 4) * op.reduction))  # the weights' and, fused, a bias's
+    columns = max(
+        1, op.weight_bytes // (_ARITHMETIC[multiplied].item * op.reduction)
+    )  # the weights' and, fused, a bias's
     while op.output_elements % columns:
         columns -= 1
     return Extents(op.output_elements // columns, columns, op.reduction, _taps(op) if op.kind == "conv2d" else 1)
@@ -107,34 +134,32 @@ def _taps(op: OpFeatures) -> int:
     return window[0] * window[4] if len(window) > 4 and min(window[0], window[4]) > 0 else 1
 
 
-def choose_tiles(extents: Extents, narrow: bool) -> Tiles:
-    """The tiles with which a product, of two bytes a value where it is `narrow`, takes least time by `microseconds`."""
-    return min(HALVES if narrow else FLOATS, key=lambda t: microseconds(extents, t, narrow))
+def choose_tiles(extents: Extents, multiplied: str) -> Tiles:
+    """The tiles of `tile_sets` with which a product takes least time by `microseconds`."""
+    return min(tile_sets(multiplied), key=lambda t: microseconds(extents, t, multiplied))
 
 
-def best_microseconds(extents: Extents, narrow: bool) -> float:
+def best_microseconds(extents: Extents, multiplied: str) -> float:
     """What a product takes with the tiles of `choose_tiles`, without its launch."""
-    return (
-        microseconds(extents, choose_tiles(extents, narrow), narrow) - (_FIT_HALVES if narrow else _FIT_FLOATS).launch
-    )
+    return microseconds(extents, choose_tiles(extents, multiplied), multiplied) - _ARITHMETIC[multiplied].fit.launch
 
 
-def shared_bytes(tiles: Tiles, narrow: bool) -> int:
+def shared_bytes(tiles: Tiles, multiplied: str) -> int:
     """Shared memory of a block: what is multiplied in a step, rows padded by 16 bytes, and the sums."""
-    rows = (tiles.rows + tiles.columns) * (tiles.chunk * (2 if narrow else 4) + 16)
+    rows = (tiles.rows + tiles.columns) * (tiles.chunk * _ARITHMETIC[multiplied].item + 16)
     return rows + tiles.slices * tiles.rows * tiles.columns * 4
 
 
-def microseconds(extents: Extents, tiles: Tiles, narrow: bool) -> float:
+def microseconds(extents: Extents, tiles: Tiles, multiplied: str) -> float:
     """What a product takes, by a model that was fitted to an H200: of use to compare tiles.
 
     Blocks run in waves. In each step a block waits for memory, brings in its vectors, of which those of a window need more
     instructions, and multiplies; warps of the same multiprocessor share its instruction slots.
     """
-    fit, item = (_FIT_HALVES, 2) if narrow else (_FIT_FLOATS, 4)
+    fit, item = _ARITHMETIC[multiplied].fit, _ARITHMETIC[multiplied].item
     blocks = -(-extents.rows // tiles.rows) * -(-extents.columns // tiles.columns)
     steps = -(-extents.depth // tiles.chunk)
-    fitting = max(1, min(64 // tiles.warps, (227 << 10) // (shared_bytes(tiles, narrow) + 1024), 32))
+    fitting = max(1, min(64 // tiles.warps, (227 << 10) // (shared_bytes(tiles, multiplied) + 1024), 32))
     together, waves = min(-(-blocks // _UNITS), fitting), -(-blocks // (_UNITS * fitting))
     vectors = tiles.chunk * item / 16 / (32 * tiles.warps)
     shared = tiles.rows * tiles.columns * tiles.depth / (FRAGMENT**3 * tiles.warp_rows * tiles.warp_columns)

@@ -30,7 +30,7 @@ from packed import BATCHED, HERE, MANIFEST, NETWORKS, PROGRAMS
 from tvm_steps import Call, Row
 
 _SANITIZERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/nvidia/compute-sanitizer")
-_TORCH = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_TORCH = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
 _PRECISIONS = dict.fromkeys(precision for _, precision in PROGRAMS.values())  # of this pack, in order
 _LIMIT_MINUTES = 8.9  # of one step
 

@@ -142,7 +142,9 @@ def _in_order(x: Any, layout: str) -> Any:
 
 
 def _cast(precision: str, model: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
-    dtype = getattr(torch, precision)
+    tf32 = precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    dtype = torch.float32 if tf32 else getattr(torch, precision)
     return model.to(dtype), [x.to(dtype) for x in inputs]
 
 
