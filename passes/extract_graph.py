@@ -106,6 +106,14 @@ def extract_graph(mod: Any, function: str = "main") -> Extracted:
     return Extracted(with_kernels(made.graph, kernels), made.operators)
 
 
+def extract_work(mod: Any, known: Analyses | None = None) -> Graph:
+    """The graph of the function main without the bytes of its kernels, which are not built: to know its tensors and its work.
+
+    `known` as in `analyse`. Raises what `extract_graph` raises.
+    """
+    return analyse(read_function(mod, "main"), known=known).graph
+
+
 def extract_order_graph(mod: Any, function: str = "main") -> Graph:
     """The graph of `function` as far as an order of its operators depends on it: its tensors, and which of them are views.
 

@@ -11,7 +11,7 @@ from tvm.ir import IRModule
 from tvm_cascade import frontend, pipeline
 from tvm_cascade.errors import CascadeError, InfeasibleError
 from tvm_cascade.passes.candidates.candidate import KernelSource
-from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.extract_graph import Analyses, extract_work
 from tvm_cascade.passes.plan_network import lower_integers
 from tvm_cascade.report.suggestions import LITTLE_WORK, ends_large, large_ends
 from tvm_cascade.request import PlanRequest
@@ -53,7 +53,7 @@ def _end_that_fits(loaded: pipeline.Loaded, asked: PlanRequest, kernels: KernelS
     """The same where no plan of the whole network fits the cap: empty where that of the shorter one does not either."""
     if not _may_be_cut(loaded, asked):
         return ""
-    graph = extract_graph(lower_integers(loaded.mod)).graph
+    graph = extract_work(lower_integers(loaded.mod), kernels.analyses)
     if not any(large_ends(graph, cap)):
         return ""
     names, peak = _without_end(loaded, graph.macs, asked, kernels)
@@ -81,7 +81,10 @@ def _without_end(
     enough = (1 - LITTLE_WORK) * macs
     try:
         names = frontend.cut_behind_work(
-            file, request.input_shapes, Cut(request.until, request.from_), lambda mod: _work(mod) < enough
+            file,
+            request.input_shapes,
+            Cut(request.until, request.from_),
+            lambda mod: _work(mod, kernels.analyses) < enough,
         )
         if not names:
             return (), 0
@@ -91,6 +94,6 @@ def _without_end(
         return (), 0
 
 
-def _work(mod: IRModule) -> int:
+def _work(mod: IRModule, known: Analyses) -> int:
     """Multiply-accumulates of a module as `frontend.load` returns it."""
-    return extract_graph(lower_integers(mod)).graph.macs
+    return extract_work(lower_integers(mod), known).macs

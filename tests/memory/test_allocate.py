@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from random import Random
 
@@ -19,6 +20,7 @@ from tvm_cascade.memory import (
     milp,
     validate,
 )
+from tvm_cascade.memory.bounds import max_live_step
 from tvm_cascade.memory.fit import Fit, place_in_order, surroundings, top
 
 
@@ -236,3 +238,18 @@ def test_the_search_knows_followers(seed: int) -> None:
     found = allocate(problem)
     validate(problem, found)
     assert found.peak <= found.bound * 1.01
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_bound_is_that_of_the_first_step_that_needs_most(seed: int) -> None:
+    """Against every step by itself: the buffers that are live at it alone."""
+    problem = random_problem(seed)
+    found, step = max_live_step(problem)
+    needed: dict[int, int] = {}
+    for t in sorted({b.lower for b in problem.buffers}):
+        live = {b.id for b in problem.buffers if b.lower <= t < b.upper}
+        kept = tuple(f for f in problem.offset_constraints if {f.reader, f.writer} <= live)
+        own = tuple(replace(b, lower=0, upper=1) for b in problem.buffers if b.id in live)
+        needed[t] = max_live(Problem(own, offset_constraints=kept))
+    assert found == max(needed.values(), default=0)
+    assert step == next((t for t, need in needed.items() if need == found > 0), 0)

@@ -14,7 +14,7 @@ from tvm.script import relax as R
 from tvm_cascade import frontend
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, Window
-from tvm_cascade.passes.extract_graph import Extracted, extract_graph, extract_order_graph, with_kernels
+from tvm_cascade.passes.extract_graph import Extracted, extract_graph, extract_order_graph, extract_work, with_kernels
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.testing.builder import Net
@@ -167,6 +167,14 @@ def test_the_graph_for_an_order_is_the_whole_one_without_its_windows() -> None:
                 theirs.inputs,
                 theirs.view,
             )
+
+
+def test_work_is_known_without_kernels() -> None:
+    for mod in (branchy("float32", "NHWC"), branchy("float32", "NCHW")):
+        whole, found = extract_graph(mod).graph, extract_work(mod)
+        assert found.macs == whole.macs > 0
+        assert [op.macs for op in found.ops] == [op.macs for op in whole.ops]
+        assert found.tensors == whole.tensors
 
 
 def test_outputs_that_nobody_reads_are_dropped() -> None:

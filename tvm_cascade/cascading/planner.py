@@ -30,6 +30,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, cached, monitor, until_stopped
 
 _DEFAULTS = PlanOptions()
+_LITTLE = 0.005  # of an arena: trades that save less are not looked for
 GRACE = 2.0  # seconds: after a limit has struck, for a plan of whole rows
 
 
@@ -245,13 +246,14 @@ def frontier(
     """The plans that no other plan beats in both peak and work, by ascending peak.
 
     Work goes up to `options.max_macs`; `options.sram` is ignored. Without recompute (`options.stripes` off, or `max_macs` of
-    1.0) there is a single plan. `tell` is called with every plan that does recompute, dominated ones included. A limit ends
-    the frontier with the plans so far; `SearchStopped` is raised where there is none yet.
+    1.0), and where it cannot save more than `_LITTLE`, there is a single plan. `tell` is called with every plan that does
+    recompute, dominated ones included. A limit ends the frontier with the plans so far; `SearchStopped` is raised where there
+    is none yet.
     """
     options = replace(options, sram=None)
     once = replace(options, max_macs=1.0)
     at_once = or_row_addresses(graph, once, _in_time(graph, once)[0])
-    if not _again(options):
+    if not _again(options) or least_peak(search_of(graph, options).least_bytes) > (1 - _LITTLE) * at_once.peak:
         return (at_once,)
     plans = [at_once]
     for _, plan in until_stopped(_traded(graph, options, at_once)):

@@ -21,6 +21,7 @@ from tvm_cascade.cascading.search_cache import plain_costs
 from tvm_cascade.graph import Graph, Op, rebuilt
 from tvm_cascade.search_monitor import SearchStopped, monitor
 
+_MOST_ROWS = 2_000  # of all tensors: the lives of more take seconds to work out
 _LAYOUTS = 3  # whose arenas are laid out
 
 
@@ -47,6 +48,8 @@ def _in_rings(graph: Graph, options: PlanOptions, below: int) -> int | None:
 
 
 def _in_rows(graph: Graph, options: PlanOptions, below: int) -> int | None:
+    if sum(t.rows for t in graph.tensors) > _MOST_ROWS:
+        return None
     plan = smallest_with_row_addresses(graph, options, below) if options.row_addresses else None
     return None if plan is None else plan.peak
 

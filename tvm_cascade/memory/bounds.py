@@ -9,9 +9,8 @@ aligned to A, every buffer but the topmost occupies a multiple of A, and distanc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from heapq import heappop, heappush
 from itertools import combinations
 from math import gcd
 
@@ -27,30 +26,35 @@ def max_live_step(problem: Problem) -> tuple[int, int]:
     """The bound in bytes, and the first step whose live buffers need that many; (0, 0) without buffers."""
     best, step = 0, 0
     buffers = [b for b in problem.buffers if b.upper > b.lower]
-    starting, following = dict[int, list[int]](), dict[int, list[OffsetConstraint]]()
-    for k, b in enumerate(buffers):
-        starting.setdefault(b.lower, []).append(k)
+    following = dict[int, list[OffsetConstraint]]()
     for f in problem.offset_constraints:
         following.setdefault(f.reader, []).append(f)
-    padded = [b.size + -b.size % b.alignment for b in buffers]
     highest = max((b.offset + b.size for b in buffers if b.offset is not None), default=0)
-    live, total, ending = set[int](), 0, list[tuple[int, int]]()  # positions, their bytes, and when they die
-    for t in sorted(starting):
-        while ending and ending[0][0] <= t:
-            k = heappop(ending)[1]
-            live.discard(k)
-            total -= padded[k]
-        for k in starting[t]:
-            live.add(k)
-            total += padded[k]
-            heappush(ending, (buffers[k].upper, k))
-        if max(total, highest) <= best:
-            continue  # they need no more than that
-        constraints = [f for k in sorted(live) for f in following.get(buffers[k].id, ())]
-        need = _need([buffers[k] for k in sorted(live)], constraints)
-        if need > best:
+    for total, t in sorted(_live_bytes(buffers), key=lambda entry: (-entry[0], entry[1])):
+        most = max(total, highest)
+        if most < best or not most:
+            break  # nor do the steps after it need more
+        if most == best and t > step:
+            continue
+        live = [b for b in buffers if b.lower <= t < b.upper]
+        need = _need(live, [f for b in live for f in following.get(b.id, ())])
+        if need > best or (need == best and t < step):
             best, step = need, t
     return best, step
+
+
+def _live_bytes(buffers: Sequence[Buffer]) -> Iterator[tuple[int, int]]:
+    """For each step at which a buffer's life begins, in their order: bytes of all that are live, rounded up, and the step."""
+    change = dict[int, int]()
+    for b in buffers:
+        padded = b.size + -b.size % b.alignment
+        change[b.lower] = change.get(b.lower, 0) + padded
+        change[b.upper] = change.get(b.upper, 0) - padded
+    total, begins = 0, {b.lower for b in buffers}
+    for t in sorted(change):
+        total += change[t]
+        if t in begins:
+            yield total, t
 
 
 def shareable(follow: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
