@@ -11,6 +11,7 @@ candidates      float layers apart, concats in place, concats in parts, channel 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
@@ -38,7 +39,7 @@ from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.tune import Database
-from tvm_cascade.search_monitor import SearchMonitor, monitor
+from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, monitor
 
 Progress = Callable[[str], None]
 
@@ -214,9 +215,11 @@ def _best_of(network: Network) -> Best:
     assert isinstance(best, PlannedCandidate)
     if monitor().over():
         return best
-    graph = best.prepared.graph
-    plan = plan_in_groups(network.prepared.graph, graph, options) if best.groups else plan_graph(graph, options)
-    return replace(best, plan=replace(smaller(plan, best.plan), baseline_peak=best.plan.baseline_peak))
+    graph, plan = best.prepared.graph, best.plan
+    with suppress(SearchStopped):
+        full = plan_in_groups(network.prepared.graph, graph, options) if best.groups else plan_graph(graph, options)
+        plan = replace(smaller(full, plan), baseline_peak=plan.baseline_peak)
+    return replace(best, plan=plan)
 
 
 def _best_candidate(network: Network) -> Best:
