@@ -108,22 +108,30 @@ class _Assigned:
         """The tensor of `state` after a call that leaves `value` in it.
 
         A value that a concatenation makes, of what the state held further down and of other tensors, is made in the state's
-        bytes, and whoever reads it reads it there, also another state and the caller, of whom it is an output.
+        bytes, and whoever reads it reads it there, also another state and the caller, of whom it is an output. So it is where the
+        value has another shape than what is concatenated.
         """
         like, value = self.tensors[state], self.instead.get(value, value)
         name = f"{like.name}_next"
-        after = self._tensor(name, like)
-        runs = self._moved(value, state)
+        after, joined = self._tensor(name, like), self._whole(value)
+        runs, seen = self._moved(joined, state), list[Call]()
         if runs is None:
             runs = [_Run(value, 0, prod(like.shape))]
         else:
-            self._forget(value, state, after)
+            seen = self._forget(joined, value, state, after)
         given = tuple(dict.fromkeys(r.tensor for r in runs if r.tensor != state))
         func = _assignment([self.tensors[t] for t in given], like, [((*given, state).index(r.tensor), r) for r in runs])
         call = Call(name, ASSIGN, func, (*given, state), (), (after,), must_copy=True, target=len(given))
         readers = [k for k, c in enumerate(self.calls) if any(self._root(t) == state for t in c.inputs)]
-        self.calls.insert(max(self._after(given), *(k + 1 for k in readers), 0), call)
+        place = max(self._after(given), *(k + 1 for k in readers), 0)
+        self.calls[place:place] = [call, *seen]
         return after
+
+    def _whole(self, tensor: int) -> int:
+        """The tensor all of whose bytes a tensor lies in; itself where it is no view, or one of a part."""
+        root, start = self.root(tensor)
+        same = start == 0 and prod(self.tensors[root].shape) == prod(self.tensors[tensor].shape)
+        return root if same else tensor
 
     def _moved(self, value: int, state: int) -> list[_Run] | None:
         """What `value` concatenates, where it is made of what the state held further down and of tensors apart from all
@@ -156,14 +164,21 @@ class _Assigned:
                 found.add(k)
         return found
 
-    def _forget(self, value: int, state: int, after: int) -> None:
-        """Take `value` out: what reads it reads `after`."""
+    def _forget(self, joined: int, value: int, state: int, after: int) -> list[Call]:
+        """Take out what makes `joined`, of which `value` is a view or which it is: what reads it reads `after`, or the view of
+        that, in its shape, which the calls that are returned make."""
         self.instead[value] = after
-        maker = next(k for k, c in enumerate(self.calls) if value in c.outputs)
+        maker = next(k for k, c in enumerate(self.calls) if joined in c.outputs)
         gone = self._feeding(maker, state)
         calls = [c for k, c in enumerate(self.calls) if k not in gone]
-        self.calls = [replace(c, inputs=tuple(after if t == value else t for t in c.inputs)) for c in calls]
-        self.viewed = {t: (after if source == value else source, at) for t, (source, at) in self.viewed.items()}
+        if joined == value:
+            self.calls = [replace(c, inputs=tuple(after if t == joined else t for t in c.inputs)) for c in calls]
+            self.viewed = {t: (after if source == joined else source, at) for t, (source, at) in self.viewed.items()}
+            return []
+        self.calls = _without_unread(calls, value)
+        self.viewed[joined] = after, 0
+        like = self.tensors[joined]
+        return [Call(like.name, "reshape", _reshaped(self.tensors[after], like), (after,), (), (joined,))]
 
     def _after(self, tensors: Sequence[int]) -> int:
         """The first place behind the calls that write `tensors`."""
@@ -172,6 +187,34 @@ class _Assigned:
     def _tensor(self, name: str, like: Tensor) -> int:
         self.tensors.append(replace(like, index=len(self.tensors), name=name))
         return len(self.tensors) - 1
+
+
+def _without_unread(calls: Sequence[Call], tensor: int) -> list[Call]:
+    """Calls without those that make `tensor`, or what only these read, where no other call reads that."""
+    kept, unread = list(calls), {tensor}
+    while gone := [c for c in kept if set(c.outputs) <= unread]:
+        kept = [c for c in kept if c not in gone]
+        read = {t for c in kept for t in c.inputs}
+        unread = {t for c in gone for t in c.inputs if t not in read}
+    return kept
+
+
+def _reshaped(tensor: Tensor, like: Tensor) -> PrimFunc:
+    """A PrimFunc of (tensor, output) whose output is the elements of the tensor in the shape of another."""
+    value = te.placeholder(tensor.shape, tensor.dtype, name="value")
+
+    def element(*index: Any) -> Any:
+        return _element(value, _flat(index, like.shape))
+
+    return te.create_prim_func([value, te.compute(like.shape, element, "shaped")], index_dtype_override="int32")
+
+
+def _flat(index: Sequence[Any], shape: Sequence[int]) -> Any:
+    """The position of an element, counted through all axes."""
+    at: Any = tirx.const(0, "int32")
+    for i, extent in zip(index, shape, strict=True):
+        at = at * extent + i
+    return at
 
 
 def _joins(call: Call, tensors: Sequence[Tensor]) -> bool:
@@ -192,9 +235,7 @@ def _assignment(given: Sequence[Tensor], state: Tensor, runs: Sequence[tuple[int
     def element(*index: Any) -> Any:
         if len(runs) == 1:
             return tensors[0](*index)
-        at: Any = tirx.const(0, "int32")
-        for i, extent in zip(index, state.shape, strict=True):
-            at = at * extent + i
+        at = _flat(index, state.shape)
         made, end = None, prod(state.shape)
         for number, run in reversed(runs):
             first = end - run.count

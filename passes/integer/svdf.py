@@ -6,7 +6,7 @@ int8 with zero point `z_s`. A unit adds the products of its filters' states and 
     y_u = sat8(MBQM(b_u + sum_f sum_m T_fm (state_fm - z_s)) + z_y)
 
 Where states start at zero in every call, only the last column of the time weights counts, and the sum over m is one product.
-A state lies step by step, [batch, steps * filters], so that the steps that are still needed move up together. With one of int8
+A state lies step by step, [steps, batch, filters], so that the steps that are still needed move up together. With one of int8
 the features are a convolution of one pixel, and the sums one over time where every unit has one filter: the importer writes
 these as such (`importers/tflite_svdf.py`).
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.expressions import NotLowered, shape_of
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import i32
 from tvm_cascade.passes.integer.island import Output, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
@@ -65,16 +65,17 @@ def lower_features(emitter: Emitter, x: Value, filters: Filters) -> Value:
     return emitter.call("svdf_features", compute, [x, weights], input_zero_point=filters.input_zero, **state.described)
 
 
-def float_sums(emitter: Emitter, features: Value, times: np.ndarray, bias: np.ndarray) -> Value:
-    """Emits the units, float [batch, units], from the features of all steps, [batch, steps * filters]."""
-    (steps, filters), units, batch = times.shape, len(bias), shape_of(features)[0]
+def float_sums(emitter: Emitter, features: Value, batch: int, times: np.ndarray, bias: np.ndarray) -> Value:
+    """Emits the units, float [batch, units], from the features of all steps, [1, steps * batch * filters]."""
+    (steps, filters), units = times.shape, len(bias)
 
     def compute(a: Tensor, t: Tensor, b: Tensor) -> Tensor:
         m, r = te.reduce_axis((0, steps), "m"), te.reduce_axis((0, filters // units), "r")
 
         def total(n: Index, u: Index) -> Scalar:
-            place = m * i32(filters) + u * i32(filters // units) + r
-            return te.sum(a[n, place] * t[place], axis=[m, r])
+            filter = u * i32(filters // units) + r
+            seen = a[0, (m * i32(batch) + n) * i32(filters) + filter]
+            return te.sum(seen * t[m * i32(filters) + filter], axis=[m, r])
 
         acc = te.compute((batch, units), total, name="svdf_acc")
         return te.compute((batch, units), lambda n, u: acc[n, u] + b[u], name="svdf")
@@ -83,9 +84,9 @@ def float_sums(emitter: Emitter, features: Value, times: np.ndarray, bias: np.nd
 
 
 def lower_sums(emitter: Emitter, features: Value, filters: Filters, out: Output) -> Value:
-    """Emits the units from the features of all steps, [batch, steps * filters]; sums that may exceed 32 bits wrap, as the
+    """Emits the units from the features of all steps, steps * batch * filters; sums that may exceed 32 bits wrap, as the
     reference's do."""
-    state, units = filters.state, out.shape[1]
+    state, (batch, units) = filters.state, out.shape
     steps, count = filters.times.shape
     rank, (m, s) = count // units, bounded_multiplier(filters.output_scale)
     reach = max(state.hi - state.zero_point, state.zero_point - state.lo)
@@ -98,9 +99,10 @@ def lower_sums(emitter: Emitter, features: Value, filters: Filters, out: Output)
         step, r = te.reduce_axis((0, steps), "m"), te.reduce_axis((0, rank), "r")
 
         def total(n: Index, u: Index) -> Scalar:
-            place = step * i32(count) + u * rank + r
-            centred = a[n, place].astype("int32") - i32(state.zero_point)
-            return te.sum(centred.astype(wide) * t[place].astype(wide), axis=[step, r])
+            filter = u * i32(rank) + r
+            seen = a[0, (step * i32(batch) + n) * i32(count) + filter].astype("int32")
+            weight = t[step * i32(count) + filter]
+            return te.sum((seen - i32(state.zero_point)).astype(wide) * weight.astype(wide), axis=[step, r])
 
         acc = te.compute(out.shape, total, name="svdf_acc")
         return te.compute(

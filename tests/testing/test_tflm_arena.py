@@ -4,7 +4,6 @@ once more."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from tvm_cascade.pipeline import prepare
 from tvm_cascade.testing import weighted_cases
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.tflite import ModelWriter
-from tvm_cascade.testing.tflite_graph import graph_of
 from tvm_cascade.testing.tflm_arena import tflm_arena
 
 _LARGEST_FILE = 950_000  # bytes
@@ -51,11 +49,6 @@ def test_scratch_of_a_mean_is_counted(tmp_path: Path) -> None:
     assert tflm_arena(path) == 512 + 32 + 4 * 32 + 4 * 4
 
 
-def _one_batch(path: Path) -> bool:
-    """Whether an SVDF is of one batch: of several, what moves in its state is a block beside it."""
-    return graph_of(path).tensors[0].shape[0] == 1
-
-
 def _mean(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = (1, *(int(n) for n in rng.integers(2, 9, 3)))
     axes, made = w.constant(np.array([1, 2], "int32")), w.tensor((1, shape[3]), dtype, 0.1)
@@ -83,15 +76,11 @@ def test_no_public_network_has_a_baseline_above_the_interpreter_s_arena(test_dat
 def test_scratch_and_states_are_no_more_than_the_interpreter_s(
     tmp_path: Path, generate: Callable[..., None], dtype: str
 ) -> None:
-    checked, seeds = 0, count()
-    while checked < 4:
-        seed = next(seeds)
+    for seed in range(8):  # SVDFs of one batch and of several
         w, path = ModelWriter(), tmp_path / "n.tflite"
         generate(np.random.default_rng(seed), dtype, w)
         path.write_bytes(w.finish())
-        if generate is not weighted_cases.svdf or _one_batch(path):
-            checked += 1
-            assert 0 < baseline(path) <= tflm_arena(path), seed
+        assert 0 < baseline(path) <= tflm_arena(path), seed
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])

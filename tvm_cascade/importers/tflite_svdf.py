@@ -9,6 +9,7 @@ has their arithmetic.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -47,19 +48,28 @@ class SvdfConverters(KeptConverters):
         seen = self._seen(state, features)
         if seen is features:
             return self._svdf_sums(features, np.ascontiguousarray(steps[-1]), bias)
-        return float_sums(Emitter(self.bb, {}, "svdf"), seen, steps, bias.astype("float32"))
+        return float_sums(Emitter(self.bb, {}, "svdf"), seen, shape_of(features)[0], steps, bias.astype("float32"))
 
     def _seen(self, state: Any, features: Value) -> Value:
-        """The features of all steps, [batch, steps * filters], the last of them `features`, which the state holds afterwards;
+        """The features of all steps, [1, steps * batch * filters], the last of them `features`, which the state holds afterwards;
         those alone where nothing is kept."""
         held = self.held_state(state)
         if held is None:
             return features
-        extent, count = shape_of(held)[1], shape_of(features)[1]
-        rest = self.bb.emit(relax.op.strided_slice(held, axes=[1], begin=[count], end=[extent]))
-        seen = self.bb.emit(relax.op.concat([rest, features], 1))
-        self.keep_state(state, seen)
+        shape, count = shape_of(held), prod(shape_of(features))
+        before, last = self._in_a_row(held), self._in_a_row(features)
+        rest = self.bb.emit(relax.op.strided_slice(before, axes=[1], begin=[count], end=[prod(shape)]))
+        seen = self.bb.emit(relax.op.concat([rest, last], 1))
+        self.keep_state(state, self._in_shape(seen, shape))
         return seen
+
+    def _in_a_row(self, value: Value) -> Value:
+        """All elements of a tensor as one row."""
+        return self._in_shape(value, (1, prod(shape_of(value))))
+
+    def _in_shape(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """A tensor as one of another shape; itself where it has that."""
+        return value if shape_of(value) == shape else self.bb.emit(relax.op.reshape(value, list(shape)))
 
     def _svdf_sums(self, features: Value, last: np.ndarray, bias: np.ndarray) -> Value:
         """The units, float [batch, units], from the features of the one step; `last` are the time weights of that."""
@@ -109,19 +119,21 @@ class SvdfConverters(KeptConverters):
         )
         value, emitter = self.get_tensor_expr(x), Emitter(self.bb, {}, "svdf")
         if kind == "int16":
-            return lower_sums(emitter, self._seen(state, lower_features(emitter, value, filters)), filters, out)
+            seen = self._seen(state, lower_features(emitter, value, filters))
+            return lower_sums(emitter, self._in_a_row(seen), filters, out)
         none = np.zeros(len(weights), "int32")
         features = self._pixel(value, weights.T[None, None], none, zero_point_of(x), filters.feature_scale, held)
         seen = self._seen(state, features)
         if len(weights) > len(bias):
-            return lower_sums(emitter, seen, filters, out)
+            return lower_sums(emitter, self._in_a_row(seen), filters, out)
         return self._pixel(seen, filters.times[:, None, :, None], bias, held.zero_point, filters.output_scale, out)
 
     def _pixel(
         self, value: Value, weights: np.ndarray, bias: np.ndarray, zero: int, multiplier: float, out: Output
     ) -> Value:
         """A product of int8 as a convolution of one column, which has its arithmetic and fast kernels: [1, 1, depth, units], or
-        depthwise over steps [steps, 1, units, 1]. Only the product of scales counts, so the input takes all of `multiplier`."""
+        depthwise over steps [steps, 1, units, 1]; columns of the input are its batch. Only the product of scales counts, so the
+        input takes all of `multiplier`."""
         depth, units = weights.shape[2], out.shape[1]
         kind = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
         if weights.shape[3] != units:
@@ -131,7 +143,7 @@ class SvdfConverters(KeptConverters):
             numbers = relax.const(scale, "float32"), relax.const(at, "int32")
             return self.bb.emit(relax.op.dequantize(stored, *numbers, axis=axis))
 
-        pixel = self.bb.emit(relax.op.reshape(value, [out.shape[0], weights.shape[0], 1, depth]))
+        pixel = self.bb.emit(relax.op.reshape(value, [1, weights.shape[0], out.shape[0], depth]))
         kernel = real(relax.const(np.ascontiguousarray(weights), "int8"), 1.0, 0, 3)
         made = self.bb.emit(relax.op.nn.conv2d(real(pixel, multiplier, zero, 0), kernel, **kind))
         total = self.bb.emit(relax.op.add(made, real(relax.const(bias, "int32"), multiplier, 0, 0)))
