@@ -11,8 +11,9 @@ import tvm_ffi
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph, Op, Tensor
 from tvm_cascade.passes.extract_graph import Extracted
+from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.rules.select import GENERIC, variants_of
+from tvm_cascade.schedules.rules.select import generic_kernels, variants_of
 from tvm_cascade.schedules.rules.variants import shape_key
 from tvm_cascade.schedules.tuning.counting import Counter, Task, task_of
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
@@ -56,14 +57,21 @@ def candidates_of(extracted: Extracted, index: int, core: KernelTarget) -> Itera
     operator = extracted.operators[index]
     assert operator is not None
     access = operator.access
-    makers = [(v.name, v.make) for v in variants_of(operator.spec, core)]
     made: list[Task] = []
-    for name, make in [*makers, (GENERIC, lambda: operator.kernel)]:
-        kernel = replace(make(), whole=access.whole)
+    for name, written in _kernels_of(operator, core):
+        kernel = replace(written, whole=access.whole)
         task = task_of(extracted.graph, extracted.graph.ops[index], access, kernel)
         if task is not None and not any(tvm_ffi.structural_equal(t.kernel.func, kernel.func) for t in made):
             made.append(task)
             yield Candidate(name, task)
+
+
+def _kernels_of(operator: Computation, core: KernelTarget) -> Iterator[tuple[str, RowKernel]]:
+    """The kernels of an operator by the names of their variants, in that order."""
+    for variant in variants_of(operator.spec, core):
+        yield variant.name, variant.make()
+    for kernel in generic_kernels(operator.kernel, core):
+        yield kernel.rule, kernel
 
 
 def flash_of(

@@ -116,9 +116,12 @@ def te_rescale(x: Scalar, m: int, s: int, bound: int) -> Scalar:
     if s > 0 and bound << s > INT32_MAX:  # the reference shifts in 32 bits, and wraps
         high = te_srdhm(te_wrapping_shift(x, i32(s)).astype("int64"), i64(m))
         return high.astype("int32")
-    high = te_srdhm(x.astype("int64"), i64(m << max(s, 0)))
     e = max(-s, 0)
-    if _high_bound(bound, s) + (1 << max(e - 1, 0)) <= INT32_MAX:
+    narrow = _high_bound(bound, s) + (1 << max(e - 1, 0)) <= INT32_MAX
+    if narrow and m == 1 << 30:  # a power of two: `SRDHM(x << s, 2^30)` is `(x << s) / 2`, rounded half up
+        return te_rounding_divide(x * i32(1 << (s - 1)) if s > 0 else (x + i32(1)) >> i32(1), e)
+    high = te_srdhm(x.astype("int64"), i64(m << max(s, 0)))
+    if narrow:
         return te_rounding_divide(high.astype("int32"), e)
     return te_rounding_divide(high, e, bits=64).astype("int32")
 

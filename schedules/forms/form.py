@@ -54,7 +54,7 @@ class Site:
     @property
     def scheduled(self) -> bool:
         """Whether `row` comes from a performance schedule, not from the generic one."""
-        return self.core is not None and self.row.rule != "generic"
+        return self.core is not None and self.row.scheduled
 
     @property
     def tensors(self) -> list[Tensor]:

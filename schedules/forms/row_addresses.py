@@ -99,4 +99,4 @@ class AddressedRowSteps(BuiltKernel):
 def _by_rows(kernel: RowKernel, caller: Caller, i: int) -> bool:
     """Whether a kernel gets a pointer to the very row of input `i` that it reads."""
     window = caller.op.windows[i]
-    return kernel.rule != "generic" and window is not None and window.stride > 0
+    return kernel.scheduled and window is not None and window.stride > 0

@@ -16,6 +16,7 @@ from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, ir, sequence, sym, tirx, tvm_ffi
 from tvm_cascade.schedules.tir.flatten import Pointer, Slots, pointer, row_major, to_pointers, to_scratch, window_start
+from tvm_cascade.schedules.tir.fusing import fuse_loops
 from tvm_cascade.schedules.tir.padding import conditions_to_bounds
 from tvm_cascade.schedules.tir.splitting import split_conditions
 from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, stage
@@ -139,7 +140,8 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
         made.output(i, target)
     body = to_pointers(body, {o: made.pointers[o] for o in outputs}, made.analyzer)
     made.position()
-    kernel = tir.kernel_function(name, made.params, [*made.declarations, *made.starts, _lazy(body)])
+    body = fuse_loops(_lazy(body))
+    kernel = tir.kernel_function(name, made.params, [*made.declarations, *made.starts, body])
     kernel = tirx.transform.StmtSimplify()(tvm.IRModule({name: kernel}))[name]
     reason = None if made.rowwise else made.access.opaque
     roles = tuple(made.roles)

@@ -108,7 +108,8 @@ class RowKernel:
     params: tuple[Param, ...] = ()  # the meaning of each parameter of `func`
     whole: bool = False  # one call computes every row
     reason: str | None = None  # why it is `whole`, where a row kernel was asked for
-    rule: str = "generic"  # the performance schedule that made it
+    rule: str = "generic"  # how it was made: the performance schedule, or from the operator's own function
+    scheduled: bool = False  # whether by a schedule of its kind of operator, which makes parts of rows as well
     rows: int = 1  # one call computes rows [y, y + rows): the output's storage is contiguous there
 
     @property

@@ -12,6 +12,7 @@ from tvm_cascade.graph import Tensor
 from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.rules.dot_products import with_dot_products
 from tvm_cascade.schedules.rules.variants import Variant, shape_key
 
 RuleSet = Callable[[OperatorSpec, KernelTarget], list[Variant]]
@@ -47,7 +48,7 @@ def _rule_set(name: str) -> RuleSet:
 def _of_set(name: str, variant: Variant) -> Variant:
     """The variant under its full name, which its kernel bears as well."""
     full = f"{name}.{variant.name}"
-    return replace(variant, name=full, make=lambda: replace(variant.make(), rule=full))
+    return replace(variant, name=full, make=lambda: replace(variant.make(), rule=full, scheduled=True))
 
 
 def first_variant(spec: OperatorSpec, target: KernelTarget, small: bool = False) -> Variant | None:
@@ -74,4 +75,12 @@ def select(computed: Computation, tensors: Sequence[Tensor], target: KernelTarge
     chosen = target.choice(shape_key(computed.spec)) if target.choices else None
     served = (computed.spec.kind in _WHOLE or computed.has_plain_rows(tensors)) and chosen != GENERIC
     kernel = first_rule(computed.spec, target) if served else None
-    return computed.kernel if kernel is None else replace(kernel, whole=computed.access.whole)
+    if kernel is None:
+        return computed.kernel if chosen == GENERIC else generic_kernels(computed.kernel, target)[0]
+    return replace(kernel, whole=computed.access.whole)
+
+
+def generic_kernels(kernel: RowKernel, target: KernelTarget) -> list[RowKernel]:
+    """The generic kernel of an operator, and before it the one whose sums of products are in instructions of the target."""
+    products = with_dot_products(kernel, target)
+    return [kernel] if products is None else [products, kernel]

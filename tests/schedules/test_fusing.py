@@ -1,0 +1,68 @@
+"""Nested loops over neighbouring elements become one; others stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tvm_cascade.schedules import tir
+from tvm_cascade.schedules.rules.emit import Builder
+from tvm_cascade.schedules.tir import i32, pointer_var, tirx
+from tvm_cascade.schedules.tir.fusing import fuse_loops
+
+
+def nest(index: Any, extents: tuple[int, ...] = (3, 5, 4)) -> Any:
+    """Loops that store to `index(i, j, k)`, from the element 7 behind it."""
+    k = Builder()
+    x, out = (k.view(pointer_var(name, "int8"), "int8", name) for name in ("x", "out"))
+    m, n, p = extents
+    with k.loop(m, "i") as i, k.loop(n, "j") as j, k.loop(p, "l") as q:
+        k.store(out, index(i, j, q), x[index(i, j, q) + 7])
+    return tir.sequence(k.statements())
+
+
+def extents_of(stmt: Any) -> list[int]:
+    """The extents of the loops that are left, the outermost first."""
+    found, loop = [], fuse_loops(stmt)
+    while not isinstance(loop, tirx.BufferStore):
+        loop = loop.seq[-1] if isinstance(loop, tirx.SeqStmt) else loop
+        found.append(int(loop.extent))
+        loop = loop.body
+    return found
+
+
+@pytest.mark.parametrize(
+    ("index", "extents"),
+    [
+        (lambda i, j, k: i * 20 + j * 4 + k, [60]),
+        (lambda i, j, k: 9 + (i * 5 + j) * 4 + k, [60]),
+        (lambda i, j, k: i * 32 + j * 4 + k, [3, 20]),  # rows apart
+        (lambda i, j, k: i * 40 + j * 8 + k, [15, 4]),  # pixels apart
+        (lambda i, j, k: k * 15 + i * 5 + j, [15, 4]),
+        (lambda i, j, k: i + j * 3 + k * 15, [3, 5, 4]),
+    ],
+)
+def test_loops_are_fused_where_indices_are_neighbours(index: Any, extents: list[int]) -> None:
+    assert extents_of(nest(index)) == extents
+
+
+def test_values_that_depend_on_one_of_the_loops_keep_them() -> None:
+    k = Builder()
+    out, x = (k.view(pointer_var(name, "int32"), "int32", name) for name in ("out", "x"))
+    with k.loop(6, "i") as i, k.loop(5, "j") as j:
+        k.store(out, i * 5 + j, x[j])
+    assert extents_of(tir.sequence(k.statements())) == [6, 5]
+    k = Builder()
+    with k.loop(6, "i") as i, k.loop(i + 1, "j") as j:
+        k.store(out, i * 5 + j, i32(0))
+    assert len(tir.collect(fuse_loops(tir.sequence(k.statements())), tirx.For)) == 2
+
+
+def test_fused_elements_are_those_of_the_nest() -> None:
+    fused = fuse_loops(nest(lambda i, j, k: 9 + (i * 5 + j) * 4 + k))
+    (store,) = tir.collect(fused, tirx.BufferStore)
+    (loop,) = tir.collect(fused, tirx.For)
+    at = [tir.substitute(store.indices[0], {loop.loop_var: i32(n)}) for n in (0, 59)]
+    analyzer = tir.sym.Analyzer()
+    assert [int(analyzer.simplify(a)) for a in at] == [9, 68]
