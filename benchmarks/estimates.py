@@ -10,8 +10,8 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from tvm.ir import IRModule
 
@@ -27,7 +27,14 @@ from tvm_cascade.schedules.tuning.plan_cost import task_instructions
 from tvm_cascade.schedules.tuning.rates import Family, Rates
 from tvm_cascade.schedules.tuning.tune import device
 from tvm_cascade.testing.estimate_cases import CHECKED, SHAPES, layers, operators
-from tvm_cascade.testing.estimated_kernels import A_CALL, WITHIN, estimated_kernels, is_far
+from tvm_cascade.testing.estimated_kernels import (
+    A_CALL,
+    WITHIN,
+    best_rate,
+    estimated_kernels,
+    is_far,
+    tolerance,
+)
 
 # cores, back ends and boards on which kernels are counted; other cores are compatible with one of them
 COUNTED = (
@@ -42,12 +49,20 @@ COUNTED = (
 )
 COMPATIBLE = (("cortex-m33", "c", "mps2-an505"),)  # by the rates of another
 SEVERAL = 3  # shapes of which a rate of a variant alone is taken
-FEW = 100  # instructions: kernels that take fewer are mostly entry and exit, and tell little of the others of their family
 MOST = 4  # variants of a shape that are counted, besides the generic kernel
 
 
-def tasks_of(mod: IRModule, target: KernelTarget, most: int = MOST) -> Iterator[tuple[Family, Task]]:
-    """The kernels of a network's operators, each with its family: the first variants, and the generic one."""
+@dataclass(frozen=True)
+class Sample:
+    """A kernel of which a rate is taken."""
+
+    family: Family
+    task: Task
+    default: bool  # the one that a network takes where nothing was tuned
+
+
+def tasks_of(mod: IRModule, target: KernelTarget, most: int = MOST) -> Iterator[Sample]:
+    """The kernels of a network's operators: the first variants, and the generic one."""
     made = prepare(mod, target)
     for op in made.graph.ops:
         computed = made.extracted.operators[op.index]
@@ -58,7 +73,7 @@ def tasks_of(mod: IRModule, target: KernelTarget, most: int = MOST) -> Iterator[
         listed = list(candidates_of(made.extracted, op.index, target))
         for candidate in {id(c): c for c in (*listed[:most], *listed[-1:])}.values():
             dtype = made.graph.tensors[op.outputs[0]].dtype
-            yield Family.of(op.kind, dtype, candidate.variant), candidate.task
+            yield Sample(Family.of(op.kind, dtype, candidate.variant), candidate.task, candidate is listed[0])
 
 
 def counted_rates(
@@ -66,37 +81,42 @@ def counted_rates(
 ) -> dict[str, float]:
     """The rates of every family on a core, or of the families of some networks; `known` are counts by kernel, which get
     those that they lack."""
-    found: dict[str, tuple[Family, Task]] = {}
+    found: dict[str, Sample] = {}
     for turn in range(CHECKED):
         networks = (*layers(turn), *operators(turn)) if not only else tuple(n for n in layers(turn) if n[0] in only)
         for name, mod in networks:
             try:
-                for k, (family, task) in enumerate(tasks_of(mod, target)):
-                    found[f"{device(target)} | {turn} {name} {k} | {family.keys[0]}"] = family, task
+                for k, sample in enumerate(tasks_of(mod, target)):
+                    found[f"{device(target)} | {turn} {name} {k} | {sample.family.keys[0]}"] = sample
             except CascadeError as why:
                 print(f"{name}: {why}")
     missing = [key for key in found if key not in known]
     count = counter_of(target.core, find_board(Path(), board), target.backend)
-    counts = count([found[key][1] for key in missing]) if missing else []
+    counts = count([found[key].task for key in missing]) if missing else []
     known |= {key: count.instructions for key, count in zip(missing, counts, strict=True)}
-    ratios = defaultdict[str, list[float]](list)
-    of_few = defaultdict[str, list[float]](list)
-    for key, (family, task) in found.items():
-        for kin in dict.fromkeys(family.keys):
-            ratio = known[key] / task_instructions(task, target.core)
-            (ratios if known[key] >= FEW else of_few)[kin].append(ratio)
-    for key, own in sorted((of_few | ratios).items()):
-        print(
-            f"{device(target):20} {key:60} {len(own):3} {min(own):6.2f} {middle(own):6.2f} {max(own):6.2f}", flush=True
-        )
-    return {key: middle(own) for key, own in (of_few | ratios).items() if " " not in key or len(own) >= SEVERAL}
+    ratios = _preferred({key: (sample, known[key]) for key, sample in found.items()}, target)
+    for key, own in sorted(ratios.items()):
+        each = [count / read for read, count in own]
+        figures = f"{len(own):3} {min(each):6.2f} {best_rate(own):6.2f} {max(each):6.2f}"
+        print(f"{device(target):20} {key:60} {figures}", flush=True)
+    return {key: best_rate(own) for key, own in ratios.items() if " " not in key or len(own) >= SEVERAL}
 
 
-def middle(ratios: list[float]) -> float:
-    """The rate of least largest error, in parts of what is counted, as far above the smallest ratio as below the largest: their
-    harmonic mean; the median where they are not of one kind, more than a factor of two apart."""
-    low, high = min(ratios), max(ratios)
-    return 2 * low * high / (low + high) if high < 2 * low else median(ratios)
+def _preferred(counted: dict[str, tuple[Sample, int]], target: KernelTarget) -> dict[str, list[tuple[float, int]]]:
+    """By key of a family, what is read from the code of its kernels, and their counts.
+
+    Shapes that take its kernels by default are preferred, for those that another kernel serves may be unlike them: where one of
+    them is more than entry and exit, and tells of others.
+    """
+    found = defaultdict[tuple[str, bool], list[tuple[float, int]]](list)
+    for sample, count in counted.values():
+        for key in dict.fromkeys(sample.family.keys):
+            found[key, sample.default].append((task_instructions(sample.task, target), count))
+    taken: dict[str, list[tuple[float, int]]] = {}
+    for key, _ in sorted(found):
+        own = found[key, True]
+        taken[key] = own if any(tolerance(count) > A_CALL for _, count in own) else own + found[key, False]
+    return taken
 
 
 def compared(target: KernelTarget, board: str, known: dict[str, int]) -> list[tuple[str, float, int]]:

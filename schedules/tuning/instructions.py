@@ -12,16 +12,17 @@ A load, a store, an operation or an intrinsic is one instruction; index arithmet
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from tvm_cascade.cores import Core
+from tvm_cascade.cores import Core, KernelTarget
 from tvm_cascade.schedules.tir import (
     IF_THEN_ELSE,
     PASSES,
     PrimFunc,
+    collect,
     dtype_of,
     elements,
     int_value,
@@ -33,7 +34,9 @@ from tvm_cascade.schedules.tir import (
 from tvm_cascade.schedules.tuning.computed_once import ComputedOnce
 from tvm_cascade.schedules.tuning.known_values import Env, Values, survey
 from tvm_cascade.schedules.tuning.operation_costs import OperationCosts, stored_words
+from tvm_cascade.schedules.tuning.vectorized import lanes_of
 
+UNROLLED = 150.0  # instructions, LLVM's threshold for loops of known counts (`-unroll-threshold`)
 UNKNOWN_PASSES = 3  # of a loop whose extent is not known
 REGISTERS = 32  # elements of the largest local buffer whose elements are known where they decide
 _LOOP = 3  # instructions per iteration: count, compare, branch
@@ -48,10 +51,10 @@ Read = TypeVar("Read", bound="Function")
 
 
 class Library(Generic[Read]):
-    """Functions of kernels for a core, as `reads` reads them. Each is read once, whatever operators and plans call it."""
+    """Functions of kernels, as `reads` reads them for a counter. Each is read once, whatever operators and plans call it."""
 
-    def __init__(self, core: Core, reads: Callable[[Counter, PrimFunc], Read]) -> None:
-        self._core, self._reads = core, reads
+    def __init__(self, counter: Counter, reads: Callable[[Counter, PrimFunc], Read]) -> None:
+        self._counter, self._reads = counter, reads
         self._known: dict[int, tuple[PrimFunc, Read]] = {}  # by the function itself
         self._read: dict[int, list[tuple[PrimFunc, Read]]] = {}  # by structural hash
 
@@ -67,7 +70,7 @@ class Library(Generic[Read]):
         for known, function in alike:
             if tvm_ffi.structural_equal(known, func):
                 return function
-        alike.append((func, self._reads(Counter(self._core), func)))
+        alike.append((func, self._reads(self._counter, func)))
         return alike[-1][1]
 
 
@@ -77,7 +80,9 @@ class Counter:
 
     `functions` are what calls of a `GlobalVar` may name; `factors`, by name, what their counts are multiplied by. `memory`
     gives the value of an element of a buffer that is not local, None where it is unknown. `inlines` says whether a compiler
-    sees functions where they are called: those called with constants alone become part of their caller.
+    sees functions where they are called: those called with constants alone become part of their caller. `unrolled` is the
+    number of instructions up to which a compiler writes out iterations of a loop whose count it knows; `vectors` says whether it
+    makes vectors of loops.
     """
 
     core: Core
@@ -85,6 +90,18 @@ class Counter:
     factors: Mapping[str, float] = field(default_factory=dict)
     memory: Callable[[Any, int], int | None] = lambda _buffer, _index: None
     inlines: bool = False
+    unrolled: float = 0.0
+    vectors: bool = False
+
+    @classmethod
+    def of(cls, target: KernelTarget) -> Counter:
+        """A counter for what the back end of a target makes of functions."""
+        return cls(
+            target.core,
+            inlines=target.backend == "c",
+            unrolled=0.0 if target.backend == "c" else UNROLLED,
+            vectors=target.vectors,
+        )
 
     def called(self, name: str, values: Sequence[int | None], inlined: bool = False) -> float:
         """Instructions of a call of function `name` with these arguments, the factor of its family included; without what it
@@ -178,12 +195,15 @@ class Reader:
 
     def _loop(self, stmt: Any) -> Part:
         told = stmt.annotations.get(PASSES, stmt.extent)
+        count, var = int_value(told), hash(stmt.loop_var)
+        lanes = lanes_of(stmt) if self.counter.vectors and count is not None else 1
+        own, self.costs = self.costs, replace(self.costs, vectors=lanes > 1)
         self.once.open(stmt)
         low, extent, body = self.known(stmt.min), self.known(told), self.statement(stmt.body)
-        before = self.once.close()
-        rolled = stmt.kind != tirx.ForKind.UNROLLED and int_value(stmt.extent) != 1
-        overhead, entered = (self.loop, self.entered + before) if rolled else (0.0, before)
-        count, var = int_value(told), hash(stmt.loop_var)
+        before, self.costs = self.once.close(), own
+        count = None if count is None else -(-count // lanes)
+        times = self._written_out(stmt, count, body, lanes > 1)
+        overhead, entered = (self.loop / times, self.entered + before) if times else (0.0, before)
         if count is not None and (not callable(body) or var not in self.deciding):
             return _sum([_scaled(_sum([body, overhead]), count), entered])
 
@@ -201,6 +221,20 @@ class Reader:
             return total
 
         return passes
+
+    def _written_out(self, loop: Any, count: int | None, body: Part, vectors: bool) -> int:
+        """How often the body of a loop that runs `count` times stands in the loop that a compiler makes of it; 0 where it makes
+        none, and writes out all iterations. A loop of vectors is written out as a whole or not at all."""
+        if loop.kind == tirx.ForKind.UNROLLED or int_value(loop.extent) == 1:
+            return 0
+        if not self.counter.unrolled or int_value(loop.extent) is None or count is None or callable(body):
+            return 1
+        most = int(self.counter.unrolled // max(body, 1.0))
+        if _of_vectors(loop):
+            return 1
+        if count <= most:
+            return 0
+        return 1 if vectors else max((k for k in range(1, most + 1) if count % k == 0), default=1)
 
     def _bound(self, stmt: Any) -> float:
         """Instructions of a binding: of an index, one where a loop steps through it, and the rest before the loop."""
@@ -305,6 +339,11 @@ def _operands(kind: type) -> list[str]:
 def _computed(kind: type) -> bool:
     """Whether arguments of this type are expressions, and not names."""
     return issubclass(kind, ir.Expr) and not issubclass(kind, ir.StringImm)
+
+
+def _of_vectors(loop: Any) -> bool:
+    """Whether a loop's code is of vectors, of which LLVM writes out no loops."""
+    return any("x" in dtype_of(s.value) for s in collect(loop.body, tirx.BufferStore))
 
 
 def _sum(parts: Sequence[Part]) -> Part:

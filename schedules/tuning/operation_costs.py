@@ -11,6 +11,7 @@ from tvm_cascade.schedules.tir import dtype_of, int_value, tirx
 
 _COMPARED = {tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE}
 _DIVIDED = {tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod}
+_SHIFTED = {tirx.LShift, tirx.RShift}
 _CHOSEN = {tirx.Min, tirx.Max}
 _SEVERAL = {"smax8": 2.0, "umax8": 2.0, "copy4": 2.0, "copy16": 2.0}  # instructions of intrinsics
 _FUNCTIONS = {
@@ -45,6 +46,7 @@ class OperationCosts:
     fpu: bool  # computes floats of 32 bits
     doubles: bool  # and of 64 bits
     own: Mapping[str, float]  # `Core.operations`
+    vectors: bool = False  # several elements at a time
 
     @classmethod
     def of(cls, core: Core) -> OperationCosts:
@@ -66,11 +68,13 @@ class OperationCosts:
             return self.own.get("mul64", 1.0 if _widened(node.a) and _widened(node.b) else 4.0)
         if kind is tirx.RShift and int_value(node.b) == 32:
             return 0.0  # one of the registers
+        if kind in _SHIFTED:
+            return self.own.get("shift64", 3.0)
         return 4.0 if kind is tirx.Select else 30.0 if kind in _DIVIDED else 3.0
 
     def _of_floats(self, kind: type, dtype: str) -> float:
         if self._computes(dtype):
-            return 4.0 if kind in _CHOSEN else 3.0 if kind in _COMPARED else 1.0
+            return (1.0 if self.vectors else 4.0) if kind in _CHOSEN else 3.0 if kind in _COMPARED else 1.0
         if kind is tirx.Select:
             return 2.0
         if kind in _CHOSEN or kind in _COMPARED:

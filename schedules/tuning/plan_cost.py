@@ -8,13 +8,14 @@ cycles are its instructions times the cycles that one takes in kernels of its fa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cores import Core, KernelTarget
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.cores.cortex_m4 import STEPS as CORTEX_M4
 from tvm_cascade.cores.work import Work
 from tvm_cascade.schedules.driver.calls import BuiltKernel
@@ -35,7 +36,7 @@ class PlanCounter:
     def __init__(self, target: KernelTarget, rates: Rates | None = None) -> None:
         self.target, self.rates = target, rates or shipped()
         self._otherwise = (target.core.steps or CORTEX_M4).cycle
-        self._library = Library(target.core, Function)
+        self._library = Library(Counter.of(target), Function)
         self._kept: list[BuiltKernel | None] = []  # for what is used is not written anew
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> list[Work]:
@@ -49,7 +50,7 @@ class PlanCounter:
         read_once = counted("kernels read", written.functions.items())
         functions = {name: self._library.read(func) for name, func in read_once}
         factors, cycles = self._rates(plan, kernels)
-        counter = Counter(self.target.core, functions, factors, _flash(written.driver), self.target.backend == "c")
+        counter = replace(Counter.of(self.target), functions=functions, factors=factors, memory=_flash(written.driver))
         total, fetched = [0.0] * len(plan.graph.ops), _fetched(plan)
         for o, weight, part, env in written.sampled(partial(read, counter)):
             total[o] += weight * (taken(part, env) + fetched[o])
@@ -83,9 +84,9 @@ def fetching(position: int) -> float:
     return _FETCH + _COMPARE * position
 
 
-def task_instructions(task: Task, core: Core) -> float:
+def task_instructions(task: Task, target: KernelTarget) -> float:
     """Instructions of a kernel's calls in one inference, without a rate: what `micro.count` counts for the task."""
-    function = Function(Counter(core), task.kernel.func)
+    function = Function(Counter.of(target), task.kernel.func)
 
     def value(p: Param, y: int) -> int | None:
         if p.role is Role.Y:

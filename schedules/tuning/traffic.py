@@ -40,7 +40,7 @@ class TrafficCounter:
 
     def __init__(self, target: KernelTarget) -> None:
         self.target = target
-        self._library = Library(target.core, _Function)
+        self._library = Library(Counter(target.core), _Function)
         self._kept: list[BuiltKernel | None] = []  # what is used is not written anew
 
     def count(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> np.ndarray:

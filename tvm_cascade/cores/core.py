@@ -34,8 +34,8 @@ class Core:
     fpu: bool = False  # floats are computed by hardware
     doubles: bool = False  # those of 64 bits as well
     registers: int = 32  # elements of the largest local array of a kernel that compilers keep in registers
-    # instructions of operations that take more than on Cortex-M3, by intrinsic; `load8` of 8 bits, `mul64`, `branch`, `trunc`,
-    # `float`, `double`: arithmetic of floats without hardware, to that of 32 bits on Cortex-M3
+    # instructions of operations that take more than on Cortex-M3, by intrinsic; `load8` of 8 bits, `mul64`, `shift64`, `branch`,
+    # `trunc`, `float`, `double`: arithmetic of floats without hardware, to that of 32 bits on Cortex-M3
     operations: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     rules: tuple[str, ...] = ()  # of `schedules.rules.select.RULE_SETS`, the most demanding first
     # the kernels' back end ("c", "llvm") -> a core with the same instructions, whose kernel counts apply here too

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tvm.ir import IRModule
 
@@ -17,6 +18,7 @@ from tvm_cascade.schedules.tuning.rates import Family, shipped
 
 WITHIN = 0.25  # of what is counted,
 A_CALL = 40  # or so many instructions, of which entering a kernel, and the loop around its calls, may take all
+_STEPS = 60  # that narrow down the best rate
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,34 @@ class EstimatedKernel:
     task: Task
 
 
+def tolerance(counted: int) -> float:
+    """Instructions by which an estimate may differ from what is counted."""
+    return max(WITHIN * counted, A_CALL)
+
+
 def is_far(estimate: float, counted: int) -> bool:
     """Whether an estimate is further from what is counted than it should be."""
-    return abs(estimate - counted) > max(WITHIN * counted, A_CALL)
+    return abs(estimate - counted) > tolerance(counted)
+
+
+def best_rate(counted: Sequence[tuple[float, int]]) -> float:
+    """The rate by which most estimates are within the bounds of what is counted; of these, the one of least largest error in
+    parts of its bound. `counted` are what is read from the code of kernels, and their counts."""
+    bounds = [(read, count, tolerance(count)) for read, count in counted]
+    ends = sorted({(count + sign * most) / read for read, count, most in bounds for sign in (-1, 1)})
+    rates = [r for r in (*ends, *((a + b) / 2 for a, b in pairwise(ends))) if r > 0]
+
+    def error(rate: float, sample: tuple[float, int, float]) -> float:
+        read, count, most = sample
+        return abs(rate * read - count) / most
+
+    inside = max((([s for s in bounds if error(r, s) <= 1 + 1e-9]) for r in rates), key=len)
+    low, high = 0.0, max(count / read for read, count, _ in bounds)
+    for _ in range(_STEPS):  # the largest error is convex in the rate
+        a, b = low + (high - low) / 3, high - (high - low) / 3
+        worse = max(error(a, s) for s in inside) > max(error(b, s) for s in inside)
+        low, high = (a, high) if worse else (low, b)
+    return (low + high) / 2
 
 
 def estimated_kernels(
@@ -53,7 +80,7 @@ def estimated_kernels(
             if candidate is None:  # no kernel of it can be counted alone
                 continue
             family = Family.of(op.kind, made.graph.tensors[op.outputs[0]].dtype, candidate.variant)
-            estimate = shipped().rate(target, family) * task_instructions(candidate.task, target.core)
+            estimate = shipped().rate(target, family) * task_instructions(candidate.task, target)
             if (family.keys[0], estimate) not in seen:
                 seen.add((family.keys[0], estimate))
                 yield EstimatedKernel(f"{name} {op.index}: {family.keys[0]}", estimate, candidate.task)
