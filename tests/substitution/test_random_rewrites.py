@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as changed
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,14 @@ class Random:
         heads[0] = self.pool.make("add", heads[0], self.weight(2))
         return Dag(self.pool, (x,), (values[-2], *heads))
 
+    def siblings(self, count: int = 6) -> Dag:
+        """Convolutions and products that read the same, and one that computes weights of another."""
+        x = self.pool.input("x", (1, 4, 4, 4))
+        flat = self.pool.make("reshape", x, shape=(8, 8))
+        products = [self.pool.make("matmul", flat, self.weight(8, 8), act="") for _ in range(2)]
+        square = self.pool.make("matmul", flat, self.pool.make("relu", products[-1]), act="")
+        return Dag(self.pool, (x,), (*[self.conv(x, self.pick(2, 4)) for _ in range(count)], *products, square))
+
     def values(self, dag: Dag) -> dict[str, np.ndarray]:
         made = {}
         for node in postorder(dag.outputs):
@@ -134,3 +144,22 @@ def check(expected, found, integers: bool) -> None:
 def test_random_applications_keep_the_outputs(integers: bool) -> None:
     applied = sum(walk(seed, integers) for seed in range(60))
     assert applied > 2000
+
+
+@pytest.mark.parametrize("integers", [False, True])
+def test_pairs_that_signatures_tell_apart_are_no_sites(integers: bool) -> None:
+    """The sites are those of rules that look at every pair of operators and build what replaces it."""
+    rules = integer_rules() if integers else ALL_RULES
+    slow = tuple(changed(r, alike=None, fits=None) for r in rules)
+    spared = found = 0
+    for seed in range(40):
+        made = Random(seed, integers)
+        dag, quick, plain = made.siblings(), Matcher(rules), Matcher(slow)
+        for _ in range(6):
+            sites = [(s.rule.name, s.nodes) for s in quick.sites(dag)]
+            assert sites == [(s.rule.name, s.nodes) for s in plain.sites(dag)]
+            found += sum(len(nodes) > 1 for _, nodes in sites)
+            if sites:
+                dag = replace(dag, made.pick(*quick.sites(dag)).target)
+        spared += len(plain._pairs) - len(quick._pairs)
+    assert spared > 20 and found > 20

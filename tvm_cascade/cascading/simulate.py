@@ -77,9 +77,17 @@ class Cascade:
         return tuple(zip(counts, makers, strict=True)), tuple(self._place[o] for o in self.sinks)
 
     def readers(self, tensor: int) -> list[tuple[int, Read]]:
-        """Members that read a root, once for each input that does."""
-        among = [o for o in self.tables.readers[tensor] if o in self.inside]
-        return [(o, r) for o in among for r in self.steps(o).reads if r.tensor == tensor]
+        """Members that read a root, ascending, once for each input that does."""
+        return self._reads.get(tensor, [])
+
+    @cached_property
+    def _reads(self) -> dict[int, list[tuple[int, Read]]]:
+        """What the members read, by tensor."""
+        reads: dict[int, list[tuple[int, Read]]] = {}
+        for o in sorted(self.members):
+            for read in self.steps(o).reads:
+                reads.setdefault(read.tensor, []).append((o, read))
+        return reads
 
     def held(self) -> dict[int, int]:
         """For each root that the segment produces, the units that its ring must hold for the segment's readers, by simulation."""

@@ -164,20 +164,28 @@ def peak_bytes(dag: Dag) -> int:
 
 def peak_at(dag: Dag) -> tuple[int, str]:
     """The `peak_bytes` of a graph, and the kind of the operator that runs at the peak."""
+    sizes: dict[int, tuple[int, ...]] = dag.pool.memory(peak_at)  # bytes of the outputs, by signature
     last: dict[Ref, int] = {}
     for i, node in enumerate(dag.nodes):
-        for ref in node.inputs:
+        for ref in node.operands:
             last[ref] = i
+        if node.signature not in sizes:
+            sizes[node.signature] = tuple([_size(t) for t in node.types])
     for ref in dag.outputs:
         last[ref] = len(dag.nodes)
     alive = bytes_of(dag.inputs)
     peak, where = alive, "input"
     for i, node in enumerate(dag.nodes):
-        alive += bytes_of(node.outputs)
+        made = sizes[node.signature]
+        alive += sum(made)
         if alive > peak:
             peak, where = alive, node.kind
-        dying = [r for r in dict.fromkeys(node.inputs) if last[r] == i and not r.node.constant]
-        alive -= bytes_of(dying) + bytes_of([r for r in node.outputs if r not in last])
+        for ref in node.operands:
+            if last[ref] == i:
+                alive -= sizes[ref.node.signature][ref.port] if ref.node.signature in sizes else _size(ref.type)
+        for ref, size in zip(node.outputs, made, strict=True):
+            if ref not in last:
+                alive -= size
     return peak, where
 
 

@@ -36,9 +36,11 @@ class Node:
     constant: bool  # reads weights only: folded at compile time
     signature: int  # number in the pool of (kind, attributes, types, which operands are constant)
     outputs: tuple[Ref, ...] = field(init=False, repr=False)
+    operands: tuple[Ref, ...] = field(init=False, repr=False)  # of `inputs` those that are no constants, each once
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", tuple([Ref(self, port) for port in range(len(self.types))]))
+        object.__setattr__(self, "operands", tuple(dict.fromkeys([r for r in self.inputs if not r.node.constant])))
 
     def __getitem__(self, name: str) -> Attr:
         for key, value in self.attrs:
@@ -159,9 +161,7 @@ class Dag:
     nodes: tuple[Node, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "nodes", tuple(n for n in postorder(self.outputs) if not n.constant and n.kind != "input")
-        )
+        object.__setattr__(self, "nodes", tuple(_running(self.outputs)))
 
     def users(self) -> dict[Ref, list[Node]]:
         """Operators that read each reference, topologically, each once."""
@@ -211,6 +211,20 @@ def postorder(outputs: Iterable[Ref], cut: Callable[[Node], bool] | None = None)
             stack.pop()
             done[node] = None
     return list(done)
+
+
+def _running(outputs: Iterable[Ref]) -> list[Node]:
+    """`postorder` without constants and inputs: no constant has another ancestor than constants."""
+    done: dict[Node, None] = {}
+    stack = [r.node for r in reversed(tuple(outputs)) if not r.node.constant]
+    while stack:
+        node = stack[-1]
+        waiting = () if node in done else [r.node for r in reversed(node.operands) if r.node not in done]
+        if waiting:
+            stack.extend(waiting)
+        else:
+            done[stack.pop()] = None
+    return [n for n in done if n.kind != "input"]
 
 
 def replaced(dag: Dag, mapping: Mapping[Ref, Ref]) -> tuple[Ref, ...]:

@@ -92,7 +92,17 @@ def _bias_may_miss(nodes: Sequence[Node]) -> bool:
 
 
 def mergeable(a: Node, b: Node) -> bool:
-    """Whether two convolutions or products of one input are merged exactly into one (`merged_outputs`).
+    """Whether two convolutions or products of one input are merged exactly into one (`merged_outputs`)."""
+    return merge_alike(a, b) and independent(a, b)
+
+
+def independent(a: Node, b: Node) -> bool:
+    """Whether the weights of neither operator are computed from the other's result."""
+    return not (reaches(a.inputs[1], b) or reaches(b.inputs[1], a))
+
+
+def merge_alike(a: Node, b: Node) -> bool:
+    """Whether two operators are `mergeable` if they are `independent`, which their signatures tell.
 
     Output channels are independent, so the operators have to agree only in properties that are not per channel: windows
     and attributes (of quantized ones the quantization of input and output, zero point of the weights, activation).
@@ -106,7 +116,7 @@ def mergeable(a: Node, b: Node) -> bool:
         return False
     if a.kind == "matmul" and (wa.shape[:-2] not in ((), a.shape[:-2]) or not _vector_biases(a, b)):
         return False
-    return _operands_agree((a, b)) and not (reaches(wa, b) or reaches(wb, a))
+    return _operands_agree((a, b))
 
 
 def merged_outputs(pool: Pool, a: Node, b: Node) -> Ref | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 
 from tvm_cascade.operators.table import COMMUTATIVE
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
@@ -62,7 +62,10 @@ class Rule:
     eager: bool = False  # applied at once, as no other rule needs the operators that it removes
     whole_graph: bool = False  # global rule: it joins distant operators, so it is tried before the graph is split
     sees_readers: bool = False  # the target also depends on the readers of results
-    # whether `target` has a result, where that is told without building it: of many pairs few are ever rewritten
+    # two roots: whether they can match together at all, told from their kinds, attributes and types alone
+    alike: Callable[[Node, Node], bool] | None = None
+    # whether `target` has a result (for roots that are `alike`), where that is told without building it: of many pairs
+    # few are ever rewritten
     fits: Callable[..., bool] | None = None
 
 
@@ -134,23 +137,33 @@ class Matcher:
     _single: dict[Node, tuple[Site, ...]] = field(default_factory=dict)
     _roots: dict[tuple[str, int, Node], tuple[Operators, ...]] = field(default_factory=dict)
     _pairs: dict[tuple[str, Node, Node], Site | None] = field(default_factory=dict)
+    _alike: dict[tuple[str, int, int], bool] = field(default_factory=dict)  # by rule and signatures
+    _of_graphs: tuple[Rule, ...] = field(init=False)  # rules of several roots, and those that see readers
+
+    def __post_init__(self) -> None:
+        self._of_graphs = tuple(r for r in self.rules if len(r.roots) > 1 or r.sees_readers)
 
     def sites(self, dag: Dag) -> list[Site]:
         """All sites in the graph: rules of one root operator by operator, then the others rule by rule."""
         all_sites: list[Site] = []
         by_kind: dict[str, list[Node]] = {}
+        single = self._single
         for node in dag.nodes:
-            all_sites += self.sites_at(dag.pool, node)
+            found = single.get(node)
+            if found is None:
+                found = self.sites_at(dag.pool, node)
+            if found:
+                all_sites += found
             by_kind.setdefault(node.kind, []).append(node)
         readers: dict[Ref, list[Node]] | None = None
-        for rule in self.rules:
+        for rule in self._of_graphs:
             first, *others = rule.roots
-            if not others and not rule.sees_readers:
-                continue
             nodes = [n for kind, alike in by_kind.items() if kind in first.kinds for n in alike]
+            if len(nodes) <= len(others):
+                continue
             if others:
                 all_sites += self._joint(rule, dag.pool, nodes)
-            elif nodes:
+            else:
                 readers = dag.users() if readers is None else readers
                 candidates = (
                     _site(rule, m, rule.target(dag, readers, **m)) for n in nodes for m in self._root(rule, 0, n)
@@ -191,13 +204,29 @@ class Matcher:
         for node in nodes:
             sharing.setdefault(node.inputs[rule.shared], []).append(node)
         for alike in sharing.values():
+            if len(alike) < 2 or not (together := self._together(rule, alike)):
+                continue
             for a, b in permutations(alike, 2) if rule.ordered else combinations(alike, 2):
+                if (a.signature, b.signature) not in together:
+                    continue
                 key = (rule.name, a, b)
                 if key not in self._pairs:
                     self._pairs[key] = self._pair(rule, pool, a, b)
                 site = self._pairs[key]
                 if site is not None:
                     yield site
+
+    def _together(self, rule: Rule, nodes: Sequence[Node]) -> set[tuple[int, int]]:
+        """The pairs of signatures among `nodes` whose operators can match together."""
+        kinds = {node.signature: node for node in nodes}
+        together: set[tuple[int, int]] = set()
+        for a, b in product(kinds.values(), repeat=2):
+            key = (rule.name, a.signature, b.signature)
+            if key not in self._alike:
+                self._alike[key] = rule.alike is None or rule.alike(a, b)
+            if self._alike[key]:
+                together.add(key[1:])
+        return together
 
     def _pair(self, rule: Rule, pool: Pool, a: Node, b: Node) -> Site | None:
         site = None

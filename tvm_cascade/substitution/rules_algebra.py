@@ -14,7 +14,7 @@ from typing import Any
 from tvm_cascade.operators.elementwise import program_steps
 from tvm_cascade.operators.table import ACTIVATIONS, FUSIBLE
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
-from tvm_cascade.substitution.operands import mergeable, merged_rows, other_operand, parts_for, plus
+from tvm_cascade.substitution.operands import independent, merge_alike, merged_rows, other_operand, parts_for, plus
 from tvm_cascade.substitution.pattern import Rule, Target, exact, op, reaches
 from tvm_cascade.substitution.rules_conv import fold_bias, fold_scale, fuse
 
@@ -199,7 +199,8 @@ ALGEBRA_RULES = (
     exact("associate_right", "(a + b) + c", "b + (a + c); the same for *",
           (op("outer", "add mul", op("inner", "add mul"), None),), partial(_associate, first=1)),
     exact("drop_unit", "x * 1, x / 1, x + 0, x - 0", "x", (op("n", "mul div add sub"),), _drop_unit),
-    exact("merge_matmuls", "x @ A, x @ B", "split(x @ [A B])", (_MATMUL_A, _MATMUL_B), fuse, fits=mergeable),
+    exact("merge_matmuls", "x @ A, x @ B", "split(x @ [A B])", (_MATMUL_A, _MATMUL_B), fuse,
+          alike=merge_alike, fits=independent),
     exact("merge_matmul_rows", "A @ w, B @ w", "split([A; B] @ w)", (_MATMUL_A, _MATMUL_B), merge_rows, shared=1, grows=True),
     exact("merge_all_rows", "A @ w, B @ w, C @ w, ...", "split([A; B; C; ...] @ w)", (_MATMUL,), _merge_all_rows,
           whole_graph=True, sees_readers=True, grows=True),

@@ -11,8 +11,9 @@ from tvm_cascade.operators.shapes import channel_axis, image
 from tvm_cascade.substitution.dag import Node, Pool, Ref
 from tvm_cascade.substitution.operands import (
     bias_of,
+    independent,
     is_convolution,
-    mergeable,
+    merge_alike,
     merged_outputs,
     other_operand,
     output_axis,
@@ -54,9 +55,18 @@ def _enlargeable(a: Node, b: Node) -> bool:
     return plain and a["strides"] == b["strides"] and a["layout"] == b["layout"]
 
 
+def _smaller(a: Node, b: Node) -> bool:
+    """Whether the kernel of `a` may be padded to cover the window of `b`, and does not yet."""
+    return _enlargeable(a, b) and any(added_taps(a, b))
+
+
+def windows_differ(a: Node, b: Node) -> bool:
+    """Whether kernels may be padded to a common window and do not have it yet."""
+    return _smaller(a, b) or _smaller(b, a)
+
+
 def _enlarge(pool: Pool, a: Node, b: Node) -> Target:
-    by = added_taps(a, b)
-    return _enlarged(pool, a, by) if _enlargeable(a, b) and any(by) else None
+    return _enlarged(pool, a, added_taps(a, b)) if _smaller(a, b) else None
 
 
 def fuse(pool: Pool, a: Node, b: Node) -> Target:
@@ -67,9 +77,9 @@ def fuse(pool: Pool, a: Node, b: Node) -> Target:
 
 def fuse_enlarged(pool: Pool, a: Node, b: Node) -> Target:
     """`fuse` for kernels whose windows differ."""
-    by_a, by_b = added_taps(a, b), added_taps(b, a)
-    if not _enlargeable(a, b) or not (any(by_a) or any(by_b)):
+    if not windows_differ(a, b):
         return None
+    by_a, by_b = added_taps(a, b), added_taps(b, a)
     whole = merged_outputs(pool, _enlarged(pool, a, by_a).node, _enlarged(pool, b, by_b).node)
     return whole and parts_for(pool, whole, output_axis(a), (a, b))
 
@@ -204,10 +214,11 @@ _CONV, _A, _B = op("c", "conv2d"), op("a", "conv2d"), op("b", "conv2d")
 
 CONV_RULES = (
     exact("enlarge_kernel", "conv_kxl(x, w)", "conv_KxL(x, pad(w)), K and L to cover a sibling's window",
-          (_A, _B), _enlarge, ordered=True),
-    exact("fuse_convs", "conv(x, w1), conv(x, w2)", "split(conv(x, concat(w1, w2)))", (_A, _B), fuse, fits=mergeable),
+          (_A, _B), _enlarge, ordered=True, alike=_smaller),
+    exact("fuse_convs", "conv(x, w1), conv(x, w2)", "split(conv(x, concat(w1, w2)))", (_A, _B), fuse,
+          alike=merge_alike, fits=independent),
     exact("fuse_convs_enlarged", "conv_kxl(x, w1), conv_mxn(x, w2)", "split(conv(x, concat(pad(w1), pad(w2))))",
-          (_A, _B), fuse_enlarged),
+          (_A, _B), fuse_enlarged, alike=windows_differ),
     exact("fuse_conv_add", "add(conv(x, w), y)", "conv(concat(x, y), concat(w, identity))",
           (op("total", "add", _CONV, None),), _fuse_conv_add),
     exact("add_of_convs", "add(conv(x, w1), conv(y, w2))", "conv(concat(x, y), concat(w1, w2)), or conv(x, w1 + w2)",

@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvm_cascade.substitution.dag import Node, Pool, Ref
-from tvm_cascade.substitution.operands import alike, mergeable
+from tvm_cascade.substitution.operands import alike, independent, merge_alike
 from tvm_cascade.substitution.pattern import Target, exact, op
 from tvm_cascade.substitution.rules_algebra import merge_rows
-from tvm_cascade.substitution.rules_conv import fuse, fuse_enlarged
+from tvm_cascade.substitution.rules_conv import fuse, fuse_enlarged, windows_differ
 
 
 def quantized_sum(pool: Pool, a: Ref, a_quantum: object, b: Ref, b_quantum: object, **attrs: object) -> Ref:
@@ -86,11 +86,12 @@ _VIEWS = "transpose reshape"
 
 QUANTIZED_RULES = (
     exact("fuse_quantized_convs", "qconv(x, w1), qconv(x, w2), outputs of one quantization",
-          "split(qconv(x, concat(w1, w2)))", (_A, _B), fuse, folds_weights=True, fits=mergeable),
+          "split(qconv(x, concat(w1, w2)))", (_A, _B), fuse, folds_weights=True, alike=merge_alike, fits=independent),
     exact("fuse_quantized_convs_enlarged", "qconv_kxl(x, w1), qconv_mxn(x, w2), outputs of one quantization",
-          "split(qconv(x, concat(pad(w1), pad(w2))))", (_A, _B), fuse_enlarged, folds_weights=True),
+          "split(qconv(x, concat(pad(w1), pad(w2))))", (_A, _B), fuse_enlarged, folds_weights=True,
+          alike=windows_differ),
     exact("merge_quantized_matmuls", "qmatmul(x, A), qmatmul(x, B), outputs of one quantization",
-          "split(qmatmul(x, [A B]))", (_DENSE_A, _DENSE_B), fuse, folds_weights=True, fits=mergeable),
+          "split(qmatmul(x, [A B]))", (_DENSE_A, _DENSE_B), fuse, folds_weights=True, alike=merge_alike, fits=independent),
     exact("merge_quantized_rows", "qmatmul(x, w), qmatmul(y, w) of equal quantizations",
           "split(qmatmul([x; y], w))", (_DENSE_A, _DENSE_B), merge_rows, shared=1),
     exact("fuse_quantized_clip", "clip(q(x, w)) on stored values, q a qconv, qmatmul or qadd", "q(x, w) with the range",
