@@ -54,8 +54,15 @@ class Analyses:
 
     def __init__(self) -> None:
         self._patterns: dict[int, tuple[PrimFunc, AccessPattern]] = {}
-        self._computations: dict[object, tuple[PrimFunc, Computation]] = {}
+        self._computations: dict[object, tuple[PrimFunc, list[Computation]]] = {}  # a function's, one for each weights
         self._alike = defaultdict[Any, ByStructure[Computation]](ByStructure)
+        self._chosen: tuple[object, dict[Any, Any]] = (None, {})
+
+    def chosen(self, core: object) -> dict[Any, Any]:
+        """What was chosen for operators and a core, by keys of the caller's; of the last core that was asked for."""
+        if self._chosen[0] != core:
+            self._chosen = core, {}
+        return self._chosen[1]
 
     def pattern(self, call: Call) -> AccessPattern:
         """The access pattern of a call's function."""
@@ -77,8 +84,20 @@ class Analyses:
         if known is None or not known[0].same_as(call.func):
             plain = call.func.without_attr("global_symbol") if call.func.attrs else call.func
             made = self._alike[axes].get(plain, lambda: replace(_analyse(call, pattern, inputs, outputs), constants=()))
-            known = self._computations[hash(call.func), axes] = call.func, made
-        return replace(known[1], constants=call.constants)
+            known = self._computations[hash(call.func), axes] = call.func, [replace(made, constants=call.constants)]
+        for made in known[1]:
+            if _same(made.constants, call.constants):
+                return made
+        known[1].append(replace(known[1][0], constants=call.constants))
+        return known[1][-1]
+
+
+def _same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    """Whether arrays are equal in every bit."""
+    return all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tvm.ir import IRModule
 
@@ -76,14 +77,32 @@ class PreparedGraph:
         return [k for k in found if not isinstance(k, str)]
 
 
-def _footprints(site: Site) -> KernelFootprints:
-    with about(site.op.name):
-        return footprints_of(site)
+def _footprints(site: Site, chosen: dict[Any, Any]) -> KernelFootprints:
+    """The forms of kernel of an operator; `chosen` has those of other candidates."""
+    key = ("forms", id(site.row), *_key(site.graph, site.op, site.computed))
+    if key not in chosen:
+        with about(site.op.name):
+            chosen[key] = footprints_of(site), site
+    return chosen[key][0]
 
 
-def _selected(graph: Graph, op: Op, made: Computation | None, core: KernelTarget) -> RowKernel | None:
-    with about(op.name):
-        return None if made is None else select(made, tensors_of(graph, op), core)
+def _selected(
+    graph: Graph, op: Op, made: Computation | None, core: KernelTarget, chosen: dict[Any, Any]
+) -> RowKernel | None:
+    """The kernel of an operator, None for a view; `chosen` has those of other candidates."""
+    if made is None:
+        return None
+    key = ("kernel", *_key(graph, op, made))
+    if key not in chosen:
+        with about(op.name):
+            chosen[key] = select(made, tensors_of(graph, op), core), made
+    return chosen[key][0]
+
+
+def _key(graph: Graph, op: Op, made: Computation) -> tuple[object, ...]:
+    """All that the kernels of an operator depend on, but the core; to be kept beside `made`, whose id it has."""
+    tensors = tuple((t.shape, t.dtype, t.row_axis, t.col_axis) for t in tensors_of(graph, op))
+    return id(made), op.kind, tensors, tuple(op.inputs.index(t) for t in op.inputs)
 
 
 def prepare_graph(
@@ -101,14 +120,16 @@ def prepare_graph(
     `known` has the analyses of other candidates of the network, and gets the new ones.
     """
     source = read_function(fuse_float_layers(mod) if fused_floats else mod, "main")
+    known = known or Analyses()
     extracted = analyse(with_states(source, state_count(mod)), known=known)
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
     graph = extracted.graph
     operators = counted("kernels chosen", list(zip(graph.ops, extracted.operators, strict=True)))
-    kernels = tuple(_selected(graph, op, o, core) for op, o in operators)
+    chosen = known.chosen(core)
+    kernels = tuple(_selected(graph, op, o, core, chosen) for op, o in operators)
     made = PreparedGraph(with_kernels(graph, kernels), extracted, kernels, core)
     ops = tuple(
-        op if (site := made.site(op.index)) is None else replace(op, kernels=_footprints(site))
+        op if (site := made.site(op.index)) is None else replace(op, kernels=_footprints(site, chosen))
         for op in counted("forms of kernels", made.graph.ops)
     )
     return replace(made, graph=replace(made.graph, ops=ops))
