@@ -172,10 +172,10 @@ class _Assigned:
         gone = self._feeding(maker, state)
         calls = [c for k, c in enumerate(self.calls) if k not in gone]
         if joined == value:
-            self.calls = [replace(c, inputs=tuple(after if t == joined else t for t in c.inputs)) for c in calls]
+            self.calls = _reading(calls, joined, after)
             self.viewed = {t: (after if source == joined else source, at) for t, (source, at) in self.viewed.items()}
             return []
-        self.calls = _without_unread(calls, value)
+        self.calls = _without_unread(_reading(calls, value, after), value)
         self.viewed[joined] = after, 0
         like = self.tensors[joined]
         return [Call(like.name, "reshape", _reshaped(self.tensors[after], like), (after,), (), (joined,))]
@@ -189,8 +189,13 @@ class _Assigned:
         return len(self.tensors) - 1
 
 
+def _reading(calls: Sequence[Call], tensor: int, instead: int) -> list[Call]:
+    """Calls that read another tensor in place of `tensor`."""
+    return [replace(c, inputs=tuple(instead if t == tensor else t for t in c.inputs)) for c in calls]
+
+
 def _without_unread(calls: Sequence[Call], tensor: int) -> list[Call]:
-    """Calls without those that make `tensor`, or what only these read, where no other call reads that."""
+    """Calls without the one that makes `tensor`, which nobody reads, and without those that make what only that read."""
     kept, unread = list(calls), {tensor}
     while gone := [c for c in kept if set(c.outputs) <= unread]:
         kept = [c for c in kept if c not in gone]

@@ -109,6 +109,18 @@ def _shifted(x: Any, state: Any) -> Any:
     return op.concat([rest, new], axis=1)
 
 
+def _reshaped_window(x: Any, s: list[Any], outputs: Callable[[Any, Any], list[Any]]) -> tuple[list[Any], list[Any]]:
+    """A state of [2, 2] that moves up as a row of four."""
+    made = _shifted(x, op.reshape(s[0], (1, 4)))
+    after = op.reshape(made, (2, 2))
+    return outputs(made, after), [after]
+
+
+def _expected_window(x: Any, s: list[Any], outputs: Callable[[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
+    made = np.c_[s[0].reshape(1, 4)[:, 1:], x[:, :1]]
+    return outputs(made), [made.reshape(2, 2)]
+
+
 CASES: dict[str, tuple[list[Shape], Step, Callable[..., Any]]] = {
     "a delay of two calls": (
         [(1, 4), (1, 4)],
@@ -145,6 +157,32 @@ CASES: dict[str, tuple[list[Shape], Step, Callable[..., Any]]] = {
         lambda x, s: (lambda made: ([op.add(s[1], x), made], [made, made]))(_shifted(x, s[0])),
         lambda x, s: (lambda made: ([s[1] + x, made], [made, made]))(np.c_[s[0][:, 1:], x[:, :1]]),
     ),
+    "a window in another shape than its state's": (
+        [(2, 2)],
+        lambda x, s: _reshaped_window(x, s, lambda made, after: [op.add(made, x), op.add(after, after)]),
+        lambda x, s: _expected_window(x, s, lambda made: [made + x, (made + made).reshape(2, 2)]),
+    ),
+    "a window in two shapes is an output": (
+        [(2, 2)],
+        lambda x, s: _reshaped_window(
+            x, s, lambda made, after: [after, made, op.reshape(made, (4, 1)), op.add(made, x)]
+        ),
+        lambda x, s: _expected_window(x, s, lambda m: [m.reshape(2, 2), m, m.reshape(4, 1), m + x]),
+    ),
+    "two states hold one window in two shapes": (
+        [(2, 2), (1, 4)],
+        lambda x, s: (lambda made: ([op.add(s[1], x)], [op.reshape(made, (2, 2)), made]))(
+            _shifted(x, op.reshape(s[0], (1, 4)))
+        ),
+        lambda x, s: (lambda made: ([s[1] + x], [made.reshape(2, 2), made]))(
+            np.c_[s[0].reshape(1, 4)[:, 1:], x[:, :1]]
+        ),
+    ),
+    "one window, then another shape of it": (
+        [(1, 4), (2, 2)],
+        lambda x, s: (lambda made: ([op.add(made, x)], [made, op.reshape(made, (2, 2))]))(_shifted(x, s[0])),
+        lambda x, s: (lambda made: ([made + x], [made, made.reshape(2, 2)]))(np.c_[s[0][:, 1:], x[:, :1]]),
+    ),
     "a state that stays": (
         [(1, 4)],
         lambda x, s: ([op.add(s[0], x)], [s[0]]),
@@ -172,6 +210,12 @@ def test_states_are_those_of_the_call_before(case: str) -> None:
         outputs, kept = expected(x, kept)
         for ours, theirs in zip(made, outputs, strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_window_in_another_shape_moves_in_the_bytes_of_its_state() -> None:
+    _, step, _ = CASES["a window in another shape than its state's"]
+    kinds = [o.kind for o in prepared(network((1, 4), [(2, 2)], step)).graph.ops]
+    assert ASSIGN in kinds and not {"concat", "concatenate"} & set(kinds)
 
 
 def moved(plan: Plan, block: str, to: str) -> Plan:
