@@ -99,7 +99,9 @@ def test_the_compiled_simulation_holds_as_much(seed: int, monkeypatch: pytest.Mo
     graph = mixed_graph(seed, 16)
     tables, members = AccessTables(graph), [op.index for op in graph.ops if not op.view]
     tiles = (ROW, Tile(2), Tile(columns=1), Tile(columns=3))
-    compiled = [Cascade(tables, members, tile).held() for tile in tiles]
+    compiled = [(c.held(), c.trace) for c in (Cascade(tables, members, tile) for tile in tiles)]
+    assert compiled[0][1] and native.library() is not None
     monkeypatch.setattr(native, "library", lambda: None)
     simulate.most_held.cache_clear()
-    assert [Cascade(tables, members, tile).held() for tile in tiles] == compiled
+    simulate.demanded.cache_clear()
+    assert [(c.held(), c.trace) for c in (Cascade(tables, members, tile) for tile in tiles)] == compiled

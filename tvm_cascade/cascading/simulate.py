@@ -144,6 +144,12 @@ class Cascade:
 @lru_cache(maxsize=_TRACES)
 def demanded(demand: Demand) -> tuple[int, ...]:
     """`Cascade.trace` by places of members; segments of the same structure share it."""
+    library = native.library()
+    return demanded_in_python(demand) if library is None else simulate_compiled.demanded(library, demand)
+
+
+def demanded_in_python(demand: Demand) -> tuple[int, ...]:
+    """`demanded`, as `native/simulate.c` follows it."""
     members, sinks = demand
     total = [count for count, _ in members]
     feeds = [[(m, _units(waits).tolist()) for m, waits in makers] for _, makers in members]
@@ -171,7 +177,7 @@ def most_held(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
 
 def most_held_in_python(demand: Demand, writes: tuple[Write, ...]) -> tuple[int, ...]:
     """`most_held`, as `native/simulate.c` follows it."""
-    trace = np.asarray(demanded(demand), np.int64)
+    trace = np.asarray(demanded_in_python(demand), np.int64)
     order = np.argsort(trace, kind="stable")
     names, starts = np.unique(trace[order], return_index=True)
     at = dict(zip(names.tolist(), np.split(order, starts[1:]), strict=True))  # places in the trace, by member

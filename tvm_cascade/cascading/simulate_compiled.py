@@ -1,4 +1,4 @@
-"""The simulation of a segment in the compiled library: passes the tables of `most_held` to C and reads the result."""
+"""The simulation of a segment in the compiled library: passes its tables to C and reads the result."""
 
 from __future__ import annotations
 
@@ -14,18 +14,36 @@ if TYPE_CHECKING:
 
 def most_held(library: ctypes.CDLL, demand: Demand, writes: Sequence[Write]) -> tuple[int, ...]:
     """The answer of `most_held_in_python`."""
+    most = _numbers([1] * len(writes))
+    _simulate(library, demand, writes, most, None)
+    return tuple(most)
+
+
+def demanded(library: ctypes.CDLL, demand: Demand) -> tuple[int, ...]:
+    """The answer of `demanded_in_python`."""
+    trace = (c_int64 * sum(count for count, _ in demand[0]))()
+    _simulate(library, demand, (), _numbers(()), trace)
+    return tuple(trace)
+
+
+def _simulate(
+    library: ctypes.CDLL,
+    demand: Demand,
+    writes: Sequence[Write],
+    most: ctypes.Array[c_int64],
+    trace: ctypes.Array[c_int64] | None,
+) -> None:
+    """Run the steps of a segment; `most` and `trace` get the result."""
     members, sinks = demand
     feeds, readers = [makers for _, makers in members], [among for _, _, among in writes]
-    most = _numbers([1] * len(writes))
-    answer = library.tvm_cascade_most_held(
+    answer = library.tvm_cascade_simulate(
         c_int64(len(members)), _numbers([count for count, _ in members]), *_ragged(feeds),
         c_int64(len(sinks)), _numbers(sinks),
         c_int64(len(writes)), _numbers([o for o, _, _ in writes]), _texts([made for _, made, _ in writes]), *_ragged(readers),
-        most,
+        most, trace,
     )  # fmt: skip
     if answer < 0:
         raise MemoryError("simulating a segment ran out of memory")
-    return tuple(most)
 
 
 def _ragged(

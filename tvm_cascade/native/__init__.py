@@ -2,7 +2,7 @@
 `placement.c` is `place_in_order` of `tvm_cascade.memory.fit` and `improve_in_python` of
 `tvm_cascade.memory.local_search`, `order_anneal.c` is `anneal_in_python` of
 `tvm_cascade.ordering.anneal`, `order_sets.c` is `run_in_python` of `tvm_cascade.ordering.dp`, `simulate.c` is
-`most_held_in_python` of `tvm_cascade.cascading.simulate`.
+`most_held_in_python` and `demanded_in_python` of `tvm_cascade.cascading.simulate`.
 
 The C knows neither Python nor numpy and is called through ctypes, so that one library serves every Python version. It is
 compiled when the package is built; where it is missing (no compiler at hand) or the environment variable
@@ -22,7 +22,7 @@ EXPORTED = (
     "tvm_cascade_improve_arena",
     "tvm_cascade_anneal_order",
     "tvm_cascade_order_sets",
-    "tvm_cascade_most_held",
+    "tvm_cascade_simulate",
 )
 
 

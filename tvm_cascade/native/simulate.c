@@ -1,4 +1,5 @@
-/* Demand-driven execution of a segment: `most_held_in_python` of tvm_cascade/cascading/simulate.py, with the same answers.
+/* Demand-driven execution of a segment: `most_held_in_python` and `demanded_in_python` of
+ * tvm_cascade/cascading/simulate.py, with the same answers.
  *
  * What it does is told there; names are the same. Plain C11 without Python, called through ctypes.
  */
@@ -12,11 +13,11 @@ enum { DONE = 1, NO_MEMORY = -2 };
 /* Member o has done `count[o]` steps at the end; its producers are `maker[f]`, f in [feed_start[o], feed_start[o + 1]), of
  * which step k waits for `waits[f][k]` steps. Write w is by member `writer[w]`, ascending, whose step k leaves `made[w][k + 1]`
  * units; its readers are `reader[r]`, r in [reader_start[w], reader_start[w + 1]), which after k steps keep units from
- * `keep[r][k]` on. `most` holds ones, and the result. */
-EXPORTED int tvm_cascade_most_held(int64_t n, const int64_t *count, const int64_t *feed_start, const int64_t *maker,
+ * `keep[r][k]` on. `most` holds ones, and the result. `trace`, unless it is NULL, gets the member of every step in order. */
+EXPORTED int tvm_cascade_simulate(int64_t n, const int64_t *count, const int64_t *feed_start, const int64_t *maker,
                                    const int64_t *const *waits, int64_t sinks, const int64_t *sink, int64_t writes,
                                    const int64_t *writer, const int64_t *const *made, const int64_t *reader_start,
-                                   const int64_t *reader, const int64_t *const *keep, int64_t *most) {
+                                   const int64_t *reader, const int64_t *const *keep, int64_t *most, int64_t *trace) {
     int64_t *room = calloc((size_t)(4 * n + 4), sizeof(int64_t));
     if (!room) return NO_MEMORY;
     int64_t *done = room, *first = done + n, *pending = first + n + 1, *goal = pending + n + 1;
@@ -49,6 +50,7 @@ EXPORTED int tvm_cascade_most_held(int64_t n, const int64_t *count, const int64_
                     if (live > most[w]) most[w] = live;
                 }
             done[o] = step + 1;
+            if (trace) *trace++ = o;
         }
     }
     free(room);
