@@ -4,7 +4,8 @@ before: `out[e] = v`, contiguous pixels of `c` elements
 after:  `out[e // c * p + e % c] = v`, `p` elements from pixel to pixel
 
 The quotient and the remainder are simplified by the ranges of the loops: `(x * 4 + p) * c + (o * 2 + j)` becomes
-`(x * 4 + p) * p' + (o * 2 + j)`, at no cost. Where that fails the kernel cannot be rewritten (`NotPitchedError`).
+`(x * 4 + p) * p' + (o * 2 + j)`, at no cost. Where that fails the kernel cannot be rewritten (`NotPitchedError`). A loop over the
+elements of several pixels becomes one over pixels around one over the elements of a pixel.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def _rewritten(code: PrimFunc | Deferred, params: tuple[Param, ...], unit: int, 
     views = {d.buffer for d in tir.collect(body, tirx.DeclBuffer) if d.data.same_as(outputs[0])}
     if any(x.source in views for c in _addresses(body) for x in tir.collect(c, ir.TensorLoad)):
         return "it takes the address of its output"
+    body = tir.replace(body, tirx.For, lambda loop: _by_pixels(loop, views, unit))
     analyzer = sym.Analyzer()
     for loop in tir.collect(body, tirx.For):
         low, extent = tir.int_value(loop.min), tir.int_value(loop.extent)
@@ -68,6 +70,22 @@ def _rewritten(code: PrimFunc | Deferred, params: tuple[Param, ...], unit: int, 
         return (buffer, [spread.index(buffer, indices[0])]) if buffer in views else None
 
     return func.with_body(tir.relocated(body, place))
+
+
+def _by_pixels(loop: Any, views: set[Buffer], unit: int) -> Any:
+    """A loop that stores neighbouring elements of several pixels of `unit` bytes as two; itself where it does not."""
+    count, store, var = tir.int_value(loop.extent), loop.body, loop.loop_var
+    if count is None or tir.int_value(loop.min) != 0 or not isinstance(store, tirx.BufferStore):
+        return loop
+    size, rest = divmod(unit, ITEM_BYTES[tir.dtype_of(store.buffer)])
+    if store.buffer not in views or isinstance(store.indices[0], tirx.Ramp) or rest or count % size or count == size:
+        return loop
+    linear: Any = sym.detect_linear_equation(store.indices[0], [var])
+    if len(linear) != 2 or tir.int_value(sym.Analyzer().simplify(linear[0])) != 1:
+        return loop
+    pixel, element = (tirx.Var(name, "int32") for name in (f"{var.name}_pixel", var.name))
+    inner = tir.for_range(element, size, tir.substitute(store, {var: pixel * size + element}))
+    return tir.for_range(pixel, count // size, inner)
 
 
 def _addresses(body: Any) -> list[Any]:

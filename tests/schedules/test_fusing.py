@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tvm_cascade.schedules import tir
-from tvm_cascade.schedules.rules.emit import Builder
+from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
+from tvm_cascade.schedules.rules.emit import Builder, KernelBuilder
 from tvm_cascade.schedules.tir import i32, pointer_var, tirx
 from tvm_cascade.schedules.tir.fusing import fuse_loops
 
@@ -66,3 +68,24 @@ def test_fused_elements_are_those_of_the_nest() -> None:
     at = [tir.substitute(store.indices[0], {loop.loop_var: i32(n)}) for n in (0, 59)]
     analyzer = tir.sym.Analyzer()
     assert [int(analyzer.simplify(a)) for a in at] == [9, 68]
+
+
+def test_fused_pixels_are_told_apart_where_they_lie_apart() -> None:
+    """A part of a concat is written with the pitch of all channels."""
+    k = KernelBuilder(["int8"], (), ["int8"])
+    x, out = k.view(k.inputs[0][0], "int8", "x"), k.view(k.outputs[0], "int8", "out")
+
+    def emit() -> None:
+        with k.loop(15, "i") as i, k.loop(4, "j") as j:
+            k.store(out, i * 4 + j, x[i * 4 + j])
+
+    kernel = k.kernel(emit)
+    func = kernel.func.with_body(fuse_loops(kernel.func.body))
+    assert [int(loop.extent) for loop in tir.collect(func.body, tirx.For)] == [60]
+    (store,) = tir.collect(pitched(replace(kernel, code=func), 4, 10).func.body, tirx.BufferStore)
+    pixel, element = (tirx.Var(name, "int32") for name in "pe")
+    names = {v.name: v for v in tir.collect(store.indices[0], tirx.Var)}
+    at = tir.substitute(store.indices[0], {names["j_pixel"]: pixel, names["j"]: element})
+    assert tir.sym.Analyzer().can_prove_equal(at, pixel * 10 + element)
+    with pytest.raises(NotPitchedError):
+        pitched(replace(kernel, code=func), 7, 10)
