@@ -35,9 +35,12 @@ from tvm_cascade.schedules.stages.cpu_compute import (
     attention_scores,
     direct_conv2d,
     direct_depthwise,
+    direct_pointwise,
     direct_product,
+    fills_vectors,
     pack,
     pack_columns,
+    pack_rows,
     pack_taps,
     pack_weights,
     softmax,
@@ -299,8 +302,16 @@ class _Builder:
         if size is not None:
             weight = self._parameter(pack_winograd(oihw, size))
             return bb.emit_te(winograd_conv2d, x, weight, channels, geometry[1], size)
+        if layout in ("NCHW", PACKED) and self._is_pointwise(t, oihw, geometry):
+            return bb.emit_te(direct_pointwise, self._plain(bb, t), self._parameter(pack_rows(oihw)), channels)
         weight = self._parameter(pack_weights(oihw, LANES if packed else 1))
         return bb.emit_te(direct_conv2d, x, weight, channels, *geometry, layout)
+
+    def _is_pointwise(self, t: int, oihw: np.ndarray, geometry: Sequence[Any]) -> bool:
+        """Whether a convolution of tensor `t` multiplies pixels one by one, and the kernel writes vectors of them."""
+        strides, padding, _ = geometry
+        alone = [*oihw.shape[2:], *strides, *padding] == [1, 1, 1, 1, 0, 0, 0, 0]
+        return alone and self.packed.isdisjoint(self.outputs) and fills_vectors(self.net.graph.tensors[t].shape)
 
     def _winograd_size(self, t: int, oihw: np.ndarray, geometry: Sequence[Any]) -> int | None:
         """The tiles of Winograd's form of a convolution of tensor `t`, where that is the form of least work."""

@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op, Tensor
 from tvm_cascade.operators.table import ELEMENTWISE
 from tvm_cascade.passes.stage_graph import StageGraph
-from tvm_cascade.schedules.stages.cpu_compute import LANES
+from tvm_cascade.schedules.stages.cpu_compute import LANES, fills_vectors
 
 _ANY_LAYOUT = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "mean")
 _SAME_CHANNELS = ("depthwise_conv2d", "max_pool2d", "avg_pool2d")
@@ -49,7 +49,9 @@ def packed_tensors(net: StageGraph) -> frozenset[int]:
 
     Those in float32 that only operators with kernels for both layouts touch. What element-wise operators, concatenations
     and splits join has one layout. Channels that do not fill a vector are filled up where kernels alone touch them that
-    take any number of channels, and nothing but weights of zero reads what is not theirs.
+    take any number of channels, and nothing but weights of zero reads what is not theirs. Pointwise convolutions to such
+    channels, or of plain tensors, write plain ones, whose vectors are of pixels (`cpu_compute.direct_pointwise`), unless a
+    convolution of several taps or a pool reads them.
     """
     graph = net.graph
     joined: list[tuple[int, int]] = []
@@ -72,12 +74,16 @@ def packed_tensors(net: StageGraph) -> frozenset[int]:
             joined += ((first, t) for t in others)
         elif filled and op.kind != "conv2d":
             barred.update(touched)
-    if not joined:
-        return frozenset(range(len(graph.tensors))) - barred
-    rows, columns = np.array(joined).T
+    rows, columns = np.array(joined, int).reshape(-1, 2).T
     edges = coo_array((np.ones(len(joined), np.int8), (rows, columns)), shape=(len(graph.tensors),) * 2)
     _, sets = connected_components(edges, directed=False)
     plain = {sets[t] for t in barred}
+    wanted = {sets[t] for op in graph.ops for t in _packed_by_wish(net, op)}
+    for op in graph.ops:
+        if not _is_pointwise(net, op) or sets[out := op.outputs[0]] in wanted:
+            continue
+        if sets[op.inputs[0]] in plain or not _whole(graph.tensors[out].shape):
+            plain.add(sets[out])
     return frozenset(t for t, s in enumerate(sets) if s not in plain)
 
 
@@ -101,6 +107,25 @@ def _packable(tensor: Tensor) -> bool:
         and -(-shape[1] // LANES) * LANES <= _MOST_FILLED * shape[1]
         and shape[2] * shape[3] > 1
     )
+
+
+def _is_pointwise(net: StageGraph, op: Op) -> bool:
+    """Whether an operator is a convolution of one tap, whose vectors may be of pixels."""
+    window = (*op.windows, *op.columns)
+    taps = all(w is not None and (w.extent, w.stride, w.padding) == (1, 1, 0) for w in window)
+    return (
+        op.kind == "conv2d"
+        and taps
+        and _channels_first(net, op)
+        and fills_vectors(net.graph.tensors[op.inputs[0]].shape)
+    )
+
+
+def _packed_by_wish(net: StageGraph, op: Op) -> tuple[int, ...]:
+    """The tensors of an operator that had better be packed: kernels of windows read vectors of channels."""
+    if op.kind == "conv2d":
+        return () if _is_pointwise(net, op) else op.inputs
+    return (*op.inputs, *op.outputs) if op.kind in ("max_pool2d", "avg_pool2d") else ()
 
 
 def _along_channels(net: StageGraph, op: Op) -> bool:

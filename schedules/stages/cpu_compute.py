@@ -16,6 +16,9 @@ from tvm.tirx import if_then_else
 
 LANES = 16  # float32 in a 512-bit vector; two instructions on 256-bit machines
 PACKED = f"NCHW{LANES}c"
+ROWS = (
+    6  # channels in an accumulator tile of `direct_pointwise`: with `LANES` pixels, three quarters of AVX's registers
+)
 
 
 def pack(x: Any) -> Any:
@@ -74,6 +77,40 @@ def direct_conv2d(
     return te.compute((x.shape[0], channels, oh, ow), result, name="conv_out")
 
 
+def fills_vectors(shape: Sequence[int]) -> bool:
+    """Whether the pixels of an NCHW tensor fill a vector, as `direct_pointwise` needs it."""
+    return int(shape[2]) * int(shape[3]) >= LANES
+
+
+def direct_pointwise(x: Any, weight: Any, channels: int) -> Any:
+    """A convolution of one tap, stride 1, without padding, from NCHW to NCHW; `weight` is from `pack_rows`.
+
+    Vectors are of pixels, of which there is one vector at least, so that no channel fills one up. It is the product of a
+    matrix of weights with one of pixels, whose columns are copied tile by tile (Goto and van de Geijn, ACM TOMS 2008).
+    """
+    n, _, high, wide = (int(d) for d in x.shape)  # of channels there may be more, which fill up a vector
+    pixels, (blocks, depth, rows) = high * wide, (int(d) for d in weight.shape)
+    k: Any = te.reduce_axis((0, depth), "k")
+
+    def pixel(b, t, c, v):
+        at = t * LANES + v
+        value = x[b, c, tirx.floordiv(at, wide), tirx.floormod(at, wide)]
+        return value if pixels % LANES == 0 else if_then_else(at < pixels, value, 0.0)
+
+    tiles = -(-pixels // LANES)
+    tile = te.compute((n, tiles, depth, LANES), pixel, name="point_pad")
+
+    def multiply(b, o, r, at):
+        return te.sum(tile[b, tirx.floordiv(at, LANES), k, tirx.floormod(at, LANES)] * weight[o, k, r], axis=[k])
+
+    acc: Any = te.compute((n, blocks, rows, tiles * LANES), multiply, name="point_acc")
+
+    def result(b, c, r, q):
+        return acc[b, c // rows, c % rows, r * wide + q]
+
+    return te.compute((n, channels, high, wide), result, name="point_out")
+
+
 def direct_depthwise(
     x: Any, weight: Any, strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> Any:
@@ -126,6 +163,14 @@ def pack_weights(oihw: np.ndarray, depth: int = 1) -> np.ndarray:
     full[:o, :i] = oihw
     parts = full.reshape(-1, LANES, deep, depth, h, w)
     return np.ascontiguousarray(parts.transpose(0, 2, 4, 5, 3, 1))
+
+
+def pack_rows(oihw: np.ndarray) -> np.ndarray:
+    """Weights `[o][i][1][1]` of a pointwise convolution as `[o/r][i][r]`, r = `ROWS`, the last block filled with zeros."""
+    o, i = oihw.shape[:2]
+    full = np.zeros((-(-o // ROWS) * ROWS, i), oihw.dtype)
+    full[:o] = oihw[:, :, 0, 0]
+    return np.ascontiguousarray(full.reshape(-1, ROWS, i).transpose(0, 2, 1))
 
 
 def pack_taps(oihw: np.ndarray) -> np.ndarray:

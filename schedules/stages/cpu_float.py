@@ -28,7 +28,7 @@ from tvm_cascade.schedules.stages.blocks import (
     share,
 )
 from tvm_cascade.schedules.stages.cpu_attention import attention, rows
-from tvm_cascade.schedules.stages.cpu_compute import LANES
+from tvm_cascade.schedules.stages.cpu_compute import LANES, ROWS
 from tvm_cascade.schedules.stages.cpu_winograd import winograd
 
 _MOST_TAPS = 25  # of a window whose loops are unrolled
@@ -39,7 +39,9 @@ def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
 
     `accumulators`: most vectors of an accumulator tile (`processors.accumulators`).
     """
-    tiled = (partial(rule, most=accumulators) for rule in (_convolution, winograd, _packed_product, attention))
+    tiled = (
+        partial(rule, most=accumulators) for rule in (_convolution, _pointwise, winograd, _packed_product, attention)
+    )
     *tiles, tiled_attention = tiled
     others = (_vectors_of_channels, _window, _product, tiled_attention, rows, _elementwise)
     for rule in (*tiles, *others):
@@ -182,6 +184,42 @@ def _as_one_row(sch: Schedule, acc, last, axis: int) -> None:
     sch.transform_block_layout(acc, joined(2, len(sch.get_loops(acc))))
     sch.transform_block_layout(last, joined(axis, len(sch.get_loops(last))))
     sch.transform_layout(acc, ("write", 0), joined(2, 5))
+
+
+def _pointwise(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
+    """`direct_pointwise`: a tile of channels and pixels stays in registers over the whole reduction.
+
+    The pixels of a tile are copied once for all channels, in the order in which they are read.
+    """
+    sums = [b for b in inner_blocks(sch) if name_of(sch, b) == "point_acc"]
+    if len(sums) != 1:
+        return None
+    acc = sums[0]
+    last = _inline_around(sch, acc)
+    if last is None or any(iter_kinds(sch, last)) or len(sch.get_loops(last)) != 4:
+        return None
+    column = sch.get_loops(last)[3]
+    wide, number = extent(sch, column), str(sch.get(column).loop_var.ty.dtype)
+    row = IndexMap.from_func(lambda n, c, y, x: (n, c, y * wide + x), 4, index_dtype=number)
+    same = IndexMap.from_func(lambda n, o, r, at: (n, o, r, at), 4, index_dtype=number)
+    sch.transform_block_layout(last, row)
+    sch.transform_layout(acc, ("write", 0), same)  # indices of its reader become simple
+    n, c, pixel = sch.get_loops(last)
+    fits = (rows for rows in range(ROWS, 0, -1) if ROWS % rows == 0 and 3 * (rows + 1) < 4 * most)  # pixels beside sums
+    tile = next(fits, 1)
+    several = max(1, min(most // ROWS, 2))  # vectors of pixels: twelve sums hide the latency of additions everywhere
+    block, part, row = sch.split(c, [None, ROWS // tile, tile])
+    outer, beside, lane = sch.split(pixel, [None, several, LANES])
+    sch.reorder(n, outer, block, part, row, beside, lane)
+    sch.compute_at(acc, part, preserve_unit_loops=True)
+    sch.compute_at(sch.get_sblock("point_pad"), outer, preserve_unit_loops=True)
+    *space, depth = sch.get_loops(acc)[4:]
+    space[-1:] = sch.split(space[-1], [several, LANES])
+    sch.reorder(depth, *space)
+    _hold(sch, *space[-3:])
+    share(sch, (n, outer), parallel)
+    _hold(sch, *sch.get_loops(sch.decompose_reduction(acc, depth))[-3:])
+    return sch
 
 
 def _channel_axis(sch: Schedule, acc, last) -> int:

@@ -169,6 +169,19 @@ def test_what_stays_plain(case):
     assert all(held.graph.tensors[t].shape[1] == 48 for t in packed_tensors(held))
 
 
+@pytest.mark.parametrize("channels, taps, packed", [(24, 1, False), (32, 1, True), (24, 3, True), (32, 3, True)])
+def test_pointwise_convolutions_write_vectors_of_pixels(channels, taps, packed):
+    """Where channels fill no vector, unless a convolution of several taps reads them; behind them what is read stays so."""
+    net = Net("float32", "NCHW", seed=1)
+    x = net.conv(net.input((1, 3, 9, 9), "x"), 16, 3, padding=1, activation="relu")
+    x = net.depthwise(net.conv(x, channels, 1, activation="relu"), 3, 1, "same")
+    x = net.conv(net.conv(x, 48, taps), 20, 1)
+    held = stage_graph(net.finish(x))
+    found = packed_tensors(held)
+    made = [op for op in held.graph.ops if op.kind == "conv2d"]
+    assert [c.outputs[0] in found for c in made][:2] == [True, packed]
+
+
 def test_parts_of_a_merge_have_one_layout():
     net = Net("float32", "NCHW", seed=1)
     x = net.input((1, 16, 8, 8), "x")

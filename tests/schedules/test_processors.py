@@ -9,7 +9,16 @@ import pytest
 import tvm
 from tvm import te
 
-from tvm_cascade.schedules.stages.cpu_compute import LANES, PACKED, direct_conv2d, direct_product, pack, pack_columns
+from tvm_cascade.schedules.stages.cpu_compute import (
+    LANES,
+    PACKED,
+    direct_conv2d,
+    direct_pointwise,
+    direct_product,
+    pack,
+    pack_columns,
+    pack_rows,
+)
 from tvm_cascade.schedules.stages.cpu_float import default_pixels, schedule_cpu
 from tvm_cascade.schedules.stages.processors import accumulators, processor, written
 
@@ -21,6 +30,12 @@ def convolution(wide: int):
     weight = te.placeholder((2, 2, 3, 3, LANES, LANES), name="weight")
     made = pack(direct_conv2d(x, weight, 2 * LANES, (1, 1), (0, 0, 0, 0), (1, 1), PACKED))
     return te.create_prim_func([x, weight, made])
+
+
+def pointwise(channels: int, depth: int, high: int, wide: int):
+    x = te.placeholder((1, depth, high, wide), name="x")
+    weight = te.placeholder(pack_rows(np.zeros((channels, depth, 1, 1), "float32")).shape, name="weight")
+    return te.create_prim_func([x, weight, direct_pointwise(x, weight, channels)])
 
 
 def product(rows: int):
@@ -41,7 +56,7 @@ def spills(func: tvm.tirx.PrimFunc, target: str, most: int) -> int:
 def test_tiles_fit_into_registers(model):
     target = f"llvm -mcpu={model}"
     assert accumulators(target) == MODELS[model]
-    for func in (convolution(15), convolution(57), product(1), product(13)):
+    for func in (convolution(15), convolution(57), pointwise(18, 90, 8, 8), product(1), product(13)):
         assert spills(func, target, accumulators(target)) <= 10  # of what surrounds the loops
     assert spills(convolution(64), target, 64) > 20
 
@@ -56,3 +71,21 @@ def test_targets_are_read_and_written():
     assert written(processor(text)) == text
     assert written(tvm.target.Target({"kind": "llvm"})) == "llvm -mcpu=generic"
     assert accumulators("llvm") == accumulators(written(processor("llvm")))
+
+
+@pytest.mark.parametrize("most", [3, 6, 24])
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("shape", [(20, 9, 7, 9), (6, 5, 4, 4), (7, 16, 1, 17), (64, 33, 16, 6)])
+def test_pointwise_convolutions_of_any_extents(shape, parallel, most):
+    channels, depth, high, wide = shape
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, depth, high, wide)).astype("float32")
+    weight = rng.standard_normal((channels, depth, 1, 1)).astype("float32")
+    func = schedule_cpu(pointwise(*shape), parallel, most).with_attr("global_symbol", "main")
+    assert "T.vectorized" in str(func) and ("T.parallel" in str(func)) == parallel
+    given = [
+        tvm.runtime.tensor(v) for v in (x, pack_rows(weight), np.full((1, channels, high, wide), np.nan, "float32"))
+    ]
+    tvm.compile(tvm.IRModule({"main": func}), processor("llvm"))["main"](*given)
+    expected = np.einsum("oi,bihw->bohw", weight[:, :, 0, 0], x)
+    np.testing.assert_allclose(given[-1].numpy(), expected, rtol=1e-5, atol=1e-5)
