@@ -98,7 +98,7 @@ def direct_pointwise(x: Any, weight: Any, channels: int) -> Any:
         return value if pixels % LANES == 0 else if_then_else(at < pixels, value, 0.0)
 
     tiles = -(-pixels // LANES)
-    tile = te.compute((n, tiles, depth, LANES), pixel, name="point_pad")
+    tile: Any = te.compute((n, tiles, depth, LANES), pixel, name="point_pad")
 
     def multiply(b, o, r, at):
         return te.sum(tile[b, tirx.floordiv(at, LANES), k, tirx.floormod(at, LANES)] * weight[o, k, r], axis=[k])
