@@ -19,12 +19,9 @@ MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
 def test_kernels_are_not_moved_into_the_driver(tmp_path: Path) -> None:
     tvm_cascade.compile(MODEL, target="host", output=tmp_path / "p", layerwise=True)
     functions = (tmp_path / "p" / "host" / "program.ll").read_text().split("\ndefine ")[1:]
-    convolutions = [f for f in functions if "conv2d" in f.split("\n", 1)[0]]
-    assert len(convolutions) >= 3
-    (driver,) = (
-        f for f in functions if "host_main_compute_" in f.split("\n", 1)[0] or "_invoke(" in f.split("\n", 1)[0]
-    )
-    assert driver.count("\n") < sum(f.count("\n") for f in convolutions)
+    names = [f.split("\n", 1)[0] for f in functions]
+    assert sum("conv2d" in name for name in names) == 9, "each of the network's convolutions is a function of its own"
+    assert sum("dense" in name for name in names) == 1  # what is as small as a mean may be part of its caller
 
 
 def test_programs_of_many_kernels_are_not_optimised_and_compute_the_same(
