@@ -42,7 +42,7 @@ PHASES = {  # functions whose share of a plan is told, with all that they call
     "graph and kernels, all candidates": ("prepare_graph.py", "prepare_graph"),
     "search over segments, all candidates": ("planner.py", "cascade"),
     "multi-row tiles": ("raise_tile_rows.py", "raise_tile_rows"),
-    "bytes of code": ("choose_variants.py", "flash_of"),
+    "bytes of code": ("code_size.py", "code_bytes"),
     "estimates and frontier": ("frontier.py", "frontier_report"),
 }
 PROFILED = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -16,9 +16,7 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.select import generic_kernels, variants_of
 from tvm_cascade.schedules.rules.variants import shape_key
 from tvm_cascade.schedules.tuning.counting import Counter, Task, task_of
-from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
-from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME, Candidate, Database, Shape, choices_for, tune
-from tvm_cascade.search_monitor import counted
+from tvm_cascade.schedules.tuning.tune import Candidate, Database, Shape, choices_for, tune
 
 
 def choose_variants(
@@ -72,31 +70,3 @@ def _kernels_of(operator: Computation, core: KernelTarget) -> Iterator[tuple[str
         yield variant.name, variant.make()
     for kernel in generic_kernels(operator.kernel, core):
         yield kernel.rule, kernel
-
-
-def flash_of(
-    graph: Graph, extracted: Extracted, kernels: Sequence[RowKernel | None], core: KernelTarget, database: Database
-) -> tuple[int, int]:
-    """Flash estimate: bytes of the kernels' constants, and bytes of code (measured where `database` has counts).
-
-    Equal kernels count once. Driver and start-up code are the fixed allowances `PER_CALL` and `RUNTIME`.
-    """
-    chosen = [(o, k) for o, k in zip(extracted.operators, kernels, strict=True) if o is not None and k is not None]
-    signatures = [(k.params, tuple(c.shape for c in k.constants)) for _, k in chosen]
-    codes: dict[object, set[int]] = {}  # by signature: only kernels of one can be equal
-    for (_, kernel), signature in zip(chosen, signatures, strict=True):
-        codes.setdefault(signature, set()).add(id(kernel.code))
-    digests: dict[int, int] = {}  # of functions that need to be written, to be compared
-    code, seen = 0.0, set[object]()
-    for (made, kernel), signature in counted("bytes of code", list(zip(chosen, signatures, strict=True))):
-        several, at = len(codes[signature]) > 1, id(kernel.code)
-        if several and at not in digests:
-            digests[at] = tvm_ffi.structural_hash(kernel.func)
-        key = digests[at] if several else signature
-        if key in seen:
-            continue
-        seen.add(key)
-        count = database.options(core, shape_key(made.spec)).get(kernel.rule)
-        code += count.bytes if count is not None else kernel_cost(kernel.func).bytes
-    operators = sum(not op.view for op in graph.ops)
-    return sum(op.weight_bytes for op in graph.ops), round(code) + RUNTIME + PER_CALL * operators

@@ -49,6 +49,7 @@ from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.multiply_add import joins_products, with_joined_products
 from tvm_cascade.schedules.tir.macs import count_macs
+from tvm_cascade.schedules.tuning.code_size import code_bytes
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.schedules.tuning.tune import Database
@@ -242,10 +243,10 @@ def describe(
     started: float,
     progress: Progress,
     whole: bool,
-    flash: tuple[int, int] | None = None,
+    flash: bool = False,
     flash_wait: float | None = None,
 ) -> PlanResult:
-    """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` is bytes of weights and of code.
+    """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` estimates bytes of code.
 
     `flash_wait` is cycles of a byte that is read from flash, beside the arithmetic.
     """
@@ -254,6 +255,7 @@ def describe(
     report = frontier_report(
         chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"), estimator
     )
+    held = _flash_bytes(planned) if flash else None
     rewritten = chosen.rewritten
     operators = report.operators
     accesses = tuple(map(sum, chosen.waits))
@@ -273,7 +275,7 @@ def describe(
         groups=chosen.groups,
         in_groups=report.in_groups,
         operators=operators,
-        flash=flash,
+        flash=held,
         suggestions=suggestions(chosen.plan, options, loaded.storable),
         frame=_frame(loaded.frame),
         weights_in=_weights_in(chosen),
@@ -289,6 +291,12 @@ def _frame(frame: FramePlan | None) -> Frame | None:
     from tvm_cascade.sliding.describe import frame_record
 
     return frame_record(frame)
+
+
+def _flash_bytes(planned: Planned) -> tuple[int, int]:
+    """Bytes of weights, and estimated bytes of code."""
+    prepared = planned.prepared
+    return prepared.graph.weight_bytes, code_bytes(prepared.kernels_of(planned.plan), prepared.core.core)
 
 
 def _weights_in(chosen: PlannedCandidate) -> dict[str, int]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from tvm_cascade import pipeline
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.passes.candidates.candidate import KernelSource
-from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.report.commands import commands_of
 from tvm_cascade.request import Request
 from tvm_cascade.results import PlanResult
@@ -30,10 +29,8 @@ def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str]
     with SearchMonitor(request.plan.time_limit) as limit:
         kernels = KernelSource(core, counts)
         planned = plan_or_suggest(loaded, request.plan.within_ram(), kernels, progress)
-        made = planned.prepared
-        flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
         wait = request.plan.flash_wait
-        told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=flash, flash_wait=wait)
+        told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=True, flash_wait=wait)
         end = shorter_end(loaded, planned, request.plan.within_ram(), kernels)
         instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
     if told.frame is not None and instructions is not None:

@@ -37,6 +37,9 @@ class Core:
     # instructions of operations that take more than on Cortex-M3, by intrinsic; `load8` of 8 bits, `mul64`, `shift64`, `branch`,
     # `trunc`, `float`, `double`: arithmetic of floats without hardware, to that of 32 bits on Cortex-M3
     operations: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    code_size: float = (
+        1.0  # of kernels, to the analytic model's (`schedules.tuning.kernel_cost`): fitted to linked images
+    )
     rules: tuple[str, ...] = ()  # of `schedules.rules.select.RULE_SETS`, the most demanding first
     # the kernels' back end ("c", "llvm") -> a core with the same instructions, whose kernel counts apply here too
     compatible: Mapping[str, str] = field(default_factory=lambda: NONE)

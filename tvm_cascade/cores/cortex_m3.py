@@ -45,6 +45,7 @@ CORE = Core(
     default_board="mps2-an385",
     runs_on=("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55"),
     llvm_options=MappingProxyType({"mfloat-abi": "soft"}),
+    code_size=1.15,
     rules=SCALAR,
     steps=STEPS,
 )

@@ -49,6 +49,7 @@ CORE = Core(
     fpu=True,
     doubles=True,
     operations=MappingProxyType({"trunc": 1.0, "shift64": 1.0}),
+    code_size=1.35,
     rules=MVE,
     compatible=MappingProxyType({"c": "cortex-m4"}),
     steps=STEPS,

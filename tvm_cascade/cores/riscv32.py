@@ -19,6 +19,7 @@ CORE = Core(
     default_board="riscv32-virt",
     runs_on=("rv32imac", "rv32gc", "rv32imc"),  # nothing that is emitted is atomic, so imc executes it too
     llvm_options=MappingProxyType({"mabi": "ilp32", "mattr": ["+m", "+a", "+c"]}),
+    code_size=1.85,
     rules=("riscv", *COMMON),
     steps=STEPS,
 )
