@@ -67,26 +67,27 @@ class _Tensor(tflite.Tensor):
 
 
 class _SubGraph(tflite.SubGraph):
-    __slots__ = ("names",)
+    __slots__ = ("names", "tensors")
 
     def Tensors(self, j: int) -> _Tensor:
-        tensor = _as(_Tensor, super().Tensors(j))
-        tensor.unique_name = self.names[j].encode()
-        return tensor
+        if j not in self.tensors:
+            self.tensors[j] = _as(_Tensor, super().Tensors(j))
+            self.tensors[j].unique_name = self.names[j].encode()
+        return self.tensors[j]
 
 
 class Model(tflite.Model):
-    """`tflite.Model` with the two defects of the module's docstring corrected."""
+    """`tflite.Model` with the two defects of the module's docstring corrected; subgraphs, their tensors and kinds of operators
+    are read once."""
 
-    __slots__ = ("_names",)
+    __slots__ = ("_graphs", "_kinds")
 
     def Subgraphs(self, j: int) -> _SubGraph:
-        plain = super().Subgraphs(j)
-        graph = _as(_SubGraph, plain)
-        if j not in self._names:
-            self._names[j] = _unique_names(plain)
-        graph.names = self._names[j]
-        return graph
+        if j not in self._graphs:
+            plain = super().Subgraphs(j)
+            graph = self._graphs[j] = _as(_SubGraph, plain)
+            graph.names, graph.tensors = _unique_names(plain), {}
+        return self._graphs[j]
 
     def OperatorCodes(self, j: int) -> _OperatorCode:
         return _as(_OperatorCode, super().OperatorCodes(j))
@@ -110,7 +111,7 @@ def open_model(data: bytes) -> Model:
     if len(data) < 8 or data[4:8] != b"TFL3":
         raise MalformedModel("not a TFLite model (no TFL3 identifier)")
     model = Model()
-    model._names = {}
+    model._graphs, model._kinds = {}, {}
     try:
         model.Init(data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0))
         check_model(model, len(data))
@@ -131,7 +132,13 @@ _KINDS = {code: name for name, code in vars(tflite.BuiltinOperator).items() if i
 
 def kind_of(model: Model, op: Any) -> str:
     """What TFLite calls an operator, such as CONV_2D, or the file, where it is a custom one."""
-    code = model.OperatorCodes(op.OpcodeIndex())
+    k = op.OpcodeIndex()
+    if k not in model._kinds:
+        model._kinds[k] = _kind(model.OperatorCodes(k))
+    return model._kinds[k]
+
+
+def _kind(code: _OperatorCode) -> str:
     name = _KINDS.get(code.BuiltinCode(), f"number {code.BuiltinCode()}")
     if name != "CUSTOM":
         return name

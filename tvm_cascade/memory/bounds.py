@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
 from math import gcd
 
 from tvm_cascade.memory.problem import Buffer, OffsetConstraint, Problem
@@ -73,8 +72,9 @@ def most_shared(live: Mapping[int, Buffer], constraints: Iterable[OffsetConstrai
     for f in pairs.values():
         readers.setdefault(f.reader, []).append(f)
         writers.setdefault(f.writer, []).append(f)
-    by_reader = sum(_shared_by_writers(live, own, pairs) for own in readers.values())
-    by_writer = sum(_shared_by_readers(live, own, pairs) for own in writers.values())
+    partners = partners_of(pairs)
+    by_reader = sum(_shared_by_writers(live, own, partners) for own in readers.values())
+    by_writer = sum(_shared_by_readers(live, own, partners) for own in writers.values())
     return min(by_reader, by_writer)
 
 
@@ -90,9 +90,18 @@ def least_sharing(
     return pairs
 
 
-def disjoint_writers(own: Sequence[OffsetConstraint], pairs: Collection[frozenset[int]]) -> bool:
-    """Whether the writers of `own` share no bytes with one another while all are live; `pairs` are all that may share."""
-    return not any(frozenset((f.writer, g.writer)) in pairs for f, g in combinations(own, 2))
+def partners_of(pairs: Iterable[frozenset[int]]) -> dict[int, set[int]]:
+    """By buffer those that it may share bytes with; `pairs` are all that may."""
+    partners = dict[int, set[int]]()
+    for i, j in pairs:
+        partners.setdefault(i, set()).add(j)
+        partners.setdefault(j, set()).add(i)
+    return partners
+
+
+def disjoint(buffers: Collection[int], partners: Mapping[int, set[int]]) -> bool:
+    """Whether buffers share no bytes with one another while all are live; `partners` as from `partners_of`."""
+    return len(buffers) < 2 or all(partners[b].isdisjoint(buffers) for b in buffers)
 
 
 def shared_end(constraint: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
@@ -117,20 +126,20 @@ def _shared(live: Mapping[int, Buffer], constraint: OffsetConstraint) -> int:
 
 
 def _shared_by_writers(
-    live: Mapping[int, Buffer], own: Sequence[OffsetConstraint], pairs: Collection[frozenset[int]]
+    live: Mapping[int, Buffer], own: Sequence[OffsetConstraint], partners: Mapping[int, set[int]]
 ) -> int:
     """The most bytes that writers share with the one reader of `own`."""
-    if not disjoint_writers(own, pairs):
+    if not disjoint([f.writer for f in own], partners):
         return sum(_shared(live, f) for f in own)
     return covered((_shared(live, f), shared_end(f, live[f.reader], live[f.writer])) for f in own)
 
 
 def _shared_by_readers(
-    live: Mapping[int, Buffer], own: Sequence[OffsetConstraint], pairs: Collection[frozenset[int]]
+    live: Mapping[int, Buffer], own: Sequence[OffsetConstraint], partners: Mapping[int, set[int]]
 ) -> int:
     """The most bytes that readers share with the one writer of `own`."""
     shared = sum(_shared(live, f) for f in own)
-    if any(frozenset((f.reader, g.reader)) in pairs for f, g in combinations(own, 2)):
+    if not disjoint([f.reader for f in own], partners):
         return shared
     size = live[own[0].writer].size
     return min(shared, max(size - max(min(f.distance for f in own), 0), 0))

@@ -102,17 +102,24 @@ class Placer:
     @cached_property
     def tables(self) -> tuple[NDArray[np.int64], ...]:
         """The problem as the library reads it: starts and entries of `around`, sizes, alignments, pinned offsets or -1."""
-        buffers, between = self.problem.buffers, follows_between(self.problem)
+        buffers, follows = self.problem.buffers, self.problem.offset_constraints
         figures = [(b.size, b.alignment, -1 if b.offset is None else b.offset, b.lower, b.upper) for b in buffers]
         size, alignment, pinned, lower, upper = np.array(figures, np.int64).reshape(-1, 5).T.copy()
         meets = (lower[:, None] < upper) & (lower < upper[:, None])
         np.fill_diagonal(meets, False)
-        some = [(i, *span) for i, j in between if meets[i, j] for span in _spans(buffers, i, j, between[i, j])]
-        for i, j in between:
-            meets[i, j] = False
+        position = {b.id: i for i, b in enumerate(buffers)}
+        constrained = [(position[f.reader], position[f.writer], f.distance) for f in follows]
+        r, w, d = np.array(constrained, np.int64).reshape(-1, 3).T
+        both = meets[r, w]
+        r, w, d = r[both], w[both], d[both]
+        meets[r, w] = meets[w, r] = False
         i, j = np.nonzero(meets)
         spans = np.concatenate(
-            [np.array(some, np.int64).reshape(-1, 4), np.stack([i, j, 1 - size[i], size[j]], axis=1)]
+            [
+                np.stack([w, r, np.maximum(1 - size[w], 1 - d), size[r]], axis=1),
+                np.stack([r, w, 1 - size[r], np.minimum(size[w], d)], axis=1),
+                np.stack([i, j, 1 - size[i], size[j]], axis=1),
+            ]
         )
         spans = spans[spans[:, 2] < spans[:, 3]]
         spans = spans[np.argsort(spans[:, 0], kind="stable")]

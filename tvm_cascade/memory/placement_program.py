@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.machine import Ram
-from tvm_cascade.memory.bounds import disjoint_writers, least_sharing, shareable, shared_end
+from tvm_cascade.memory.bounds import disjoint, least_sharing, partners_of, shareable, shared_end
 from tvm_cascade.memory.highs import run_milp
 from tvm_cascade.memory.placement import PlacementProblem, fills
 from tvm_cascade.memory.problem import OffsetConstraint
@@ -52,8 +52,9 @@ class PlacementProgram:
         for p, ((r, w, _), f) in enumerate(zip(self.pairs, self.constraints.values(), strict=True)):
             if r in live and w in live:
                 readers.setdefault(r, []).append((shared_end(f, buffers[r], buffers[w]), p, f))
+        partners = partners_of(self.constraints)
         for own in readers.values():
-            if len(own) == 1 or not disjoint_writers([f for *_, f in own], self.constraints):
+            if len(own) == 1 or not disjoint([f.writer for *_, f in own], partners):
                 continue
             own.sort(key=lambda entry: entry[:2])
             for k, (end, *_) in enumerate(own):
