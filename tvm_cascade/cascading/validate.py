@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment
-from tvm_cascade.cascading.validate_memory import Area, Indices, Memory, has_contiguous_pixels
+from tvm_cascade.cascading.validate_memory import Area, Bytes, Memory, has_contiguous_pixels
 from tvm_cascade.cascading.validate_row_tables import workspace_of_step
 from tvm_cascade.cascading.validate_structure import check_structure
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ROW, Op, Tensor, Tile, Window
 from tvm_cascade.search_monitor import counted
 
-_STATE, _SCRATCH, _SUM = -2, -3, -4  # tags of counters, scratch and accumulators (operator o: _SUM - o)
+_STATE, _SCRATCH, _SUM = 0, 1, 2  # kinds of working memory: counters, scratch and accumulators (operator o: _SUM + o)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ def validate(plan: Plan, alignment: int = 4) -> Replay:
     memory = Memory(plan)
     for t in plan.graph.inputs:
         if t not in memory.streamed:
-            memory.write(*memory.area(Area(t, 0, tensors[t].rows)), tensors[t].name)
+            memory.write(memory.area(Area(t, 0, tensors[t].rows)), "{}", tensors[t].name)
     macs = sum(_run(memory, s, segment) for s, segment in enumerate(counted("segments replayed", plan.segments)))
     for before, after in plan.graph.states:
-        found, left = (memory.area(Area(t, 0, tensors[t].rows))[0] for t in (before, after))
+        found, left = (memory.area(Area(t, 0, tensors[t].rows)).addresses for t in (before, after))
         if not np.array_equal(found, left):
             raise ValidationError(f"the state {tensors[before].name} is not where the next call looks for it")
     for t in plan.graph.outputs:
-        memory.check(*memory.area(Area(t, 0, tensors[t].rows)), f"output {tensors[t].name}")
+        memory.check(memory.area(Area(t, 0, tensors[t].rows)), "output {}", tensors[t].name)
     if macs != plan.macs:
         raise ValidationError(f"{macs} multiply-accumulates are executed, the plan says {plan.macs}")
     if not plan.graph.is_order([o for segment in plan.segments for o in segment.ops]):
@@ -87,12 +87,10 @@ def _run(memory: Memory, s: int, segment: Segment) -> int:
             raise ValidationError(f"the source of {plan.graph.tensors[t].name} does not run once a row")
     if counts:
         raise ValidationError(f"operators {sorted(counts)} run in segment {s} and are not part of it")
-    state = memory.block(f"state {s}", segment.state_bytes)
-    memory.write(state, _STATE, f"state {s}")
+    state = memory.block(f"state {s}", segment.state_bytes, _STATE)
+    memory.write(state, "state {}", s)
     for o in segment.accumulating:
-        memory.write(
-            memory.block(f"accumulator {o}", plan.graph.ops[o].kernels.accumulator_bytes), _SUM - o, "accumulator"
-        )
+        memory.write(_accumulator(memory, plan.graph.ops[o]), "accumulator")
     tasks = {o: _task(memory, s, segment, plan.graph.ops[o]) for o in set(segment.trace) if o >= 0}
     stripes = [dict(zip(segment.ops, ranges, strict=True)) for ranges in segment.stripes] or [None]
     for n, stripe in enumerate(stripes):
@@ -101,15 +99,15 @@ def _run(memory: Memory, s: int, segment: Segment) -> int:
         }
         done: Counter[int] = Counter()
         for o in segment.trace:
-            memory.check(state, _STATE, f"state {s}")
+            memory.check(state, "state {}", s)
             if o < 0:
                 area = Area(-1 - o, done[o], done[o] + 1)
-                memory.write(*memory.area(area), plan.graph.tensors[-1 - o].name)
+                memory.write(memory.area(area), "{}", plan.graph.tensors[-1 - o].name)
             else:
                 columns = None if stripe is None else stripe[o]
                 _step(memory, _Step(tasks[o], done[o], columns, n == len(stripes) - 1))
             done[o] += 1
-    memory.check(state, _STATE, f"state {s}")
+    memory.check(state, "state {}", s)
     return sum(executed_macs(plan, segment, o) for o in segment.ops)
 
 
@@ -130,12 +128,12 @@ def _copy_halo(memory: Memory, step: _Step, back: bool) -> None:
             continue
         x = step.columns[1 if back else 0]
         x0 = _start(memory.plan, step.task.segment, t, x)
-        ring, tags = memory.area(Area(t, step.k, step.k + 1, x0, x))
+        ring = memory.area(Area(t, step.k, step.k + 1, x0, x))
         size = halo * (tensor.row_bytes // tensor.columns)
-        store = memory.block(f"kept {t}", size * tensor.rows)[step.k * size :][: len(ring)]
+        store = ring.at(memory.offset[f"kept {t}"] + step.k * size)
         source, target = (ring, store) if back else (store, ring)
-        memory.check(source, tags, f"step {step.k} of {step.task.op.name}: part of what is kept of {tensor.name}")
-        memory.write(target, tags, f"what is kept of {tensor.name}")
+        memory.check(source, "step {} of {}: part of what is kept of {}", step.k, step.task.op.name, tensor.name)
+        memory.write(target, "what is kept of {}", tensor.name)
 
 
 def executed_macs(plan: Plan, segment: Segment, o: int) -> int:
@@ -254,30 +252,34 @@ def _step(memory: Memory, step: _Step) -> None:
         raise ValidationError(f"operator {op.name} needs {scratch} bytes of scratch", [op.name])
     if task.mixed:
         raise ValidationError(f"{op.name} makes rows, but one of its tensors is a ring of pixels", [op.name])
-    reads = [(i, *memory.area(area)) for i, area in wanted]
-    for i, addresses, tags in reads:
-        name = plan.graph.tensors[op.inputs[i]].name
-        memory.check(addresses, tags, f"step {k} of {op.name}: part of its input {name}")
-    own = [(memory.block(f"scratch {task.s}", scratch), _SCRATCH)]
-    memory.write(*own[0], f"scratch of {op.name}")
-    for i, addresses, tags in reads if scratch else ():
-        memory.check(
-            addresses, tags, f"step {k} of {op.name}: under its scratch, {plan.graph.tensors[op.inputs[i]].name}"
-        )
+    reads = [(i, memory.area(area)) for i, area in wanted]
+    names = [plan.graph.tensors[t].name for t in op.inputs]
+    for i, read in reads:
+        memory.check(read, "step {} of {}: part of its input {}", k, op.name, names[i])
+    own = []
+    if scratch:
+        own.append(memory.block(f"scratch {task.s}", scratch, _SCRATCH))
+        memory.write(own[0], "scratch of {}", op.name)
+        for i, read in reads:
+            if read.may_meet(own[0]):
+                memory.check(read, "step {} of {}: under its scratch, {}", k, op.name, names[i])
     if task.accumulating:
-        own.append((memory.block(f"accumulator {op.index}", op.kernels.accumulator_bytes), _SUM - op.index))
+        own.append(_accumulator(memory, op))
     _copy_halo(memory, step, back=False)
     written = [memory.area(area) for area in outputs]
-    for (addresses, tags), area in zip(written, outputs, strict=True):
-        memory.write(addresses, tags, plan.graph.tensors[area.tensor].name)
-    for block, tag in own:
-        memory.check(block, tag, f"step {k} of {op.name}: its scratch or accumulator")
-    places = [addresses for addresses, _ in written]
+    for made, area in zip(written, outputs, strict=True):
+        memory.write(made, "{}", plan.graph.tensors[area.tensor].name)
+    for block in own:
+        memory.check(block, "step {} of {}: its scratch or accumulator", k, op.name)
     if task.in_place:
-        _check_in_place(op, reads, places)
+        _check_in_place(op, reads, written)
         return
-    _check_clobbering(op, k, reads, places, memory.marks)
+    _check_clobbering(op, k, reads, written, memory.marks)
     _copy_halo(memory, step, back=True)
+
+
+def _accumulator(memory: Memory, op: Op) -> Bytes:
+    return memory.block(f"accumulator {op.index}", op.kernels.accumulator_bytes, _SUM + op.index)
 
 
 def _scratch(plan: Plan, step: _Step, wanted: list[tuple[int, Area]]) -> int:
@@ -292,36 +294,40 @@ def _scratch(plan: Plan, step: _Step, wanted: list[tuple[int, Area]]) -> int:
     return workspace_of_step(plan, task.s, task.op, wanted) + task.op.scratch_bytes
 
 
-def _check_in_place(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> None:
+def _check_in_place(op: Op, reads: list[tuple[int, Bytes]], written: list[Bytes]) -> None:
     """Raise `ValidationError` unless an in-place operator has such a kernel and writes exactly the bytes that it reads."""
     place = op.target or 0
     alone = op.target is not None or (op.kernels.in_place_workspace_bytes and len(reads) == 1)
-    read = next((addresses for i, addresses, _ in reads if i == place), None)
-    if not alone or len(written) != 1 or read is None or not np.array_equal(np.sort(read), np.sort(written[0])):
+    read = next((there.addresses for i, there in reads if i == place), None)
+    same = read is not None and len(written) == 1 and np.array_equal(np.sort(read), np.sort(written[0].addresses))
+    if not alone or not same:
         raise ValidationError(f"{op.name} does not write the very bytes that it reads, as its kernel does", [op.name])
 
 
 def _check_clobbering(
-    op: Op, k: int, reads: list[tuple[int, Indices, Indices]], written: list[Indices], marks: NDArray[np.bool_]
+    op: Op, k: int, reads: list[tuple[int, Bytes]], written: list[Bytes], marks: NDArray[np.bool_]
 ) -> None:
     """Raise `ValidationError` where outputs overlap one another, or an input that they may not overwrite element-wise.
 
     `marks` has an element for every byte of the arena, False before and after.
     """
-    for addresses in written:
-        if marks[addresses].any():
+    near = [(i, read) for i, read in reads if any(read.may_meet(made) for made in written)]
+    if not near and len(written) < 2:
+        return
+    for made in written:
+        if marks[made.where].any():
             raise ValidationError(f"outputs of {op.name} overlap", [op.name])
-        marks[addresses] = True
-    hit = [(i, addresses) for i, addresses, _ in reads if marks[addresses].any()]
-    for addresses in written:
-        marks[addresses] = False
-    for i, addresses in hit:
-        able = i in op.in_place and not any(np.isin(addresses, other).any() for other in written[1:])
-        if not able or len(addresses) != len(written[0]) or _overtakes(written[0], addresses):
+        marks[made.where] = True
+    hit = [(i, read.addresses) for i, read in near if marks[read.where].any()]
+    for made in written:
+        marks[made.where] = False
+    for i, read in hit:
+        able = i in op.in_place and not any(np.isin(read, other.addresses).any() for other in written[1:])
+        if not able or len(read) != len(written[0].addresses) or _overtakes(written[0].addresses, read):
             raise ValidationError(f"step {k} of {op.name} writes over what it reads", [op.name])
 
 
-def _overtakes(written: Indices, read: Indices) -> bool:
+def _overtakes(written: NDArray[np.int64], read: NDArray[np.int64]) -> bool:
     """Whether an element, written in this order, lands on one that is read later in the same order."""
     _, ours, theirs = np.intersect1d(written, read, return_indices=True)
     return bool(np.any(ours < theirs))

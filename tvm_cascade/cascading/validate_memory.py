@@ -1,9 +1,13 @@
-"""The simulated arena of `validate`: every byte carries a tag that says which byte of which tensor was written there last."""
+"""The simulated arena of `validate`: every byte carries a tag that says which byte of which tensor was written there last.
+
+What is stored is the tag less the byte's address: bytes of a tensor that lie one behind the other all store the same number.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +17,9 @@ from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Tensor
 
 Indices = NDArray[np.int64]
+# stored in bytes that nothing was written to, and, less the kind, in those of working memory: no tag less an address is as low
+_UNWRITTEN = -(1 << 62)
+_WORKING = -(1 << 61)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,41 @@ class Area:
     y1: int
     x0: int = 0
     x1: int | None = None
+
+
+class Bytes(NamedTuple):
+    """Bytes of the arena in some order, and what is stored in them when they hold what they should."""
+
+    where: slice | Indices  # their addresses, ascending one by one where it is a slice
+    shift: int | Indices  # tag less address: of all, or byte by byte
+    low: int  # the lowest address
+    high: int  # the highest address, plus one
+
+    @classmethod
+    def run(cls, address: int, tag: int, size: int) -> Bytes:
+        """The bytes from an address on, of which the first carries `tag`, the others the tags after it."""
+        return cls(slice(address, address + size), tag - address, address, address + size)
+
+    @classmethod
+    def of(cls, addresses: Indices, tags: Indices) -> Bytes:
+        """Bytes anywhere, each with its tag."""
+        if not addresses.size:
+            return cls.run(0, 0, 0)
+        return cls(addresses, tags - addresses, int(addresses.min()), int(addresses.max()) + 1)
+
+    @property
+    def addresses(self) -> Indices:
+        """The address of every byte."""
+        return np.arange(self.low, self.high, dtype=np.int64) if isinstance(self.where, slice) else self.where
+
+    def at(self, address: int) -> Bytes:
+        """The same tags, in the bytes from an address on."""
+        tags = self.addresses + self.shift
+        return Bytes.of(np.arange(address, address + len(tags), dtype=np.int64), tags)
+
+    def may_meet(self, other: Bytes) -> bool:
+        """False where no byte is one of `other`, judged by the lowest and the highest of both."""
+        return self.low < other.high and other.low < self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +86,14 @@ class Memory:
     """The arena of a plan, byte by byte, while the plan is replayed."""
 
     plan: Plan
-    tags: Indices = field(init=False)
+    shifts: Indices = field(init=False)  # by address: tag less address
     offset: dict[str, int] = field(init=False)
     streamed: frozenset[int] = field(init=False)  # graph inputs that arrive, and are stored, row by row
     high: int = 0  # highest address written, plus one
     start: dict[int, int] = field(default_factory=dict)  # by tensor: first column in its ring in the current stripe
 
     def __post_init__(self) -> None:
-        self.tags = np.full(self.plan.allocation.peak, -1, np.int64)
+        self.shifts = np.full(self.plan.allocation.peak, _UNWRITTEN, np.int64)
         self.streamed = frozenset(t for segment in self.plan.segments for t in segment.streamed)
         self.offset = dict(zip(self.plan.buffers, self.plan.allocation.offsets, strict=True))
         sizes = [t.bytes for t in self.plan.graph.tensors]
@@ -60,7 +102,6 @@ class Memory:
         self.marks = np.zeros(
             self.plan.allocation.peak, np.bool_
         )  # for `check_clobbering`; all are False outside of it
-        self._blocks: dict[tuple[str, int], Indices] = {}
 
     def _layout(self, tensor: Tensor) -> _Layout:
         storage = self.plan.storages[tensor.index]
@@ -73,32 +114,26 @@ class Memory:
         fine = has_contiguous_pixels(tensor)
         return _Layout(place, tag, tensor.columns, unit, storage.pitch or unit, slots, fine)
 
-    def write(self, addresses: Indices, tags: Indices | int, what: str) -> None:
-        """Write tags to addresses. Raises `ValidationError` for an address outside of the arena."""
-        if not addresses.size:
-            return
-        if addresses.min() < 0 or addresses.max() >= len(self.tags):
-            raise ValidationError(f"{what} is written outside of the arena of {len(self.tags)} bytes")
-        self.high = max(self.high, int(addresses.max()) + 1)
-        self.tags[addresses] = tags
+    def write(self, there: Bytes, what: str, *of: object) -> None:
+        """Write bytes, which are called `what.format(*of)`. Raises `ValidationError` for an address outside of the arena."""
+        if there.low < 0 or there.high > len(self.shifts):
+            raise ValidationError(f"{what.format(*of)} is written outside of the arena of {len(self.shifts)} bytes")
+        self.high = max(self.high, there.high)
+        self.shifts[there.where] = there.shift
 
-    def check(self, addresses: Indices, tags: Indices | int, what: str) -> None:
-        """Raise `ValidationError` unless each address carries its tag."""
-        try:
-            kept = (self.tags[addresses] == tags).all()
-        except IndexError:  # an address outside of the arena
-            kept = False
-        if not kept:
-            raise ValidationError(f"{what} is not in memory any more, or not yet")
+    def check(self, there: Bytes, what: str, *of: object) -> None:
+        """Raise `ValidationError`, with `what.format(*of)`, unless the bytes hold what they should."""
+        inside = there.low >= 0 and there.high <= len(self.shifts)
+        if not inside or np.count_nonzero(self.shifts[there.where] != there.shift):
+            raise ValidationError(f"{what.format(*of)} is not in memory any more, or not yet")
 
-    def block(self, name: str, size: int) -> Indices:
-        """The addresses of the first `size` bytes of a block."""
-        if (name, size) not in self._blocks:
-            self._blocks[name, size] = np.arange(size, dtype=np.int64) + (self.offset[name] if size else 0)
-        return self._blocks[name, size]
+    def block(self, name: str, size: int, kind: int) -> Bytes:
+        """The first `size` bytes of a block of working memory of a `kind`, which holds no tensor."""
+        start = self.offset[name] if size else 0
+        return Bytes(slice(start, start + size), _WORKING - kind, start, start + size)
 
-    def area(self, area: Area) -> tuple[Indices, Indices]:
-        """The addresses of an area and the tags that belong there, element by element in the same order."""
+    def area(self, area: Area) -> Bytes:
+        """The bytes of an area, element by element, with the tags that belong there."""
         at = self.layouts[area.tensor]
         if self.plan.storages[area.tensor].row_addresses:
             return self._by_addresses(area, at)
@@ -109,34 +144,36 @@ class Memory:
             first, count = area.y0 * at.columns + area.x0, max((area.y1 - area.y0) * (x1 - area.x0), 0)
             slot = first % at.slots
             if slot + count <= at.slots:  # pixels one behind the other
-                size, place, tag = count * at.unit, at.place + slot * at.unit, at.tag + first * at.unit
-                return np.arange(place, place + size, dtype=np.int64), np.arange(tag, tag + size, dtype=np.int64)
+                return Bytes.run(at.place + slot * at.unit, at.tag + first * at.unit, count * at.unit)
         rows, columns = np.arange(area.y0, area.y1, dtype=np.int64), np.arange(area.x0, x1, dtype=np.int64)
         pixel = (rows[:, None] * at.columns + columns).reshape(-1)
         slot = pixel % at.slots if at.slots else self._slots_in_stripe(area, rows, columns)
         spread = np.arange(at.unit, dtype=np.int64)
         places, elements = ((p[:, None] * at.pitch + spread).reshape(-1) for p in (slot, pixel))
-        return at.place + places, at.tag + elements
+        return Bytes.of(at.place + places, at.tag + elements)
 
-    def _by_addresses(self, area: Area, at: _Layout) -> tuple[Indices, Indices]:
+    def _by_addresses(self, area: Area, at: _Layout) -> Bytes:
         """As `area`, of a tensor whose rows have addresses of their own; always whole rows."""
         tensor = self.plan.graph.tensors[area.tensor]
-        starts = np.array(self.plan.storages[area.tensor].row_addresses, np.int64)[area.y0 : area.y1]
+        addresses = self.plan.storages[area.tensor].row_addresses[area.y0 : area.y1]
+        if len(addresses) == 1:
+            return Bytes.run(addresses[0], at.tag + area.y0 * tensor.row_bytes, tensor.row_bytes)
+        starts = np.array(addresses, np.int64)
         spread = np.arange(tensor.row_bytes, dtype=np.int64)
         tags = at.tag + np.arange(area.y0, area.y1, dtype=np.int64) * tensor.row_bytes
-        return (starts[:, None] + spread).reshape(-1), (tags[:, None] + spread).reshape(-1)
+        return Bytes.of((starts[:, None] + spread).reshape(-1), (tags[:, None] + spread).reshape(-1))
 
-    def _by_elements(self, area: Area, at: _Layout) -> tuple[Indices, Indices]:
+    def _by_elements(self, area: Area, at: _Layout) -> Bytes:
         """As `area`, of a tensor whose pixels are not contiguous."""
         tensor, storage = self.plan.graph.tensors[area.tensor], self.plan.storages[area.tensor]
         rows = np.arange(area.y0, area.y1, dtype=np.int64)
         within, inner = _row(tensor)
         elements = (rows[:, None] * inner + within).reshape(-1)
         if storage.height >= tensor.rows and area.tensor not in self.streamed:
-            return at.place + elements, at.tag + elements
+            return Bytes.of(at.place + elements, at.tag + elements)
         slot = (rows % storage.height) * tensor.row_bytes
         places = (slot[:, None] + np.arange(tensor.row_bytes, dtype=np.int64)).reshape(-1)
-        return at.place + places, at.tag + elements
+        return Bytes.of(at.place + places, at.tag + elements)
 
     def _slots_in_stripe(self, area: Area, rows: Indices, columns: Indices) -> Indices:
         """The pixels of an area in a ring whose rows hold the columns of one stripe."""
