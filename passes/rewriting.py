@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.passes.lower_quantized import holds_quantized
 from tvm_cascade.passes.substitute_graph import Substituted, substitute
 from tvm_cascade.schema.filled import filled
@@ -65,6 +64,8 @@ def rewrite_for_latency(
 
     `arena`, if given, returns the planned arena bytes of a module; a rewrite that enlarges the arena is then refused.
     """
+    from tvm_cascade.cost import AnalyticCost, find_device  # plans of less memory price no latency
+
     serial = Latency("latency", TVM, model=AnalyticCost(find_device(device, target)))
     if MAIN not in {gv.name_hint for gv in mod.get_global_vars()}:
         return unchanged(mod, 0.0, "ms", "the module has no function main")
