@@ -37,20 +37,19 @@ from tvm_cascade.schedules.stages.cpu_compute import (
     direct_depthwise,
     direct_pointwise,
     direct_product,
-    fills_vectors,
     pack,
     pack_columns,
     pack_rows,
     pack_taps,
     pack_weights,
     softmax,
+    takes_pixels,
     unpack,
     whole,
 )
 from tvm_cascade.schedules.stages.cpu_winograd import pack_winograd, winograd_conv2d, winograd_size
 from tvm_cascade.schedules.stages.cuda_compute import convolution_as_product, dense_as_product
 
-_NEAR = 1 << 18  # bytes of weights that stay in the near cache of a core beside what they are multiplied with
 _LEAST_ROWS = 16  # of a product that is shared among tiles of results on CUDA: one of less streams its matrix once
 
 
@@ -312,9 +311,8 @@ class _Builder:
         """Whether a convolution of tensor `t` multiplies pixels one by one, and the kernel writes vectors of them."""
         strides, padding, _ = geometry
         alone = [*oihw.shape[2:], *strides, *padding] == [1, 1, 1, 1, 0, 0, 0, 0]
-        if not alone or not self.packed.isdisjoint(self.outputs) or not fills_vectors(self.net.graph.tensors[t].shape):
-            return False
-        return t not in self.packed or oihw.nbytes <= _NEAR  # each vector of pixels passes by all weights
+        shape = self.net.graph.tensors[t].shape
+        return alone and self.packed.isdisjoint(self.outputs) and takes_pixels(shape, len(oihw), t in self.packed)
 
     def _winograd_size(self, t: int, oihw: np.ndarray, geometry: Sequence[Any]) -> int | None:
         """The tiles of Winograd's form of a convolution of tensor `t`, where that is the form of least work."""

@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op, Tensor
 from tvm_cascade.operators.table import ELEMENTWISE
 from tvm_cascade.passes.stage_graph import StageGraph
-from tvm_cascade.schedules.stages.cpu_compute import LANES, fills_vectors
+from tvm_cascade.schedules.stages.cpu_compute import LANES, takes_pixels
 
 _ANY_LAYOUT = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "mean")
 _SAME_CHANNELS = ("depthwise_conv2d", "max_pool2d", "avg_pool2d")
@@ -50,7 +50,7 @@ def packed_tensors(net: StageGraph) -> frozenset[int]:
     Those in float32 that only operators with kernels for both layouts touch. What element-wise operators, concatenations
     and splits join has one layout. Channels that do not fill a vector are filled up where kernels alone touch them that
     take any number of channels, and nothing but weights of zero reads what is not theirs. Pointwise convolutions to such
-    channels, or of plain tensors, write plain ones, whose vectors are of pixels (`cpu_compute.direct_pointwise`), unless a
+    channels, or of plain tensors, write plain ones where vectors of pixels are faster (`cpu_compute.takes_pixels`), unless a
     convolution of several taps or a pool reads them.
     """
     graph = net.graph
@@ -80,9 +80,10 @@ def packed_tensors(net: StageGraph) -> frozenset[int]:
     plain = {sets[t] for t in barred}
     wanted = {sets[t] for op in graph.ops for t in _packed_by_wish(net, op)}
     for op in graph.ops:
-        if not _is_pointwise(net, op) or sets[out := op.outputs[0]] in wanted:
+        inside, out = sets[op.inputs[0]] not in plain, op.outputs[0]
+        if sets[out] in wanted or not _takes_pixels(net, op, inside):
             continue
-        if sets[op.inputs[0]] in plain or not _whole(graph.tensors[out].shape):
+        if not inside or not _whole(graph.tensors[out].shape):
             plain.add(sets[out])
     return frozenset(t for t, s in enumerate(sets) if s not in plain)
 
@@ -109,22 +110,20 @@ def _packable(tensor: Tensor) -> bool:
     )
 
 
-def _is_pointwise(net: StageGraph, op: Op) -> bool:
-    """Whether an operator is a convolution of one tap, whose vectors may be of pixels."""
+def _takes_pixels(net: StageGraph, op: Op, packed: bool) -> bool:
+    """Whether an operator is a convolution of one tap whose vectors had better be of pixels; `packed`: its input is."""
     window = (*op.windows, *op.columns)
     taps = all(w is not None and (w.extent, w.stride, w.padding) == (1, 1, 0) for w in window)
-    return (
-        op.kind == "conv2d"
-        and taps
-        and _channels_first(net, op)
-        and fills_vectors(net.graph.tensors[op.inputs[0]].shape)
-    )
+    if op.kind != "conv2d" or not taps or not _channels_first(net, op):
+        return False
+    (source, *_), (out, *_) = op.inputs, op.outputs
+    return takes_pixels(net.graph.tensors[source].shape, net.graph.tensors[out].shape[1], packed)
 
 
 def _packed_by_wish(net: StageGraph, op: Op) -> tuple[int, ...]:
     """The tensors of an operator that had better be packed: kernels of windows read vectors of channels."""
     if op.kind == "conv2d":
-        return () if _is_pointwise(net, op) else op.inputs
+        return () if _takes_pixels(net, op, packed=False) else op.inputs
     return (*op.inputs, *op.outputs) if op.kind in ("max_pool2d", "avg_pool2d") else ()
 
 

@@ -14,6 +14,9 @@ from tvm import te, tirx
 from tvm.tirx import all as tir_all
 from tvm.tirx import if_then_else
 
+from tvm_cascade.graph import ITEM_BYTES
+
+_NEAR = 1 << 18  # bytes of weights that stay in the near cache of a core beside what they are multiplied with
 LANES = 16  # float32 in a 512-bit vector; two instructions on 256-bit machines
 PACKED = f"NCHW{LANES}c"
 ROWS = (
@@ -77,9 +80,14 @@ def direct_conv2d(
     return te.compute((x.shape[0], channels, oh, ow), result, name="conv_out")
 
 
-def fills_vectors(shape: Sequence[int]) -> bool:
-    """Whether the pixels of an NCHW tensor fill a vector, as `direct_pointwise` needs it."""
-    return int(shape[2]) * int(shape[3]) >= LANES
+def takes_pixels(shape: Sequence[int], channels: int, packed: bool) -> bool:
+    """Whether a convolution of one tap to `channels` plain channels had better be `direct_pointwise`, of vectors of pixels.
+
+    `shape` is that of its input in NCHW, whose pixels have to fill a vector. One that is `packed` is read as well by the kernel
+    whose vectors are of channels, which passes by all weights less often: where they exceed the near cache, that one is faster.
+    """
+    near = shape[1] * channels * ITEM_BYTES["float32"] <= _NEAR
+    return int(shape[2]) * int(shape[3]) >= LANES and (not packed or near)
 
 
 def direct_pointwise(x: Any, weight: Any, channels: int) -> Any:

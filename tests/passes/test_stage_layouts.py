@@ -182,6 +182,22 @@ def test_pointwise_convolutions_write_vectors_of_pixels(channels, taps, packed):
     assert [c.outputs[0] in found for c in made][:2] == [True, packed]
 
 
+@pytest.mark.parametrize("channels", [100, 200])
+def test_many_weights_keep_vectors_of_channels(channels):
+    """A convolution of one tap and more weights than the near cache holds fills its output up, and the kernel computes such
+    vectors; one of fewer writes a plain output by vectors of pixels: `takes_pixels` decides for both."""
+    net = Net("float32", "NCHW", seed=1)
+    x = net.conv(net.input((1, 8, 6, 6), "x"), 512, 3, padding=1, activation="relu")
+    x = net.conv(net.conv(x, channels, 1, activation="relu"), 16, 1)
+    mod, many = net.finish(x), channels == 200
+    assert set(packed_channels(mod)) == ({channels, 512} if many else {512})
+    held = stage_graph(mod)
+    found = schedule(held.graph, CPU, Options(variant="sequential")).schedule
+    lowered = lower_stages(held, unit_graph(held.graph, "fused"), found, LowerOptions())
+    of_pixels = sum("point_acc" in str(func) for func in lowered.functions.values())
+    assert of_pixels == (1 if many else 2)  # the last convolution has few weights
+
+
 def test_parts_of_a_merge_have_one_layout():
     net = Net("float32", "NCHW", seed=1)
     x = net.input((1, 16, 8, 8), "x")
