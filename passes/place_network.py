@@ -55,6 +55,13 @@ class _Placed:
         return (cycles, held) if objective == "time" else (held, cycles)
 
 
+def placed(request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress) -> PlannedCandidate:
+    """The plan of a request that names memories, or RAM for copies of weights."""
+    if request.memory:
+        return plan_in_memories(request, options, planned, progress)
+    return with_copies(planned(request, True), request)
+
+
 def plan_in_memories(
     request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress
 ) -> PlannedCandidate:

@@ -34,7 +34,6 @@ from tvm_cascade.passes.candidates.substitutions import Substitutions, promised_
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.lower_quantized import lowered
 from tvm_cascade.passes.lowered_source import source_of, without_source
-from tvm_cascade.passes.place_network import plan_in_memories, with_copies
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
 from tvm_cascade.request import PlanRequest
@@ -93,10 +92,12 @@ def plan_network(
         def planned(asked: PlanRequest, addressed: bool = True) -> PlannedCandidate:
             return _plan_network(mod, asked, source, progress, addressed, once)
 
-        if request.memory:
-            found = plan_in_memories(request, plan_options(request, source.core), planned, progress)
+        if request.memory or request.ram_weights or request.prefetch:
+            from tvm_cascade.passes.place_network import placed  # most plans lie in one memory
+
+            found = placed(request, plan_options(request, source.core), planned, progress)
         else:
-            found = with_copies(planned(request), request)
+            found = planned(request)
     for note in whole_inputs(found.plan) if request.stream_input else ():
         progress(note)
     return found

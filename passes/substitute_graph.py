@@ -13,7 +13,6 @@ from functools import cached_property
 import tvm
 from tvm import relax
 
-from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.substitution_read import Read, read_function
@@ -104,7 +103,13 @@ class SubstituteGraph(CascadePass):
 
     def call(self, mod: tvm.IRModule) -> PassResult:
         """The module with its functions rewritten."""
-        cost = self.cost or Latency("latency", model=AnalyticCost(find_device(None, self.target)))
+        cost = self.cost or _predicted_latency(self.target)
         with SearchMonitor(self.time_limit):
             done = substitute(mod, cost, tuple(self.rules), self.options)
         return PassResult(done.mod, any(f.steps for f in done.results.values()))
+
+
+def _predicted_latency(target: str) -> Cost:
+    from tvm_cascade.cost import AnalyticCost, find_device  # plans of less memory price no latency
+
+    return Latency("latency", model=AnalyticCost(find_device(None, target)))

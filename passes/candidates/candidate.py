@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tvm.ir import IRModule
 
@@ -19,7 +19,6 @@ from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
-from tvm_cascade.memory import PlacedPlan
 from tvm_cascade.passes.copied_weights import CopiedWeights
 from tvm_cascade.passes.extract_graph import Analyses
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
@@ -27,6 +26,9 @@ from tvm_cascade.passes.rewriting import Rewritten
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.search_monitor import SearchStopped, monitor
+
+if TYPE_CHECKING:
+    from tvm_cascade.memory import PlacedPlan
 
 
 class Exactness(Enum):

@@ -216,7 +216,7 @@ def _owned(window: Window, inputs: int, outputs: int) -> tuple[float, NDArray[np
     middle = (window.extent - each) // 2 * window.dilation - window.padding
     owned = np.arange(outputs) * window.stride // window.denominator + middle
     owned = (owned[:, None] + np.arange(each)).ravel()
-    found, times = np.unique(owned[(owned >= 0) & (owned < inputs)], return_counts=True)
+    times = np.bincount(owned[(owned >= 0) & (owned < inputs)])
     if window.denominator > 1 and window.stride == 1:
-        return 1 / window.denominator, found[times == window.denominator]
-    return float(each), found
+        return 1 / window.denominator, np.flatnonzero(times == window.denominator)
+    return float(each), np.flatnonzero(times)

@@ -114,7 +114,7 @@ def _longest(
     height, width = size
     if slots >= height * width or slots % width == 0:
         return 0
-    read = np.unique([r for y in range(made[0]) for r in rows.rows(y, height)])
+    read = np.array(sorted({r for y in range(made[0]) for r in rows.rows(y, height)}), np.int64)
     first = np.arange(0, made[1], pixels)
     last = np.minimum(first + pixels, made[1]) - 1
     begin = np.maximum(first * columns.stride - columns.padding, 0)

@@ -16,8 +16,6 @@ from tvm_cascade.cascading.row_lives import RowLives
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.structure import structure
 from tvm_cascade.graph import Graph
-from tvm_cascade.ordering import OrderOptions
-from tvm_cascade.ordering import order as order_by_memory
 from tvm_cascade.search_monitor import cached
 
 _MOST_OPERATORS = 200  # of graphs whose rows may have addresses of their own
@@ -56,7 +54,9 @@ def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings)
 @cached(maxsize=16)
 def least_memory_order(graph: Graph, in_place: bool) -> tuple[int, ...]:
     """The order in which whole tensors need the fewest bytes; `in_place`: element-wise operators overwrite their inputs."""
-    return order_by_memory(graph, OrderOptions(in_place=in_place)).order
+    from tvm_cascade.ordering import OrderOptions, order  # few plans are compared with it
+
+    return order(graph, OrderOptions(in_place=in_place)).order
 
 
 @cached(maxsize=16)

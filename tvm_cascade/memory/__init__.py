@@ -1,13 +1,21 @@
-"""Static arena allocation: offsets for buffers with lifetimes (`Problem` -> `Allocation`), lower bounds and a validator."""
+"""Static arena allocation: offsets for buffers with lifetimes (`Problem` -> `Allocation`), lower bounds and a validator.
+
+What places blocks in several memories is imported when it is first asked for: most plans lie in one.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from tvm_cascade.memory.allocate import AllocateOptions, allocate
 from tvm_cascade.memory.bounds import max_live, max_live_step
-from tvm_cascade.memory.placement import PlacedPlan, Placement, PlacementProblem
-from tvm_cascade.memory.pools import place
 from tvm_cascade.memory.problem import Allocation, Buffer, OffsetConstraint, Problem
 from tvm_cascade.memory.validate import validate
+
+if TYPE_CHECKING:
+    from tvm_cascade.memory.placement import PlacedPlan, Placement, PlacementProblem
+    from tvm_cascade.memory.pools import place
 
 __all__ = [
     "AllocateOptions",
@@ -24,3 +32,15 @@ __all__ = [
     "place",
     "validate",
 ]
+
+_MODULES = {"PlacedPlan": "placement", "Placement": "placement", "PlacementProblem": "placement", "place": "pools"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

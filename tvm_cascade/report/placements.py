@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import floor, inf, isfinite
+from typing import TYPE_CHECKING
 
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.memory import PlacedPlan, place
 from tvm_cascade.schema import plan as schema
 from tvm_cascade.search_monitor import monitor
+
+if TYPE_CHECKING:
+    from tvm_cascade.memory import PlacedPlan
 
 _SHARES = (0.75, 0.5, 0.25, 0.125, 0.0)  # of the fastest memory's capacity, that a point of the frontier may take
 
@@ -115,6 +118,8 @@ def _frontier(placed: Sequence[PlacedPlan]) -> tuple[FastPoint, ...]:
 
 def _points(placed: PlacedPlan) -> Iterator[FastPoint]:
     """A plan as it was placed, and with less of the fastest memory."""
+    from tvm_cascade.memory import place  # plans in one memory have no placements
+
     last = _point(placed)
     yield last
     fast, *others = placed.problem.memories
@@ -130,7 +135,7 @@ def _points(placed: PlacedPlan) -> Iterator[FastPoint]:
         except InfeasibleError:
             continue
         cycles = placed.cycles - _paid(placed) + again.cycles - again.saved
-        last = _point(PlacedPlan(again, asked, cycles))
+        last = _point(replace(placed, placement=again, problem=asked, cycles=cycles))
         yield last
 
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import fsum, inf, prod
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tvm_cascade.cost import CostModel, Device, OpFeatures, features
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.operators.elementwise import program_steps
@@ -23,6 +22,9 @@ from tvm_cascade.operators.record import Family, Operator, TensorType, Types
 from tvm_cascade.operators.table import OPERATORS
 from tvm_cascade.sizes import parse_size
 from tvm_cascade.substitution.dag import Dag, Node, Ref
+
+if TYPE_CHECKING:
+    from tvm_cascade.cost import CostModel, Device, OpFeatures
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ def figures(node: Node, engine: Engine) -> Figures:
 
 def op_features(node: Node, engine: Engine) -> OpFeatures:
     """The operator's features for the shared cost models."""
+    from tvm_cascade.cost import OpFeatures, features  # searches for less memory price no latency
+
     if is_view(node, engine):
         return OpFeatures(kind="view")
     operator = OPERATORS[node.kind]
