@@ -16,7 +16,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -88,6 +88,7 @@ def emit(
     llvm = target.llvm if backend == "obj" else None
     traces = sum(i.size for i in lowered.flash_items if i.label.startswith(("trace", "stripes")))
     network = emit_network(lowered, name, made.io, target=llvm, align=max(target.align, 8), prelude=made.prelude)
+    network = replace(network, c_flags=target.c_flags)
     return network, len(lowered.flash) - traces
 
 

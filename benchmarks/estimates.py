@@ -157,7 +157,7 @@ def write_results(folder: Path, tables: dict[str, list[tuple[str, float, int]]])
         for name, own in beyond.items()
         for kernel, e, c in own
     )
-    (folder / "estimates.md").write_text(_HEAD + sums + _BEYOND + rows, encoding="utf-8")
+    (folder / "estimates.md").write_text(_HEAD + sums + (_BEYOND + rows if rows else ""), encoding="utf-8")
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32
 
 BLOCKING = Blocking(pixels=4, channels=2, unroll=9)
+LLVM_BLOCKING = Blocking(2, 2)  # LLVM keeps fewer accumulators and addresses in registers than GCC does
 _SMALL = tuple(Blocking(pixels, 2, unroll=1, step=2) for pixels in (4, 2, 1))
 OTHERS = (Blocking(4, 2), Blocking(2, 4, unroll=9), Blocking(3, 2, unroll=9), Blocking(2, 2), *_SMALL)
 DEPTHWISE_PIXELS = (3, 4, 5, 6, 7)
@@ -115,12 +116,12 @@ class _Depthwise(DepthwiseRow):
                 k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
 
 
-def conv_variants(conv: QuantizedConv) -> list[Variant]:
-    """Variants of a convolution, the default first, the smallest code last."""
+def conv_variants(conv: QuantizedConv, usual: Blocking = BLOCKING) -> list[Variant]:
+    """Variants of a convolution, the default first, which is in blocks of `usual`, and the smallest code last."""
     if conv.depthwise:
         return depthwise_variants(conv)
     rows = [replace(b, rows=True) for b in (BLOCKING, OTHERS[0])] if conv.window.kernel[0] > 1 else []
-    blockings = [BLOCKING, *rows, *OTHERS]
+    blockings = dict.fromkeys((usual, BLOCKING, *rows, *OTHERS))
     rows_a_call = max(conv.window.tile_rows, 1)
     return [Variant(f"conv {b.name}", partial(conv2d, conv, b), rows_a_call) for b in blockings]
 
@@ -133,7 +134,12 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
     return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in pixels]
 
 
-def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """Variants of a convolution, dense layer or element-wise operator in plain scalar arithmetic."""
+    return scalar_variants(spec, LLVM_BLOCKING if target.backend == "llvm" else BLOCKING)
+
+
+def scalar_variants(spec: OperatorSpec, usual: Blocking) -> list[Variant]:
+    """The same of a core whose convolutions are in blocks of `usual` by default."""
     conv = read_conv(spec) or read_dense(spec)
-    return scalar_elementwise(spec) if conv is None else conv_variants(conv)
+    return scalar_elementwise(spec) if conv is None else conv_variants(conv, usual)

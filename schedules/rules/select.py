@@ -17,13 +17,11 @@ from tvm_cascade.schedules.rules.variants import Variant, shape_key
 
 RuleSet = Callable[[OperatorSpec, KernelTarget], list[Variant]]
 
-# Names of rule sets, as listed in `cores.Core.rules`; they are the prefixes of their variants' names, and modules beside this
-# one, but for plain arithmetic, which has nothing of Arm's in it.
+# Names of rule sets, as listed in `cores.Core.rules`: prefixes of their variants' names, and modules beside this one.
 RULE_SETS = (
     "cortex_m_mve", "cortex_m_dsp", "cortex_m_scalar", "riscv", "hybrid_mve", "int16_mve", "float_mve", "float_fpu",
     "float_pool", "pooling", "moves", "softmax",
 )  # fmt: skip
-_MODULES = {"riscv": "cortex_m_scalar"}
 GENERIC = "generic"  # name of the variant that is the generic kernel
 _WHOLE = ("assign_state",)  # kinds whose kernels compute everything in one call, whatever rows are
 
@@ -42,7 +40,7 @@ def variants_of(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
 @cache
 def _rule_set(name: str) -> RuleSet:
     """The function `variants` of a rule set, whose module is imported when a core asks for it."""
-    return import_module(f"tvm_cascade.schedules.rules.{_MODULES.get(name, name)}").variants
+    return import_module(f"tvm_cascade.schedules.rules.{name}").variants
 
 
 def _of_set(name: str, variant: Variant) -> Variant:

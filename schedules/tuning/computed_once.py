@@ -1,8 +1,8 @@
-"""Operations of floats that compilers compute once: those that a statement has several times, and those whose value a loop does
-not change, which come before it.
+"""Operations that compilers compute once: those that a statement has several times, and, of floats, those whose value a loop
+does not change, which come before it.
 
-Expressions repeat what they share, and without an FPU an operation takes dozens of instructions. Integers are left out: the
-kernels' own code computes them once, and indices count nothing.
+Expressions repeat what they share, and without an FPU an operation takes dozens of instructions. Before loops integers are left
+out: the kernels' own code computes them there, and indices count nothing.
 """
 
 from __future__ import annotations
@@ -55,11 +55,19 @@ class ComputedOnce:
     def __init__(self, local: set[int]) -> None:
         self.local = local
         self.loops: list[Loop] = []  # open ones, the outermost first
-        self._known: set[int] = set()  # what the statement has computed
+        self._known: set[int] = set()  # structural hashes of what the statement has computed
 
     def begin(self) -> None:
         """Begins a statement."""
         self._known.clear()
+
+    def again(self, value: Any) -> bool:
+        """Whether the statement has computed an expression before; from now on it has."""
+        key = tvm_ffi.structural_hash(value)
+        if key in self._known:
+            return True
+        self._known.add(key)
+        return False
 
     def open(self, stmt: Any) -> None:
         """Begins the body of a loop."""
@@ -75,19 +83,16 @@ class ComputedOnce:
             self.loops[-1].before += cost
 
     def take(self, value: Any, cost: float) -> float:
-        """The instructions of an operation, its operands left out: none where its value is known already. Where no open
-        loop changes it they come before the outermost such loop."""
+        """The instructions of an operation, its operands left out. Where no open loop changes its value they come before the
+        outermost such loop, once."""
         if not cost or not _of_floats(value):
             return cost
-        key = tvm_ffi.structural_hash(value)
         loop = next((f for f in self.loops if not self._changed(value, f)), None)
-        known = self._known if loop is None else loop.known
-        if key in known:
-            return 0.0
-        known.add(key)
         if loop is None:
             return cost
-        loop.before += cost
+        if (key := tvm_ffi.structural_hash(value)) not in loop.known:
+            loop.known.add(key)
+            loop.before += cost
         return 0.0
 
     def _changed(self, value: Any, loop: Loop) -> bool:

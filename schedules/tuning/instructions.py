@@ -34,7 +34,7 @@ from tvm_cascade.schedules.tir import (
 from tvm_cascade.schedules.tuning.computed_once import ComputedOnce
 from tvm_cascade.schedules.tuning.known_values import Env, Values, survey
 from tvm_cascade.schedules.tuning.operation_costs import OperationCosts, stored_words
-from tvm_cascade.schedules.tuning.vectorized import lanes_of
+from tvm_cascade.schedules.tuning.vectorized import copied_bytes, copying, lanes_of
 
 UNROLLED = 150.0  # instructions, LLVM's threshold for loops of known counts (`-unroll-threshold`)
 UNKNOWN_PASSES = 3  # of a loop whose extent is not known
@@ -81,8 +81,8 @@ class Counter:
     `functions` are what calls of a `GlobalVar` may name; `factors`, by name, what their counts are multiplied by. `memory`
     gives the value of an element of a buffer that is not local, None where it is unknown. `inlines` says whether a compiler
     sees functions where they are called: those called with constants alone become part of their caller. `unrolled` is the
-    number of instructions up to which a compiler writes out iterations of a loop whose count it knows; `vectors` says whether it
-    makes vectors of loops.
+    number of instructions up to which LLVM writes out iterations of a loop whose count it knows, 0 for GCC; `vectors` says
+    whether it makes vectors of loops.
     """
 
     core: Core
@@ -158,7 +158,10 @@ class Reader:
 
     def __init__(self, counter: Counter, body: Any) -> None:
         self.counter, self.costs = counter, OperationCosts.of(counter.core)
-        self.branch = counter.core.operations.get("branch", self.branch) if self.branch else 0.0
+        self.branch, self.loop = (
+            counter.core.operations.get(name, usual) if usual else 0.0
+            for name, usual in (("branch", self.branch), ("loop", self.loop))
+        )
         self.survey = surveyed = survey(body)
         local = {hash(b): prod(shape_of(b)) for b in surveyed.buffers}
         self.registers = {b for b, size in local.items() if size <= REGISTERS}
@@ -196,6 +199,11 @@ class Reader:
     def _loop(self, stmt: Any) -> Part:
         told = stmt.annotations.get(PASSES, stmt.extent)
         count, var = int_value(told), hash(stmt.loop_var)
+        if self.counter.unrolled and (copied := copied_bytes(stmt)):
+            if count is not None:
+                return copying(count * copied)
+            passes_of = self.known(told)
+            return lambda env: copying(copied * (UNKNOWN_PASSES if (n := passes_of(env)) is None else max(n, 0)))
         lanes = lanes_of(stmt) if self.counter.vectors and count is not None else 1
         own, self.costs = self.costs, replace(self.costs, vectors=lanes > 1)
         self.once.open(stmt)
@@ -224,15 +232,14 @@ class Reader:
 
     def _written_out(self, loop: Any, count: int | None, body: Part, vectors: bool) -> int:
         """How often the body of a loop that runs `count` times stands in the loop that a compiler makes of it; 0 where it makes
-        none, and writes out all iterations. A loop of vectors is written out as a whole or not at all."""
+        none, and writes out all iterations: few ones that are no longer than the loop, or, where `Counter.unrolled` says so,
+        longer ones. A loop of vectors is written out as a whole or not at all."""
         if loop.kind == tirx.ForKind.UNROLLED or int_value(loop.extent) == 1:
             return 0
-        if not self.counter.unrolled or int_value(loop.extent) is None or count is None or callable(body):
+        if not self.loop or int_value(loop.extent) is None or count is None or callable(body) or _of_vectors(loop):
             return 1
         most = int(self.counter.unrolled // max(body, 1.0))
-        if _of_vectors(loop):
-            return 1
-        if count <= most:
+        if count <= most or count * body <= body + self.loop:
             return 0
         return 1 if vectors else max((k for k in range(1, most + 1) if count % k == 0), default=1)
 
@@ -306,6 +313,8 @@ class Reader:
             return 0.0
         if kind is ir.TensorLoad:
             return 0.0 if hash(value.source) in self.free else self.costs.load(dtype_of(value))
+        if self.once.again(value):
+            return 0.0
         if kind is ir.Call:
             return self._call(value)
         if kind is tirx.Cast:

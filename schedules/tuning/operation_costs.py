@@ -13,6 +13,7 @@ _COMPARED = {tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE}
 _DIVIDED = {tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod}
 _SHIFTED = {tirx.LShift, tirx.RShift}
 _CHOSEN = {tirx.Min, tirx.Max}
+_SUMS = {tirx.Add, tirx.Sub, tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor}
 _SEVERAL = {"smax8": 2.0, "umax8": 2.0, "copy4": 2.0, "copy16": 2.0}  # instructions of intrinsics
 _FUNCTIONS = {
     "exp": 80,
@@ -59,18 +60,20 @@ class OperationCosts:
             return self._of_floats(kind, dtype)
         if "64" in dtype:
             return self._of_pairs(node)
+        if kind in _SUMS and any(type(v) is tirx.Mul or type(v) in _SHIFTED for v in (node.a, node.b)):
+            return self.own.get("sum", 0.0)
         return 3.0 if kind in _DIVIDED else 2.0 if kind in _CHOSEN else 1.0
 
     def _of_pairs(self, node: Any) -> float:
         """Of integers of 64 bits, which two registers hold."""
         kind = type(node)
         if kind is tirx.Mul:
-            return self.own.get("mul64", 1.0 if _widened(node.a) and _widened(node.b) else 4.0)
+            return self.own.get(*(("mul64", 1.0) if _narrow(node.a) and _narrow(node.b) else ("mul64_wide", 4.0)))
         if kind is tirx.RShift and int_value(node.b) == 32:
             return 0.0  # one of the registers
         if kind in _SHIFTED:
             return self.own.get("shift64", 3.0)
-        return 4.0 if kind is tirx.Select else 30.0 if kind in _DIVIDED else 3.0
+        return 4.0 if kind is tirx.Select else 30.0 if kind in _DIVIDED else self.own.get("add64", 3.0)
 
     def _of_floats(self, kind: type, dtype: str) -> float:
         if self._computes(dtype):
@@ -79,7 +82,7 @@ class OperationCosts:
             return 2.0
         if kind in _CHOSEN or kind in _COMPARED:
             return 35.0
-        return (150.0 if kind is tirx.Div else 50.0) * self._soft(dtype)
+        return (150.0 if kind is tirx.Div else 35.0 if kind is tirx.Mul else 50.0) * self._soft(dtype)
 
     def _computes(self, dtype: str) -> bool:
         """Whether floats of a type are computed by hardware."""
@@ -94,7 +97,7 @@ class OperationCosts:
         floats = {e for e in ends if e.startswith("float")}
         if not floats or len(ends) == 1:
             return 0.0
-        return 2.0 if all(self._computes(f) for f in floats) else 30.0 * self.own.get("float", 1.0)
+        return 2.0 if all(self._computes(f) for f in floats) else 20.0 * self.own.get("float", 1.0)
 
     def call(self, name: str, dtype: str) -> float:
         short = name.rpartition(".")[2]
@@ -110,9 +113,14 @@ class OperationCosts:
         return self.own.get("load8", 1.0) if dtype == "int8" else 1.0
 
 
-def _widened(value: Any) -> bool:
+def _narrow(value: Any) -> bool:
     """Whether an integer of 64 bits is one of at most 32."""
-    return type(value) is tirx.Cast and "64" not in dtype_of(value.value)
+    number = int_value(value)
+    return (
+        -(2**31) <= number < 2**31
+        if number is not None
+        else type(value) is tirx.Cast and "64" not in dtype_of(value.value)
+    )
 
 
 def stored_words(statements: Sequence[Any]) -> set[int]:

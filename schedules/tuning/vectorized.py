@@ -1,8 +1,8 @@
-"""Loops that LLVM makes vectors of by itself: those over neighbouring elements, which it computes several at a time.
+"""Innermost loops over neighbouring elements, of which LLVM makes vectors or copies by itself.
 
-It does so with an innermost loop whose iterations are alike and independent: they store the next element, load the next ones or
-always the same, and compute with what vectors have: no division, no integers of 64 bits, no call, no branch. A loop that only
-copies is left out: that becomes a call of `memcpy`, or moves of words.
+Vectors it makes where iterations are alike and independent: they store the next element, load the next ones or always the
+same, and compute with what vectors have: no division, no integers of 64 bits, no call, no branch. A loop that only copies
+becomes moves of words, or a call of `memcpy`, whose instructions are those of newlib on Armv7-M.
 """
 
 from __future__ import annotations
@@ -11,9 +11,17 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from tvm_cascade.schedules.tir import dtype_of, elements, int_value, ir, sym, tirx
+from tvm_cascade.schedules.tir import collect, dtype_of, elements, int_value, ir, is_if_then_else, sym, tirx
 
 _BITS = 128  # of a vector
+_WORD, _LINE = 4, 16  # bytes that an instruction moves, and an iteration of `memcpy`
+_MOVED = 4  # words that are moved without a call
+_CALLED, _EACH_LINE, _EACH_WORD, _EACH_BYTE = (
+    20,
+    10,
+    4,
+    1,
+)  # instructions of a call: its own, and by what it has left to copy
 _LACKING = (ir.Call, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _OPERANDS = ("a", "b", "condition", "true_value", "false_value", "value")
 _NARROW = (tirx.Min, tirx.Max, tirx.Cast)  # computed on elements as they are, whatever type they are widened to
@@ -32,6 +40,31 @@ def lanes_of(loop: Any) -> int:
         return 1
     widths = [_bits(dtype_of(n)) for n in (store.value, *nodes) if not isinstance(n, (*_NARROW, tirx.IntImm))]
     return _BITS // max(_bits(dtype_of(store.value)), *widths)
+
+
+def copied_bytes(loop: Any) -> int:
+    """Bytes that an iteration of a loop copies from one place to the next behind another, or from one of two that is chosen
+    before the loop; 0 where it does anything else."""
+    store, var = loop.body, loop.loop_var
+    if not isinstance(store, tirx.BufferStore) or not _steps(store.indices, var, (1,)):
+        return 0
+    sources = [store.value]
+    if is_if_then_else(store.value):
+        condition, *sources = elements(store.value.args)
+        if any(v.same_as(var) for v in collect(condition, tirx.Var)):
+            return 0
+    if not all(type(s) is ir.TensorLoad and _steps(s.indices, var, (1,)) for s in sources):
+        return 0
+    return _bits(dtype_of(store.value)) // 8
+
+
+def copying(count: int) -> float:
+    """Instructions that copy `count` bytes."""
+    words = -(-count // _WORD)
+    if words <= _MOVED:
+        return 2.0 * words
+    lines, rest = divmod(count, _LINE)
+    return float(_CALLED + _EACH_LINE * lines + _EACH_WORD * (rest // _WORD) + _EACH_BYTE * (rest % _WORD))
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -23,7 +23,7 @@ from tvm_cascade.schedules.tir import PrimFunc, i32, kernel_function, pointer_va
 from tvm_cascade.schedules.tuning.instructions import Counter, Function, Library, sampled
 from tvm_cascade.schedules.tuning.rates import Family, Rates, shipped_cycles
 from tvm_cascade.testing.builder import Net
-from tvm_cascade.testing.estimate_cases import CHECKED, FIRMWARE, layers
+from tvm_cascade.testing.estimate_cases import CHECKED, FIRMWARE, layers, operators
 from tvm_cascade.testing.estimated_kernels import WITHIN, best_rate, estimated_kernels, is_far
 
 M4 = get_core("cortex-m4")
@@ -93,16 +93,50 @@ def test_floats_are_computed_once() -> None:
 
         return emit
 
-    three, product = tirx.const(3.0, "float32"), 50.0
+    three, product, difference = tirx.const(3.0, "float32"), 35.0, 50.0
     bare = function(loops(lambda x, acc, i, j: x[i * 7 + j]))
     outside = function(loops(lambda x, acc, i, j: x[3] * x[4]))
     assert outside == bare + product + 9 * 7  # once; its two loads, not one, are counted where they stand
     by_row = function(loops(lambda x, acc, i, j: x[i] * three))
     assert by_row == bare + 9 * product
     twice = function(loops(lambda x, acc, i, j: x[j + i] * three - x[j + i] * three))
-    assert twice == bare + 9 * 7 * (2 * product + 1)
+    assert twice == bare + 9 * 7 * (product + difference)  # one load, one product
     stored = function(loops(lambda x, acc, i, j: x[3] * x[4], to_memory=True))
     assert stored > outside + 60 * product
+
+
+def _of_one_store(value: Any, core: str = "cortex-m3") -> float:
+    """The instructions of a store of `value(x)`."""
+    f = counted_function(lambda k, x, _n: k.store(x, 0, value(x)))
+    return Function(Counter(get_core(core)), f).count([None, None]) - 3  # the entry and the pointer
+
+
+def test_integers_that_a_statement_repeats_are_computed_once() -> None:
+    def scaled(x: Any) -> Any:
+        wide = x[1].astype("int64") * tirx.const(2**40 + 1, "int64") + tirx.const(1 << 30, "int64")
+        return (wide >> tirx.const(31, "int64")).astype("int32")
+
+    one, sign = _of_one_store(scaled), _of_one_store(lambda x: scaled(x) + (scaled(x) < i32(0)).astype("int32"))
+    assert one == 1 + 4 + 3 + 3 + 1 and sign == one + 2  # load, product, sum, shift, store; comparison, sum
+
+
+def test_products_and_shifted_values_are_added_as_the_core_does() -> None:
+    def taken(value: Any) -> list[float]:
+        return [_of_one_store(value, core) for core in ("cortex-m3", "cortex-m0plus", "riscv32")]
+
+    def product(x: Any) -> Any:
+        return x[1] * x[2]
+
+    bare, added = taken(product), taken(lambda x: product(x) + x[3])
+    assert [a - b for a, b in zip(added, bare, strict=True)] == [1.0, 2.0, 2.0]  # a load; a sum where MLA is lacking
+    shifted = taken(lambda x: x[3] - (x[1] >> i32(3)))
+    assert shifted == [4.0, 5.0, 5.0]
+    narrow, wide = (tirx.const(c, "int64") for c in (77, 2**40))
+    long = [
+        taken(lambda x, c=c: (x[1].astype("int64") * c >> tirx.const(32, "int64")).astype("int32"))
+        for c in (narrow, wide)
+    ]
+    assert long == [[2 + 1, 2 + 35, 2 + 2], [2 + 4, 2 + 35, 2 + 7]]
 
 
 def test_branches_are_decided_by_what_is_bound() -> None:
@@ -142,6 +176,39 @@ def test_loops_that_compilers_write_out_take_no_instructions_of_their_own() -> N
     assert own(80) == 80 * 3 - 80 // 20 * 3  # twenty in each iteration that is left
     assert own(79) == 0  # no number of them divides 79
     assert own(40, more=40) == 40 * 3 - 40 * 3  # of 84 an iteration, one
+
+
+def test_few_iterations_that_are_no_longer_than_a_loop_are_written_out() -> None:
+    def stores(count: int) -> float:
+        def emit(k: Builder, x: Any, _n: Any) -> None:
+            with k.loop(count, "i") as i:
+                k.store(x, i, i32(7))
+
+        return counted(emit).count([None, None])
+
+    entry = stores(2) - 2
+    assert stores(4) - entry == 4
+    assert stores(5) - entry == 5 * (1 + 3) + 5
+
+
+def test_copies_are_moves_of_words_or_a_call() -> None:
+    def copy(count: int, kind: str = "int8", **how: Any) -> float:
+        def emit(k: Builder, _x: Any, n: Any) -> None:
+            to, source, other = (k.view(pointer_var(name, kind), kind, f"{name}s") for name in ("a", "b", "c"))
+            with k.loop(count, "i") as i:
+                value = source[how.get("stride", 1) * i]
+                if "condition" in how:
+                    value = tirx.if_then_else(how["condition"](n, i), value, other[i + 1])
+                k.store(to, i, value)
+
+        return Function(Counter(M4, unrolled=150.0), counted_function(emit)).count([None, None])
+
+    entry = copy(4) - 2
+    assert [copy(n) - entry for n in (3, 7, 16)] == [2, 4, 8]
+    assert copy(8, "float32") - entry == copy(32) - entry == 20 + 2 * 10
+    assert copy(31) - entry == 20 + 10 + 3 * 4 + 3
+    assert copy(31, condition=lambda n, _i: n > 5) == copy(31) + 1  # from one of two places; the parameter
+    assert copy(16, stride=2) - entry == 16 * 2 < copy(16, condition=lambda _n, i: i > 5) - entry  # written out
 
 
 def test_loops_of_neighbours_are_computed_by_lanes() -> None:
@@ -251,20 +318,23 @@ def test_two_instructions_at_once_and_long_products_tell_cores_apart() -> None:
     [
         ("cortex-m0plus", "c", "mps2-an385"),
         ("cortex-m3", "c", "mps2-an385"),
+        ("cortex-m3", "obj", "mps2-an385"),
         ("cortex-m4", "c", "mps2-an386"),
+        ("cortex-m4", "obj", "mps2-an386"),
         ("cortex-m7", "c", "mps2-an500"),
         ("cortex-m33", "c", "mps2-an505"),  # by the rates of cortex-m4
         ("cortex-m55", "obj", "mps3-an547"),
+        ("riscv32", "c", "riscv32-virt"),
     ],
 )
 def test_kernels_of_other_shapes_than_rates_come_from(core: str, backend: str, board: str, emulator: None) -> None:
     target = kernel_target(core, backend)
-    found = list(estimated_kernels(target, layers(CHECKED)))
+    found = list(estimated_kernels(target, (*layers(CHECKED), *operators(CHECKED)), refused=True))
     counts = counter_of(target.core, find_board(Path(), board), backend)([k.task for k in found])
     far = {k.name: (round(k.instructions), c.instructions) for k, c in zip(found, counts, strict=True)
            if is_far(k.instructions, c.instructions)}  # fmt: skip
     assert not far
-    assert len(found) > 60
+    assert len(found) > 90
 
 
 @pytest.mark.emulator

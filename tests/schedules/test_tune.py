@@ -16,7 +16,7 @@ from tvm_cascade.errors import CascadeError, LoadError
 from tvm_cascade.frontend import load
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.count import counter_of, require_counter
-from tvm_cascade.passes.choose_variants import choose_variants, shapes_of
+from tvm_cascade.passes.choose_variants import candidates_of, choose_variants, shapes_of
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.pipeline import prepare
@@ -25,6 +25,7 @@ from tvm_cascade.schedules.tuning.counting import Count, Task
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
 from tvm_cascade.schedules.tuning.tune import Database, choices_for, choose, code_of, shipped, tune
 from tvm_cascade.schedules.tuning.tune_model import LEAST, CountModel, shape_features
+from tvm_cascade.testing.builder import Net
 
 MODEL = Path(api.__file__).parent / "testing" / "data" / "shapes.tflite"
 CORE = kernel_target("cortex-m4", "c")
@@ -164,6 +165,18 @@ def test_counts_in_the_emulator(target: str, backend: str, extracted: Extracted,
     assert all(c.bytes > 50 for c in first) and first[-1].instructions > 2 * first[0].instructions
     for one, task in zip(first, tasks, strict=True):
         assert 1 / 4 < one.instructions / (kernel_cost(task.kernel.func).instructions * task.calls) < 4
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("target", "backend"), [("riscv32", "c"), ("cortex-m3", "obj")])
+def test_no_variant_of_a_convolution_beats_the_usual_one(target: str, backend: str, emulator: None) -> None:
+    """Where registers are fewest: GCC on RISC-V, LLVM on Cortex-M3."""
+    net = Net("int8", seed=2)
+    mod = net.finish(net.conv(net.input((1, 5, 6, 12)), 16, 3, activation="relu"))
+    core, made_for = get_core(target), kernel_target(target, backend)
+    tasks = [c.task for c in candidates_of(prepare(mod, made_for).extracted, 0, made_for)]
+    counts = [c.instructions for c in counter_of(core, load_board(core.default_board), backend)(tasks)]
+    assert len(counts) > 6 and counts[0] == min(counts)
 
 
 def test_shipped_counts_serve_public_models(test_data: Path) -> None:

@@ -26,6 +26,7 @@ class Core:
     gcc_flags: tuple[str, ...]  # code generation only, no optimisation level
     default_board: str
     runs_on: tuple[str, ...]  # cores of boards that execute this core's instructions
+    c_flags: tuple[str, ...] = ()  # optimisations that a network's C is compiled with or without, whatever builds it
     llvm_options: Mapping[str, object] = field(default_factory=lambda: NONE)  # further attributes of the TVM target
     backend: str = "c"  # default, the faster one for this project's kernels: LLVM with MVE, GCC otherwise
     align: int = 4  # bytes, of buffers in the arena
@@ -34,8 +35,9 @@ class Core:
     fpu: bool = False  # floats are computed by hardware
     doubles: bool = False  # those of 64 bits as well
     registers: int = 32  # elements of the largest local array of a kernel that compilers keep in registers
-    # instructions of operations that take more than on Cortex-M3, by intrinsic; `load8` of 8 bits, `mul64`, `shift64`, `branch`,
-    # `trunc`, `float`, `double`: arithmetic of floats without hardware, to that of 32 bits on Cortex-M3
+    # instructions of operations that take others than on Cortex-M3, by intrinsic; `load8` of 8 bits; `add64`, `shift64`, `mul64`,
+    # which multiplies integers of 32 bits, `mul64_wide`, of 64; `sum`, which adds a product or a shifted value; `branch`; `loop`
+    # of an iteration; `trunc`; `float`, `double`: arithmetic of floats without hardware, to that of 32 bits on Cortex-M3
     operations: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     code_size: float = (
         1.0  # of kernels, to the analytic model's (`schedules.tuning.kernel_cost`): fitted to linked images

@@ -19,6 +19,8 @@ OPERATIONS = MappingProxyType(
         "ssat8": 5.0,
         "usat8": 5.0,
         "mul64": 35.0,
+        "mul64_wide": 35.0,
+        "sum": 1.0,
         "branch": 4.0,
         "float": 2.3,
         "double": 4.2,

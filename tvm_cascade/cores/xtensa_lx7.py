@@ -11,6 +11,7 @@ from types import MappingProxyType
 from tvm_cascade.cores.core import Core
 from tvm_cascade.cores.cortex_m3 import STEPS  # an assumption: steps were not counted on this core
 from tvm_cascade.cores.families import XTENSA
+from tvm_cascade.cores.riscv32 import CORE as RISCV32
 from tvm_cascade.cores.rule_sets import COMMON
 
 CORE = Core(
@@ -22,6 +23,7 @@ CORE = Core(
     default_board="esp32s3",
     runs_on=("xtensa-lx7",),
     fpu=True,  # of single precision
+    operations=RISCV32.operations,  # as rates are
     rules=("riscv", *COMMON),
     compatible=MappingProxyType({"c": "riscv32"}),
     parts=("esp32s3",),

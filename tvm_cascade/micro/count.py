@@ -85,7 +85,7 @@ def counting_image(
         (folder / "kernels.o").write_bytes(build_object(_module(tasks), target.llvm))
         objects = ("kernels.o",)
     (folder / "main.c").write_text(_main(tasks, places, kernels), encoding="utf-8")
-    sources = {name: ("-w",) for name in ("main.c", "startup.c", "port_semihosting.c", "blob.S")}
+    sources = {name: ("-w", *target.c_flags) for name in ("main.c", "startup.c", "port_semihosting.c", "blob.S")}
     built = link(Program("count", folder, target, "balanced", sources, objects, 0), board, folder / "build", jobs)
     return built.elf
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ def emit(planned: Planned, name: str, build: BuildOptions, asked: EmitRequest) -
         copied=planned.candidate.copied,
         cache=build.cache,
     )
+    network = replace(network, c_flags=build.target.c_flags)
     placed = place_io(plan, prepared.io)
     return Emitted(network, cache(lambda: host_program(lower(prepared, plan, counted=True), placed, cache=build.cache)))
 

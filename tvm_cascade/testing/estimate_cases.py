@@ -58,7 +58,7 @@ LAYERS: Mapping[str, Build] = MappingProxyType(
 FIRST: Mapping[str, tuple[int, Build]] = MappingProxyType(  # layers of few channels, with their number
     {
         "conv of 3 channels": (3, lambda n, x: n.conv(x, 20, 3, 2, activation="relu")),
-        "conv of 1 channel": (1, lambda n, x: n.conv(x, 24, (5, 4), activation="relu")),
+        "conv of 1 channel": (1, lambda n, x: n.conv(x, 24, (4, 3), activation="relu")),
         "dense of 12 inputs": (12, lambda n, x: n.dense(n.flatten(n.global_pool(x)), x.shape[1] + 3)),
         "conv of 12 channels": (12, lambda n, x: n.conv(x, 16, 3, activation="relu")),
     }
