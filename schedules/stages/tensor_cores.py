@@ -1,8 +1,9 @@
-"""Intrinsics of tensor cores by what is multiplied, for sums in float32.
+"""Intrinsics of tensor cores by what is multiplied, for sums in float32: WMMA's fragments, as TVM's code for CUDA knows them.
 
-TVM registers WMMA fragments of float16. Those of bfloat16 are made by the same functions of its, as it has no name for
-them. Its code for CUDA refuses fragments of float32, which TF32 is made of: `tf32_intrinsics` calls a CUDA function that
-loads them from shared memory, rounds them and multiplies, into fragments of sums that TVM knows.
+TVM has a library of intrinsics (`tvm.s_tir.tensor_intrin`), none of bfloat16, and parses all 250 of them when it is imported,
+which takes ten seconds and more: these are made when they are asked for. TVM's code for CUDA refuses fragments of float32,
+which TF32 is made of: `tf32_intrinsics` calls a CUDA function that loads them from shared memory, rounds them and multiplies,
+into fragments of sums that TVM knows.
 """
 
 # TVMScript: names are TVM's, and types are values.
@@ -20,6 +21,7 @@ from tvm_cascade.cost.tiles import FRAGMENT
 MULTIPLIED = ("float16", "bfloat16")
 TF32_FUNCTION = "tvm_cascade_tf32"
 _TF32_DEPTH = 8  # of a fragment
+_ACCUMULATOR = "wmma.accumulator"
 _TF32_SOURCE = (  # guarded, as TVM brings it along for each of its instances
     """
 #ifndef TVM_CASCADE_TF32
@@ -59,22 +61,17 @@ __forceinline__ __device__ void """
 
 @cache
 def fragment_intrinsics(dtype: str, operands: Any, sums: Any) -> dict[str, str]:
-    """The names of TVM's intrinsics `load_a`, `load_b` (transposed), `init`, `compute` and `store` for a type of `MULTIPLIED`,
+    """The names of the intrinsics `load_a`, `load_b` (transposed), `init`, `compute` and `store` for a type of `MULTIPLIED`,
     in fragments of 16 x 16 x 16.
 
     `operands`, `sums`: memory scopes that fragments are loaded from and stored to.
     """
-    from tvm.s_tir.tensor_intrin import cuda
-
-    if dtype == "float16":
-        return cuda.get_wmma_intrin_group(operands, sums, dtype, "float32", True)
-    m = n = k = FRAGMENT
     made = {
-        "load_a": cuda.get_wmma_load_intrin(m, n, k, dtype, operands, False, False),
-        "load_b": cuda.get_wmma_load_intrin(m, n, k, dtype, operands, True, True),
-        "init": cuda.get_wmma_fill_intrin(m, n, k, "float32"),
-        "compute": cuda.get_wmma_sync_intrin(m, n, k, dtype, "float32", True),
-        "store": cuda.get_wmma_store_intrin(m, n, k, "float32", sums),
+        "load_a": _load(dtype, operands, "wmma.matrix_a", "row_major"),
+        "load_b": _load(dtype, operands, "wmma.matrix_b", "col_major"),
+        "init": _init(FRAGMENT),
+        "compute": _compute(dtype),
+        "store": _store(FRAGMENT, sums),
     }
     return _registered(made, f"{dtype}_{operands}_{sums}")
 
@@ -83,11 +80,9 @@ def fragment_intrinsics(dtype: str, operands: Any, sums: Any) -> dict[str, str]:
 def tf32_intrinsics(rows: int, columns: int, depth: int, operands: str, sums: str) -> dict[str, str]:
     """The names of `init` and `store` for fragments of sums, 16 x 16, and of `compute`: `rows * columns` sums of `depth` products
     of a warp, whose operands lie in memory of the scope `operands`, rows and columns of them in whole fragments."""
-    from tvm.s_tir.tensor_intrin import cuda
-
     made = {
-        "init": cuda.get_wmma_fill_intrin(FRAGMENT, FRAGMENT, _TF32_DEPTH, "float32"),
-        "store": cuda.get_wmma_store_intrin(FRAGMENT, FRAGMENT, _TF32_DEPTH, "float32", sums),
+        "init": _init(_TF32_DEPTH),
+        "store": _store(_TF32_DEPTH, sums),
         "compute": _tf32_product(rows, columns, depth, operands),
     }
     return _registered(made, f"tf32_{rows}_{columns}_{depth}_{operands}_{sums}")
@@ -102,6 +97,149 @@ def _registered(made: dict[str, tuple[Any, Any]], about: str) -> dict[str, str]:
     return names
 
 
+def _place(buffer: Any, stride: Any) -> Any:
+    """The number of a fragment among those of the buffer that it is a part of, whose rows are `stride` elements apart."""
+    offset = buffer.elem_offset
+    return offset // stride // FRAGMENT * (stride // FRAGMENT) + offset % stride // FRAGMENT
+
+
+def _load(dtype: str, operands: str, fragments: str, order: str) -> tuple[Any, Any]:
+    """What loads a fragment of an operand: what it computes, and the call that does so; the same of those below."""
+    n = FRAGMENT
+
+    @T.prim_func(s_tir=True)
+    def computed(a: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (n, n), dtype, align=64, offset_factor=n, scope=operands)
+        C = T.match_buffer(c, (n, n), dtype, align=64, offset_factor=n, scope=fragments)
+        with T.sblock("root"):
+            T.reads(A[0:n, 0:n])
+            T.writes(C[0:n, 0:n])
+            for i, j in T.grid(n, n):
+                with T.sblock("load"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[vi, vj] = A[vi, vj]
+
+    @T.prim_func(s_tir=True)
+    def call(a: T.handle, c: T.handle) -> None:
+        a1 = T.int32()
+        a0 = T.int32()
+        c1 = T.int32()
+        c0 = T.int32()
+        A = T.match_buffer(a, (n, n), dtype, align=64, offset_factor=n, scope=operands, strides=[a1, a0])
+        C = T.match_buffer(c, (n, n), dtype, align=64, offset_factor=n, scope=fragments, strides=[c1, c0])
+        with T.sblock("root"):
+            T.reads(A[0:n, 0:n])
+            T.writes(C[0:n, 0:n])
+            source = T.meta_var(A.access_ptr("r", ptr_type=dtype))
+            T.evaluate(T.tvm_load_matrix_sync(C.data, n, n, n, _place(C, c1), source, a1, order, dtype="void"))
+
+    return computed, call
+
+
+def _init(depth: int) -> tuple[Any, Any]:
+    """What sets a fragment of sums of `depth` products to zero."""
+    n = FRAGMENT
+
+    @T.prim_func(s_tir=True)
+    def computed(c: T.handle) -> None:
+        C = T.match_buffer(c, (n, n), "float32", align=64, offset_factor=n, scope=_ACCUMULATOR)
+        with T.sblock("root"):
+            T.reads()
+            T.writes(C[0:n, 0:n])
+            for i, j in T.grid(n, n):
+                with T.sblock("init"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[vi, vj] = T.float32(0)
+
+    @T.prim_func(s_tir=True)
+    def call(c: T.handle) -> None:
+        c1 = T.int32()
+        c0 = T.int32()
+        C = T.match_buffer(c, (n, n), "float32", align=64, offset_factor=n, scope=_ACCUMULATOR, strides=[c1, c0])
+        with T.sblock("root"):
+            T.reads()
+            T.writes(C[0:n, 0:n])
+            T.evaluate(T.tvm_fill_fragment(C.data, n, n, depth, _place(C, c1), T.float32(0), dtype="void"))
+
+    return computed, call
+
+
+def _compute(dtype: str) -> tuple[Any, Any]:
+    """What adds the products of two fragments of operands, the second transposed, to one of sums."""
+    n = FRAGMENT
+    left, right = "wmma.matrix_a", "wmma.matrix_b"
+
+    @T.prim_func(s_tir=True)
+    def computed(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (n, n), dtype, align=64, offset_factor=n, scope=left)
+        B = T.match_buffer(b, (n, n), dtype, align=64, offset_factor=n, scope=right)
+        C = T.match_buffer(c, (n, n), "float32", align=64, offset_factor=n, scope=_ACCUMULATOR)
+        with T.sblock("root"):
+            T.reads(C[0:n, 0:n], A[0:n, 0:n], B[0:n, 0:n])
+            T.writes(C[0:n, 0:n])
+            for i, j, k in T.grid(n, n, n):
+                with T.sblock(""):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+
+    @T.prim_func(s_tir=True)
+    def call(a: T.handle, b: T.handle, c: T.handle) -> None:
+        a1 = T.int32()
+        a0 = T.int32()
+        b1 = T.int32()
+        b0 = T.int32()
+        c1 = T.int32()
+        c0 = T.int32()
+        A = T.match_buffer(a, (n, n), dtype, align=64, offset_factor=n, scope=left, strides=[a1, a0])
+        B = T.match_buffer(b, (n, n), dtype, align=64, offset_factor=n, scope=right, strides=[b1, b0])
+        C = T.match_buffer(c, (n, n), "float32", align=64, offset_factor=n, scope=_ACCUMULATOR, strides=[c1, c0])
+        with T.sblock("root"):
+            T.reads(C[0:n, 0:n], A[0:n, 0:n], B[0:n, 0:n])
+            T.writes(C[0:n, 0:n])
+            T.evaluate(
+                T.tvm_mma_sync(
+                    C.data, _place(C, c1), A.data, _place(A, a1), B.data, _place(B, b1), C.data, _place(C, c1), dtype="void"
+                )
+            )  # fmt: skip
+
+    return computed, call
+
+
+def _store(depth: int, sums: str) -> tuple[Any, Any]:
+    """What stores a fragment of sums of `depth` products to memory of the scope `sums`."""
+    n = FRAGMENT
+
+    @T.prim_func(s_tir=True)
+    def computed(a: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (n, n), "float32", align=64, offset_factor=n, scope=_ACCUMULATOR)
+        C = T.match_buffer(c, (n, n), "float32", align=64, offset_factor=n, scope=sums)
+        with T.sblock("root"):
+            T.reads(A[0:n, 0:n])
+            T.writes(C[0:n, 0:n])
+            for i, j in T.grid(n, n):
+                with T.sblock("store"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[vi, vj] = A[vi, vj]
+
+    @T.prim_func(s_tir=True)
+    def call(a: T.handle, c: T.handle) -> None:
+        a1 = T.int32()
+        a0 = T.int32()
+        c1 = T.int32()
+        c0 = T.int32()
+        A = T.match_buffer(a, (n, n), "float32", align=64, offset_factor=n, scope=_ACCUMULATOR, strides=[a1, a0])
+        C = T.match_buffer(c, (n, n), "float32", align=64, offset_factor=n, scope=sums, strides=[c1, c0])
+        with T.sblock("root"):
+            T.reads(A[0:n, 0:n])
+            T.writes(C[0:n, 0:n])
+            target = T.meta_var(C.access_ptr("w", ptr_type="float32"))
+            T.evaluate(
+                T.tvm_store_matrix_sync(A.data, n, n, depth, _place(A, a1), target, c1, "row_major", dtype="void")
+            )
+
+    return computed, call
+
+
 def _tf32_product(rows: int, columns: int, depth: int, operands: str) -> tuple[Any, Any]:
     """What the intrinsic computes, and the call that computes it."""
     function = f"{TF32_FUNCTION}<{rows // FRAGMENT}, {columns // FRAGMENT}, {depth // _TF32_DEPTH}>"
@@ -111,7 +249,7 @@ def _tf32_product(rows: int, columns: int, depth: int, operands: str) -> tuple[A
     def computed(a: T.handle, b: T.handle, c: T.handle) -> None:
         A = T.match_buffer(a, (rows, depth), "float32", align=64, offset_factor=4, scope=operands)
         B = T.match_buffer(b, (columns, depth), "float32", align=64, offset_factor=4, scope=operands)
-        C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=16, scope="wmma.accumulator")
+        C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=16, scope=_ACCUMULATOR)
         with T.sblock("root"):
             T.reads(C[0:rows, 0:columns], A[0:rows, 0:depth], B[0:columns, 0:depth])
             T.writes(C[0:rows, 0:columns])
@@ -131,7 +269,7 @@ def _tf32_product(rows: int, columns: int, depth: int, operands: str) -> tuple[A
         A = T.match_buffer(a, (rows, depth), "float32", align=64, offset_factor=4, scope=operands, strides=[a1, a0])
         B = T.match_buffer(b, (columns, depth), "float32", align=64, offset_factor=4, scope=operands, strides=[b1, b0])
         C = T.match_buffer(
-            c, (rows, columns), "float32", align=64, offset_factor=16, scope="wmma.accumulator", strides=[c1, c0]
+            c, (rows, columns), "float32", align=64, offset_factor=16, scope=_ACCUMULATOR, strides=[c1, c0]
         )
         with T.sblock("root"):
             T.reads(C[0:rows, 0:columns], A[0:rows, 0:depth], B[0:columns, 0:depth])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
@@ -36,6 +37,7 @@ from tvm_cascade.schedules.stages.cuda_compute import (
     product_conv2d,
 )
 from tvm_cascade.schedules.stages.cuda_default import on_tensor_cores, schedule_cuda
+from tvm_cascade.schedules.stages.tensor_cores import MULTIPLIED, fragment_intrinsics
 from tvm_cascade.testing.quick_build import quick_build
 from tvm_cascade.testing.threads_in_turn import in_turn
 
@@ -200,3 +202,13 @@ def test_threads_in_turn_compute_the_same(
     quick_build(module)["main"](tvm.runtime.tensor(data), tvm.runtime.tensor(packed), made)
     expected = np.maximum(_convolved(data, w, strides, padding, dilation, layout), 0)
     np.testing.assert_allclose(made.numpy(), expected, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", MULTIPLIED)
+def test_intrinsics_are_made_without_the_library_of_tvm(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its import parses hundreds of functions."""
+    monkeypatch.setitem(sys.modules, "tvm.s_tir.tensor_intrin", None)
+    names = fragment_intrinsics.__wrapped__(dtype, "shared", "shared")
+    assert sorted(names) == ["compute", "init", "load_a", "load_b", "store"]
+    for name in names.values():
+        assert len(s_tir.TensorIntrin.get(name).impl.params) == len(s_tir.TensorIntrin.get(name).desc.params)
