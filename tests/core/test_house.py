@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -118,14 +119,44 @@ def rooms() -> dict[str, list[Path]]:
     return found
 
 
-def imported(path: Path) -> Iterator[str]:
-    """What a module imports, at its top or inside its functions, by dotted names."""
-    for node in ast.walk(ast.parse(path.read_text())):
+@dataclass
+class Module:
+    """What the tests ask about a module, read once: its trees would take too much memory."""
+
+    imported: list[str] = field(default_factory=list)  # at its top or inside its functions, by dotted names
+    relative: bool = False  # whether it imports by relative names
+    long: list[str] = field(default_factory=list)  # functions of 60 lines or of more than 8 parameters
+    bare_constants: list[int] = field(default_factory=list)  # lines that use `relax.const` without a type
+    bare_errors: list[int] = field(default_factory=list)  # lines that raise errors about operators without their names
+
+
+@cache
+def module(path: Path) -> Module:
+    """Reads a module."""
+    found, typed = Module(), set[int]()
+    for node in ast.walk(ast.parse(path.read_text())):  # a call before its function
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.module is not None and not node.level, f"{path}: a relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found.relative |= node.module is None or bool(node.level)
+            found.imported += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.FunctionDef):
+            if (node.end_lineno or 0) - node.lineno >= 60 or _parameters(node.args) > 8:
+                found.long.append(node.name)
+        elif isinstance(node, ast.Call):
+            if len(node.args) + len(node.keywords) == 2:
+                typed.add(id(node.func))
+            if _forgets_operators(node):
+                found.bare_errors.append(node.lineno)
+        elif isinstance(node, ast.Attribute) and _is_relax_const(node) and id(node) not in typed:
+            found.bare_constants.append(node.lineno)
+    return found
+
+
+def imported(path: Path) -> list[str]:
+    """What a module imports."""
+    assert not module(path).relative, f"{path}: a relative import"
+    return module(path).imported
 
 
 ROOMS = rooms()
@@ -143,25 +174,15 @@ def test_files_and_functions_stay_small() -> None:
     """Files of 400 lines, functions of 60 with 8 parameters; the command line's own functions have their options."""
     long = [p.name for p in PRODUCT if len(p.read_text().splitlines()) > 400]
     wrong = [
-        f"{path.relative_to(ROOT)}: {node.name}"
-        for path in PRODUCT
-        if "cli" not in path.parts
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef)
-        if (node.end_lineno or 0) - node.lineno >= 60 or _parameters(node.args) > 8
+        f"{path.relative_to(ROOT)}: {name}" for path in PRODUCT if "cli" not in path.parts for name in module(path).long
     ]
     assert not long and not wrong
 
 
 def test_constants_state_their_type() -> None:
     """`relax.const(data)` makes 32 bits of 64 without a word: it is called with a type, or `constant` is, which has one."""
-    bare = []
-    for path in (p for paths in ROOMS.values() for p in paths):
-        nodes = list(ast.walk(ast.parse(path.read_text())))
-        called = {id(n.func) for n in nodes if isinstance(n, ast.Call) and len(n.args) + len(n.keywords) == 2}
-        uses = (n for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n) == "relax.const")
-        bare += [f"{path.relative_to(ROOT)}:{n.lineno}" for n in uses if id(n) not in called]
-    assert not bare
+    every = (p for paths in ROOMS.values() for p in paths)
+    assert not [f"{path.relative_to(ROOT)}:{line}" for path in every for line in module(path).bare_constants]
 
 
 OPERATORS_AT = {"UsageError": 1, "ValidationError": 1, "GraphError": 2, "LoadError": 3}  # among the arguments
@@ -169,16 +190,20 @@ OPERATORS_AT = {"UsageError": 1, "ValidationError": 1, "GraphError": 2, "LoadErr
 
 def test_errors_whose_message_names_an_operator_carry_its_name() -> None:
     """`--json` prints the names apart: a message of "operator X" without them is a site that forgot."""
-    bare = []
-    for path in PRODUCT:
-        for call in (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)):
-            needed = OPERATORS_AT.get(getattr(call.func, "id", ""))
-            if needed is None or any(isinstance(a, ast.Starred) for a in call.args):
-                continue
-            told = len(call.args) > needed or any(k.arg == "operators" for k in call.keywords)
-            if not told and any(_names_operator(n) for a in call.args for n in ast.walk(a)):
-                bare.append(f"{path.relative_to(ROOT)}:{call.lineno}")
-    assert not bare
+    assert not [f"{path.relative_to(ROOT)}:{line}" for path in PRODUCT for line in module(path).bare_errors]
+
+
+def _is_relax_const(node: ast.Attribute) -> bool:
+    return node.attr == "const" and isinstance(node.value, ast.Name) and node.value.id == "relax"
+
+
+def _forgets_operators(call: ast.Call) -> bool:
+    """Whether a call makes an error whose message names an operator, and does not hand over its name."""
+    needed = OPERATORS_AT.get(getattr(call.func, "id", ""))
+    if needed is None or any(isinstance(a, ast.Starred) for a in call.args):
+        return False
+    told = len(call.args) > needed or any(k.arg == "operators" for k in call.keywords)
+    return not told and any(_names_operator(n) for a in call.args for n in ast.walk(a))
 
 
 def _names_operator(node: ast.AST) -> bool:
