@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import s_tir
@@ -97,11 +97,8 @@ def _tensor_cores(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles
     sch.reorder(gm, gn, s, wm, wn, step, depth, fm, fn, m_in, n_in, k_in)
     inner = partial
     outer = sch.blockize(m_in)
-    grid, warps = sch.fuse(gm, gn), sch.fuse(s, wm, wn)
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(warps, "threadIdx.y")
-    staged = [_to_shared(sch, outer, operand, step, tiles, _HALVES) for operand in (0, 1)]
-    sch.compute_inline(sch.get_producers(staged[0])[0])
+    grid, warps = _by_warps(sch, (gm, gn), (s, wm, wn))
+    _stage(sch, outer, step, tiles, _HALVES)
     fragments = [sch.cache_read(outer, operand, f"wmma.matrix_{'ab'[operand]}") for operand in (0, 1)]
     for fragment in fragments:
         sch.compute_at(fragment, depth)
@@ -136,11 +133,8 @@ def _warps(sch: Schedule, partial: Any, acc: Any, last: Any, tiles: Tiles) -> No
     sch.reorder(gm, gn, s, wm, wn, step, fm, fn, depth)
     inner = partial
     outer = sch.blockize(fm)
-    grid, warps = sch.fuse(gm, gn), sch.fuse(s, wm, wn)
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(warps, "threadIdx.y")
-    staged = [_to_shared(sch, outer, operand, step, tiles, _FLOATS) for operand in (0, 1)]
-    sch.compute_inline(sch.get_producers(staged[0])[0])
+    grid, warps = _by_warps(sch, (gm, gn), (s, wm, wn))
+    _stage(sch, outer, step, tiles, _FLOATS)
     store = sch.cache_write(outer, 0, "wmma.accumulator")
     sch.reverse_compute_at(store, warps)
     _epilogue(sch, acc, last, grid, tiles)
@@ -154,6 +148,20 @@ def _sliced(sch: Schedule, partial: Any, tiles: Tiles) -> list[Any]:
     """The loops of rows, columns, steps, slices and what a slice multiplies in a step."""
     m, n, *k = sch.get_loops(partial)
     return [m, n, *(k if tiles.slices > 1 else sch.split(k[0], [None, 1, tiles.depth]))]
+
+
+def _by_warps(sch: Schedule, tiles: Sequence[Any], parts: Sequence[Any]) -> tuple[Any, Any]:
+    """One loop over the tiles of the product, each for a block of threads, and one over the parts of a tile, each for a warp."""
+    grid, warps = sch.fuse(*tiles), sch.fuse(*parts)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(warps, "threadIdx.y")
+    return grid, warps
+
+
+def _stage(sch: Schedule, block: Any, step: Any, tiles: Tiles, lanes: int) -> None:
+    """Read both operands of a step into shared memory; what gathers the pixels is part of that."""
+    pixels, _ = (_to_shared(sch, block, operand, step, tiles, lanes) for operand in (0, 1))
+    sch.compute_inline(sch.get_producers(pixels)[0])
 
 
 def _to_shared(sch: Schedule, block: Any, operand: int, step: Any, tiles: Tiles, lanes: int) -> Any:

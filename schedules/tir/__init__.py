@@ -119,7 +119,7 @@ def is_if_then_else(expr: Any) -> bool:
 
 
 def collect(node: Any, kind: type) -> list[Any]:
-    """All nodes of one kind below `node`, in preorder."""
+    """All nodes of one kind in `node`, those inside of another one first."""
     nodes: list[Any] = []
     tvm_ffi.structural_walk(node, (kind, nodes.append))
     return nodes
