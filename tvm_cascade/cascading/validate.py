@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,10 +175,10 @@ class _Task:
     in_place: bool
     accumulating: bool
     mixed: bool  # goes by rows and touches a ring of pixels, which is an error
+    names: tuple[str, ...]  # of its inputs
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """One entry of a trace."""
 
     task: _Task
@@ -195,7 +196,8 @@ def _task(memory: Memory, s: int, segment: Segment, op: Op) -> _Task:
     mixed = any(plan.storages[t].granularity is Granularity.PIXEL for t in around) and not accumulating
     mixed = mixed or (Granularity.PIXEL in held and not tile.by_pixels)
     by_rows, steps = _by_rows(plan, op) and not in_place, _count(plan, segment, op)
-    return _Task(s, segment, op, over, tile, steps, by_rows, in_place, accumulating, mixed)
+    names = tuple(plan.graph.tensors[t].name for t in op.inputs)
+    return _Task(s, segment, op, over, tile, steps, by_rows, in_place, accumulating, mixed, names)
 
 
 def _check_lives(plan: Plan, s: int, op: Op) -> None:
@@ -253,16 +255,15 @@ def _step(memory: Memory, step: _Step) -> None:
     if task.mixed:
         raise ValidationError(f"{op.name} makes rows, but one of its tensors is a ring of pixels", [op.name])
     reads = [(i, memory.area(area)) for i, area in wanted]
-    names = [plan.graph.tensors[t].name for t in op.inputs]
     for i, read in reads:
-        memory.check(read, "step {} of {}: part of its input {}", k, op.name, names[i])
+        memory.check(read, "step {} of {}: part of its input {}", k, op.name, task.names[i])
     own = []
     if scratch:
         own.append(memory.block(f"scratch {task.s}", scratch, _SCRATCH))
         memory.write(own[0], "scratch of {}", op.name)
         for i, read in reads:
             if read.may_meet(own[0]):
-                memory.check(read, "step {} of {}: under its scratch, {}", k, op.name, names[i])
+                memory.check(read, "step {} of {}: under its scratch, {}", k, op.name, task.names[i])
     if task.accumulating:
         own.append(_accumulator(memory, op))
     _copy_halo(memory, step, back=False)

@@ -22,8 +22,7 @@ _UNWRITTEN = -(1 << 62)
 _WORKING = -(1 << 61)
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
+class Area(NamedTuple):
     """Rows [y0, y1) of a tensor, and of these columns [x0, x1); all columns where `x1` is None."""
 
     tensor: int
