@@ -5,9 +5,9 @@ A pass is imported when it is first asked for: planning does not wait for the pa
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tvm_cascade.lazy import exports
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph  # at once: the module has the function's name
 
 if TYPE_CHECKING:
@@ -55,12 +55,4 @@ _MODULES = {
     "tune_kernels": "kernel_tuning",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(__name__, _MODULES)

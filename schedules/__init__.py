@@ -5,8 +5,9 @@ They are imported when they are first asked for: kernels are written without the
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from tvm_cascade.lazy import exports
 
 if TYPE_CHECKING:
     from tvm_cascade.schedules.primitives.stripe import buffer_bytes, rolling_buffer, stripe
@@ -21,12 +22,4 @@ _MODULES = {
     "stripe": "primitives.stripe",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(__name__, _MODULES)

@@ -5,9 +5,9 @@ What places blocks in several memories is imported when it is first asked for: m
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tvm_cascade.lazy import exports
 from tvm_cascade.memory.allocate import AllocateOptions, allocate
 from tvm_cascade.memory.bounds import max_live, max_live_step
 from tvm_cascade.memory.problem import Allocation, Buffer, OffsetConstraint, Problem
@@ -35,12 +35,4 @@ __all__ = [
 
 _MODULES = {"PlacedPlan": "placement", "Placement": "placement", "PlacementProblem": "placement", "place": "pools"}
 
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(__name__, _MODULES)

@@ -5,9 +5,9 @@ The solver is imported when it is first asked for: few plans take its order.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tvm_cascade.lazy import exports
 from tvm_cascade.ordering.baselines import (
     BASELINES,
     file_order,
@@ -36,14 +36,6 @@ __all__ = [
     "validate",
 ]
 
-_SOLVER = ("OrderOptions", "Ordering", "order")
+_MODULES = {"OrderOptions": "solve", "Ordering": "solve", "order": "solve"}
 
-
-def __getattr__(name: str) -> object:
-    if name not in _SOLVER:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(f"{__name__}.solve"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(__name__, _MODULES)
