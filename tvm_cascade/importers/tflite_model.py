@@ -60,10 +60,10 @@ class _OperatorCode(tflite.OperatorCode):
 
 
 class _Tensor(tflite.Tensor):
-    __slots__ = ("unique_name",)
+    __slots__ = ("index", "names")
 
     def Name(self) -> bytes:
-        return self.unique_name
+        return self.names[self.index].encode()  # as its subgraph names it now: states are renamed
 
 
 class _SubGraph(tflite.SubGraph):
@@ -71,8 +71,8 @@ class _SubGraph(tflite.SubGraph):
 
     def Tensors(self, j: int) -> _Tensor:
         if j not in self.tensors:
-            self.tensors[j] = _as(_Tensor, super().Tensors(j))
-            self.tensors[j].unique_name = self.names[j].encode()
+            tensor = self.tensors[j] = _as(_Tensor, super().Tensors(j))
+            tensor.names, tensor.index = self.names, j
         return self.tensors[j]
 
 
