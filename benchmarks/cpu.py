@@ -66,7 +66,8 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
     from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
     from tvm_cascade.passes.stage_graph import stage_graph
     from tvm_cascade.runtime import Session, compile_stages
-    from tvm_cascade.runtime.finalists import judge
+    from tvm_cascade.runtime.bench import LocalBench
+    from tvm_cascade.runtime.finalists import judge, program_of
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.onnx"
@@ -79,12 +80,12 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
     units, cost = unit_graph(net.graph, "fused"), AnalyticCost(find_device("cpu", "llvm", threads))
     variants = ("sequential", "greedy", "both") if threads > 1 else ("sequential",)
     found = {v: schedule(net.graph, cost, Options(variant=v)).schedule for v in variants}
-    ours = {
-        v: Session(compile_stages(lower_stages(net, units, s, LowerOptions(workers=threads)))) for v, s in found.items()
-    }
+    built = {v: compile_stages(lower_stages(net, units, s, LowerOptions(workers=threads))) for v, s in found.items()}
+    ours = {v: Session(b) for v, b in built.items()}
     (given,) = rival.get_inputs()
     data = np.random.default_rng(0).standard_normal(given.shape).astype("float32")
-    kept = variants[judge(list(ours.values()), [data]).best] if threads > 1 else "sequential"
+    programs = [program_of(net, b) for b in built.values()]
+    kept = variants[judge(LocalBench(threads), programs).best] if threads > 1 else "sequential"
     runs = {
         "sequence": lambda: ours["sequential"].run(data),
         "onnxruntime": lambda: rival.run(None, {given.name: data}),

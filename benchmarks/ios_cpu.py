@@ -23,8 +23,10 @@ from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import fold
 from tvm_cascade.runtime import Session, compile_stages, host_target
-from tvm_cascade.runtime.finalists import in_turn, judge
+from tvm_cascade.runtime.bench import LocalBench
+from tvm_cascade.runtime.finalists import judge, program_of
 from tvm_cascade.runtime.measure import CpuRunner
+from tvm_cascade.runtime.runners import analytic_of
 from tvm_cascade.runtime.stages import search_learned
 from tvm_cascade.runtime.tune_stages import tune_stages
 from tvm_cascade.schedules.tuning.metaschedule import Search
@@ -51,16 +53,16 @@ def figure_cpu(args: argparse.Namespace) -> list[Row]:
         cost = AnalyticCost(find_device("cpu2"))
         options = {v: Options(variant=v, unit=unit) for v in (*_BASELINES, "both")}
         schedules = {v: schedule(net.graph, cost, o) for v, o in options.items()}
-        sessions = {
-            name: Session(compile_stages(lower_stages(net, units, s.schedule, LowerOptions())))
+        built = {
+            name: compile_stages(lower_stages(net, units, s.schedule, LowerOptions()))
             for name, s in zip(("sequential", "greedy", "searched"), schedules.values(), strict=True)
         }
+        sessions = {name: Session(b) for name, b in built.items()}
         expected = sessions["sequential"].run(data)[0]
         finalists = ("searched", "sequential", "greedy")
-        fastest = finalists[judge([sessions[f] for f in finalists], [data]).best]
-        columns = dict(
-            zip(sessions, 1e3 * np.array(in_turn(list(sessions.values()), [data], args.repeats)).T, strict=True)
-        )
+        bench, programs = LocalBench(), {name: program_of(net, b) for name, b in built.items()}
+        fastest = finalists[judge(bench, [programs[f] for f in finalists]).best]
+        columns = dict(zip(built, map(np.array, bench.in_turn(list(programs.values()), args.repeats)), strict=True))
         sessions["ios"], columns["ios"] = sessions[fastest], columns[fastest]
         if args.default:
             sessions["tvm_default"] = Session(tvm.compile(mod, host_target()))
@@ -99,15 +101,16 @@ def figure_12(args: argparse.Namespace) -> list[Row]:
         units = unit_graph(net.graph, unit)
         search = Search(trials=args.trials)
         reports = [tune_stages(net, units, args.metaschedule, search=search, progress=print)]
-        sessions = {}
+        built = {}
         for variant in ("sequential", "greedy", "both"):
             best = schedule(net.graph, AnalyticCost(find_device("cpu2")), Options(variant=variant, unit=unit)).schedule
             reports.append(tune_stages(net, units, args.metaschedule, "llvm", best, search, print))
             for kernels, lower in lowers.items():
-                sessions[kernels, variant] = Session(compile_stages(lower_stages(net, units, best, lower)))
-        data = [_input(net)]
+                built[kernels, variant] = compile_stages(lower_stages(net, units, best, lower))
+        data, sessions = [_input(net)], {key: Session(b) for key, b in built.items()}
         expected = sessions["default", "sequential"].run(data[0])[0]
-        times = 1e3 * np.array(in_turn(list(sessions.values()), data, args.repeats))
+        programs = [program_of(net, b) for b in built.values()]
+        times = np.array(LocalBench().in_turn(programs, args.repeats)).T
         base = times[:, 0]
         for k, ((kernels, variant), session) in enumerate(sessions.items()):
             error = float(np.abs(session.run(data[0])[0] - expected).max() / np.abs(expected).max())
@@ -195,7 +198,7 @@ def figure_learned(args: argparse.Namespace) -> list[Row]:
     alone = len({k for kernels in units.features for k in kernels if k.kind != "view"})
     few = MeasuredCost(runner, RecordStore(None, runner.device), quick)
     budget = int(LEARNED_SHARE * len(full.store)) - alone
-    found, _ = search_learned(net, units, few, options, budget=max(1, budget))
+    found, _ = search_learned(net, units, few, analytic_of(runner.bench), options, budget=max(1, budget))
     data = [_input(net)]
     sessions = [Session(compile_stages(lower_stages(net, units, s.schedule, LowerOptions()))) for s in (best, found)]
     pairs = np.array([[s.times_ms(data, 1, 1)[0] for s in sessions] for _ in range(args.repeats)])

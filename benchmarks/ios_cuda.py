@@ -38,6 +38,7 @@ from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session, compile_stages, host_target, require_cuda
+from tvm_cascade.runtime.bench import LocalBench
 from tvm_cascade.runtime.stages import measured_model, search_measured
 from tvm_cascade.runtime.tune_stages import tune_stages
 from tvm_cascade.schedules.tuning.metaschedule import Search
@@ -70,9 +71,9 @@ def builds(mod: tvm.IRModule, unit: str, args: argparse.Namespace) -> dict[str, 
     search = Search(trials=0 if args.build_only else args.trials)
     if args.metaschedule is not None:
         tune_stages(net, units, args.metaschedule, target, search=search, progress=print)
-    model = (
-        measured_model(net, units, args.database, target, args.metaschedule) if args.cost == "measured" else analytic
-    )
+    model = analytic
+    if args.cost == "measured":
+        model = measured_model(net, units, args.database, LocalBench(target=target), args.metaschedule)
 
     def searched(variant: str) -> Schedule:
         options = Options(variant=variant, unit=unit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,7 +148,7 @@ def stages(
     batch, r, s : int, optional
         Batch size, for the analytic cost; limits on the units of a group and on the groups of a stage, 0 or None for none.
     cost : str
-        "analytic", or "measured" or "learned" on this machine.
+        "analytic", or "measured" or "learned" on this machine or on those of a tracker.
     load, output, picture : path, optional
         Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
     database, time_limit, progress : path and float, optional, and function
@@ -242,6 +243,8 @@ def optimize(
     database, time_limit, progress : path and float, optional, and function
         File that keeps measurements; seconds after which the best graph so far is taken (None: 50 where kernels are
         measured); called with a line of text at every step of long work.
+    tracker, key, parallel
+        As in `stages`; for the costs "measured" and "learned".
 
     Returns
     -------
@@ -262,11 +265,13 @@ def _optimized(
 ) -> tuple[Optimization, str]:
     """What `optimize` returns."""
     from tvm_cascade.deploy.search import folder_of
+    from tvm_cascade.runtime.measuring import refuse_idle_farm
     from tvm_cascade.runtime.optimize_module import require_exportable
     from tvm_cascade.substitution.report import format_report, rules_report
     from tvm_cascade.substitution.rules import ALL_RULES
     from tvm_cascade.substitution.rules_taso import load_taso_rules
 
+    refuse_idle_farm(asked)
     folder, extra = folder_of(asked, progress), None if asked.rules is None else load_taso_rules(asked.rules)
     rules = ALL_RULES if extra is None else (*ALL_RULES, *extra.rules)
     loaded = pipeline.load(model, reading)
@@ -286,17 +291,20 @@ def _optimized(
 
 def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule]) -> Optimized:
     """The best graph; for a file of ONNX one that has no more nodes than the network."""
+    from tvm_cascade.runtime.measuring import measuring
     from tvm_cascade.runtime.optimize_module import optimize_module, with_no_more_nodes
     from tvm_cascade.substitution.metaflow import SearchOptions
 
-    def search(rules: Sequence[Rule]) -> Optimized:
-        return optimize_module(
-            mod, asked.target, asked.cost, asked.device, options=SearchOptions(asked.alpha, asked.budget), rules=rules,
-            seconds=asked.time_limit, database=asked.database,
-        )  # fmt: skip
-
     foreign = asked.output is not None and Path(asked.output).suffix == ".onnx"
-    return with_no_more_nodes(search, rules) if foreign else search(rules)
+    with measuring(asked) if asked.measures else nullcontext() as bench:
+
+        def search(rules: Sequence[Rule]) -> Optimized:
+            return optimize_module(
+                mod, bench or asked.target, asked.cost, asked.device, options=SearchOptions(asked.alpha, asked.budget),
+                rules=rules, seconds=asked.time_limit, database=asked.database,
+            )  # fmt: skip
+
+        return with_no_more_nodes(search, rules) if foreign else search(rules)
 
 
 def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, limited: bool) -> Optimization:

@@ -87,6 +87,9 @@ class SearchKeywords(TypedDict, total=False):
     output: PathOrText | None
     picture: PathOrText | None
     database: PathOrText | None
+    tracker: str | None
+    key: str | None
+    parallel: int
     time_limit: float | None
     emit: PathOrText | None
     precision: str
@@ -109,9 +112,6 @@ class StagesKeywords(SearchKeywords, total=False):
     load: PathOrText | None
     metaschedule: PathOrText | None
     trials: int
-    tracker: str | None
-    key: str | None
-    parallel: int
 
 
 class OptimizeKeywords(SearchKeywords, total=False):

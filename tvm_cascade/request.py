@@ -216,6 +216,15 @@ class SearchRequest(Asked):
     winograd: Annotated[int | None, checks.optional(checks.whole(0, 4))] = (
         None  # of a processor: largest tiles of 3x3 convolutions in Winograd's form; 0: none has it; None: 4
     )
+    tracker: Annotated[str | None, checks.optional(checks.address)] = None  # HOST:PORT; measure on its servers
+    key: Annotated[str | None, checks.optional(checks.text)] = None  # of those servers
+    parallel: Annotated[int, checks.whole(1, 1 << 10)] = 1  # servers that are used at the same time
+    cost: Annotated[str, checks.text] = "latency"  # what is minimized; `stages` has names of its own
+
+    @property
+    def measures(self) -> bool:
+        """Whether costs are measured."""
+        return self.cost.partition(",")[0].strip() in ("measured", "learned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +240,6 @@ class StagesRequest(SearchRequest):
     load: OptionalPath = None  # price this schedule instead of searching
     metaschedule: OptionalPath = None  # folder with records of tuned kernels
     trials: Annotated[int, checks.whole(0)] = 32  # candidates measured for a kernel without records
-    tracker: Annotated[str | None, checks.optional(checks.address)] = None  # HOST:PORT; measure on its servers
-    key: Annotated[str | None, checks.optional(checks.text)] = None  # of those servers
-    parallel: Annotated[int, checks.whole(1, 1 << 10)] = 1  # servers that are used at the same time
 
 
 @dataclass(frozen=True, slots=True)

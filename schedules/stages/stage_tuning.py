@@ -13,6 +13,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,6 +57,11 @@ class Machine(Protocol):
     @property
     def name(self) -> str:
         """Model of the processor or device."""
+        ...
+
+    @property
+    def processor(self) -> str | None:
+        """The processor, as `processors.processor` reads it; None: a GPU."""
         ...
 
     def pair(self) -> tuple[Any, Any]:
@@ -150,15 +156,15 @@ def _tuned(func: Any, machine: Machine, search: Search, model: Any) -> Record:
 def _search(func: PrimFunc, machine: Machine, search: Search, model: Any) -> tuple[list[Any], int]:
     """Traces of the fastest candidates, the fastest first, and how many were measured."""
     database = ms.database.MemoryDatabase()
-    cpu = machine.records_as == "llvm"
     strategy = ms.search_strategy.EvolutionarySearch(
         population_size=32, init_min_unmeasured=8, genetic_num_iters=1, genetic_max_fail_count=4
     )
-    with without_intrinsics() if cpu else contextlib.nullcontext(), tempfile.TemporaryDirectory() as scratch:
+    cpu = machine.processor
+    with contextlib.nullcontext() if cpu is None else without_intrinsics(), tempfile.TemporaryDirectory() as scratch:
         task = ms.TuneContext(
             mod=tvm.IRModule({"main": func.with_attr("global_symbol", "main")}),
             target=machine.target,
-            space_generator=_cpu_space() if cpu else "post-order-apply",
+            space_generator="post-order-apply" if cpu is None else _cpu_space(cpu),
             search_strategy=strategy,
             task_name="kernel",
             rand_state=search.seed + 1,
@@ -186,16 +192,18 @@ def _applies(func: PrimFunc, trace: Any) -> bool:
     return True
 
 
-def _cpu_space() -> Any:
-    return ms.space_generator.ScheduleFn(design, sch_rules=[], postprocs=[], mutator_probs={})
+def _cpu_space(processor: str) -> Any:
+    return ms.space_generator.ScheduleFn(
+        partial(design, processor=processor), sch_rules=[], postprocs=[], mutator_probs={}
+    )
 
 
-def design(sch: Any) -> list[Any]:
+def design(sch: Any, processor: str = "llvm") -> list[Any]:
     """The search space of a convolution on CPUs: one schedule per loop order, which samples the accumulator tile."""
     shape = convolution_shape(sch)
     assert shape is not None
     blocks, wide, taps = shape
-    pixels = _pixels(wide)
+    pixels = _pixels(wide, accumulators(processor))
     candidates = []
     for rows_first in (False, True):
         for taps_first in (False, True) if taps > 1 else (False,):
@@ -215,9 +223,10 @@ def design(sch: Any) -> list[Any]:
     return candidates
 
 
-def _pixels(wide: int) -> list[int]:
-    """Candidate widths of an accumulator tile: the default, and for each number of tiles a row the least that covers it."""
-    widths = {default_pixels(wide, accumulators("llvm"))}
+def _pixels(wide: int, vectors: int) -> list[int]:
+    """Candidate widths of an accumulator tile: the default for so many vectors, and for each number of tiles a row the least
+    that covers it."""
+    widths = {default_pixels(wide, vectors)}
     for tiles in range(1, wide + 1):
         pixels = -(-wide // tiles)
         if _FEWEST_PIXELS <= pixels <= _MOST_PIXELS:

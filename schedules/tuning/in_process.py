@@ -18,28 +18,25 @@ from tvm_cascade.schedules.tir import s_tir
 ms: Any = s_tir.meta_schedule
 
 
-def local_pair(repeat_ms: int, repeats: int = 3, target: Any = None, device: Any = None) -> tuple[Any, Any]:
+def local_pair(repeat_ms: int, repeats: int = 3) -> tuple[Any, Any]:
     """A builder, and a runner of what it builds. The runner reports the least time of `repeats` measurements, each of
-    `repeat_ms` milliseconds or one call, whichever is longer.
-
-    Candidates are built for `target` (default: the target of the search) and run on `device` (default: the CPU).
-    """
+    `repeat_ms` milliseconds or one call, whichever is longer."""
     built: dict[str, Any] = {}
-    return _Builder(built, target), _Runner(built, repeat_ms, repeats, device if device is not None else tvm.cpu())
+    return _Builder(built), _Runner(built, repeat_ms, repeats)
 
 
-def tensor_of(shape: tuple[int, ...], dtype: str, random: np.random.Generator, device: Any = None) -> Any:
-    """A tensor of random numbers on `device`: floats normally distributed, integers from 0 to 3."""
+def _tensor(shape: tuple[int, ...], dtype: str, random: np.random.Generator) -> Any:
+    """A tensor of random numbers: floats normally distributed, integers from 0 to 3."""
     floats = np.dtype(dtype).kind == "f"
     value = random.standard_normal(shape) if floats else random.integers(0, 4, shape)
-    return tvm.runtime.tensor(value.astype(dtype), device if device is not None else tvm.cpu())
+    return tvm.runtime.tensor(value.astype(dtype))
 
 
 @derived_object
 class _Builder(ms.builder.PyBuilder):
-    def __init__(self, built: dict[str, Any], target: Any) -> None:
+    def __init__(self, built: dict[str, Any]) -> None:
         super().__init__()
-        self.built, self.names, self.target = built, count(), target
+        self.built, self.names = built, count()
 
     def build(self, build_inputs: Any) -> list[Any]:
         return [self._one(given) for given in build_inputs]
@@ -47,7 +44,7 @@ class _Builder(ms.builder.PyBuilder):
     def _one(self, given: Any) -> Any:
         name = f"candidate{next(self.names)}"
         try:
-            self.built[name] = tvm.compile(given.mod, target=self.target or given.target).mod
+            self.built[name] = tvm.compile(given.mod, target=given.target).mod
         except Exception as why:  # whatever TVM raises on a schedule that cannot be built
             return ms.builder.BuilderResult(None, str(why)[-500:] or type(why).__name__)
         return ms.builder.BuilderResult(name, None)
@@ -55,23 +52,22 @@ class _Builder(ms.builder.PyBuilder):
 
 @derived_object
 class _Runner(ms.runner.PyRunner):
-    def __init__(self, built: dict[str, Any], repeat_ms: int, repeats: int, device: Any) -> None:
+    def __init__(self, built: dict[str, Any], repeat_ms: int, repeats: int) -> None:
         super().__init__()
-        self.built, self.repeat_ms, self.repeats, self.device = built, repeat_ms, repeats, device
+        self.built, self.repeat_ms, self.repeats = built, repeat_ms, repeats
         self.random = np.random.default_rng(0)
 
     def run(self, runner_inputs: Any) -> list[Any]:
-        return [_Result(*self._one(given)) for given in runner_inputs]
+        return [Measured(*self._one(given)) for given in runner_inputs]
 
     def _one(self, given: Any) -> tuple[list[float] | None, str | None]:
         module = self.built.pop(str(given.artifact_path))
         try:
             args = [
-                tensor_of(tuple(int(d) for d in info.shape), str(info.dtype), self.random, self.device)
-                for info in given.args_info
+                _tensor(tuple(int(d) for d in info.shape), str(info.dtype), self.random) for info in given.args_info
             ]
             timer = module.time_evaluator(
-                "main", self.device, number=1, repeat=self.repeats, min_repeat_ms=self.repeat_ms
+                "main", tvm.cpu(), number=1, repeat=self.repeats, min_repeat_ms=self.repeat_ms
             )
             return [float(min(timer(*args).results))], None
         except Exception as why:
@@ -79,7 +75,9 @@ class _Runner(ms.runner.PyRunner):
 
 
 @derived_object
-class _Result(ms.runner.PyRunnerFuture):
+class Measured(ms.runner.PyRunnerFuture):
+    """What a candidate takes, in seconds, or why it does not run."""
+
     def __init__(self, seconds: list[float] | None, error: str | None) -> None:
         super().__init__()
         self.seconds, self.error = seconds, error

@@ -19,10 +19,10 @@ import tvm
 from tvm_cascade import api
 from tvm_cascade.cuda_toolkit import find_nvcc
 from tvm_cascade.deploy import folder as folder_module
-from tvm_cascade.deploy import library
 from tvm_cascade.deploy.folder import require_free
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.runtime import Session
+from tvm_cascade.runtime.shared_library import with_machine_code
 from tvm_cascade.schedules.stages.processors import processor
 from tvm_cascade.testing.builder import Net
 
@@ -193,7 +193,7 @@ def test_sources_among_embedded_modules_are_compiled():
     tree = struct.pack("<6Q", 5, 0, 3, 3, 3, 3) + struct.pack("<4Q", 3, 1, 2, 3)
     body = tree + b"".join(modules)
     seen: list[str] = []
-    made = library.with_machine_code(struct.pack("<Q", len(body)) + body, lambda s: seen.append(s) or b"image")
+    made = with_machine_code(struct.pack("<Q", len(body)) + body, lambda s: seen.append(s) or b"image")
     wanted = body.replace(text(text(b"cuda") + table + text(source)), text(text(b"cubin") + table + text(b"image")))
     assert seen == [source.decode()] and made == struct.pack("<Q", len(wanted)) + wanted
 

@@ -31,6 +31,7 @@ from tvm_cascade.passes.stage_probe import evict_module, probe_module
 from tvm_cascade.passes.stage_program import plan_memory, plan_program
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.runtime.bench import LocalBench
 from tvm_cascade.runtime.measure_cuda import CudaRunner
 from tvm_cascade.schedules.stages.cuda_default import on_tensor_cores
 from tvm_cascade.testing.builder import Net
@@ -177,7 +178,7 @@ def _cuda_source(module) -> str:
 def test_stages_are_measured_with_the_streams_that_are_emitted(staged, graph_builtins):
     """Measured costs of a device: the CPU stands in, where streams do nothing and kernels compute."""
     net, units, _, _ = staged
-    runner = CudaRunner(net, units, "cuda", device="cpu:0")
+    runner = CudaRunner(net, units, LocalBench(target="cuda", device="cpu:0"))
     ops = [kernels[0] for kernels in units.features if kernels[0].kind == "conv2d"][:3]
     alone = [sum(runner.run([[op]], 3)) for op in ops]
     together = runner.run([[op] for op in ops], 3)
@@ -192,7 +193,7 @@ def test_stages_are_measured_with_the_streams_that_are_emitted(staged, graph_bui
 def test_copies_with_weights_of_their_own(staged, graph_builtins):
     """Every copy of a probe reads other constants and the same input; what empties the cache reads as much as it says."""
     net, units, _, _ = staged
-    runner = CudaRunner(net, units, "cuda", device="cpu:0")
+    runner = CudaRunner(net, units, LocalBench(target="cuda", device="cpu:0"))
     (op,) = [k[0] for k in units.features if k[0].kind == "conv2d"][:1]
     kernel = runner.kernel(op)
     shared, own = (probe_module([[kernel]], "cuda", 4, "cpu:0", own_constants=own) for own in (False, True))

@@ -18,14 +18,13 @@ from tvm_cascade import api
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.interface import OpFeatures
 from tvm_cascade.cuda_toolkit import find_nvcc
-from tvm_cascade.deploy import library
 from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel import UNITS, Options, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages, lower_stages
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_precision import in_precision, precision_of
-from tvm_cascade.runtime import Session, compile_stages, cuda_code
+from tvm_cascade.runtime import Session, compile_stages, cuda_code, shared_library
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.quick_build import quick_run
 from tvm_cascade.testing.random_images import random_images
@@ -190,7 +189,7 @@ def test_kernels_for_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Convolutions of any extents: their tiles take less shared memory than any architecture has."""
     sources: list[str] = []
     compile_cuda = cuda_code.compile_cuda
-    for module in (cuda_code, library):  # with and without a driver
+    for module in (cuda_code, shared_library):  # with and without a driver
         monkeypatch.setattr(module, "compile_cuda", lambda s, code: sources.append(s) or compile_cuda(s, code))
     net = Net("float32", "NCHW", seed=1)
     x = net.conv(net.input((1, 16, 12, 12), "x"), 16, 1, activation="relu")

@@ -21,7 +21,9 @@ from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime import finalists, has_cuda, threads
+from tvm_cascade.runtime.bench import LocalBench
 from tvm_cascade.runtime.measure import CpuRunner
+from tvm_cascade.runtime.runners import analytic_of
 from tvm_cascade.runtime.stages import search_learned, search_measured, stages
 from tvm_cascade.schema import schema_of
 from tvm_cascade.schema.searches import Schedule as ScheduleJson
@@ -63,7 +65,7 @@ def test_searches_with_measured_and_learned_costs(runner):
     assert found.schedule.cost_ms > 0 and found.schedule.optimal
     assert {r.strategy for r in model.store} == {CONCURRENT, MERGE}
     before = model.measurements
-    again, _ = search_learned(net, units, model, Options())
+    again, _ = search_learned(net, units, model, analytic_of(runner.bench), Options())
     assert model.measurements == before  # everything is in the store
     assert again.schedule.stages == found.schedule.stages
 
@@ -99,6 +101,20 @@ def test_a_measured_schedule_is_run_beside_the_baselines():
     Draft202012Validator(schema_of("stages", ScheduleJson)).validate(data)
 
 
+class Turns(LocalBench):
+    """A bench whose programs take what is said of every round, in seconds."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds, self.asked = seconds, []
+
+    def in_turn(self, programs, rounds, repeats=1):
+        self.asked.append(rounds)
+        return [
+            list(column) for column in zip(*([t * 1e3 for t in self.seconds(k)] for k in range(rounds)), strict=True)
+        ]
+
+
 def test_the_fastest_program_is_kept(monkeypatch):
     """Whatever the stages' costs say; what wins by less than the margin does not count."""
     net = stage_graph(two_branches())
@@ -107,36 +123,26 @@ def test_the_fastest_program_is_kept(monkeypatch):
     small, *rest = (u.ops for u in base.units.units)
     group = Stage(CONCURRENT, (tuple(i for ops in rest for i in ops),))
     found = replace(base, schedule=Schedule((Stage(CONCURRENT, (small,)), group), 0.0))
-    monkeypatch.setattr(finalists, "sessions_of", lambda *a: [])
+    monkeypatch.setattr(finalists, "programs_of", lambda net, units, schedules, *a: list(schedules))
     for seconds, kept in (
         ((1.0, 1.2, 0.9), "greedy"),
         ((1.0, 0.8, 0.9), "sequential"),
         ((1.0, 0.995, 1.0), "searched"),
     ):
-        monkeypatch.setattr(finalists, "in_turn", lambda *a, s=seconds: (s,) * 5)
-        made, run = finalists.keep_fastest(net, found, model, Options(variant="parallel"))
+        bench = Turns(lambda _k, s=seconds: s)
+        made, run = finalists.keep_fastest(net, found, model, Options(variant="parallel"), bench)
         assert run.names == ("searched", "sequential", "greedy") and run.chosen == kept
         assert (made.schedule.stages == base.schedule.stages) == (kept == "sequential")
-    monkeypatch.setattr(finalists, "in_turn", lambda *a: ((1.0,),) * 5)
-    assert finalists.keep_fastest(net, found, model, Options(variant="merge"))[1].names == ("searched",)
+    alone = finalists.keep_fastest(net, found, model, Options(variant="merge"), Turns(lambda _k: (1.0,)))
+    assert alone[1].names == ("searched",)
 
 
-def test_noise_takes_no_schedule_away(monkeypatch):
+def test_noise_takes_no_schedule_away():
     """Runs whose ratios scatter around 1 are repeated, and the first stays; a small gain that is always there wins."""
-    asked = []
-
-    def turns(gains):
-        def in_turn(sessions, data, runs):
-            asked.append(runs)
-            return tuple((1.0, 1.0 / gains[k % len(gains)]) for k in range(runs))
-
-        return in_turn
-
     for gains, best, batches in (
         ((1.3, 0.7, 1.3, 0.7, 1.3), 0, 3),
         ((1.02, 1.03, 1.025), 1, 1),
         ((0.9, 0.7), 0, 1),
     ):
-        asked.clear()
-        monkeypatch.setattr(finalists, "in_turn", turns(gains))
-        assert finalists.judge([], []).best == best and asked == [finalists.RUNS] * batches
+        bench = Turns(lambda k, gains=gains: (1.0, 1.0 / gains[k % len(gains)]))
+        assert finalists.judge(bench, [None, None]).best == best and bench.asked == [finalists.RUNS] * batches

@@ -28,9 +28,10 @@ from tvm_cascade.passes.stage_layouts import packed_tensors
 from tvm_cascade.passes.stage_specs import Spec
 from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime import Session, compile_stages, has_cuda, host_target
+from tvm_cascade.runtime.bench import LocalBench
 from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import stages
-from tvm_cascade.runtime.tune_stages import CpuMachine, tune_stages
+from tvm_cascade.runtime.tune_stages import BenchMachine, tune_stages
 from tvm_cascade.schedules.stages.cpu_float import convolution_shape, schedule_cpu
 from tvm_cascade.schedules.stages.processors import accumulators
 from tvm_cascade.schedules.stages.stage_records import (
@@ -100,11 +101,11 @@ def test_every_design_computes_what_the_default_does(layout):
             assert np.array_equal(run(together), found)
 
 
-class Judge(CpuMachine):
+class Judge(BenchMachine):
     """This CPU, whose last word is given: the default takes a millisecond, finalists what is said."""
 
     def __init__(self, finalists: float) -> None:
-        super().__init__()
+        super().__init__(LocalBench())
         self.finalists = finalists
 
     def least_ms(self, funcs: Any) -> list[float]:
@@ -227,7 +228,7 @@ class _Runner(ms.runner.PyRunner):
 class Device:
     """A GPU that is not there: candidates are compiled, and take a millisecond."""
 
-    records_as, name = "cuda -arch=sm_70", "none"
+    records_as, name, processor = "cuda -arch=sm_70", "none", None
     target = cuda_target("cuda -arch=sm_70")
 
     def pair(self) -> tuple[Any, Any]:
@@ -264,7 +265,7 @@ def test_merged_kernels_of_a_schedule_are_tuned(tmp_path: Path, monkeypatch: pyt
     read = stage_graph(net.finish([net.conv(x, c, k, activation="relu") for c, k in ((4, 1), (6, 3))]))
     units = unit_graph(read.graph, "fused")
     merged = Schedule((Stage(MERGE, (tuple(range(len(read.graph.ops))),)),), 0.0)
-    monkeypatch.setattr(CpuMachine, "least_ms", lambda self, funcs: [1.0, *[0.5] * (len(funcs) - 1)])
+    monkeypatch.setattr(BenchMachine, "least_ms", lambda self, funcs: [1.0, *[0.5] * (len(funcs) - 1)])
     report = tune_stages(read, units, tmp_path, "llvm", merged, Search(trials=1))
     assert (report.kernels, report.tuned) == (1, 1)
     mod = lower_stages(read, units, merged, LowerOptions(metaschedule=tmp_path))
@@ -272,7 +273,7 @@ def test_merged_kernels_of_a_schedule_are_tuned(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_command_tunes_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(CpuMachine, "least_ms", lambda self, funcs: [1.0, *[0.5] * (len(funcs) - 1)])
+    monkeypatch.setattr(BenchMachine, "least_ms", lambda self, funcs: [1.0, *[0.5] * (len(funcs) - 1)])
     for measured in (2, 0):
         data, _ = stages(
             branches(), StagesRequest("llvm", variant="sequential", cost="measured", metaschedule=tmp_path, trials=1)

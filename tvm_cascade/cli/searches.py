@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any, cast
@@ -70,11 +70,28 @@ _EMIT = (
 )  # fmt: skip
 
 
-def emitting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of the folder that it emits."""
-    for one in reversed(_EMIT):
+_FARM = (
+    option(SearchRequest, "tracker", "With --cost measured or learned: measure on the servers of TVM's RPC tracker.",
+           metavar="HOST:PORT"),
+    option(SearchRequest, "key", "Key of those servers.", metavar="K"),
+    option(SearchRequest, "parallel", "Servers that are used at the same time."),
+)  # fmt: skip
+
+
+def _with_options(options: Sequence[Callable[..., Any]], command: Callable[..., None]) -> Callable[..., None]:
+    for one in reversed(options):
         command = one(command)
     return command
+
+
+def emitting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of the folder that it emits."""
+    return _with_options(_EMIT, command)
+
+
+def on_a_farm(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of servers that measure for it."""
+    return _with_options(_FARM, command)
 
 
 @click.command()
@@ -151,7 +168,8 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
 @option(
     StagesRequest,
     "cost",
-    "What a stage costs: by the device's description, measured on this machine, or by a model that is trained on measurements.",
+    "What a stage costs: by the device's description, measured (here, or with --tracker elsewhere), or by a model that is "
+    "trained on measurements.",
 )
 @option(
     StagesRequest,
@@ -159,13 +177,10 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
     f"{_KEEPS} With --cost analytic its kernels that were measured alone on a device of that "
     "name take the place of estimates.",
 )
-@option(StagesRequest, "metaschedule", "With --cost measured or learned: kernels that MetaSchedule tunes on this machine; "
+@option(StagesRequest, "metaschedule", "With --cost measured or learned: kernels that MetaSchedule tunes where is measured; "
         "records are kept in this folder and used again.", metavar="DIR")  # fmt: skip
 @TRIALS
-@option(StagesRequest, "tracker", "With --cost measured or learned: measure on the servers of TVM's RPC tracker.",
-        metavar="HOST:PORT")  # fmt: skip
-@option(StagesRequest, "key", "Key of those servers.", metavar="K")
-@option(StagesRequest, "parallel", "Servers that are used at the same time.")
+@on_a_farm
 @option(StagesRequest, "load", "Price a schedule that -o has saved instead of searching.")
 @option(StagesRequest, "output", "Save the schedule as JSON in this file.", "--output", "-o", callback=require_new_file)
 @option(StagesRequest, "picture", "Draw the timeline (.png, .svg).", callback=require_picture)
@@ -193,9 +208,11 @@ def stages(model: Path, beside: tuple[Path, ...], as_json: bool, **options: Any)
 @click.command(epilog=EPILOG)
 @MODEL
 @_TARGET
-@option(OptimizeRequest, "cost", "latency, ios (that of the schedule of stages), measured or learned (on this machine's CPU), "
-        "flops, traffic, launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.", metavar="C")  # fmt: skip
+@option(OptimizeRequest, "cost", "latency, ios (that of the schedule of stages), measured or learned (here, or with --tracker "
+        "elsewhere), flops, traffic, launches, peak, a weighted sum, or with a limit: "
+        "'latency,peak<=256KiB'.", metavar="C")  # fmt: skip
 @option(OptimizeRequest, "database", _KEEPS)
+@on_a_farm
 @_DEVICE
 @option(OptimizeRequest, "alpha", "How much worse a graph may get on the way, as a factor of the best cost so far.")
 @option(OptimizeRequest, "budget", "Graphs to price, at most, in each part that the network is split into.")

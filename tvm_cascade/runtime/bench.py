@@ -1,67 +1,128 @@
-"""Where kernels are timed: on this machine (`LocalBench`), or on the servers of an RPC tracker (`runtime.farm.FarmBench`).
+"""Where kernels and programs are timed: on this machine (`LocalBench`), or on servers of an RPC tracker (`runtime.farm_bench`).
 
-Both compile a PrimFunc and give a timer for it. Everything that is measured for a CPU goes through one of them.
+Everything that is measured goes through a `Bench`: stages of a search, operators that are substituted, candidates of
+MetaSchedule, and whole programs in turn. It is compiled here for the bench's target, and timed there by TVM's own clock
+(`runtime.clock`), which runs on the machine that computes.
 """
 
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import tvm
 
+from tvm_cascade.errors import ToolError
 from tvm_cascade.passes.stage_cpu import threads
-from tvm_cascade.runtime.execute import host_target
+from tvm_cascade.passes.stage_cuda import cuda_target
+from tvm_cascade.runtime.clock import MIN_MS, Timer, Types, clock_of, last_line, run_in_turn
+from tvm_cascade.runtime.cuda import require_cuda, with_architecture
+from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
+from tvm_cascade.schedules.stages.processors import host_target
 
-MIN_MS = 2  # of one timed repetition
 
-Timer = Callable[[int], list[float]]  # number of repetitions -> milliseconds of each
+class FailedRunError(ToolError):
+    """What was to be timed does not run there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Something compiled that is timed on random arguments."""
+
+    built: Any  # TVM's executable: of a kernel, its function `main`; of a program, one for the virtual machine
+    types: Types
+    kernel: bool = False
+    min_ms: float = MIN_MS  # of a repetition of a kernel, which then runs several times
 
 
 class Bench(Protocol):
-    """A CPU on which kernels are timed."""
+    """A machine on which kernels and programs are timed."""
 
-    name: str  # of the CPU and its number of threads, under which measurements are stored
-    workers: int  # threads of TVM's pool there
+    name: str  # of the processor and its number of threads, or of the GPU, under which measurements are stored
+    machine: str  # model of the processor or GPU
+    workers: int  # threads of TVM's pool there; of a GPU, streams at the same time, 0 for any number
+    device: str  # TVM's name of the device there: "cpu:0" or "cuda:0"
+    target: str  # "llvm" for this processor, "llvm -mcpu=NAME" for another one, or "cuda -arch=sm_90"
+    built_for: Any  # the same as TVM's target, for which is compiled
 
-    def timer(self, func: Any) -> Timer:
-        """Compile a PrimFunc; the timer runs it on random inputs."""
+    def timer(self, program: Program) -> Timer:
+        """A timer of a kernel or a program. It raises `FailedRunError` where that does not run."""
+        ...
+
+    def times(self, timers: Sequence[Timer], repeats: int) -> list[list[float] | str]:
+        """The milliseconds of every timer, several at a time where the bench can; or why it does not run."""
+        ...
+
+    def in_turn(self, programs: Sequence[Program], rounds: int, repeats: int = 1) -> list[list[float]]:
+        """Milliseconds of every program, which run in turn on one machine: `rounds` times `repeats` of each."""
         ...
 
 
 class LocalBench:
-    """This machine's CPU."""
+    """This machine: its CPU, or one of its GPUs."""
 
-    def __init__(self, workers: int | None = None) -> None:
-        """`workers`: threads, default TVM's pool."""
-        self.workers = workers or threads()
-        self._target: Any = host_target()
-        self.name = f"cpu:{self._target.attrs.get('mcpu', 'generic')}:{self.workers}"
+    def __init__(self, workers: int | None = None, target: str = "llvm", device: str | None = None) -> None:
+        """`workers`: threads, default TVM's pool. `target`: "llvm", or "cuda" with or without options. `device`: TVM's name,
+        default that of the target's first one; tests let the CPU stand in for a GPU, where streams have no effect. Raises
+        `MissingToolError` where there is no such GPU."""
+        gpu = target.startswith("cuda")
+        self.device = device or ("cuda:0" if gpu else "cpu:0")
+        self._device: Any = tvm.runtime.device(self.device)
+        if self.device.startswith("cuda"):
+            require_cuda(self._device.index)
+            self.target, self.workers = with_architecture(target, self._device.index), workers or 0
+            self.built_for: Any = cuda_target(self.target)
+            self.machine = str(self._device.device_name)
+            self.name = f"cuda:{self.machine}"
+        else:
+            self.target, self.workers = target, (workers or 0) if gpu else (workers or threads())
+            self.built_for = host_target()
+            self.machine = str(self.built_for.attrs.get("mcpu", "generic"))
+            self.name = self.device if gpu else f"cpu:{self.machine}:{self.workers}"
 
-    def timer(self, func: Any) -> Timer:
+    def timer(self, program: Program) -> Timer:
         """See `Bench`."""
-        built = tvm.compile(main_module(func), self._target)
-        args = [tvm.runtime.tensor(x) for x in random_inputs(types_of(func))]
+        module = program.built.mod if program.kernel else program.built
+        timed = clock_of(module, self._device, program.types, program.kernel, program.min_ms)
 
         def time(repeats: int) -> list[float]:
-            clock = built.mod.time_evaluator("main", tvm.cpu(), number=1, repeat=repeats, min_repeat_ms=MIN_MS)
-            return [t * 1e3 for t in clock(*args).results]
+            try:
+                return timed(repeats)
+            except (RuntimeError, ValueError, TypeError) as error:  # whatever TVM raises
+                raise FailedRunError(last_line(error)) from None
 
         return time
 
+    def times(self, timers: Sequence[Timer], repeats: int) -> list[list[float] | str]:
+        """See `Bench`."""
+        return [milliseconds_or_reason(timer, repeats) for timer in timers]
 
-def main_module(func: Any) -> tvm.IRModule:
-    """A module whose only function, `main`, is the PrimFunc."""
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    def in_turn(self, programs: Sequence[Program], rounds: int, repeats: int = 1) -> list[list[float]]:
+        """See `Bench`."""
+        return run_in_turn([self.timer(p) for p in programs], rounds, repeats)
+
+
+def kernel_program(func: Any, bench: Bench, min_ms: float = MIN_MS) -> Program:
+    """A PrimFunc compiled as a kernel for a bench."""
+    target = bench.built_for
+    code = CudaCode((str(target.attrs["arch"]),)) if target.kind.name == "cuda" else None
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    with nullcontext() if code is None else compiled_as(code), nullcontext() if code is None else target:
+        return Program(tvm.compile(mod, target), types_of(func), True, min_ms)
+
+
+def milliseconds_or_reason(timer: Timer, repeats: int) -> list[float] | str:
+    """What a timer measures, or why that does not run."""
+    try:
+        return timer(repeats)
+    except FailedRunError as error:
+        return str(error)
 
 
 def types_of(func: Any) -> list[tuple[tuple[int, ...], str]]:
-    """Shape and type of every parameter."""
+    """Shape and type of every parameter of a PrimFunc."""
     return [(tuple(int(d) for d in p.ty.shape), str(p.ty.dtype)) for p in func.params]
-
-
-def random_inputs(types: list[tuple[tuple[int, ...], str]]) -> list[np.ndarray]:
-    """Arrays of the given shapes and types."""
-    rng = np.random.default_rng(0)
-    return [rng.random(shape, dtype="float32").astype(dtype) for shape, dtype in types]

@@ -1,4 +1,4 @@
-"""Choose the fastest of several equivalent modules by running them on this machine.
+"""Choose the fastest of several equivalent modules by running them in turn.
 
 Runs are interleaved, so that a disturbance affects all candidates, and a candidate is judged by the median of its speedups
 over the first one, run by run. It must win by `margin`, and its least time must be no longer; so, with the original first,
@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -21,6 +22,10 @@ from tvm_cascade.cost.records import median_interval
 from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.parallel.problem import CONCURRENT, Schedule, Stage
 from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.runtime.bench import Bench, LocalBench, Program
+
+if TYPE_CHECKING:
+    from tvm_cascade.passes.schedule_stages import LowerOptions
 
 _MOST_ROUNDS, _ENOUGH = 101, 2.0
 
@@ -34,22 +39,55 @@ class Choice:
     ratios: tuple[float, ...] = ()  # above 1: faster than the first
 
 
-def staged(mod: tvm.IRModule, target: Any = None) -> Any:
-    """Compile a module with this project's CPU kernels, operators in sequence; by TVM's default where that is impossible.
+def staged(mod: tvm.IRModule, target: Any = None, bench: Bench | None = None) -> Any:
+    """Compile a module with this project's kernels, operators in sequence; by TVM's default where that is impossible.
 
-    `target` is ignored: it is this machine's CPU, with its vector instructions.
+    `bench` will run it; None: this machine's CPU, with its vector instructions. `target` is ignored.
     """
-    from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-    from tvm_cascade.passes.stage_graph import stage_graph
-    from tvm_cascade.runtime.execute import compile_stages, host_target
+    from tvm_cascade.passes.schedule_stages import lower_stages
+    from tvm_cascade.passes.stage_network import stage_network
+    from tvm_cascade.runtime.execute import compile_stages
 
+    bench = bench or LocalBench()
     try:
-        net = stage_graph(mod)
+        net = stage_network(mod, bench.target)
         units = unit_graph(net.graph, "fused")
         stages = tuple(Stage(CONCURRENT, (unit.ops,)) for unit in units.units)
-        return compile_stages(lower_stages(net, units, Schedule(stages, 0.0), LowerOptions()))
+        return compile_stages(lower_stages(net, units, Schedule(stages, 0.0), lowering(bench)), bench.built_for)
     except GraphError:
-        return tvm.compile(mod, host_target())
+        with bench.built_for:
+            return tvm.compile(mod, bench.built_for)
+
+
+def lowering(bench: Bench, metaschedule: str | Path | None = None) -> LowerOptions:
+    """Options of lowering a schedule for a bench; `metaschedule`: folder with records of tuned kernels."""
+    from tvm_cascade.passes.schedule_stages import LowerOptions
+
+    place = int(bench.device.partition(":")[2] or 0)
+    return LowerOptions(target=bench.target, workers=bench.workers or 1, device=place, metaschedule=metaschedule)
+
+
+def fastest_on(bench: Bench, modules: Sequence[tvm.IRModule], runs: int = 7, margin: float = 0.01) -> Choice:
+    """`fastest` for a bench, with this project's kernels."""
+    inputs = [_inputs(mod, 0) for mod in modules]
+    programs = [
+        Program(staged(mod, bench=bench), [(a.shape, str(a.dtype)) for a in arrays])
+        for mod, arrays in zip(modules, inputs, strict=True)
+    ]
+
+    def rounds(count: int) -> list[tuple[float, ...]]:
+        columns = bench.in_turn(programs, count)
+        return [tuple(t / 1e3 for t in row) for row in zip(*columns, strict=True)]
+
+    first = rounds(runs)
+    more = _more(first)
+    return decide(first + (rounds(more) if more > 0 else []), margin)
+
+
+def _more(rounds: Sequence[Sequence[float]]) -> int:
+    """Further rounds of short programs."""
+    taken = sum(map(sum, rounds)) / len(rounds)
+    return min(_MOST_ROUNDS, int(_ENOUGH / taken)) - len(rounds) if taken else 0
 
 
 def fastest(
@@ -79,9 +117,7 @@ def fastest(
 
     one_round()  # the first run allocates
     rounds = [one_round() for _ in range(runs)]
-    taken = sum(map(sum, rounds)) / runs
-    more = min(_MOST_ROUNDS, int(_ENOUGH / taken)) - runs if taken else 0
-    return decide(rounds + [one_round() for _ in range(more)], margin)
+    return decide(rounds + [one_round() for _ in range(_more(rounds))], margin)
 
 
 def decide(rounds: Sequence[Sequence[float]], margin: float, certain: bool = False) -> Choice:

@@ -16,20 +16,18 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import tvm
 from tvm.rpc import base
 
-from tvm_cascade.errors import MissingToolError, ToolError, UsageError
-from tvm_cascade.runtime.bench import MIN_MS, main_module, types_of
-from tvm_cascade.schedules.stages.processors import written
+from tvm_cascade.errors import ToolError, UsageError
+from tvm_cascade.runtime.clock import MIN_MS, Types
 
-_SECONDS = 60.0  # for one job, waiting for a server included
+_SECONDS = 60.0  # for one library of a job, waiting for a server included
 _START_SECONDS = 120.0  # for a worker to stand: it imports TVM
 _ATTEMPTS = 4  # of one job
 
@@ -70,28 +68,43 @@ class Tracker:
 
 @dataclass(eq=False)
 class Job:
-    """A compiled kernel to be timed, and its samples in milliseconds once they are there."""
+    """Compiled libraries to be timed in turn on one server, and their samples once they are there."""
 
-    library: Path
-    types: list[tuple[tuple[int, ...], str]]
-    samples: list[float] | None = None
-    error: str = ""
-    repeats: int = field(default=1)
+    libraries: Sequence[Path]
+    types: Types
+    kernel: bool  # as in `runtime.bench.Program`
+    min_ms: float = MIN_MS
+    repeats: int = 1
+    rounds: int = 1
+    samples: list[list[float]] | None = None  # milliseconds of every library
+    error: str = ""  # why there are none
+
+    @property
+    def done(self) -> bool:
+        """Whether it was measured, or cannot be."""
+        return self.samples is not None or bool(self.error)
+
+    def question(self) -> dict[str, Any]:
+        """The job for a worker."""
+        asked = {"libraries": [str(p) for p in self.libraries], "types": self.types, "kernel": self.kernel}
+        return asked | {"min_ms": self.min_ms, "repeats": self.repeats, "rounds": self.rounds}
 
 
 class Farm:
     """Worker processes that time jobs; a context manager, which ends them."""
 
-    def __init__(self, tracker: Tracker, seconds: float = _SECONDS) -> None:
-        """Raises `UsageError` without a tracker or a server of the key, `ToolError` where none of them answers."""
+    def __init__(self, tracker: Tracker, seconds: float = _SECONDS, device: str = "cpu") -> None:
+        """`seconds`: for one library of a job. `device`: "cpu", or "cuda" for the first GPU of every server. Raises `UsageError`
+        without a tracker or a server of the key, `ToolError` where none of them answers."""
         tracker.require()
-        self._seconds = seconds
+        self._seconds, self.device, self.key = seconds, device, tracker.key
         self._command = [sys.executable, "-m", "tvm_cascade.runtime.farm_worker"]
         self._command += [tracker.host, str(tracker.port), tracker.key]
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._done: SimpleQueue[Job] = SimpleQueue()
         self._running: set[subprocess.Popen[str]] = set()
         self._ended = False
+        self._lost = ""  # why no server is left
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - workers write into it as long as the farm stands
         self._threads: list[threading.Thread] = []
         try:
@@ -111,20 +124,18 @@ class Farm:
 
     def submit(self, job: Job) -> None:
         """Have a job timed."""
-        job.samples = None
+        job.samples, job.error = None, ""
         self._jobs.put(job)
 
     def finished(self, wait: bool) -> Iterator[Job]:
-        """Jobs that are done: those that are now, or, to `wait`, the next one. Raises `ToolError` for one that failed."""
+        """Jobs that are done: those that are now, or, to `wait`, the next one. Raises `ToolError` where no server is left."""
         while True:
             try:
                 job = self._done.get(wait, None)
             except Empty:
                 return
-            if job.error:
-                raise ToolError(
-                    f"measuring on the farm failed {_ATTEMPTS} times: {job.error}; what was measured is kept"
-                )
+            if self._lost:
+                raise ToolError(f"measuring on the farm failed: {self._lost}; what was measured is kept")
             yield job
             if wait:
                 return
@@ -144,7 +155,7 @@ class Farm:
         worker, error = self._start(), ""
         try:
             for _ in range(_ATTEMPTS):
-                answer = self._answer(worker, {"seconds": self._seconds})
+                answer = self._answer(worker, {"seconds": self._seconds, "device": self.device})
                 if answer is not None and "about" in answer:
                     return answer["about"]
                 error = "it does not answer" if answer is None else answer["error"]
@@ -159,9 +170,9 @@ class Farm:
         """Take jobs until the farm ends; a thread for each worker."""
         worker: subprocess.Popen[str] | None = None
         while (job := self._jobs.get()) is not None:
-            question = {"library": str(job.library), "types": job.types, "repeats": job.repeats, "min_ms": MIN_MS}
-            question |= {"expect": self.about, "seconds": self._seconds}
-            job.error = ""
+            seconds = self._seconds * len(job.libraries)
+            question = job.question() | {"expect": self.about, "seconds": seconds, "device": self.device}
+            error, samples = "the farm ended", None
             for _ in range(_ATTEMPTS):
                 if self._ended:
                     break
@@ -169,14 +180,16 @@ class Farm:
                 answer = self._answer(worker, question)
                 if answer is None:
                     self._end(worker)
-                    worker, job.error = None, f"no answer within {2 * self._seconds:g} s, or the worker ended"
+                    worker, error = None, f"no answer within {2 * seconds:g} s, or the worker ended"
                 elif "samples" in answer:
-                    job.samples, job.error = answer["samples"], ""
+                    samples = answer["samples"]
                     break
                 else:
-                    job.error = answer["error"]
+                    error = answer["error"]
                     if answer["lost"]:
+                        self._lost = error
                         break
+            job.samples, job.error = samples, "" if samples is not None else f"{error} (tried {_ATTEMPTS} times)"
             self._done.put(job)
         if worker is not None:
             self._end(worker)
@@ -207,7 +220,7 @@ class Farm:
             worker.stdin.flush()
         except (OSError, ValueError):
             return None
-        return self._line(worker, 2 * self._seconds)
+        return self._line(worker, 2 * float(question["seconds"]))
 
     def _line(self, worker: subprocess.Popen[str], seconds: float) -> dict[str, Any] | None:
         """The next line of a worker; None where there is none in time."""
@@ -217,51 +230,3 @@ class Farm:
             return json.loads(worker.stdout.readline()) if ready else None
         except (OSError, ValueError):
             return None
-
-
-class FarmBench:
-    """A `runtime.bench.Bench`: kernels are compiled here, and timed by a farm, several at a time where they are submitted."""
-
-    def __init__(self, farm: Farm, key: str) -> None:
-        self.farm = farm
-        self.workers = int(farm.about["threads"])
-        self.name = f"rpc:{key}:{farm.about['cpu']}:{self.workers}"
-        kind: dict[str, Any] = {"kind": "llvm", "mcpu": farm.about["cpu"]}
-        self._target = tvm.target.Target(kind if kind["mcpu"] != "generic" else {"kind": "llvm"})
-        self.target = written(self._target)
-        self._folder = tempfile.TemporaryDirectory(prefix="tvm_cascade_farm")
-        self._count = 0
-
-    def timer(self, func: Any) -> FarmTimer:
-        """See `Bench`."""
-        self._count += 1
-        library = Path(self._folder.name) / f"kernel_{self._count}.so"
-        try:
-            tvm.compile(main_module(func), self._target).export_library(str(library))
-        except FileNotFoundError:
-            raise MissingToolError("a C compiler", "kernels for a farm are linked here: put cc on the PATH") from None
-        return FarmTimer(self.farm, Job(library, types_of(func)))
-
-
-class FarmTimer:
-    """A timer whose samples were submitted, or are measured when it is called."""
-
-    def __init__(self, farm: Farm, job: Job) -> None:
-        self.farm, self.job = farm, job
-
-    def submit(self, repeats: int) -> None:
-        """Have the kernel timed."""
-        self.job.repeats = repeats
-        self.farm.submit(self.job)
-
-    def __call__(self, repeats: int) -> list[float]:
-        if self.job.samples is None or len(self.job.samples) != repeats:
-            self.submit(repeats)
-            while self.job.samples is None:
-                for _ in self.farm.finished(wait=True):
-                    pass
-        return list(self.job.samples)
-
-    def forget(self) -> None:
-        """Drop the samples: the next call measures anew."""
-        self.job.samples = None

@@ -2,10 +2,11 @@
 
     python -m tvm_cascade.runtime.farm_worker HOST PORT KEY
 
-A job is `{"library", "types", "repeats", "min_ms", "expect", "seconds"}`; without a library it asks what a server is. The answer
-is `{"samples"}`, `{"about"}` or `{"error"}`. The first line, `{}`, says that the process is ready. A session with a server is
-kept for jobs that follow soon after. A server is requested only where the tracker has a free one: a request that waits
-would stay in the tracker when this process ends.
+A job is `{"libraries", "types", "kernel", "min_ms", "repeats", "rounds", "device", "expect", "seconds"}`; without libraries
+it asks what a server is. The answer is `{"samples"}`, a list for every library, `{"about"}` or `{"error", "lost"}`.
+The first line, `{}`, says that the process is ready. A session with a server is kept for jobs that follow soon after. A
+server is requested only where the tracker has a free one: a request that waits would stay in the tracker when this process
+ends.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ import sys
 import time
 from typing import Any
 
-import tvm
 from tvm import rpc
 
-from tvm_cascade.runtime.bench import random_inputs
+from tvm_cascade.runtime.clock import clock_of, last_line, run_in_turn
 
 _KEEP_S = 5.0  # a session is given back after that time, so that others get the server
 _IDLE_S = 0.3  # and where no job comes for that long
@@ -41,19 +41,18 @@ class Worker:
         self._key = key
         self._session: Any = None
         self._about: dict[str, Any] = {}
-        self._began = 0.0
+        self._began = self._seconds = 0.0  # when the session began, and how long its longest job may take
 
     def answer(self, job: dict[str, Any]) -> dict[str, Any]:
         """The result of a job; errors of servers become answers."""
         try:
-            self._connect(job.get("expect"), float(job["seconds"]))
-            if "library" not in job:
+            self._connect(job["device"], job.get("expect"), float(job["seconds"]))
+            if "libraries" not in job:
                 return {"about": self._about}
             return {"samples": self._time(job)}
         except (RuntimeError, OSError, ValueError, AttributeError, _NoServerError) as error:  # TVM's are RuntimeErrors
             self.release()
-            lines = [x for x in str(error).splitlines() if x.strip()] or [type(error).__name__]
-            return {"error": lines[-1][:300], "lost": isinstance(error, _NoServerError)}
+            return {"error": last_line(error), "lost": isinstance(error, _NoServerError)}
 
     def release(self) -> None:
         """End the session."""
@@ -65,8 +64,8 @@ class Worker:
         """Whether a session is held."""
         return self._session is not None
 
-    def _connect(self, expect: dict[str, Any] | None, seconds: float) -> None:
-        if self._session is not None and time.monotonic() - self._began < _KEEP_S:
+    def _connect(self, device: str, expect: dict[str, Any] | None, seconds: float) -> None:
+        if self._session is not None and time.monotonic() - self._began < _KEEP_S and seconds <= self._seconds:
             return
         self.release()
         end, met = time.monotonic() + seconds, None
@@ -78,9 +77,9 @@ class Worker:
                 time.sleep(_POLL_S)
                 continue
             session = self._tracker.request(self._key, session_timeout=int(_KEEP_S + seconds) + 1, max_retry=1)
-            met = _describe(session)
+            met = _describe(session, device)
             if expect is None or met == expect:
-                self._session, self._about, self._began = session, met, time.monotonic()
+                self._session, self._about, self._began, self._seconds = session, met, time.monotonic(), seconds
                 return
             del session
             gc.collect()
@@ -95,20 +94,22 @@ class Worker:
     def _servers(self) -> int:
         return sum(s["key"] == f"server:{self._key}" for s in self._tracker.summary()["server_info"])
 
-    def _time(self, job: dict[str, Any]) -> list[float]:
-        session, name = self._session, os.path.basename(job["library"])
-        session.upload(job["library"], name)
-        module = session.load_module(name)
-        device = session.cpu(0)
-        args = [tvm.runtime.tensor(x, device) for x in random_inputs([(tuple(s), t) for s, t in job["types"]])]
-        options = {"number": 1, "repeat": job["repeats"], "min_repeat_ms": job["min_ms"]}
-        samples = [t * 1e3 for t in module.time_evaluator("main", device, **options)(*args).results]
-        session.remove(name)
+    def _time(self, job: dict[str, Any]) -> list[list[float]]:
+        session, paths = self._session, job["libraries"]
+        names = [os.path.basename(path) for path in paths]
+        types, device = [(tuple(s), t) for s, t in job["types"]], session.device(job["device"], 0)
+        timers = []
+        for path, name in zip(paths, names, strict=True):
+            session.upload(path, name)
+            timers.append(clock_of(session.load_module(name), device, types, job["kernel"], job["min_ms"]))
+        samples = run_in_turn(timers, job["rounds"], job["repeats"])
+        for name in names:
+            session.remove(name)
         return samples
 
 
-def _describe(session: Any) -> dict[str, Any]:
-    """What tells one kind of server from another: its CPU, its threads, the compiler behind its runtime."""
+def _describe(session: Any, device: str) -> dict[str, Any]:
+    """What tells one kind of server from another: its CPU, its threads, the compiler behind its runtime; its GPU if asked for."""
 
     def ask(name: str, default: Any) -> Any:
         try:
@@ -116,11 +117,17 @@ def _describe(session: Any) -> dict[str, Any]:
         except (RuntimeError, AttributeError, ValueError):
             return default
 
-    return {
+    about = {
         "cpu": str(ask("target.llvm_get_system_cpu", "generic")),
         "threads": int(ask("runtime.NumThreads", 1)),
         "llvm": int(ask("target.llvm_version_major", 0)),
     }
+    if device == "cpu":
+        return about
+    gpu = session.device(device, 0)
+    if not gpu.exist:
+        raise _NoServerError(f"a server has no GPU that TVM's runtime for {device} finds")
+    return about | {"gpu": str(gpu.device_name), "arch": f"sm_{str(gpu.compute_version).replace('.', '')}"}
 
 
 def main() -> int:

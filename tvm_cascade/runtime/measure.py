@@ -1,4 +1,4 @@
-"""Measure stages on a CPU, with the kernels that `ScheduleStages` would emit.
+"""Measure stages on a bench's CPU, with the kernels that `ScheduleStages` would emit.
 
 A concurrent stage is timed as the one parallel region it becomes, a group alone as its kernels one by one. Inputs are
 random and stay in cache where they fit, as a producer's output would.
@@ -23,15 +23,18 @@ from tvm_cascade.passes.stage_lanes import work_of
 from tvm_cascade.passes.stage_layouts import may_merge, packed_tensors
 from tvm_cascade.passes.stage_merge import merge_units
 from tvm_cascade.passes.stage_specs import Kernel, Spec
-from tvm_cascade.runtime.bench import Bench, LocalBench, Timer
+from tvm_cascade.runtime.bench import Bench, LocalBench, kernel_program
+from tvm_cascade.runtime.clock import Timer
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
 
 
 class NetworkRunner(ABC):
     """Base class of the runners of one network: its operators' kernels, and a cached timer for every stage measured."""
 
-    def __init__(self, net: StageGraph, units: UnitGraph, cpu: bool) -> None:
-        self.net, self._cpu = net, cpu
+    def __init__(self, net: StageGraph, units: UnitGraph, bench: Bench, tuned: TunedKernels, cpu: bool) -> None:
+        self.net, self.bench, self._tuned, self._cpu = net, bench, tuned, cpu
+        self.workers = bench.workers
+        self.device = device_name(bench.name, tuned)
         self._packed = packed_tensors(net) if cpu else frozenset[int]()
         self._specs: dict[OpFeatures, Spec] = {}
         for unit in units.units:
@@ -70,10 +73,7 @@ class NetworkRunner(ABC):
         if key not in self._timers:
             self._timers[key] = make()
         timer = self._timers[key]
-        return [float("inf")] * repeats if timer is None else self._measured(timer, repeats)
-
-    def _measured(self, timer: Timer, repeats: int) -> list[float]:
-        return timer(repeats)
+        return [float("inf")] * repeats if timer is None else timer(repeats)
 
     def _spec(self, op: OpFeatures) -> Spec:
         """The specification of an operator's kernel; raises `UsageError` for an operator of another network."""
@@ -106,11 +106,8 @@ class CpuRunner(NetworkRunner):
     ) -> None:
         """`workers`: threads, default TVM's pool. `tuned`: records of tuned kernels; default: default schedules for all.
         `bench`: where kernels are timed; default: this machine."""
-        super().__init__(net, units, cpu=True)
-        self._tuned = tuned or TunedKernels(None)
-        self.bench = bench or LocalBench(workers)
-        self.workers = self.bench.workers
-        self.device = device_name(self.bench.name, self._tuned)
+        bench = bench or LocalBench(workers)
+        super().__init__(net, units, bench, tuned or TunedKernels(None, bench.target), cpu=True)
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
         """Milliseconds of a stage; see the module's docstring."""
@@ -121,10 +118,13 @@ class CpuRunner(NetworkRunner):
 
     def _timer_alone(self, op: OpFeatures) -> Timer:
         many = work_of(self.net.graph, self._spec(op)) >= PARALLEL_WORK
-        return self.bench.timer(self._tuned.scheduled(self.kernel(op).func, many))
+        return self._timed(self._tuned.scheduled(self.kernel(op).func, many))
 
     def _timer_of_kernel(self, kernel: Kernel) -> Timer:
-        return self.bench.timer(self._tuned.scheduled(kernel.func, True))
+        return self._timed(self._tuned.scheduled(kernel.func, True))
+
+    def _timed(self, func: Any) -> Timer:
+        return self.bench.timer(kernel_program(func, self.bench))
 
     def _timer_of(self, groups: Groups) -> Timer:
         work = [float(sum(work_of(self.net.graph, self._spec(op)) for op in group)) for group in groups]
@@ -139,7 +139,7 @@ class CpuRunner(NetworkRunner):
                     for g, k, func in kernels
                 ]
             )
-        return self.bench.timer(parallel_lanes(uses)[0])
+        return self._timed(parallel_lanes(uses)[0])
 
 
 def device_name(name: str, tuned: TunedKernels) -> str:

@@ -5,30 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.cost.interface import Groups, OpFeatures
+from tvm_cascade.cost import AnalyticCost
+from tvm_cascade.cost.interface import BatchRunner, Groups, OpFeatures, Runner
 from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions, RecordedCost
 from tvm_cascade.cost.records import CONCURRENT, MERGE
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.scheduler import schedule
-from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_graph import StageGraph
-from tvm_cascade.runtime.bench import Timer
-from tvm_cascade.runtime.farm import FarmBench, FarmTimer
-from tvm_cascade.runtime.measure import CpuRunner
-from tvm_cascade.schedules.stages.stage_records import TunedKernels
+from tvm_cascade.runtime.bench import Bench
+from tvm_cascade.runtime.farm_bench import FarmBench, FarmTimer
 from tvm_cascade.search_monitor import monitor
 
 QUICK = MeasureOptions(first=20, most=20)  # one round: a further one would be a job of its own
 _ROUNDS = 5  # of guessing what a search asks for; what is missed is measured by the search, one by one
 
 
-class FarmRunner(CpuRunner):
-    """A `cost.interface.BatchRunner` for the operators of one network."""
+class FarmRunner:
+    """A `cost.interface.BatchRunner`: another runner, whose bench is a farm, several stages at the same time."""
 
-    def __init__(self, net: StageGraph, units: UnitGraph, bench: FarmBench) -> None:
-        super().__init__(net, units, tuned=TunedKernels(None, bench.target), bench=bench)
-        self._used: list[Timer] | None = None  # timers that a stage uses, while they are collected
+    def __init__(self, runner: Runner, bench: FarmBench) -> None:
+        self._runner, self._bench = runner, bench
+        self.workers, self.device = runner.workers, runner.device
+
+    def run(self, groups: Groups, repeats: int) -> list[float]:
+        """See `Runner`."""
+        return self._runner.run(groups, repeats)
+
+    def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
+        """See `Runner`."""
+        return self._runner.run_merged(parts, repeats)
 
     def ahead(self, stages: Sequence[tuple[str, Groups]], repeats: int) -> Iterator[tuple[str, Groups]]:
         """See `BatchRunner`. Ends early where a limit strikes; then some stages are not yielded."""
@@ -55,32 +60,23 @@ class FarmRunner(CpuRunner):
         self, stages: Sequence[tuple[str, Groups]], open_stages: dict[int, list[FarmTimer]], wait: bool
     ) -> Iterator[tuple[str, Groups]]:
         """Stages that are measured by now; to `wait`, after one more job."""
-        pending = any(t.job.samples is None for timers in open_stages.values() for t in timers)
-        for _ in self._farm.finished(wait and pending):
+        pending = any(not t.job.done for timers in open_stages.values() for t in timers)
+        for _ in self._bench.farm.finished(wait and pending):
             pass
-        for k in [k for k, timers in open_stages.items() if all(t.job.samples is not None for t in timers)]:
+        for k in [k for k, timers in open_stages.items() if all(t.job.done for t in timers)]:
             del open_stages[k]
             yield stages[k]
 
-    @property
-    def _farm(self):
-        assert isinstance(self.bench, FarmBench)
-        return self.bench.farm
-
     def _timers_of(self, strategy: str, groups: Groups) -> list[FarmTimer]:
         """The timers of a stage, compiled now where they are new."""
-        self._used = []
-        try:
+        with self._bench.collecting() as timers:
             self.run_merged(groups[0], 1) if strategy == MERGE else self.run(groups, 1)
-            return [timer for timer in self._used if isinstance(timer, FarmTimer)]
-        finally:
-            self._used = None
+        return timers
 
-    def _measured(self, timer: Timer, repeats: int) -> list[float]:
-        if self._used is None:
-            return timer(repeats)
-        self._used.append(timer)
-        return [0.0] * repeats
+
+def on_farm(runner: Runner, bench: Bench) -> Runner:
+    """The runner, for several stages at a time where its bench is a farm."""
+    return FarmRunner(runner, bench) if isinstance(bench, FarmBench) else runner
 
 
 class _Guess(RecordedCost):
@@ -106,13 +102,15 @@ class _Guess(RecordedCost):
         return self._scale * guess() if known is None else known
 
 
-def fill_for_search(net: StageGraph, model: MeasuredCost, options: Options) -> None:
-    """Measure the stages that a search asks for, before it does so one by one.
+def fill_for_search(net: StageGraph, model: MeasuredCost, analytic: AnalyticCost, options: Options) -> None:
+    """Measure the stages that a search asks for, before it does so one by one; `analytic` is the device's model.
 
     Which those are depends on costs, by branch and bound. They are guessed by searching with the analytic model, measured,
-    and guessed anew with what was measured, until nothing is new: then the search will find all that it needs.
+    and guessed anew with what was measured, until nothing is new: then the search will find all that it needs. Nothing is
+    measured where the runner measures one at a time.
     """
-    analytic = AnalyticCost(find_device("cpu", "llvm", model.runner.workers))
+    if not isinstance(model.runner, BatchRunner):
+        return
     for _ in range(_ROUNDS):
         guess = _Guess(model, analytic)
         schedule(net.graph, guess, options)

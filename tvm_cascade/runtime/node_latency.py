@@ -1,4 +1,4 @@
-"""Latencies of operators measured on this machine's CPU, as a cost of substitution graphs.
+"""Latencies of operators measured on a bench, as a cost of substitution graphs.
 
 An operator of the graph is written as a Relax function of its own and lowered as `ScheduleStages` would lower it, so
 what is measured is what will run. Records go through the store that every measured cost shares; equal operators of
@@ -17,12 +17,14 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.cost import OpFeatures
-from tvm_cascade.cost.interface import Groups
+from tvm_cascade.cost.interface import Groups, Runner
 from tvm_cascade.errors import GraphError
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.passes.stage_network import stage_network
 from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.passes.substitution_write import write_function
+from tvm_cascade.runtime.bench import Bench
+from tvm_cascade.runtime.runners import runner_on
 from tvm_cascade.substitution.costs import STAGES, Engine, Latency, op_features
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
 
@@ -30,16 +32,12 @@ from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
 class NodeRunner:
     """A `cost.interface.Runner` for operators of substitution graphs; `know` registers an operator before it can run."""
 
-    def __init__(self, calls: Sequence[relax.Call], engine: Engine = STAGES) -> None:
-        from tvm_cascade.passes.stage_cpu import threads
-        from tvm_cascade.runtime.execute import host_target
-
-        self.workers = threads()
-        self.device = f"cpu:{host_target().attrs.get('mcpu', 'generic')}:{self.workers}:node"
+    def __init__(self, calls: Sequence[relax.Call], bench: Bench, engine: Engine = STAGES) -> None:
+        self.bench, self.workers, self.device = bench, bench.workers, f"{bench.name}:node"
         self.engine = engine
         self._calls = tuple(calls)
         self._nodes: dict[OpFeatures, Node] = {}
-        self._runners: dict[OpFeatures, tuple[object, list[OpFeatures]]] = {}
+        self._runners: dict[OpFeatures, tuple[Runner, list[OpFeatures]]] = {}
 
     def know(self, node: Node) -> OpFeatures:
         """Register an operator; returns its features, by which it can be run."""
@@ -58,16 +56,25 @@ class NodeRunner:
         """Infinite: operators are not merged here, as substitutions do that."""
         return [float("inf")] * repeats
 
-    def _operator(self, op: OpFeatures, repeats: int) -> list[float]:
-        from tvm_cascade.runtime.measure import CpuRunner
+    def is_able(self, op: OpFeatures) -> bool:
+        """Whether an operator that is known can be run."""
+        try:
+            return bool(self._runner_of(op)[1])
+        except GraphError:
+            return False
 
+    def _operator(self, op: OpFeatures, repeats: int) -> list[float]:
+        runner, kernels = self._runner_of(op)
+        return runner.run([kernels], repeats) if kernels else [0.0] * repeats
+
+    def _runner_of(self, op: OpFeatures) -> tuple[Runner, list[OpFeatures]]:
+        """What runs an operator, and its kernels. Raises `GraphError` where it cannot be staged."""
         if op not in self._runners:
-            net = stage_graph(self._module(self._nodes[op]))
+            net = stage_network(self._module(self._nodes[op]), self.bench.target)
             units = unit_graph(net.graph, "fused")
             kernels = [k for unit in units.features for k in unit if k.kind != "view"]
-            self._runners[op] = CpuRunner(net, units, self.workers), kernels
-        runner, kernels = self._runners[op]
-        return runner.run([kernels], repeats) if kernels else [0.0] * repeats  # type: ignore[attr-defined]
+            self._runners[op] = runner_on(self.bench, net, units), kernels
+        return self._runners[op]
 
     def _module(self, node: Node) -> tvm.IRModule:
         """The operator alone: activations are parameters, constants are random."""

@@ -1,4 +1,4 @@
-"""`optimize --cost measured` and `--cost learned`: substitutions under latencies of this machine's CPU.
+"""`optimize --cost measured` and `--cost learned`: substitutions under latencies of a bench, this machine or a farm.
 
 Kernels of the graphs that the search meets are measured ('measured'), or predicted by trees that are trained on few
 measurements ('learned', as for schedules: cost/learned.py). A sum of kernels is still a model: what the kernels do to one
@@ -17,14 +17,16 @@ from pathlib import Path
 
 import tvm
 
-from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.learned import LearnedCost, refine
-from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions
+from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions, Stages
 from tvm_cascade.cost.records import CONCURRENT, RecordStore
 from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import write_function
-from tvm_cascade.runtime.choose_module import Choice, fastest, staged
+from tvm_cascade.runtime.bench import Bench, LocalBench
+from tvm_cascade.runtime.choose_module import Choice, fastest_on
+from tvm_cascade.runtime.measure_farm import on_farm
 from tvm_cascade.runtime.node_latency import KernelLatency, NodeRunner
+from tvm_cascade.runtime.runners import analytic_of
 from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.costs import STAGES, Cost, Latency, Limited
 from tvm_cascade.substitution.dag import Dag
@@ -64,7 +66,6 @@ class Effort:
     rules: Sequence[Rule] = ALL_RULES
     seconds: float = SECONDS  # for the searches, measuring included
     runs: int = 7  # of every candidate
-    clock: Callable[[], float] = time.perf_counter  # seconds
 
     def search(self, dag: Dag, cost: Cost, seconds: float) -> SearchResult:
         """One search of at most so many seconds."""
@@ -78,17 +79,18 @@ def optimize_measured(
     limit: int | None = None,
     effort: Effort | None = None,
     database: str | Path | None = None,
+    bench: Bench | None = None,
 ) -> Measured:
-    """Rewrite `main` for this machine's CPU, within `limit` bytes of activations; see the module's docstring.
+    """Rewrite `main` for a bench (default: this machine's CPU), within `limit` bytes of activations; see the module's docstring.
 
     `database` keeps measurements between runs. Raises `GraphError` where `main` cannot be read, `InfeasibleError` where no
     graph meets the limit.
     """
-    effort = effort or Effort()
+    effort, bench = effort or Effort(), bench or LocalBench()
     read = read_function(mod["main"])
-    runner = NodeRunner(read.calls)
-    measured = MeasuredCost(runner, RecordStore(database, runner.device), QUICK)
-    analytic = AnalyticCost(find_device("cpu", "llvm", runner.workers))
+    runner = NodeRunner(read.calls, bench)
+    measured = MeasuredCost(on_farm(runner, bench), RecordStore(database, runner.device), QUICK)
+    analytic = analytic_of(bench)
     serial = Latency("latency", STAGES, model=analytic)
 
     def within(cost: Latency) -> Latency | Limited:
@@ -96,6 +98,8 @@ def optimize_measured(
 
     guess = effort.search(read.dag, within(serial), effort.seconds / 2)
     effort = replace(effort, seconds=effort.seconds - guess.seconds)
+    for dag in (read.dag, guess.dag):  # several at a time where the bench can
+        measured.fill(stage for stage in _stages(runner, dag) if runner.is_able(stage[1][0][0]))
     if learned:
         model = LearnedCost(measured, analytic)
         cost = KernelLatency("latency", runner.engine, model=model, runner=runner)
@@ -105,9 +109,15 @@ def optimize_measured(
         result = effort.search(read.dag, within(cost), effort.seconds)
     results = [SearchResult(read.dag, result.cost_before, result.cost_before, (), 1, 0.0, True), guess, result]
     modules = [mod, *(_written(mod, read, f.dag) for f in results[1:])]
-    choice = fastest(modules, runs=effort.runs, clock=effort.clock, build=staged)
+    choice = fastest_on(bench, modules, effort.runs)
     best = results[choice.best]
     return Measured(modules[choice.best], read, best, choice, _CANDIDATES, measured.measurements, cost.refused)
+
+
+def _stages(runner: NodeRunner, dag: Dag) -> Stages:
+    """Every operator of a graph that computes, alone."""
+    ops = dict.fromkeys(runner.know(n) for n in dag.nodes)
+    return tuple((CONCURRENT, [[op]]) for op in ops if op.kind != "view")
 
 
 def _written(mod: tvm.IRModule, read: Read, dag: Dag) -> tvm.IRModule:
@@ -126,9 +136,9 @@ def _refined(
     """Repeat: search, measure operators of the graph that the search returns, and fit the model to the measurements."""
     end = time.monotonic() + effort.seconds
 
-    def stages(dag: Dag):
-        ops = dict.fromkeys(cost.runner.know(n) for n in dag.nodes)  # type: ignore[union-attr]
-        return tuple((CONCURRENT, [[op]]) for op in ops if op.kind != "view")
+    def stages(dag: Dag) -> Stages:
+        assert cost.runner is not None
+        return _stages(cost.runner, dag)
 
     def search():
         left = max(0.0, end - time.monotonic())

@@ -18,12 +18,13 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.errors import GraphError, LoadError, UsageError
+from tvm_cascade.errors import GraphError, LoadError
 from tvm_cascade.extras import need
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import fold, write_with_parameters
 from tvm_cascade.publish import whole_file
+from tvm_cascade.runtime.bench import Bench, LocalBench
 from tvm_cascade.runtime.optimize_measured import SECONDS, Effort, optimize_measured
 from tvm_cascade.schema.searches import Substituted
 from tvm_cascade.search_monitor import SearchMonitor
@@ -60,7 +61,7 @@ class Optimized:
 
 def optimize_module(
     mod: tvm.IRModule,
-    target: str = "llvm",
+    target: str | Bench = "llvm",
     cost: str = "latency",
     device: str | None = None,
     *,
@@ -73,10 +74,12 @@ def optimize_module(
 
     Parameters
     ----------
+    target : str or Bench
+        "llvm" or "cuda", this machine's CPU or GPU where costs are measured; or the bench that measures them.
     cost : str
         See `parse_cost`: 'latency', 'traffic', 'peak', 'latency,peak<=256KiB', 'latency+1e-9*traffic', ... Or 'ios',
-        the latency of the graph's inter-operator schedule; or 'measured' or 'learned', latencies of this machine's CPU,
-        each also with a limit.
+        the latency of the graph's inter-operator schedule; or 'measured' or 'learned', latencies of a bench, each also with
+        a limit.
     device : str, optional
         Latencies come from the analytic model of this device; None is `target`'s generic one.
     options : SearchOptions, optional
@@ -96,13 +99,16 @@ def optimize_module(
     InfeasibleError
         No graph found keeps the cost's limit.
     UsageError
-        The cost or device has an unknown name, or measuring is asked for another target than this machine's CPU.
+        The cost or device has an unknown name.
+    MissingToolError
+        There is no GPU to measure on.
     """
     main, _, _ = cost.replace(" ", "").partition(",")
     if main in ("measured", "learned"):
-        return _measured(mod, target, cost, Effort(options, rules, SECONDS if seconds is None else seconds), database)
+        effort = Effort(options, rules, SECONDS if seconds is None else seconds)
+        return _measured(mod, cost, effort, database, LocalBench(target=target) if isinstance(target, str) else target)
     with SearchMonitor(seconds):
-        return _priced(mod, target, cost, device, options, rules)
+        return _priced(mod, target if isinstance(target, str) else target.target, cost, device, options, rules)
 
 
 def with_no_more_nodes(search: Callable[[Sequence[Rule]], Optimized], rules: Sequence[Rule]) -> Optimized:
@@ -135,20 +141,18 @@ def _priced(
 
 def _measured(
     mod: tvm.IRModule,
-    target: str,
     cost: str,
     effort: Effort,
     database: str | Path | None,
+    bench: Bench,
 ) -> Optimized:
     """`optimize_measured`, with what was run in the report under `measured`."""
-    if not target.startswith("llvm"):
-        raise UsageError(f"cost {cost} measures on this machine's CPU: use --target llvm, or --cost latency")
     if "main" not in {gv.name_hint for gv in mod.get_global_vars()}:
         raise GraphError("the module has no function main")
     name, _, _ = cost.replace(" ", "").partition(",")
     priced = parse_cost(cost, AnalyticCost(find_device("cpu")), named={name: Latency(name)})
     limit = priced.limit if isinstance(priced, Limited) else None
-    done = optimize_measured(mod, name == "learned", limit, effort, database)
+    done = optimize_measured(mod, name == "learned", limit, effort, database, bench)
     report = optimize_report(done.read.dag, done.result, "ms", STAGES)
     report["measured"] = {
         "kept": done.chosen,

@@ -1,6 +1,6 @@
 """The function behind the command `stages`: schedules by the analytic, measured or learned cost model.
 
-Costs are measured on this machine, or with `tracker` on the servers of TVM's RPC tracker (`runtime.farm`).
+Costs are measured where `runtime.measuring` says: on this machine, or with `tracker` on the servers of TVM's RPC tracker.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 import tvm
 
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.cost.interface import CostModel, Runner
+from tvm_cascade.cost.interface import CostModel
 from tvm_cascade.cost.learned import LearnedCost, refine
-from tvm_cascade.cost.measured import MeasuredCost, Stages, confirm
+from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions, Stages, confirm
 from tvm_cascade.cost.records import CONCURRENT, RecordStore, measured_kernels
-from tvm_cascade.errors import MissingToolError, UsageError
+from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.batch import with_batch
 from tvm_cascade.parallel.problem import Options
@@ -27,9 +27,12 @@ from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_network import stage_network
 from tvm_cascade.request import StagesRequest
+from tvm_cascade.runtime.bench import Bench
 from tvm_cascade.runtime.finalists import keep_fastest
+from tvm_cascade.runtime.measure_farm import QUICK, FarmRunner, fill_for_search, on_farm
+from tvm_cascade.runtime.measuring import measuring, refuse_idle_farm
+from tvm_cascade.runtime.runners import analytic_of, runner_on
 from tvm_cascade.runtime.tune_stages import tune_stages
-from tvm_cascade.schedules.stages.stage_records import TunedKernels
 from tvm_cascade.schedules.stages.stage_tuning import Report
 from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
 from tvm_cascade.schema.searches import Schedule
@@ -54,10 +57,10 @@ def stages(
 ) -> tuple[Schedule, str]:
     """The command `stages`: the JSON object (`parallel.report.describe`) and the text for a reader.
 
-    Measured and learned schedules for this machine's CPU are run in turn with the sequential and the greedy one (`finalists`),
-    and the fastest is kept; times are under the key `measured`. With `metaschedule` tuned kernels are measured; operators
-    without a record are tuned first, with `trials` candidates each (0: none; merged operators keep the default kernels);
-    the tuning report is under the key `tuned`. `kept` is called with the schedule that is kept.
+    Measured and learned schedules are run in turn with the sequential and the greedy one (`finalists`), on this machine or
+    on a server of the farm, and the fastest is kept; times are under the key `measured`. With `metaschedule` tuned kernels
+    are measured; operators without a record are tuned first, with `trials` candidates each (0: none; merged operators keep
+    the default kernels); the tuning report is under the key `tuned`. `kept` is called with the schedule that is kept.
 
     Raises
     ------
@@ -67,7 +70,7 @@ def stages(
         The schedule to load cannot be read.
     """
     asked = request or StagesRequest()
-    _refuse_farm(asked)
+    refuse_idle_farm(asked)
     net = stage_network(mod, asked.target, asked.precision)
     options = Options(variant=asked.variant, unit=asked.unit, r=asked.r or None, s=asked.s or None)
     if asked.cost == "analytic":
@@ -77,8 +80,8 @@ def stages(
         return _run(graph, asked, options, kept=lambda found: kept(Found(net, *found)))
     if asked.batch not in (None, 1):
         raise UsageError(f"--cost {asked.cost} measures the model as it is loaded: set the batch with --input-shape")
-    run = _measured if asked.tracker is None else _on_farm
-    return run(net, options, asked, progress, lambda found: kept(Found(net, *found)))
+    with measuring(asked) as bench:
+        return _measured(net, options, asked, bench, progress, lambda found: kept(Found(net, *found)))
 
 
 def _run(
@@ -93,71 +96,29 @@ def _run(
 
 
 def _measured(
-    net: StageGraph, options: Options, asked: StagesRequest, progress: Progress, kept: Kept
+    net: StageGraph, options: Options, asked: StagesRequest, bench: Bench, progress: Progress, kept: Kept
 ) -> tuple[Schedule, str]:
-    """`stages` with costs of this machine."""
+    """`stages` with costs of a bench."""
     units = unit_graph(net.graph, asked.unit)
     tuned: Report | None = None
     if asked.metaschedule is not None:
-        tuned = tune_stages(net, units, asked.metaschedule, asked.target, None, Search(asked.trials), progress)
-    model = measured_model(net, units, asked.database, asked.target, asked.metaschedule, options.s)
+        search = Search(asked.trials)
+        tuned = tune_stages(net, units, asked.metaschedule, asked.target, None, search, progress, bench)
+    model = measured_model(net, units, asked.database, bench, asked.metaschedule, options.s)
     pricing: CostModel = model
     if asked.load is not None:
         data, text = _run(net.graph, asked, options, model, kept=kept)
         return _with_tuning(data, tuned), text
     if asked.cost == "measured":
+        fill_for_search(net, model, analytic_of(bench), options)
         best = search_measured(net, model, options)
     else:
-        best, pricing = search_learned(net, units, model, options)
-    if asked.target.startswith("cuda"):
-        data, text = finish_report(best, pricing, asked.output, asked.picture, kept)
-        return _with_tuning(data, tuned), text
-    best, run = keep_fastest(net, best, pricing, options, metaschedule=asked.metaschedule)
+        best, pricing = search_learned(net, units, model, analytic_of(bench), options)
+    best, run = keep_fastest(net, best, pricing, options, bench, asked.metaschedule)
     data, text = finish_report(best, pricing, asked.output, asked.picture, kept)
     times = ", ".join(f"{n} {t:.3f} ms" for n, t in zip(run.names, run.choice.milliseconds, strict=True))
     made: Schedule = {**_with_tuning(data, tuned), "measured": run.to_dict()}
     return made, f"run in turn, least: {times}; kept: {run.chosen}\n{text}"
-
-
-def _refuse_farm(asked: StagesRequest) -> None:
-    """Raise `UsageError` for options of a farm that do not go with others."""
-    if asked.tracker is None:
-        if asked.key is not None:
-            raise UsageError("--key is of --tracker HOST:PORT: give that too")
-        return
-    if asked.key is None:
-        raise UsageError("--tracker needs --key K: which of its servers to measure on")
-    if asked.cost == "analytic":
-        raise UsageError("--tracker measures: give --cost measured or --cost learned with it")
-    if asked.target.startswith("cuda"):
-        raise UsageError(
-            "--tracker measures on CPUs: give --target llvm, or leave it out to measure on this machine's GPU"
-        )
-    if asked.metaschedule is not None:
-        raise UsageError("--metaschedule tunes kernels on this machine: leave it or --tracker out")
-
-
-def _on_farm(
-    net: StageGraph, options: Options, asked: StagesRequest, _progress: Progress, kept: Kept
-) -> tuple[Schedule, str]:
-    """`stages` with costs of the servers of a tracker. The schedule is the search's: whole programs are not run there."""
-    from tvm_cascade.runtime.farm import Farm, FarmBench, Tracker
-    from tvm_cascade.runtime.measure_farm import QUICK, FarmRunner, fill_for_search
-
-    units = unit_graph(net.graph, asked.unit)
-    host, _, port = str(asked.tracker).rpartition(":")
-    with Farm(Tracker(host, int(port), str(asked.key), asked.parallel)) as farm:
-        runner = FarmRunner(net, units, FarmBench(farm, str(asked.key)))
-        model = MeasuredCost(runner, RecordStore(asked.database, runner.device), QUICK)
-        if asked.load is not None:
-            return _run(net.graph, asked, options, model, kept=kept)
-        if asked.cost == "learned":
-            model.fill((CONCURRENT, [[k]]) for kernels in units.features for k in kernels if k.kind != "view")
-            best, pricing = search_learned(net, units, model, options)
-        else:
-            fill_for_search(net, model, options)
-            best, pricing = search_measured(net, model, options), model
-        return finish_report(best, pricing, asked.output, asked.picture, kept)
 
 
 def _with_tuning(data: Schedule, report: Report | None) -> Schedule:
@@ -170,26 +131,15 @@ def measured_model(
     net: StageGraph,
     units: UnitGraph,
     database: str | Path | None,
-    target: str = "llvm",
+    bench: Bench,
     metaschedule: str | Path | None = None,
     streams: int | None = None,
 ) -> MeasuredCost:
-    """Costs measured on this machine: its CPU, or its GPU for `cuda`. Raises `MissingToolError` where it has none.
-
-    `metaschedule`: folder with records of the tuned kernels to measure. `streams`: of a GPU; None: one for each unit.
-    """
-    if target.startswith("cuda"):
-        from tvm_cascade.runtime.measure_cuda import CudaRunner
-
-        try:
-            runner: Runner = CudaRunner(net, units, target, metaschedule=metaschedule, streams=streams)
-        except MissingToolError as error:
-            raise MissingToolError(error.tool, f"{error.remedy}; --cost analytic needs none of it") from None
-    else:
-        from tvm_cascade.runtime.measure import CpuRunner
-
-        runner = CpuRunner(net, units, tuned=TunedKernels(metaschedule))
-    return MeasuredCost(runner, RecordStore(database, runner.device))
+    """Costs measured on a bench. `metaschedule`: folder with records of the tuned kernels to measure. `streams`: of a GPU; None:
+    one for each unit."""
+    runner = on_farm(runner_on(bench, net, units, metaschedule, streams), bench)
+    options = QUICK if isinstance(runner, FarmRunner) else MeasureOptions()
+    return MeasuredCost(runner, RecordStore(database, runner.device), options)
 
 
 def search_measured(net: StageGraph, model: MeasuredCost, options: Options) -> NetworkSchedule:
@@ -198,13 +148,18 @@ def search_measured(net: StageGraph, model: MeasuredCost, options: Options) -> N
 
 
 def search_learned(
-    net: StageGraph, units: UnitGraph, measured: MeasuredCost, options: Options, budget: int = _LEARNED_BUDGET
+    net: StageGraph,
+    units: UnitGraph,
+    measured: MeasuredCost,
+    analytic: AnalyticCost,
+    options: Options,
+    budget: int = _LEARNED_BUDGET,
 ) -> tuple[NetworkSchedule, CostModel]:
-    """Search by measurements of few stages and predictions of the others; returns the schedule and the model behind it."""
-    gpu = measured.runner.device.startswith("cuda")
-    known = find_device(None, "cuda") if gpu else find_device("cpu", "llvm", measured.runner.workers)
-    model = LearnedCost(measured, AnalyticCost(known))
+    """Search by measurements of few stages and predictions of the others, which correct the device's `analytic` model;
+    returns the schedule and the model behind it."""
+    model = LearnedCost(measured, analytic)
     alone = [(CONCURRENT, [[k]]) for kernels in units.features for k in kernels if k.kind != "view"]
+    measured.fill(alone)  # several at a time where the bench can
     return refine(model, partial(_priced, net, model, options), budget + len(set(map(str, alone))), alone), model
 
 

@@ -1,0 +1,57 @@
+"""Timing what is loaded, by TVM's own clock: kernels and programs, on this machine or, through a session, on another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+MIN_MS = 2  # of one timed repetition of a kernel
+
+Timer = Callable[[int], list[float]]  # number of repetitions -> milliseconds of each
+Types = Sequence[tuple[tuple[int, ...], str]]  # shape and element type of every argument
+
+
+def clock_of(module: Any, device: Any, types: Types, kernel: bool, min_ms: float = MIN_MS) -> Timer:
+    """The timer of a loaded module, also one that lies on another machine: of its function `main`, or of the program
+    `main` that a virtual machine runs. Every call runs it once untimed before; a repetition of a kernel is as many runs as take
+    `min_ms`."""
+    args = [tvm.runtime.tensor(x, device) for x in random_inputs(types)]
+    if kernel:
+        return lambda repeats: _milliseconds(
+            module.time_evaluator("main", device, number=1, repeat=repeats, min_repeat_ms=min_ms)(*args)
+        )
+    machine = relax.VirtualMachine(module, device)
+    machine.set_input("main", *args)
+    return lambda repeats: _milliseconds(
+        machine.time_evaluator("invoke_stateful", device, number=1, repeat=repeats, min_repeat_ms=0)("main")
+    )
+
+
+def _milliseconds(result: Any) -> list[float]:
+    return [t * 1e3 for t in result.results]
+
+
+def run_in_turn(timers: Sequence[Timer], rounds: int, repeats: int) -> list[list[float]]:
+    """Milliseconds of every timer, in order of the rounds; the last one begins in every other round."""
+    samples: list[list[float]] = [[] for _ in timers]
+    for k in range(rounds):
+        order = range(len(timers)) if k % 2 == 0 else range(len(timers) - 1, -1, -1)
+        for i in order:
+            samples[i] += timers[i](repeats)
+    return samples
+
+
+def last_line(error: Exception) -> str:
+    """What an error of TVM's says, without the way to it."""
+    lines = [x for x in str(error).splitlines() if x.strip()] or [type(error).__name__]
+    return lines[-1][:300]
+
+
+def random_inputs(types: Types) -> list[np.ndarray]:
+    """Arrays of the given shapes and types: numbers between 0 and 1, zeros of integers."""
+    rng = np.random.default_rng(0)
+    return [rng.random(shape, dtype="float32").astype(dtype) for shape, dtype in types]

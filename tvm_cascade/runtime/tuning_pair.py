@@ -1,0 +1,55 @@
+"""A builder and a runner for MetaSchedule whose candidates a bench measures: a batch at a time, on as many servers as it has."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from tvm.ir.utils import derived_object
+
+from tvm_cascade.errors import CascadeError
+from tvm_cascade.runtime.bench import Bench, kernel_program
+from tvm_cascade.runtime.clock import last_line
+from tvm_cascade.schedules.tir import s_tir
+from tvm_cascade.schedules.tuning.in_process import Measured
+
+ms: Any = s_tir.meta_schedule
+
+
+def bench_pair(bench: Bench, min_ms: float, repeats: int) -> tuple[Any, Any]:
+    """A builder for a bench's target, and a runner of what it builds. The runner reports the least time of `repeats` measurements
+    of `min_ms` milliseconds or one call, whichever is longer."""
+    programs: dict[str, Any] = {}
+    return _Builder(bench, programs, min_ms), _Runner(bench, programs, repeats)
+
+
+@derived_object
+class _Builder(ms.builder.PyBuilder):
+    def __init__(self, bench: Bench, programs: dict[str, Any], min_ms: float) -> None:
+        super().__init__()
+        self.bench, self.programs, self.min_ms, self.names = bench, programs, min_ms, count()
+
+    def build(self, build_inputs: Any) -> list[Any]:
+        return [self._one(given) for given in build_inputs]
+
+    def _one(self, given: Any) -> Any:
+        name = f"candidate{next(self.names)}"
+        try:
+            self.programs[name] = kernel_program(given.mod["main"], self.bench, self.min_ms)
+        except CascadeError:
+            raise  # of a tool that is missing: no other candidate can be built either
+        except Exception as why:  # whatever TVM raises on a schedule that cannot be built
+            return ms.builder.BuilderResult(None, last_line(why))
+        return ms.builder.BuilderResult(name, None)
+
+
+@derived_object
+class _Runner(ms.runner.PyRunner):
+    def __init__(self, bench: Bench, programs: dict[str, Any], repeats: int) -> None:
+        super().__init__()
+        self.bench, self.programs, self.repeats = bench, programs, repeats
+
+    def run(self, runner_inputs: Any) -> list[Any]:
+        timers = [self.bench.timer(self.programs.pop(str(given.artifact_path))) for given in runner_inputs]
+        found = self.bench.times(timers, self.repeats)
+        return [Measured(None, x) if isinstance(x, str) else Measured([min(x) / 1e3], None) for x in found]
