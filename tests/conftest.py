@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import hashlib
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tvm_cascade.cache import Cache
 
 GOLDEN = Path(__file__).parent / "golden"
 LONGEST = (  # files of a minute and more: first, so that no process waits for the last of them at the end
@@ -19,8 +24,15 @@ LONGEST = (  # files of a minute and more: first, so that no process waits for t
     "cost/test_learned_cost.py", "passes/test_join_modules.py", "micro/test_every_operator.py",
 )  # fmt: skip
 
+UNOPTIMISED = r"\22opt-level\22:0"  # in the target that an LLVM text names
+LOWERED = ("C", "C driver", "host", "object")  # what the cache keeps of kernels, under the kernels themselves
+
+gc.set_threshold(500_000, 20, 100)  # as the command line has it: next to nothing of what tests make is a cycle
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gc.collect()
+    gc.freeze()  # modules and items live as long as the process: no search for cycles walks through them
     place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(LONGEST)))
 
@@ -80,8 +92,10 @@ def emulator() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What fixtures of several tests compile is kept in a folder of this run, not in the user's."""
-    folder = tmp_path_factory.mktemp("cache")
+    """What fixtures of several tests compile is kept in a folder of this run, which its processes share, not in the user's."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("TVM_CASCADE_CACHE_DIR", str(folder))
         yield folder
@@ -96,8 +110,56 @@ def _cache_of_test(_cache_of_run: Path, request: pytest.FixtureRequest) -> Itera
         yield
 
 
+@pytest.fixture(autouse=True)
+def kernels_are_lowered_once(_cache_of_run: Path) -> Iterator[None]:
+    """Kernels that a test lowers are taken from the cache of the run where an earlier one lowered the same.
+
+    Plans are not: every test plans what it compiles. Files about the lowering itself have a fixture of this name that does
+    nothing.
+    """
+    module = sys.modules.get("tvm_cascade.cache")
+    if module is None:  # none of the files of this run compiles anything
+        yield
+        return
+    value, run = module.Cache.value, module.Cache(_cache_of_run)
+
+    def shared(
+        cache: Cache, kind: str, inputs: Callable[[], Sequence[str | bytes]], make: Callable[[], bytes]
+    ) -> bytes:
+        if cache.folder is None or cache.folder == run.folder or kind not in LOWERED:
+            return value(cache, kind, inputs, make)
+        given = inputs()
+        return value(cache, kind, lambda: given, lambda: value(run, kind, lambda: given, make))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module.Cache, "value", shared)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def quick_programs_are_linked() -> Iterator[None]:
+    """Programs for this machine that were built without optimisation are linked: LLVM's JIT would optimise them.
+
+    Files about what users run have a fixture of this name that does nothing.
+    """
+    host = sys.modules.get("tvm_cascade.micro.host")
+    if host is None:
+        yield
+        return
+    from tvm_cascade.testing.quick_build import linked
+
+    read = host.read_llvm
+
+    def read_quickly(text: str) -> Any:
+        return linked(read(text)) if UNOPTIMISED in text else read(text)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(host, "read_llvm", read_quickly)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _sources_are_compiled_once() -> Iterator[None]:
+def _sources_are_compiled_once(_cache_of_run: Path) -> Iterator[None]:
     """A C file is compiled once for a core: start-up code and drivers are the same in hundreds of images.
 
     The object is kept under the compiler, its options, and the contents of the file and of all headers that it can see.
@@ -106,7 +168,7 @@ def _sources_are_compiled_once() -> Iterator[None]:
     if toolchain is None:  # none of the files of this run compiles anything
         yield
         return
-    run, kept = toolchain.run_tool, dict[bytes, tuple[bytes, bytes]]()
+    run, kept = toolchain.run_tool, toolchain.Cache(_cache_of_run)
 
     def run_once(command: Sequence[str]) -> str:
         if "-c" not in command:
@@ -115,17 +177,19 @@ def _sources_are_compiled_once() -> Iterator[None]:
         folders = [Path(word[2:]) for word in command if word.startswith("-I")]
         rule = Path(f"{made}.d")  # the headers, where they are asked for
         options = [word for word in command if not word.startswith("-I") and word not in map(str, (source, made, rule))]
-        key = hashlib.sha256(repr((options, source.name)).encode() + source.read_bytes())
-        for header in (one for folder in folders for one in sorted(folder.glob("*.h"))):
-            key.update(f"{header.name} {header.stat().st_size}\n".encode() + header.read_bytes())
-        if key.digest() in kept:
-            made.write_bytes(kept[key.digest()][0])
-            rule.write_bytes(kept[key.digest()][1])
-        else:
+        headers = [header for folder in folders for header in sorted(folder.glob("*.h"))]
+        parts = [repr(options), source.name, source.read_bytes()]
+        parts += [part for header in headers for part in (header.name, header.read_bytes())]
+
+        def compiled() -> bytes:
             run(command)
-            kept[key.digest()] = made.read_bytes(), rule.read_bytes() if rule.exists() else b""
-        if "-MD" not in options:
-            rule.unlink(missing_ok=True)
+            listed = rule.read_bytes() if rule.exists() else b""
+            return f"{len(listed)} ".encode() + listed + made.read_bytes()
+
+        length, _, rest = kept.value("object of a test", lambda: parts, compiled).partition(b" ")
+        made.write_bytes(rest[int(length) :])
+        if "-MD" in options:
+            rule.write_bytes(rest[: int(length)])
         return ""
 
     with pytest.MonkeyPatch.context() as patched:

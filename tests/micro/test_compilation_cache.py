@@ -33,6 +33,11 @@ def network():
 """
 
 
+@pytest.fixture(autouse=True)
+def kernels_are_lowered_once() -> None:
+    """They are not here: what is lowered is counted."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder that `compile` uses; nothing is there yet."""
