@@ -16,6 +16,11 @@ from tvm_cascade.micro.host import HostProgram, run_host
 MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
 
 
+@pytest.fixture(autouse=True)
+def quick_programs_are_linked() -> None:
+    """They are not here: programs are read as users' are."""
+
+
 def test_kernels_are_not_moved_into_the_driver(tmp_path: Path) -> None:
     tvm_cascade.compile(MODEL, target="host", output=tmp_path / "p", layerwise=True)
     functions = (tmp_path / "p" / "host" / "program.ll").read_text().split("\ndefine ")[1:]

@@ -246,6 +246,14 @@ def initial_states(program: HostProgram) -> list[np.ndarray]:
     return [np.frombuffer(s.initial or bytes(s.spec.bytes), np.int8).copy() for s in program.states]
 
 
+def read_llvm(text: str) -> Any:
+    """The module of an LLVM text, whose functions are compiled where they are asked for."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.ll"
+        path.write_text(text)
+        return tvm.runtime.load_module(str(path))
+
+
 _Inference = Callable[
     [Mapping[str, np.ndarray], int, list[np.ndarray]], tuple[dict[str, np.ndarray], int, tuple[int, ...]]
 ]
@@ -253,10 +261,7 @@ _Inference = Callable[
 
 def _loaded(program: HostProgram) -> _Inference:
     """`_infer` with a program that LLVM has compiled into this process."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "program.ll"
-        path.write_text(program.llvm)
-        function = tvm.runtime.load_module(str(path))[_ENTRY]
+    function = read_llvm(program.llvm)[_ENTRY]
     flash = np.frombuffer(program.flash + b"\0" * max(0, 8 - len(program.flash)), np.int8)
 
     def infer(feed: Mapping[str, np.ndarray], paint: int, kept: list[np.ndarray]) -> Any:

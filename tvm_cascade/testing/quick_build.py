@@ -1,11 +1,17 @@
 """Builds for this process that are made quickly and run slowly: to compare what small networks and kernels compute.
 
 Machine code without optimisation, after the passes of TVM's own pipeline that code for one processor cannot do without:
-nothing is simplified, partitioned, vectorized or shared. Such a build takes a third of the usual time.
+nothing is simplified, partitioned, vectorized or shared. Such a build takes a third of the usual time, and is linked: LLVM
+selects instructions for an object without optimisation too, where its JIT optimises in any case and takes four times as long.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -40,6 +46,24 @@ def quick_build(mod: Any, optimisation: int = 0) -> Any:
         return tvm.compile(mod, target, tir_pipeline="default" if optimisation else _NAME)
 
 
+def linked(module: Any) -> Any:
+    """A module of LLVM code without optimisation as a shared library, loaded; `module` itself where that cannot be linked.
+
+    Its functions may call those of this process alone. Others, such as the conversions of float16 that are part of
+    compilers, only LLVM's JIT knows.
+    """
+    if sys.platform != "linux" or shutil.which("ld") is None:
+        return module
+    with tempfile.TemporaryDirectory() as folder:
+        made, library = Path(folder) / "module.o", Path(folder) / "module.so"
+        module.write_to_file(str(made))
+        subprocess.run(["ld", "-shared", "-z", "now", "-o", str(library), str(made)], check=True, capture_output=True)
+        try:
+            return tvm.runtime.load_module(str(library))
+        except RuntimeError:  # of the dynamic linker: a function is not there
+            return module
+
+
 def check_calls(mod: Any) -> None:
     """Assert that every call of a kernel hands over tensors of the types and static shapes that the kernel declares."""
 
@@ -67,7 +91,13 @@ def virtual_machine(mod: tvm.IRModule, optimisation: int = 0) -> Any:
     the calls of the module are checked against its kernels before.
     """
     check_calls(mod)
-    return relax.VirtualMachine(quick_build(mod, optimisation), tvm.cpu())
+    made = quick_build(mod, optimisation)
+    if not optimisation:
+        parts = list(made.mod.imports)
+        made.mod.clear_imports()
+        for part in parts:
+            made.mod.import_module(linked(part) if part.kind == "llvm" else part)
+    return relax.VirtualMachine(made, tvm.cpu())
 
 
 def quick_run(mod: tvm.IRModule, *inputs: Any, function: str = "main") -> list[Any]:
