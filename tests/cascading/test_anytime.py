@@ -27,7 +27,7 @@ from tvm_cascade.testing.looks import after_looks, with_more_and_more_time
 def network() -> Graph:
     """An inverted bottleneck with a skip, and a branch that joins."""
     b = Builder()
-    x = b.conv(b.input(20, 20, 3), 8, 3, 2)
+    x = b.conv(b.input(12, 12, 3), 8, 3, 2)
     wide = b.depthwise(b.conv(x, 24))
     x = b.add(b.conv(wide, 8), x)
     return b.finish(b.concat((b.conv(x, 8), b.max_pool(x, 3, 1))))

@@ -10,7 +10,7 @@ from tvm_cascade.memory import AllocateOptions, Buffer, OffsetConstraint, Proble
 from tvm_cascade.memory.validate import validate
 from tvm_cascade.testing.looks import after_looks, with_more_and_more_time
 
-EFFORT = AllocateOptions(nodes=6_000, first_limit=600, placements=60 * 200)
+EFFORT = AllocateOptions(nodes=3_000, first_limit=300, placements=60 * 60)
 
 
 def crowded(seed: int, constrained: bool) -> Problem:

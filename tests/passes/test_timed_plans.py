@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations, pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.search_cache import searches
-from tvm_cascade.cascading.timed_cuts import TimedCuts
+from tvm_cascade.cascading.timed_cuts import TimedCuts, TimedLayouts
 from tvm_cascade.cores import kernel_target
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Tile
@@ -34,6 +35,7 @@ from tvm_cascade.testing.builder import Net
 
 CORE = kernel_target("cortex-m7")
 SLOW = Ram("slow", 1 << 20, 4.0)
+Whole = tuple[Search, tuple[Ram, Ram], Callable[..., Any], TimedLayouts]
 
 
 def network(seed: int, layers: int = 1) -> PreparedGraph:
@@ -101,21 +103,31 @@ def test_no_plan_of_the_search_space_takes_fewer_cycles(seed: int, share: float)
     assert bound <= best * (1 + 1e-9) and reached == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.parametrize("ceiling", [1.5, float("inf")])
-@pytest.mark.parametrize("limit", ["_STATES", "_EFFORT", "_CHOICES"])
-def test_what_limits_leave_out_is_in_the_bound(limit: str, ceiling: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With next to no effort the bound is still none above what the whole search reaches; `ceiling` in parts of that."""
-    lower = 0
+@pytest.fixture(scope="module")
+def whole_searches() -> list[Whole]:
+    """Searches of networks, the memories that they place in, what segments cost, and what is found without a limit."""
+    made = []
     for seed in (4, 6, 8, 11):
         prepared = network(seed, layers=2)
         search = options_of(prepared)[1][0]
-        fast = Ram("fast", int(plan_of(prepared).peak * 0.5) // 4 * 4, 0.25)
-        priced = SegmentPrices(prepared, PlanRequest(memory=(fast, SLOW), rewrite=False), Counters()).of
-        whole = TimedCuts(search, (fast, SLOW), None, priced).best(4, float("inf"))
+        rams = Ram("fast", int(plan_of(prepared).peak * 0.5) // 4 * 4, 0.25), SLOW
+        priced = SegmentPrices(prepared, PlanRequest(memory=rams, rewrite=False), Counters()).of
+        made.append((search, rams, priced, TimedCuts(search, rams, None, priced).best(4, float("inf"))))
+    return made
+
+
+@pytest.mark.parametrize("ceiling", [1.5, float("inf")])
+@pytest.mark.parametrize("limit", ["_STATES", "_EFFORT", "_CHOICES"])
+def test_what_limits_leave_out_is_in_the_bound(
+    limit: str, ceiling: float, whole_searches: list[Whole], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With next to no effort the bound is still none above what the whole search reaches; `ceiling` in parts of that."""
+    lower = 0
+    for search, rams, priced, whole in whole_searches:
         with monkeypatch.context() as patch:
             patch.setattr(timed_cuts, limit, 1)
             patch.setattr(timed_cuts, "_FEWEST_STATES", 1)
-            least = TimedCuts(search, (fast, SLOW), None, priced).best(4, ceiling * whole.cycles[0])
+            least = TimedCuts(search, rams, None, priced).best(4, ceiling * whole.cycles[0])
         assert least.bound <= whole.bound * (1 + 1e-9) and all(c >= whole.bound * (1 - 1e-9) for c in least.cycles)
         lower += least.bound < whole.bound * (1 - 1e-9)
     assert lower
