@@ -207,6 +207,15 @@ def test_copies_with_weights_of_their_own(staged, graph_builtins):
     Session(compile_stages(emptied)).run()
 
 
+def test_programs_of_other_machines_find_no_memory_of_machines_that_are_gone(graph_builtins):
+    """A new machine may lie where one was that has been freed, and memory is kept by where machines lie."""
+    programs = [compile_stages(evict_module(size << 10, "cuda", "cpu:0")) for size in (64, 128)]
+    for _ in range(6):
+        for program in programs:
+            Session(program).run()
+    assert graph_builtins == ["allocate", "run"] * 12
+
+
 _BUILD = """
 import sys, tvm
 from tvm_cascade.cost import AnalyticCost, find_device
