@@ -27,7 +27,7 @@ cuda: $(STAMP)
 	@command -v nvcc >/dev/null || $(BIN)/pip install -q --disable-pip-version-check -e ".[cuda]"
 
 test-cuda: cuda tools
-	$(BIN)/python -m pytest tests/runtime/test_cuda_code.py tests/deploy tests/passes/test_schedule_stages_cuda.py tests/passes/test_stage_precision.py tests/benchmarks/test_gpu_pack.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/runtime/test_cuda_code.py tests/deploy tests/passes/test_schedule_stages_cuda.py tests/passes/test_stage_precision.py tests/benchmarks/test_gpu_pack.py
 
 # the page of reports in Chromium, which takes 350 MB: the suite reads the page without one
 browser:
@@ -53,7 +53,7 @@ keras: $(STAMP)
 	TVM_CASCADE_TENSORFLOW=$(KERAS) $(BIN)/python benchmarks/keras_networks.py
 
 bench: $(STAMP) tools keras
-	TVM_CASCADE_SWEEP=6 $(BIN)/python -m pytest tests/passes/test_lower_quantized_operators.py
+	TVM_CASCADE_SWEEP=6 $(BIN)/python -m pytest tests/passes/test_lower_quantized_operators.py tests/schedules/test_estimates.py
 	$(BIN)/python benchmarks/run_all.py
 
 # .pt2 files take part after `make torch`

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from tvm_cascade.cache import Cache
 
 GOLDEN = Path(__file__).parent / "golden"
-LONGEST = (  # files of a minute and more: first, so that no process waits for the last of them at the end
-    "conformance/test_conformance.py", "conformance/test_single_operators.py", "tutorials/test_tutorials.py",
-    "tutorials/test_readme.py", "runtime/test_farm.py", "cli/test_cli.py", "schedules/test_estimates.py",
-    "cost/test_learned_cost.py", "passes/test_join_modules.py", "micro/test_every_operator.py",
+LONGEST = (  # files of a quarter of a minute and more: first, so that no process waits for the last of them at the end
+    "benchmarks/test_gpu_pack.py", "tutorials/test_tutorials.py", "schedules/test_estimates.py", "runtime/test_farm.py",
+    "passes/test_schedule_stages.py", "passes/test_stage_parts.py", "passes/test_lower_quantized_operators.py",
+    "micro/test_embedding.py", "conformance/test_conformance.py", "passes/test_static_regions.py",
+    "schedules/test_cortex_m_kernels.py", "micro/test_every_operator.py", "micro/test_serial.py", "schedules/test_float_fpu.py",
+    "passes/test_place_network.py", "validation/test_validate.py", "substitution/test_rules_taso.py",
+    "testing/test_tflm_arena.py", "tutorials/test_readme.py",
 )  # fmt: skip
-
 UNOPTIMISED = r"\22opt-level\22:0"  # in the target that an LLVM text names
 LOWERED = ("C", "C driver", "host", "object")  # what the cache keeps of kernels, under the kernels themselves
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 
@@ -177,8 +178,8 @@ def test_the_command_of_a_request_asks_for_it() -> None:
     assert command_of(object(), Request(), Path("out dir")).endswith("compile MODEL --target cortex-m4 -o 'out dir'")
 
 
-def test_the_commands_of_a_frontier_get_its_plans(test_data: Path) -> None:
-    model = test_data / "models" / "person_detect.tflite"
+def test_the_commands_of_a_frontier_get_its_plans() -> None:
+    model = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
     found = api.plan(model, target="cortex-m4", stream_input=True)
     assert len(found.frontier) == len(found.commands) > 1
     for (peak, factor), line in zip(found.frontier, found.commands, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -312,29 +313,34 @@ def test_two_instructions_at_once_and_long_products_tell_cores_apart() -> None:
     assert shipped_cycles().rate(kernel_target("cortex-m3", "c"), scalar) > each["cortex-m4"]
 
 
+TURNS = [  # cores, how their kernels are compiled, and the boards that count them
+    ("cortex-m0plus", "c", "mps2-an385"),
+    ("cortex-m3", "c", "mps2-an385"),
+    ("cortex-m4", "c", "mps2-an386"),
+    ("cortex-m4", "obj", "mps2-an386"),
+    ("cortex-m3", "obj", "mps2-an385"),
+    ("cortex-m7", "c", "mps2-an500"),
+    ("cortex-m33", "c", "mps2-an505"),  # by the rates of cortex-m4
+    ("cortex-m55", "obj", "mps3-an547"),
+    ("riscv32", "c", "riscv32-virt"),
+]
+
+
 @pytest.mark.emulator
-@pytest.mark.parametrize(
-    ("core", "backend", "board"),
-    [
-        ("cortex-m0plus", "c", "mps2-an385"),
-        ("cortex-m3", "c", "mps2-an385"),
-        ("cortex-m3", "obj", "mps2-an385"),
-        ("cortex-m4", "c", "mps2-an386"),
-        ("cortex-m4", "obj", "mps2-an386"),
-        ("cortex-m7", "c", "mps2-an500"),
-        ("cortex-m33", "c", "mps2-an505"),  # by the rates of cortex-m4
-        ("cortex-m55", "obj", "mps3-an547"),
-        ("riscv32", "c", "riscv32-virt"),
-    ],
-)
+@pytest.mark.parametrize(("core", "backend", "board"), TURNS)
 def test_kernels_of_other_shapes_than_rates_come_from(core: str, backend: str, board: str, emulator: None) -> None:
+    """Of all networks where TVM_CASCADE_SWEEP is set, else of every second one: cores take turns, so that each is counted on
+    several."""
     target = kernel_target(core, backend)
-    found = list(estimated_kernels(target, (*layers(CHECKED), *operators(CHECKED)), refused=True))
+    networks = [*layers(CHECKED), *operators(CHECKED)]
+    if "TVM_CASCADE_SWEEP" not in os.environ:
+        networks = networks[TURNS.index((core, backend, board)) % 2 :: 2]
+    found = list(estimated_kernels(target, networks, refused=True))
     counts = counter_of(target.core, find_board(Path(), board), backend)([k.task for k in found])
     far = {k.name: (round(k.instructions), c.instructions) for k, c in zip(found, counts, strict=True)
            if is_far(k.instructions, c.instructions)}  # fmt: skip
     assert not far
-    assert len(found) > 90
+    assert len(found) > 0.5 * len(networks) > 20
 
 
 @pytest.mark.emulator
