@@ -29,6 +29,7 @@ EXTRAS = {
         "nvidia-cuda-nvcc>=13,<14",
         "nvidia-cuda-runtime>=13,<14",
     ],  # machine code for GPUs, and TVM's CUDA runtime
+    "cudnn": ["nvidia-cudnn-frontend>=1.14,<1.15", "nvidia-cudnn-cu13>=9"],  # kernels of cuDNN: `stages --cudnn`
     "farm": ["tornado", "psutil", "cloudpickle"],  # TVM's tracker and servers: `stages --tracker`
 }
 
@@ -145,7 +146,7 @@ setup(
     extras_require=EXTRAS
     | {
         "all": sorted(
-            {package for name in EXTRAS if name != "cuda" for package in EXTRAS[name]}
+            {package for name in EXTRAS if name not in ("cuda", "cudnn") for package in EXTRAS[name]}
         ),  # CUDA: Linux, 130 MB
         "test": [
             "pytest",

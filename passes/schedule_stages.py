@@ -135,8 +135,10 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
     kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed, lower.winograd)
     tuned = TunedKernels(lower.metaschedule, lower.target)
     if not cpu:
+        from tvm_cascade.passes.library_kernels import with_library
         from tvm_cascade.passes.stage_cuda import emit_cuda  # CUDA's schedule rules are slow to import
 
+        kernels = with_library(net, program.specs, kernels, program.slices, tuned.by_library)
         kernels = tuple(replace(k, func=tuned.scheduled(k.func, True)) for k in kernels)
         return emit_cuda(program, kernels, lower.target, lower.cuda_graph, f"cuda:{lower.device}", lower.streams)
     return emit_cpu(program, kernels, plan_memory(program), lower, tuned)

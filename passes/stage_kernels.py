@@ -85,7 +85,7 @@ def build_kernels(
     mod = tvm.transform.Sequential(passes)(mod)
     functions = (mod[gv].without_attr("global_symbol").without_attr("op_pattern") for gv in called_functions(mod))
     return tuple(
-        Kernel(b.name, b.placed(func), b.inputs, tuple(b.constants), b.outputs, b.spec.merge is not None)
+        Kernel(b.name, b.placed(func), b.inputs, tuple(b.constants), b.outputs, b.spec.merge is not None, func)
         for b, func in zip(builders, functions, strict=True)
     )
 

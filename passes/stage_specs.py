@@ -24,6 +24,7 @@ class Kernel:
     constants: tuple[np.ndarray, ...]
     outputs: tuple[int, ...]
     merged: bool = False
+    plain: PrimFunc | None = None  # `func` before its results became parts of other tensors: what records know it by
 
 
 @dataclass(frozen=True)

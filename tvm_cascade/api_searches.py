@@ -156,6 +156,8 @@ def stages(
         the best schedule so far is taken; called with a line of text at every step of long work.
     metaschedule, trials : path, int
         Folder with MetaSchedule's records of tuned kernels; candidates measured for a kernel without a record.
+    cudnn : bool
+        With `metaschedule`, for "cuda": cuDNN's kernels are measured too, and used wherever they take less time.
     tracker, key, parallel : str, str and int, optional
         "HOST:PORT" of an RPC tracker of TVM's, whose servers of this key measure, at most `parallel` of them at a time.
     emit : path, optional

@@ -112,6 +112,7 @@ class StagesKeywords(SearchKeywords, total=False):
     load: PathOrText | None
     metaschedule: PathOrText | None
     trials: int
+    cudnn: bool
 
 
 class OptimizeKeywords(SearchKeywords, total=False):

@@ -239,6 +239,7 @@ class StagesRequest(SearchRequest):
     cost: Annotated[str, checks.choice("analytic", "measured", "learned")] = "analytic"
     load: OptionalPath = None  # price this schedule instead of searching
     metaschedule: OptionalPath = None  # folder with records of tuned kernels
+    cudnn: Annotated[bool, checks.flag] = False  # measure cuDNN's kernels too; the records tell where they are faster
     trials: Annotated[int, checks.whole(0)] = 32  # candidates measured for a kernel without records
 
 

@@ -43,6 +43,8 @@ class Record:
     default_ms: float  # least time of the default schedule
     tuned_ms: float  # least time of the best candidate, or of the default where that was faster
     trace: list[Any] | None  # of the best candidate; None: none was faster by the margin
+    library: str = ""  # "cudnn": its kernel takes less time than ours, by whatever schedule
+    library_ms: float | None = None  # of that kernel; None: not measured
 
 
 def digest(func: PrimFunc) -> str:
@@ -104,12 +106,22 @@ class TunedKernels:
         return threaded(tuned) if parallel and self._cpu else tuned
 
     @property
+    def uses_library(self) -> bool:
+        """Whether any record for the target does."""
+        return any(r.library and r.target == self.target for r in self.records or ())
+
+    def by_library(self, func: PrimFunc | None) -> bool:
+        """Whether a record says that a library's kernel is the fastest for an unscheduled kernel."""
+        record = None if self.records is None or func is None else self.records.get(func, self.target)
+        return record is not None and record.library != ""
+
+    @property
     def digest(self) -> str:
         """Digest of all recorded schedules for the target, 12 hex digits; empty where all kernels use the default."""
         used = sorted(
-            (r.kernel, json.dumps(r.trace))
+            (r.kernel, json.dumps(r.trace), *([r.library] if r.library else []))
             for r in self.records or ()
-            if r.trace is not None and r.target == self.target
+            if (r.trace is not None or r.library) and r.target == self.target
         )
         return hashlib.sha256(repr(used).encode()).hexdigest()[:12] if used else ""
 

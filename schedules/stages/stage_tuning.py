@@ -12,7 +12,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -103,7 +103,8 @@ def tune(
         funcs if target.startswith("cuda") else [f for f in funcs if convolution_shape(s_tir.Schedule(f)) is not None]
     )
     distinct = {digest(f): f for f in able}
-    missing = [f for f in distinct.values() if records.get(f, target) is None]
+    known = {f: records.get(f, target) for f in distinct.values()}
+    missing = [f for f, record in known.items() if record is None or not record.candidates]
     measured = 0
     if missing and search.trials:
         require_json()
@@ -112,7 +113,9 @@ def tune(
         model = ms.cost_model.XGBModel(num_warmup_samples=search.batch, num_tuning_cores=1)
         with _numpy_seeded(search.seed):
             for func in missing:
-                record = _tuned(func, runner, search, model)
+                record, before = _tuned(func, runner, search, model), known[func]
+                if before is not None:  # a library's kernel was measured
+                    record = replace(record, library=before.library, library_ms=before.library_ms)
                 records.add(record)
                 measured += record.candidates
     results = [records.get(f, target) for f in distinct.values()]

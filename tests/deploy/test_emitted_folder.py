@@ -152,6 +152,11 @@ def test_cpp_runs_it_with_the_runtime_alone(folder, network, tmp_path):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
     refused = subprocess.run([*run, "--output", "none=f"], cwd=place, capture_output=True, text=True, timeout=60)
     assert (refused.returncode, refused.stderr) == (1, "example: the network has no output none\n")
+    shutil.copytree(place, tmp_path / "other")
+    told = json.loads((place / "metadata.json").read_text()) | {"cudnn_kernels": 1}
+    (tmp_path / "other" / "metadata.json").write_text(json.dumps(told))
+    python = subprocess.run(run, cwd=tmp_path / "other", capture_output=True, text=True, timeout=60)
+    assert python.returncode == 1 and python.stderr.endswith("called through Python: run example.py\n")
     linked = subprocess.run(["ldd", str(program)], capture_output=True, text=True).stdout
     assert "libtvm_runtime" in linked and "libtvm_compiler" not in linked and "libpython" not in linked
 

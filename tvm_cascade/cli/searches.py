@@ -178,8 +178,10 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
     "name take the place of estimates.",
 )
 @option(StagesRequest, "metaschedule", "With --cost measured or learned: kernels that MetaSchedule tunes where is measured; "
-        "records are kept in this folder and used again.", metavar="DIR")  # fmt: skip
+        "records are kept in this folder and used again, also by --emit without measuring.", metavar="DIR")  # fmt: skip
 @TRIALS
+@option(StagesRequest, "cudnn", "With --metaschedule, for cuda: kernels of cuDNN too, wherever they take less time here "
+        "than ours (pip install 'tvm-cascade[cudnn]').")  # fmt: skip
 @on_a_farm
 @option(StagesRequest, "load", "Price a schedule that -o has saved instead of searching.")
 @option(StagesRequest, "output", "Save the schedule as JSON in this file.", "--output", "-o", callback=require_new_file)

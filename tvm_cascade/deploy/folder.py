@@ -4,6 +4,7 @@ network.so       the staged program, its weights and, for GPUs, its machine code
 example.py       runs it in Python; example.cc and CMakeLists.txt: in C++, against TVM's runtime and FFI
 schedule.json    the stages (`parallel.schedule_file`)
 metadata.json    names, shapes and types of inputs and outputs; target, architectures
+library_kernels.py    where records say that cuDNN is faster at some kernels: registers them for example.py
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -26,11 +27,13 @@ from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.parallel.problem import Schedule
 from tvm_cascade.parallel.schedule_file import save_schedule
 from tvm_cascade.parallel.units import UnitGraph
+from tvm_cascade.passes.library_kernels import calls_library
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_precision import precision_of
 from tvm_cascade.publish import publish
 from tvm_cascade.request import SearchRequest
+from tvm_cascade.runtime import library_kernels
 from tvm_cascade.runtime.cuda import with_architecture
 from tvm_cascade.runtime.cuda_code import CudaCode, parse_architectures, require_cuda_compiler
 from tvm_cascade.schedules.stages.cuda_default import architecture_of, cuda_target, on_tensor_cores
@@ -41,6 +44,7 @@ METADATA, LIBRARY = "metadata.json", "network.so"
 FORMAT = "tvm-cascade-network-1"
 _TEMPLATES = Path(__file__).parent / "templates"
 _EXAMPLES = ("example.py", "example.cc", "CMakeLists.txt")
+_BINDING = "library_kernels.py"  # in folders of programs that call cuDNN
 
 Progress = Callable[[str], None]
 
@@ -127,7 +131,7 @@ def require_free(folder: Path) -> None:
     if not folder.is_dir():
         raise UsageError(f"{folder} is a file; give a folder for --emit")
     names = {path.name for path in folder.iterdir()}
-    emitted = {METADATA, LIBRARY, "schedule.json", *_EXAMPLES, "__pycache__"}
+    emitted = {METADATA, LIBRARY, "schedule.json", *_EXAMPLES, _BINDING, "__pycache__"}
     if names - emitted or (names and METADATA not in names):
         raise UsageError(f"{folder} holds other things than an emitted network; give another folder or empty it")
 
@@ -168,10 +172,12 @@ def emit_folder(
         progress(f"{name}: compiling the library{_for(emission)}")
         build_library(lowered, emission.tvm_target(), staging / LIBRARY, emission.code)
         save_schedule(staging / "schedule.json", net.graph, schedule, staged.cost_model)
-        metadata = _metadata(name, io, emission) | _precision(net, lowered)
+        metadata = _metadata(name, io, emission) | _kernels(net, lowered)
         (staging / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
         for example in _EXAMPLES:
             shutil.copyfile(_TEMPLATES / example, staging / example)
+        if metadata["cudnn_kernels"]:
+            shutil.copyfile(library_kernels.__file__, staging / _BINDING)
         written = tuple(sorted(path.name for path in staging.iterdir()))
     progress(f"{name}: written to {place}")
     return written
@@ -198,10 +204,14 @@ def _metadata(name: str, io: IoSpec, emission: Emission) -> dict[str, object]:
     }
 
 
-def _precision(net: StageGraph, lowered: tvm.IRModule) -> dict[str, object]:
-    """The precision of a network's program, and how many of its kernels multiply on tensor cores."""
+def _kernels(net: StageGraph, lowered: tvm.IRModule) -> dict[str, object]:
+    """The precision of a network's program, how many of its kernels multiply on tensor cores, and how many are cuDNN's."""
     kernels = [f for f in lowered.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
-    return {"precision": precision_of(net), "tensor_core_kernels": sum(map(on_tensor_cores, kernels))}
+    counts = {
+        "tensor_core_kernels": sum(map(on_tensor_cores, kernels)),
+        "cudnn_kernels": sum(map(calls_library, kernels)),
+    }
+    return {"precision": precision_of(net), **counts}
 
 
 def _described(spec: TensorSpec) -> dict[str, object]:

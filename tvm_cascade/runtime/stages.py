@@ -28,11 +28,13 @@ from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_network import stage_network
 from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime.bench import Bench
+from tvm_cascade.runtime.choose_library import Chosen, choose_library, require_cudnn
 from tvm_cascade.runtime.finalists import keep_fastest
 from tvm_cascade.runtime.measure_farm import QUICK, FarmRunner, fill_for_search, on_farm
 from tvm_cascade.runtime.measuring import measuring, refuse_idle_farm
 from tvm_cascade.runtime.runners import analytic_of, runner_on
 from tvm_cascade.runtime.tune_stages import tune_stages
+from tvm_cascade.schedules.stages.stage_records import TunedKernels
 from tvm_cascade.schedules.stages.stage_tuning import Report
 from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
 from tvm_cascade.schema.searches import Schedule
@@ -71,11 +73,14 @@ def stages(
     """
     asked = request or StagesRequest()
     refuse_idle_farm(asked)
+    _refuse_idle_cudnn(asked)
     net = stage_network(mod, asked.target, asked.precision)
     options = Options(variant=asked.variant, unit=asked.unit, r=asked.r or None, s=asked.s or None)
     if asked.cost == "analytic":
-        if asked.metaschedule is not None:
-            raise UsageError("--metaschedule is for kernels that run: give --cost measured or --cost learned with it")
+        if asked.metaschedule is not None and asked.emit is None:
+            raise UsageError(
+                "--metaschedule is for kernels that run: give --cost measured or --cost learned with it, or --emit DIR"
+            )
         graph = net.graph if asked.batch is None else with_batch(net.graph, asked.batch)
         return _run(graph, asked, options, kept=lambda found: kept(Found(net, *found)))
     if asked.batch not in (None, 1):
@@ -104,11 +109,12 @@ def _measured(
     if asked.metaschedule is not None:
         search = Search(asked.trials)
         tuned = tune_stages(net, units, asked.metaschedule, asked.target, None, search, progress, bench)
+    theirs = _library(net, units, asked, bench, progress)
     model = measured_model(net, units, asked.database, bench, asked.metaschedule, options.s)
     pricing: CostModel = model
     if asked.load is not None:
         data, text = _run(net.graph, asked, options, model, kept=kept)
-        return _with_tuning(data, tuned), text
+        return _with_tuning(data, tuned, theirs), text
     if asked.cost == "measured":
         fill_for_search(net, model, analytic_of(bench), options)
         best = search_measured(net, model, options)
@@ -117,14 +123,46 @@ def _measured(
     best, run = keep_fastest(net, best, pricing, options, bench, asked.metaschedule)
     data, text = finish_report(best, pricing, asked.output, asked.picture, kept)
     times = ", ".join(f"{n} {t:.3f} ms" for n, t in zip(run.names, run.choice.milliseconds, strict=True))
-    made: Schedule = {**_with_tuning(data, tuned), "measured": run.to_dict()}
+    made: Schedule = {**_with_tuning(data, tuned, theirs), "measured": run.to_dict()}
     return made, f"run in turn, least: {times}; kept: {run.chosen}\n{text}"
 
 
-def _with_tuning(data: Schedule, report: Report | None) -> Schedule:
-    if report is None:
-        return data
-    return {**data, "tuned": {"kernels": report.kernels, "tuned": report.tuned, "measured": report.measured}}
+def _with_tuning(data: Schedule, report: Report | None, library: Chosen | None) -> Schedule:
+    made: Schedule = {**data}
+    if report is not None:
+        made["tuned"] = {"kernels": report.kernels, "tuned": report.tuned, "measured": report.measured}
+    if library is not None:
+        made["cudnn"] = {"kernels": library.kernels, "chosen": library.chosen, "measured": library.measured}
+    return made
+
+
+def _refuse_idle_cudnn(asked: StagesRequest) -> None:
+    """Raise `UsageError` where kernels of cuDNN cannot be measured, or what was measured cannot be kept."""
+    if not asked.cudnn:
+        return
+    if asked.metaschedule is None or not asked.target.startswith("cuda"):
+        raise UsageError("--cudnn is of --target cuda and --metaschedule DIR, which keeps what was measured: give both")
+    if not asked.measures:
+        raise UsageError("--cudnn measures: give --cost measured or --cost learned with it")
+    if asked.tracker is not None:
+        raise UsageError("--cudnn measures on this machine: a farm's servers have TVM alone; leave it or --tracker out")
+
+
+def _library(
+    net: StageGraph, units: UnitGraph, asked: StagesRequest, bench: Bench, progress: Progress
+) -> Chosen | None:
+    """Measure cuDNN's kernels where they are asked for, and have them ready where records say that they are faster."""
+    if asked.metaschedule is None or not asked.target.startswith("cuda"):
+        return None
+    if not asked.cudnn:
+        if TunedKernels(asked.metaschedule, bench.target).uses_library:
+            require_cudnn()
+        return None
+    require_cudnn()
+    chosen = choose_library(net, units, asked.metaschedule, bench, progress)
+    for reason in chosen.refused:
+        progress(f"cuDNN does not run a kernel: {reason}")
+    return chosen
 
 
 def measured_model(

@@ -56,6 +56,14 @@ class Tuned(TypedDict):
     measured: Annotated[Count, "Candidates measured now"]
 
 
+class Library(TypedDict):
+    """Kernels of cuDNN that were measured beside ours."""
+
+    kernels: Annotated[Count, "Different kernels that cuDNN has too"]
+    chosen: Annotated[Count, "Of these, those that take less time there"]
+    measured: Annotated[Count, "Measured now"]
+
+
 class Emitted(TypedDict):
     """A folder that runs the network with TVM alone."""
 
@@ -71,6 +79,7 @@ class _Emitted(TypedDict, total=False):
 class _Measured(TypedDict, total=False):
     measured: Annotated[Timed, "Schedules that ran here, with --cost measured or learned"]
     tuned: Annotated[Tuned, "Tuning of kernels, with --metaschedule"]
+    cudnn: Annotated[Library, "Kernels of cuDNN, with --cudnn"]
 
 
 class Schedule(_Measured):

@@ -121,6 +121,9 @@ static DLDevice Device(const ffi::Any& metadata) {
 
 static void Run(const Files& inputs, const Files& outputs) {
   const ffi::Any metadata = ffi::json::Parse(Read("metadata.json"));
+  if (Member(metadata, "cudnn_kernels").cast<int64_t>() > 0) {
+    throw std::runtime_error("some kernels of this network are cuDNN's, which are called through Python: run example.py");
+  }
   const auto takes = Specs(metadata, "inputs"), gives = Specs(metadata, "outputs");
   for (const auto& [name, file] : outputs) {
     bool known = false;

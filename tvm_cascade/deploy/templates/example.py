@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import json
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -39,6 +40,8 @@ class Network:
         import tvm
 
         self._device = _device(tvm, self.metadata)
+        if self.metadata.get("cudnn_kernels"):
+            _register_cudnn()
         self._library = tvm.runtime.load_module(str(HERE / self.metadata["library"]))
         self._configure = tvm.get_global_func("runtime.config_threadpool")
         self._free = []  # sessions that nobody runs
@@ -102,6 +105,21 @@ def _device(tvm, metadata):
     if not device.exist:
         raise RuntimeError(f"there is no CUDA device {metadata['device']}: see nvidia-smi and CUDA_VISIBLE_DEVICES")
     return device
+
+
+def _register_cudnn():
+    sys.path.insert(0, str(HERE))
+    try:
+        import library_kernels  # pyright: ignore[reportMissingImports]
+
+        library_kernels.register()
+    except (ImportError, OSError) as error:
+        text = (
+            f"some kernels of this network are cuDNN's ({error}): pip install nvidia-cudnn-frontend nvidia-cudnn-cu13"
+        )
+        raise RuntimeError(text) from None
+    finally:
+        sys.path.remove(str(HERE))
 
 
 def _checked(arrays, specs):
