@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import sys
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,6 +197,31 @@ def _sources_are_compiled_once(_cache_of_run: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(toolchain, "run_tool", run_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _types_of_torch_are_read_once() -> Iterator[None]:
+    """To read a `.pt2` file, torch looks up the types of a class's fields anew for every object of it: half of the time."""
+    if "torch" not in sys.modules:  # none of the files of this run asks for it
+        yield
+        return
+    from torch._export.serde import serialize
+
+    hints: dict[type, dict[str, Any]] = {}
+
+    class Typing:
+        @staticmethod
+        def get_type_hints(cls: type, **names: Any) -> dict[str, Any]:
+            if cls not in hints:
+                hints[cls] = typing.get_type_hints(cls, **names)
+            return hints[cls]
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(typing, name)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(serialize, "typing", Typing())
         yield
 
 

@@ -14,6 +14,7 @@ import pytest
 import tvm_cascade
 from tvm_cascade.errors import LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.micro.sensitivity import read_program, run_exported
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled
@@ -265,3 +266,18 @@ def test_buffers_that_are_written_are_states(tmp_path: Path) -> None:
         np.testing.assert_allclose(outputs, wanted, atol=1e-5 * np.abs(wanted).max())
     with pytest.raises(UsageError, match="writes its buffers is read whole"):
         load(tmp_path / "ring.pt2", until="mean")
+
+
+def test_the_reference_reads_a_file_once_unless_it_changes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "net.pt2"
+    _export(path, torch.nn.Linear(4, 3), 1, 4)
+    first = read_program(path)
+    assert read_program(path) is first
+    _export(path, torch.nn.Linear(4, 2), 1, 4)
+    assert read_program(path).state_dict["weight"].shape == (2, 4)
+    torch.export.save(ring(torch), path)
+    x = {"x": np.ones((1, 1, 4), "float32")}
+    one, other = (run_exported(read_program(path), x) for _ in range(2))
+    for name, value in one.items():  # what a run writes to its buffers, the next one does not find
+        np.testing.assert_array_equal(value, other[name])

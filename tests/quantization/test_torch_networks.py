@@ -1,4 +1,7 @@
-"""The layers of ResNet-18, MobileNetV2 and MobileNetV3 (small), narrowed, from a float `.pt2` by torchao's PT2E to emitted C."""
+"""The layers of ResNet-18, MobileNetV2 and MobileNetV3 (small), narrowed, from a float `.pt2` by torchao's PT2E to emitted C.
+
+Blocks that repeat the one before stand once or twice; `benchmarks/torch_zoo.py` has the whole networks.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ def _resnet18() -> Any:
 
 def _mobilenet_v2() -> Any:
     layers, given = [_conv(3, 8, 3, 2, act=nn.ReLU6)], 8
-    for times, made, count, stride in ((1, 4, 1, 1), (6, 8, 2, 2), (6, 8, 3, 2), (6, 16, 4, 2), (6, 24, 3, 1)):
+    for times, made, count, stride in ((1, 4, 1, 1), (6, 8, 2, 2), (6, 16, 2, 2), (6, 24, 1, 1)):
         for k in range(count):
             layers.append(_inverted(given, given * times, made, 3, stride if k == 0 else 1, nn.ReLU6))
             given = made

@@ -7,7 +7,7 @@ integers: results agree to within the network's sensitivity to single roundings 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade import extras
-from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.errors import LoadError, MissingToolError, UsageError
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.messages import last_line
 from tvm_cascade.micro.litert_defects import doubts, packed, repaired
 from tvm_cascade.micro.onnx_reference import ONNX_FLOATS, onnx_outputs, read_onnx
-from tvm_cascade.micro.sensitivity import float_reach, run_exported
+from tvm_cascade.micro.sensitivity import float_reach, read_program, run_exported
 from tvm_cascade.tensor_spec import unique_names
 
 
@@ -75,7 +75,7 @@ def output_step(path: Path) -> float | None:
         scales = [weights[n.input[1]] for n in last if n.op_type == "DequantizeLinear" and n.input[1] in weights]
         return max((float(numpy_helper.to_array(s).max()) for s in scales), default=None)
     if path.suffix == ".pt2":
-        nodes = next(n for n in exported_program(path).graph.nodes if n.op == "output").all_input_nodes
+        nodes = next(n for n in _shared_program(path).graph.nodes if n.op == "output").all_input_nodes
         steps = [float(n.args[1]) for n in nodes if "dequantize_per_tensor" in str(n.target)]
         return max(steps, default=None)
     return None
@@ -86,21 +86,32 @@ def float_inputs(path: Path) -> set[str]:
     if path.suffix == ".onnx":
         kinds = read_onnx(path).graph.input
         return {str(i.name) for i in kinds if i.type.tensor_type.elem_type in ONNX_FLOATS}
-    nodes = {str(n.name): n.meta.get("val") for n in exported_program(path).graph.nodes if n.op == "placeholder"}
+    nodes = {str(n.name): n.meta.get("val") for n in _shared_program(path).graph.nodes if n.op == "placeholder"}
     return {name for name, value in nodes.items() if value is not None and value.dtype.is_floating_point}
 
 
 def exported_program(path: Path) -> Any:
     """The program of a `.pt2` file. Raises `LoadError` for what is none."""
     torch = torch_package()
+    return _read(path, lambda: torch.export.load(str(path)))
+
+
+def _shared_program(path: Path) -> Any:
+    """As `exported_program`, for callers that change nothing of it (`read_program`)."""
+    return _read(path, lambda: read_program(path))
+
+
+def _read(path: Path, read: Callable[[], Any]) -> Any:
     try:
-        return torch.export.load(str(path))
+        return read()
+    except MissingToolError:
+        raise
     except Exception as error:  # of many types, by version
         raise LoadError(path, f"not a program of torch.export: {last_line(error)}") from error
 
 
 def _torch(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
-    exported = exported_program(path)
+    exported = _shared_program(path)
     _require_same(path, dict.fromkeys(str(n) for n in exported.graph_signature.user_inputs), inputs)
     return run_exported(exported, inputs), ""
 

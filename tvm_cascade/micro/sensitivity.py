@@ -10,6 +10,7 @@ moves a hundredth of all stored elements by one step ("turned roundings") and re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,22 @@ def _turned_quantize_linear(rng: np.random.Generator) -> Any:
     return QuantizeLinear
 
 
+def read_program(path: Path) -> Any:
+    """The program of a `.pt2` file, to look at or to run: read once as long as the file stays the same, its buffers as in the
+    file, whatever a run has written to them."""
+    seen = path.stat()
+    program, buffers = _read_program(str(path), seen.st_mtime_ns, seen.st_size)
+    for name, value in program.named_buffers():
+        value.copy_(buffers[name])
+    return program
+
+
+@lru_cache(maxsize=1)
+def _read_program(path: str, _changed: int, _size: int) -> tuple[Any, dict[str, Any]]:
+    program = torch_package().export.load(path)
+    return program, {name: value.clone() for name, value in program.named_buffers()}
+
+
 def _torch(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
     torch = torch_package()
 
@@ -112,7 +129,7 @@ def _torch(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generato
                 return made
             return torch.from_numpy(turned(made.numpy(), rng))
 
-    return run_exported(torch.export.load(str(path)), inputs, lambda module: Turning(module).run)
+    return run_exported(read_program(path), inputs, lambda module: Turning(module).run)
 
 
 def run_exported(
