@@ -3,8 +3,9 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LINTERS := $(VENV)/.linters
 
-.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench keras lint docs docs-links fuzz tools clean
+.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links fuzz tools clean
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -62,10 +63,18 @@ fuzz: $(STAMP)
 	-$(BIN)/pip install -q --disable-pip-version-check --only-binary :all: atheris
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 
-lint: $(STAMP)
+lint: style types
+
+# once: it installs the package anew, which nothing may use meanwhile
+$(LINTERS): $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check -e ".[lint]"
+	touch $(LINTERS)
+
+style: $(LINTERS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(LINTERS)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # the site, in build/docs/html; its pages run commands and tutorials, so that it takes minutes. Any warning ends it
