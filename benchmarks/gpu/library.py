@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tvm_cascade.errors import MissingToolError
 from tvm_cascade.parallel import Options, Schedule, schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.join_modules import join_modules
+from tvm_cascade.passes.library_kernels import library_kernel, with_library
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.stage_concat import write_in_place
 from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda, schedule_cuda
@@ -34,6 +35,7 @@ from tvm_cascade.passes.stage_probe import evict_module, probe_module
 from tvm_cascade.passes.stage_program import check_groups, plan_program
 from tvm_cascade.passes.stage_specs import Kernel, Spec
 from tvm_cascade.runtime import compile_stages
+from tvm_cascade.schedules.stages.stage_records import digest
 
 Measured = Mapping[OpFeatures, float]  # milliseconds of kernels alone
 VARIANTS = {"sequential": "sequential", "greedy": "greedy", "ios": "both"}  # schedule -> variant of the search
@@ -43,6 +45,7 @@ PRECISIONS = {
     BF16: 4e-2,
     TF32: 4e-3,
 }  # and the largest error, as a share of the largest expected value
+CUDNN = "cudnn"  # part of the names of programs that call it
 COPIES = 16  # of a kernel in the CUDA graph that times it, as `runtime.measure_cuda` has them
 EVICT = "evict"  # the program that reads more than the cache holds
 _SOURCE = Path(__file__).with_name("stub_cuda.c")
@@ -58,13 +61,16 @@ class Library:
     cold: tuple[
         str, ...
     ] = ()  # of these programs, those whose network's weights are more than the device's cache holds
+    cudnn: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # a probe of cuDNN's kernel -> ours, and its record's key
 
     def about(self) -> dict[str, Any]:
         """What the results are stored by: stages of every schedule, features of every probe."""
         stages = {name: len(s.stages) for name, s in self.schedules.items()}
         costs = {name: s.cost_ms for name, s in self.schedules.items()}
         probes = {name: list(astuple(features)) for name, features in self.probes.items()}
-        timing = {"probes": probes, "cold": self.cold, "copies": COPIES, "evict": EVICT}
+        timing = {"probes": probes, "cold": self.cold, "copies": COPIES, "evict": EVICT, "cudnn": self.cudnn}
         return {"stages": stages, "cost_ms": costs, **timing}
 
 
@@ -87,20 +93,28 @@ def build(
     target = f"cuda -arch={arch}"
     scheduled, programs = _Scheduled(target), _programs(mod, unit, device, precisions, measured)
     modules = {name: _emit(*program, target, scheduled) for name, program in programs.items()}
+    if not probes:  # the small network: by cuDNN whatever it has
+        modules |= {f"{CUDNN}_{p}": _emit(*programs[sequential(p)], target, scheduled, True) for p in precisions}
     timed: dict[str, OpFeatures] = {}
     timing: dict[str, tvm.IRModule] = {}
     cold: list[str] = []
+    cudnn: dict[str, dict[str, str]] = {}
     cache = find_device(device).cache_bytes
     for precision in precisions if probes else ():
-        net, units, _ = programs["sequential" if precision == FP32 else f"sequential_{precision}"]
-        found, probing = _probes(net, units, target, scheduled, f"probe_{precision}")
-        timed, timing = timed | found, {**timing, **probing}
+        net, units, _ = programs[sequential(precision)]
+        found, probing, theirs = _probes(net, units, target, scheduled, f"probe_{precision}")
+        timed, timing, cudnn = timed | found, {**timing, **probing}, cudnn | theirs
         cold += found if sum(op.weight_bytes for op in net.graph.ops) > cache else ()
     if timing:
         timing = {**timing, EVICT: evict_module(2 * cache, target)}
     joined = join_modules({**modules, **timing})
     schedules = {n: p[2] for n, p in programs.items()}
-    return Library(compile_stages(joined, cuda_target(target)), schedules, timed, tuple(cold))
+    return Library(compile_stages(joined, cuda_target(target)), schedules, timed, tuple(cold), cudnn)
+
+
+def sequential(precision: str) -> str:
+    """The program of the sequential schedule in a precision."""
+    return "sequential" if precision == FP32 else f"sequential_{precision}"
 
 
 def build_twin(
@@ -127,12 +141,20 @@ class _Scheduled:
 
 
 def _emit(
-    net: StageGraph, units: UnitGraph, best: Schedule, target: str, scheduled: _Scheduled | None = None
+    net: StageGraph,
+    units: UnitGraph,
+    best: Schedule,
+    target: str,
+    scheduled: _Scheduled | None = None,
+    cudnn: bool = False,
 ) -> tvm.IRModule:
-    """The module of a schedule: for a GPU, captured into a CUDA graph, or without `scheduled` for a CPU."""
+    """The module of a schedule: for a GPU, captured into a CUDA graph, or without `scheduled` for a CPU. With `cudnn` all kernels
+    that cuDNN has are its own."""
     program = write_in_place(plan_program(net, units, best, captured=True))
     check_groups(program)
     kernels = build_kernels(net, program.specs, False, program.slices)
+    if cudnn:
+        kernels = with_library(net, program.specs, kernels, program.slices, lambda _func: True)
     if scheduled is None:
         return emit_cuda(program, kernels, target, False, "cpu:0")
     return emit_cuda(program, [scheduled(k) for k in kernels], target, True)
@@ -154,8 +176,9 @@ def _programs(
 
 def _probes(
     net: StageGraph, units: UnitGraph, target: str, scheduled: _Scheduled, name: str
-) -> tuple[dict[str, OpFeatures], Mapping[str, tvm.IRModule]]:
-    """A probe for every kernel that differs from the others: the features it is known by, and its module."""
+) -> tuple[dict[str, OpFeatures], Mapping[str, tvm.IRModule], dict[str, dict[str, str]]]:
+    """A probe for every kernel that differs from the others: the features it is known by, and its module; with those of cuDNN's
+    kernels, each with that of ours and the key of its record."""
     specs: dict[OpFeatures, Spec] = {}
     for unit in units.units:
         for ops, features in zip(units.kernels[unit.index], units.features[unit.index], strict=True):
@@ -166,7 +189,15 @@ def _probes(
         f"{name}_{k}": probe_module([[scheduled(kernel)]], target, COPIES, own_constants=True)
         for k, kernel in enumerate(kernels)
     }
-    return dict(zip(modules, specs, strict=True)), modules
+    features, cudnn = dict(zip(modules, specs, strict=True)), dict[str, dict[str, str]]()
+    for probe, spec, kernel in zip(features, specs.values(), kernels, strict=True):
+        theirs = library_kernel(net, spec, "library")
+        if theirs is not None:
+            modules[f"{probe}_{CUDNN}"] = probe_module([[theirs]], target, COPIES, own_constants=True)
+            params: Any = kernel.func.params
+            shapes = " ".join("x".join(str(int(d)) for d in p.ty.shape) for p in params)
+            cudnn[f"{probe}_{CUDNN}"] = {"ours": probe, "kernel": digest(kernel.func), "shapes": shapes}
+    return features, modules, cudnn
 
 
 def make_stand_in(folder: Path) -> None:

@@ -33,6 +33,7 @@ sys.path.insert(0, str(ROOT))  # the networks are in tvm_cascade.testing, which 
 LIMIT_BYTES = 60 << 20
 DEVICE = "h200"  # that schedules are searched for
 _FFI = "apache-tvm-ffi"
+_BINDING = "nvidia-cudnn-frontend==1.14.0"
 
 
 def pack_network(
@@ -138,22 +139,44 @@ def pack_runtime(out: Path, python: str) -> None:
 
 def _add_extension(folder: Path, python: str) -> None:
     """Add the FFI's extension module for another Python: each minor version has a wheel of its own."""
-    version = metadata.version(_FFI)
     with tempfile.TemporaryDirectory() as wheels:
-        platforms = [x for n in (17, 24, 28) for x in ("--platform", f"manylinux_2_{n}_x86_64")]
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", wheels]
-        command += ["--implementation", "cp", "--python-version", python, *platforms, f"{_FFI}=={version}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = sorted(Path(wheels).glob("*.whl"))
-        if done.returncode or not found:
-            lines = done.stderr.strip().splitlines() or ["nothing said"]
-            raise SystemExit(
-                f"pack: no {_FFI} {version} for Python {python} ({lines[-1][:160]}); --python names another"
-            )
-        with zipfile.ZipFile(found[0]) as wheel:
-            for name in wheel.namelist():
-                if name.startswith("tvm_ffi/core.") and name.endswith(".so"):
-                    wheel.extract(name, folder)
+        for path in _downloaded(f"{_FFI}=={metadata.version(_FFI)}", python, Path(wheels)):
+            with zipfile.ZipFile(path) as wheel:
+                for name in wheel.namelist():
+                    if name.startswith("tvm_ffi/core.") and name.endswith(".so"):
+                        wheel.extract(name, folder)
+
+
+def _downloaded(package: str, python: str, folder: Path) -> list[Path]:
+    """The wheel of a package for Python `python` on x86-64."""
+    platforms = [x for n in (17, 24, 27, 28) for x in ("--platform", f"manylinux_2_{n}_x86_64")]
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(folder)]
+    command += ["--implementation", "cp", "--python-version", python, *platforms, package]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = sorted(folder.glob("*.whl"))
+    if done.returncode or not found:
+        lines = done.stderr.strip().splitlines() or ["nothing said"]
+        raise SystemExit(f"pack: no {package} for Python {python} ({lines[-1][:160]}); --python names another")
+    return found
+
+
+def pack_cudnn(out: Path, python: str) -> None:
+    """NVIDIA's binding of cuDNN for Python `python`, the file of ours that calls it, and what a rehearsal has in its place. Where it
+    cannot be downloaded the pack is made without."""
+    from tvm_cascade.runtime import library_kernels
+    from tvm_cascade.testing import cudnn_stand_in
+
+    for module in (library_kernels, cudnn_stand_in):
+        shutil.copy(str(module.__file__), out / "there")
+    with tempfile.TemporaryDirectory() as wheels:
+        try:
+            found = _downloaded(_BINDING, python, Path(wheels))
+        except SystemExit as error:
+            print(f"{error}: the step cudnn needs it there", file=sys.stderr)
+            return
+        for name in found:
+            with zipfile.ZipFile(name) as wheel:
+                wheel.extractall(out / "python", [x for x in wheel.namelist() if x.startswith("cudnn/")])
 
 
 def write_manifest(
@@ -209,6 +232,7 @@ def make(
     pack_runtime(out, python)
     write_manifest(out, names, batched, arch, precisions, python)
     shutil.copytree(HERE / "there", out / "there", ignore=shutil.ignore_patterns("__pycache__", "run.sh"))
+    pack_cudnn(out, python)
     shutil.copy(HERE / "there" / "run.sh", out)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print(f"{out}: {size / (1 << 20):.1f} MiB, for {arch}")
@@ -230,6 +254,31 @@ def keep_records(results: Path, database: Path) -> int:
         if store.get(stage_key(CONCURRENT, groups)) is None:
             store.add(CONCURRENT, groups, row["samples"])
     return len(store) - before
+
+
+def keep_faster(results: Path, folder: Path) -> tuple[int, int]:
+    """Put what the step `cudnn` measured into tuning records, for `stages --metaschedule FOLDER`: kernels, and those that cuDNN
+    is faster at."""
+    from statistics import median
+
+    from tvm_cascade.runtime.choose_library import CUDNN, MARGIN
+    from tvm_cascade.schedules.stages.stage_records import KernelRecords, Record
+
+    data: dict[str, Any] = json.loads(results.read_text())
+    records, machine = KernelRecords(folder), data["gpu"].split(",")[0]
+    target, faster, count = f"cuda -arch={data['pack']['arch']}", 0, 0
+    for row in data["steps"].get("cudnn", {}).get("rows", []):
+        if "theirs" not in row:
+            continue
+        ours, theirs = (round(median(row[side]), 5) for side in ("ours", "theirs"))
+        library = CUDNN if theirs < ours * (1 - MARGIN) else ""
+        records.add(
+            Record(
+                row["kernel"], row["shapes"], target, machine, 0, ours, ours, None, library=library, library_ms=theirs
+            )
+        )
+        count, faster = count + 1, faster + bool(library)
+    return count, faster
 
 
 def _tuples(value: Any) -> Any:
@@ -279,11 +328,18 @@ def main() -> int:
         type=Path,
         help="database of kernels' times, for --records to fill and for schedules to be found with",
     )
+    parser.add_argument(
+        "--tuned",
+        type=Path,
+        help="with --records: folder of tuning records, for `stages --metaschedule`: where cuDNN is faster",
+    )
     args = parser.parse_args()
     if args.records:
         if not args.database:
             parser.error("--records needs --database")
         print(f"{keep_records(args.records, args.database)} records")
+        if args.tuned:
+            print("{} kernels of cuDNN measured, {} faster than ours".format(*keep_faster(args.records, args.tuned)))
         return 0
     strangers = sorted(set(args.networks) - set(networks.NETWORKS))
     if strangers:

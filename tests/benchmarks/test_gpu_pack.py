@@ -81,6 +81,7 @@ def test_the_rehearsal_walks_every_step_and_leaves_the_folder_as_it_is(pack):
         "eager_fp16",
         "operators",
         "kernels",
+        "cudnn",
         "thousand",
     }
     assert set(names) == expected | {s + p for s in ("sequential", "greedy", "ios") for p in ("", "_fp16")}

@@ -14,14 +14,19 @@ import threading
 NAME = "tvm_cascade.cudnn"
 
 
-def register():
-    """Register the function in this process. Raises ImportError without NVIDIA's binding, or where that finds no cuDNN."""
-    import cudnn  # pyright: ignore[reportMissingImports]
-    import tvm
-    import tvm_ffi
+def register(cudnn=None, tvm_ffi=None, empty=None):
+    """Register the function in this process, which is there once. What it is made of (see `Library`) is imported where it is not
+    given. Raises ImportError without NVIDIA's binding, OSError where that finds no cuDNN."""
+    if cudnn is None:
+        import cudnn  # pyright: ignore[reportMissingImports]
+    if tvm_ffi is None:
+        import tvm_ffi
+    if empty is None:
+        import tvm
 
-    if tvm.get_global_func(NAME, allow_missing=True) is None:
-        tvm_ffi.register_global_func(NAME, Library(cudnn, tvm_ffi, tvm.runtime.empty))
+        empty = tvm.runtime.empty
+    if tvm_ffi.get_global_func(NAME, allow_missing=True) is None:
+        tvm_ffi.register_global_func(NAME, Library(cudnn, tvm_ffi, empty))
 
 
 class Library:

@@ -8,13 +8,12 @@ from enum import Enum
 from math import prod
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 data_type = Enum("data_type", ["HALF", "BFLOAT16", "FLOAT"])
 heur_mode = Enum("heur_mode", ["A", "FALLBACK"])
 numerical_note = Enum("numerical_note", ["TENSOR_CORE"])
-_TYPES = {data_type.HALF: np.float16, data_type.BFLOAT16: ml_dtypes.bfloat16, data_type.FLOAT: np.float32}
+_TYPES = {data_type.HALF: "float16", data_type.BFLOAT16: "bfloat16", data_type.FLOAT: "float32"}
 
 launched: list[tuple[int, ...]] = []  # the result's extents of every launch
 
@@ -59,6 +58,8 @@ class Tensor:
 
     def memory(self, pointer: int) -> np.ndarray:
         """A view of its bytes."""
+        if self.kind == data_type.BFLOAT16:
+            import ml_dtypes  # noqa: F401 - NumPy knows the type then
         kind = np.dtype(_TYPES[self.kind])
         count = 1 + sum((d - 1) * s for d, s in zip(self.dim, self.stride, strict=True))
         held = (ctypes.c_char * (count * kind.itemsize)).from_address(pointer)

@@ -88,6 +88,10 @@ class Machine:
         self.function("runtime.TVMTensorCopyFromBytes")(made, array.ctypes.data_as(ctypes.c_void_p), array.nbytes)
         return made
 
+    def empty(self, shape: Sequence[int], dtype: str, _device: Any) -> Any:
+        """Memory on the device."""
+        return self._alloc(self._ffi.Shape(shape), dtype, self.device, None)
+
     def array(self, tensor: Any) -> np.ndarray:
         """A copy as numpy's array."""
         array = np.empty(tuple(tensor.shape), str(tensor.dtype))

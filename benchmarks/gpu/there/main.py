@@ -99,6 +99,7 @@ def steps() -> list[Step]:
         ),
         Step("operators", 1 + 0.75 * count, with_torch("operators")),
         Step("kernels", 1 + 0.5 * count, tvm_steps.kernels),
+        Step("cudnn", 1 + 0.75 * count, tvm_steps.cudnn),
         Step("thousand", 1 + 0.5 * count, tvm_steps.thousand),
         *(Step(f"batch-{n}", 4, tvm_steps.batched(n)) for n in BATCHED),
         *(Step(f"batch_torch-{n}", 4, with_torch("batched", n)) for n in BATCHED),

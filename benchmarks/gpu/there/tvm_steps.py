@@ -6,14 +6,18 @@ program captured one graph and replayed it in every run. Values are compared on 
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import library_kernels  # pyright: ignore[reportMissingImports]
 import numpy as np
 from machine import CPU, CUDA, Machine, Program
-from packed import NETWORKS, PROGRAMS, SMALL, TOLERANCES, Packed, relative_error, summary, unpack
+from packed import HERE, NETWORKS, PROGRAMS, SMALL, TOLERANCES, Packed, relative_error, summary, unpack
 
 Row = dict[str, Any]
 
@@ -78,13 +82,16 @@ def _said(device: Device, program: str) -> Row:
     return {"network": device.packed.name, "schedule": schedule, "precision": precision}
 
 
-def _compared(call: Call, device: Device, name: str) -> Row:
+def _compared(call: Call, device: Device, name: str, about: tuple[str, str] | None = None) -> Row:
+    """A program's results; `about`: its schedule and precision, where they are not in the manifest."""
+    schedule, precision = about or PROGRAMS[name]
     program, inputs = device.program(name), device.packed.arrays("inputs")
     before = device.machine.counts()
     first = program.run(*inputs)
     results = program.run(*inputs)  # a replay of what the first run captured
-    tolerance = TOLERANCES[PROGRAMS[name][1]]
-    row: Row = _said(device, name) | {"device": device.machine.device.type}
+    tolerance = TOLERANCES[precision]
+    row: Row = {"network": device.packed.name, "schedule": schedule, "precision": precision}
+    row["device"] = device.machine.device.type
     if call.rehearsal:
         return row | _captured(device.machine, before, 1)
     expected = device.packed.arrays("expected")
@@ -185,6 +192,47 @@ def kernels(call: Call) -> list[Row]:
                 row[name] = [round(t / about["copies"], 7) for t in times]
             rows.append(row | {"samples": row["cold" if probe in about["cold"] else "warm"]})
     return rows
+
+
+def cudnn(call: Call) -> list[Row]:
+    """Kernels of cuDNN: the small network with whatever cuDNN has, compared; then every kernel beside ours, in turn."""
+    try:
+        binding = _binding(call)
+    except (ImportError, OSError) as error:
+        return [{"wrong": f"cuDNN or its binding cannot be loaded: {error}"}]
+    rows: list[Row] = []
+    for device in devices(call, [SMALL]):
+        library_kernels.register(binding, device.machine._ffi, device.machine.empty)
+        for precision in dict.fromkeys(precision for _, precision in PROGRAMS.values()):
+            row = _compared(call, device, f"cudnn_{precision}", ("sequential by cuDNN", precision))
+            rows.append(row)
+    for device in devices(call, NETWORKS):
+        library_kernels.register(binding, device.machine._ffi, device.machine.empty)
+        about = device.packed.about
+        for probe, told in list(about["cudnn"].items())[: 2 if call.rehearsal else None]:
+            row = {"network": device.packed.name, "probe": probe} | {k: told[k] for k in ("kernel", "shapes")}
+            try:
+                programs = {"ours": device.program(told["ours"]), "theirs": device.program(probe)}
+                times: dict[str, list[float]] = {side: [] for side in programs}
+                for k in range(call.runs(5)):
+                    for side in programs if k % 2 == 0 else reversed(programs):
+                        times[side] += programs[side].times_ms([], call.runs(8), 2, 0.2)
+                row |= {side: [round(t / about["copies"], 7) for t in values] for side, values in times.items()}
+            except Exception as error:  # whatever cuDNN raises for what it has no engine for
+                row["refused"] = str(error).strip().splitlines()[-1][:200]
+            rows.append(row)
+    return rows
+
+
+def _binding(call: Call) -> Any:
+    """NVIDIA's binding of cuDNN, which needs the library that PyTorch brings; in a rehearsal what stands in for it."""
+    if call.rehearsal:
+        return import_module("cudnn_stand_in")
+    for place in (Path(p) / "nvidia" for p in sys.path if p):
+        for path in sorted(place.glob("*/lib/libcudnn.so.9")):
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    sys.path.append(str(HERE / "python"))
+    return import_module("cudnn")
 
 
 def thousand(call: Call) -> list[Row]:
