@@ -161,8 +161,8 @@ def _downloaded(package: str, python: str, folder: Path) -> list[Path]:
 
 
 def pack_cudnn(out: Path, python: str) -> None:
-    """NVIDIA's binding of cuDNN for Python `python`, the file of ours that calls it, and what a rehearsal has in its place. Where it
-    cannot be downloaded the pack is made without."""
+    """NVIDIA's binding of cuDNN for Python `python`, the file of ours that calls it, and what a rehearsal has in its place.
+    Where the binding cannot be downloaded the pack is made without."""
     from tvm_cascade.runtime import library_kernels
     from tvm_cascade.testing import cudnn_stand_in
 

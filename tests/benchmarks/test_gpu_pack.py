@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tvm_cascade.runtime.cuda import cuda_compiler
+from tvm_cascade.schedules.stages.stage_records import KernelRecords
 
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"  # no other: its extension module would have to be downloaded
@@ -175,10 +176,17 @@ def test_kernel_times_become_records_once(tmp_path):
     features = ["conv2d", 64, 8, 8, 4, 2, 3, 1, [1, 2, 3]]
     rows = [{"network": "n", "features": features, "samples": [0.5, 0.25, 0.75]}]
     results = tmp_path / "results.json"
-    results.write_text(json.dumps({"gpu": "NVIDIA H200, 580.1", "steps": {"kernels": {"rows": rows * 2}}}))
+    sides = [([0.2, 0.1, 0.3], [0.1, 0.1, 0.1]), ([0.2], [0.199])]  # clearly faster; within the margin
+    cudnn = [{"kernel": str(k), "shapes": "1x1", "ours": a, "theirs": b} for k, (a, b) in enumerate(sides)]
+    steps = {"kernels": {"rows": rows * 2}, "cudnn": {"rows": [*cudnn, {"kernel": "2", "refused": "no engine"}]}}
+    results.write_text(json.dumps({"gpu": "NVIDIA H200, 580.1", "pack": {"arch": "sm_90"}, "steps": steps}))
     command = [sys.executable, str(GPU / "pack.py"), "--records", str(results), "--database", str(tmp_path / "db")]
-    told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
-    assert told == ["1 records", "0 records"]
+    command += ["--tuned", str(tmp_path / "tuned")]
+    told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines() for _ in range(2)]
+    assert [lines[0] for lines in told] == ["1 records", "0 records"]
+    assert told[0][1] == "2 kernels of cuDNN measured, 1 faster than ours"
+    held = {r.kernel: (r.library, r.library_ms, r.target) for r in KernelRecords(tmp_path / "tuned")}
+    assert held == {"0": ("cudnn", 0.1, "cuda -arch=sm_90"), "1": ("", 0.199, "cuda -arch=sm_90")}
 
     from tvm_cascade.cost.records import RecordStore
 
