@@ -236,6 +236,30 @@ def quick_host() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def quick_stages() -> Iterator[None]:
+    """Staged programs for this machine's processor are built without optimisation: for files that compare what they compute."""
+    import tvm
+
+    from tvm_cascade.runtime import execute
+    from tvm_cascade.testing.quick_build import with_linked_kernels
+
+    target, build = execute.host_target, tvm.compile
+
+    def unoptimised() -> Any:
+        return tvm.target.Target({"kind": "llvm", "mcpu": str(target().attrs["mcpu"]), "opt-level": 0})
+
+    def compiled(mod: Any, target: Any = None, *arguments: Any, **named: Any) -> Any:
+        made = build(mod, target, *arguments, **named)
+        quick = "relax_pipeline" in named and getattr(target, "attrs", {}).get("opt-level") == 0
+        return with_linked_kernels(made) if quick else made
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(execute, "host_target", unoptimised)
+        patched.setattr(tvm, "compile", compiled)
+        yield
+
+
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Name parameters that are functions by their name: an address would differ between the processes of one run."""
     return getattr(val, "__name__", None) if callable(val) else None

@@ -20,6 +20,7 @@ from tvm_cascade.passes.static_regions import levels_of, unsupported
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.quick_build import QUICK_TARGET
 
 RNG = np.random.default_rng(7)
 Inputs = dict[str, list[np.ndarray]]
@@ -367,7 +368,7 @@ def flat(value: object) -> list[np.ndarray]:
 
 
 def results(mod: tvm.IRModule, inputs: Inputs, pipeline: object) -> dict[str, list[np.ndarray]]:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(mod, QUICK_TARGET, relax_pipeline=pipeline), tvm.cpu())
     return {f: flat(machine[f](*map(tvm.runtime.tensor, arrays))) for f, arrays in inputs.items()}
 
 

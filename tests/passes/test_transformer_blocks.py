@@ -12,6 +12,7 @@ from tvm import relax
 
 from tvm_cascade import api, frontend
 from tvm_cascade.runtime.optimize_module import optimize_module
+from tvm_cascade.testing.quick_build import QUICK_TARGET
 
 onnx = pytest.importorskip("onnx")
 LENGTH, WIDTH, HEADS, HIDDEN = 24, 32, 4, 64
@@ -181,8 +182,7 @@ def test_projections_of_one_input_merge(tmp_path: Path, block: Callable[[Writer]
     assert (products(done.read.dag), products(done.result.dag)) == (before, after)
     x = tvm.runtime.tensor(np.random.default_rng(1).standard_normal((1, LENGTH, WIDTH)).astype("float32"))
     old, new = (
-        relax.VirtualMachine(tvm.compile(m, target=tvm.target.Target("llvm")), tvm.cpu())["main"](x).numpy()
-        for m in (mod, done.mod)
+        relax.VirtualMachine(tvm.compile(m, target=QUICK_TARGET), tvm.cpu())["main"](x).numpy() for m in (mod, done.mod)
     )
     np.testing.assert_allclose(new, old, rtol=1e-4, atol=1e-5)
     staged, _ = api.stages(path, target="cuda", time_limit=20)

@@ -64,6 +64,15 @@ def linked(module: Any) -> Any:
             return module
 
 
+def with_linked_kernels(executable: Any) -> Any:
+    """The executable of a virtual machine, its kernels `linked`."""
+    parts = list(executable.mod.imports)
+    executable.mod.clear_imports()
+    for part in parts:
+        executable.mod.import_module(linked(part) if part.kind == "llvm" else part)
+    return executable
+
+
 def check_calls(mod: Any) -> None:
     """Assert that every call of a kernel hands over tensors of the types and static shapes that the kernel declares."""
 
@@ -92,12 +101,7 @@ def virtual_machine(mod: tvm.IRModule, optimisation: int = 0) -> Any:
     """
     check_calls(mod)
     made = quick_build(mod, optimisation)
-    if not optimisation:
-        parts = list(made.mod.imports)
-        made.mod.clear_imports()
-        for part in parts:
-            made.mod.import_module(linked(part) if part.kind == "llvm" else part)
-    return relax.VirtualMachine(made, tvm.cpu())
+    return relax.VirtualMachine(made if optimisation else with_linked_kernels(made), tvm.cpu())
 
 
 def quick_run(mod: tvm.IRModule, *inputs: Any, function: str = "main") -> list[Any]:
