@@ -212,7 +212,7 @@ class SearchRequest(Asked):
     streams: Annotated[int | None, checks.optional(checks.whole(1))] = (
         None  # of a GPU; None: as many as groups in a stage
     )
-    gpu: Annotated[int, checks.whole(0)] = 0  # number of the GPU that runs the folder
+    gpu: Annotated[int, checks.whole(0)] = 0  # number of the GPU that measures, and that runs the folder
     winograd: Annotated[int | None, checks.optional(checks.whole(0, 4))] = (
         None  # of a processor: largest tiles of 3x3 convolutions in Winograd's form; 0: none has it; None: 4
     )

@@ -25,7 +25,7 @@ from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.request import StagesRequest
-from tvm_cascade.runtime.bench import FailedRunError, Program, kernel_program
+from tvm_cascade.runtime.bench import FailedRunError, LocalBench, Program, kernel_program
 from tvm_cascade.runtime.choose_module import fastest_on, staged
 from tvm_cascade.runtime.farm import Farm, Tracker
 from tvm_cascade.runtime.farm_bench import FarmBench
@@ -33,7 +33,9 @@ from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.measure_farm import QUICK, FarmRunner, fill_for_search
 from tvm_cascade.runtime.runners import runner_on
 from tvm_cascade.runtime.stages import search_measured, stages
+from tvm_cascade.runtime.tune_stages import tune_stages
 from tvm_cascade.schedules.stages.stage_records import KernelRecords
+from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.rnn import rnntc
 
@@ -282,6 +284,17 @@ def test_kernels_are_tuned_on_a_farm(standing, tmp_path):
     assert data["cost_model"].startswith("measured:rpc:cpu:") and "run in turn" in text
     again, _ = stages(_network(), asked)
     assert again["tuned"]["measured"] == 0
+
+
+def test_a_farm_that_is_lost_while_kernels_are_tuned_ends_the_command(tmp_path):
+    class Lost(LocalBench):
+        def times(self, timers, repeats):
+            raise ToolError("no server is left")
+
+    net = stage_graph(_network())
+    with pytest.raises(ToolError, match=r"^no server is left$"):
+        tune_stages(net, unit_graph(net.graph, "fused"), tmp_path, search=Search(trials=2), bench=Lost())
+    assert not len(KernelRecords(tmp_path))
 
 
 def test_a_tracker_that_is_not_there_is_refused():

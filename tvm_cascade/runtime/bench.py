@@ -87,13 +87,15 @@ class LocalBench:
     def timer(self, program: Program) -> Timer:
         """See `Bench`."""
         module = program.built.mod if program.kernel else program.built
-        timed = clock_of(module, self._device, program.types, program.kernel, program.min_ms)
+        made: list[Timer] = []
 
         def time(repeats: int) -> list[float]:
             try:
-                return timed(repeats)
-            except (RuntimeError, ValueError, TypeError) as error:  # whatever TVM raises
-                raise FailedRunError(last_line(error)) from None
+                if not made:
+                    made.append(clock_of(module, self._device, program.types, program.kernel, program.min_ms))
+                return made[0](repeats)
+            except Exception as error:  # whatever TVM raises, or a library that a kernel calls
+                raise FailedRunError(f"what was to be measured does not run here: {last_line(error)}") from None
 
         return time
 

@@ -28,7 +28,8 @@ def measuring(asked: SearchRequest) -> Iterator[Bench]:
     GPU that it asks for here."""
     if asked.tracker is None:
         try:
-            bench = LocalBench(target=asked.target)
+            gpu = asked.target.startswith("cuda")
+            bench = LocalBench(target=asked.target, device=f"cuda:{asked.gpu}" if gpu else None)
         except MissingToolError as error:
             raise MissingToolError(error.tool, f"{error.remedy}; --cost analytic needs none of it") from None
         yield bench

@@ -11,6 +11,7 @@ from typing import Any
 import tvm
 from tvm.tirx import PrimFunc
 
+from tvm_cascade.errors import CascadeError
 from tvm_cascade.parallel.problem import Schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_cuda import schedule_cuda
@@ -75,13 +76,14 @@ class BenchMachine:
     def __init__(self, bench: Bench) -> None:
         gpu = bench.target.startswith("cuda")
         self._bench, self.name = bench, bench.machine
+        self._problems: list[CascadeError] = []  # that ended a search
         self.records_as = record_target(bench.target)
         self.target = bench.built_for if gpu else one_core()
         self.processor = None if gpu else bench.target
 
     def pair(self) -> tuple[Any, Any]:
         """MetaSchedule's builder and runner."""
-        return bench_pair(self._bench, _MIN_MS, _REPEATS)
+        return bench_pair(self._bench, _MIN_MS, _REPEATS, self._problems)
 
     def default(self, func: PrimFunc) -> PrimFunc:
         """The hand-written schedule of a processor, the default one of a GPU."""
@@ -90,6 +92,8 @@ class BenchMachine:
         return schedule_cpu(func, False, accumulators(self.processor))
 
     def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:
-        """See `stage_tuning.Machine`."""
+        """See `stage_tuning.Machine`. Raises what ended the search for the candidates."""
+        if self._problems:
+            raise self._problems[0]
         programs = [kernel_program(func, self._bench, _MIN_MS) for func in funcs]
         return [min(samples) for samples in self._bench.in_turn(programs, _ROUNDS, _REPEATS)]
