@@ -41,7 +41,7 @@ class Stage(TypedDict):
 
 
 class Timed(TypedDict):
-    """Candidates that ran in turn on this machine."""
+    """Candidates that ran in turn, on this machine or on a server of a farm."""
 
     kept: Annotated[str, "The fastest, which is the result"]
     milliseconds: Annotated[dict[str, Milliseconds], "Least time of each"]
@@ -77,7 +77,7 @@ class _Emitted(TypedDict, total=False):
 
 
 class _Measured(TypedDict, total=False):
-    measured: Annotated[Timed, "Schedules that ran here, with --cost measured or learned"]
+    measured: Annotated[Timed, "Schedules that ran in turn, with --cost measured or learned"]
     tuned: Annotated[Tuned, "Tuning of kernels, with --metaschedule"]
     cudnn: Annotated[Library, "Kernels of cuDNN, with --cudnn"]
 
@@ -126,7 +126,7 @@ class Figures(TypedDict):
 
 
 class Trial(Timed):
-    """Graphs that ran in turn on this machine."""
+    """Graphs that ran in turn, on this machine or on a server of a farm."""
 
     measurements: Annotated[Count, "Kernels measured"]
     not_measured: Annotated[dict[str, str], "By kind of operator, why it could not be"]
@@ -141,7 +141,7 @@ class RulesRead(TypedDict):
 
 
 class _Ran(TypedDict, total=False):
-    measured: Annotated[Trial, "Graphs that ran here, with --cost measured or learned"]
+    measured: Annotated[Trial, "Graphs that ran in turn, with --cost measured or learned"]
     rules: Annotated[RulesRead, "Rules of a file, with --rules"]
 
 

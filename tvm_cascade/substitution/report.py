@@ -89,7 +89,7 @@ def _measured(data: Trial) -> list[str]:
     speed = data["speedup"]
     each = [f"{name} {ms:.3f} ms ({speed[name]:.2f}x)" for name, ms in data["milliseconds"].items()]
     lines = [
-        "run on this machine: " + ", ".join(each),
+        "run in turn, least: " + ", ".join(each),
         f"kept: {data['kept']}; {data['measurements']} kernels measured",
     ]
     return lines + [f"not measured: {kind} ({why})" for kind, why in data["not_measured"].items()]
