@@ -16,6 +16,8 @@ from click.testing import CliRunner
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.testing.tflite import ModelWriter
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 NAMES = (
     "*/ #error \n int y;", "</script><img src=x onerror=1>", "../../x", "$(touch pwned)", "a\x1b[31mred", "??/\n", "\\",
     "int", "nullptr", "input1", "output0", "hook", "x", "x", "x_context", "é\u202e€", "L" * 500, "", "$\\bad{", "%s%n",

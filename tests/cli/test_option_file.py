@@ -14,6 +14,8 @@ from tvm_cascade.cli.group import tvm_cascade
 from tvm_cascade.cli.option_file import ALL, KEYS, key_of
 from tvm_cascade.testing import shapes
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 MODEL = Path(shapes.__file__).parent / "data" / "shapes.tflite"
 
 

@@ -22,6 +22,8 @@ from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 BOARD = load_board("mps2-an386")
 Inputs = list[tuple[np.ndarray, np.ndarray]]
 

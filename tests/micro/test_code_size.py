@@ -10,6 +10,8 @@ from tvm.ir import IRModule
 from tvm_cascade import api
 from tvm_cascade.testing.builder import Net
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 
 def _network() -> IRModule:
     net = Net("int8", seed=5)

@@ -18,6 +18,8 @@ from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.image import Image, read_image, read_network
 from tvm_cascade.testing.builds import build_host
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 BOARD = load_board("mps2-an385")
 
 
