@@ -25,6 +25,8 @@ from tvm_cascade.validation.programs import target_for
 from tvm_cascade.validation.report import ValidationReport
 from tvm_cascade.validation.tally import Tally, cosine
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))  # image int8[1, 64, 64, 1], six classes
 CLASSES = 6
 N = 20  # more than one batch
