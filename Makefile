@@ -54,7 +54,7 @@ keras: $(STAMP)
 	TVM_CASCADE_TENSORFLOW=$(KERAS) $(BIN)/python benchmarks/keras_networks.py
 
 bench: $(STAMP) tools keras
-	TVM_CASCADE_SWEEP=6 $(BIN)/python -m pytest tests/passes/test_lower_quantized_operators.py tests/schedules/test_estimates.py
+	TVM_CASCADE_SWEEP=6 $(BIN)/python -m pytest tests/passes/test_lower_quantized_operators.py tests/schedules/test_estimates.py tests/parallel/test_network_schedule.py
 	$(BIN)/python benchmarks/run_all.py
 
 # .pt2 files take part after `make torch`
