@@ -6,6 +6,7 @@ import difflib
 import gc
 import hashlib
 import os
+import re
 import shutil
 import sys
 import typing
@@ -105,11 +106,13 @@ def _cache_of_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _cache_of_test(_cache_of_run: Path, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test begins with an empty cache."""
+def _cache_of_test(
+    _cache_of_run: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Every test begins with an empty cache, which no other process uses."""
     own = hashlib.sha256(request.node.nodeid.encode()).hexdigest()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("TVM_CASCADE_CACHE_DIR", str(_cache_of_run / own))
+        patched.setenv("TVM_CASCADE_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "caches" / own))
         yield
 
 
@@ -181,18 +184,27 @@ def _sources_are_compiled_once(_cache_of_run: Path) -> Iterator[None]:
         rule = Path(f"{made}.d")  # the headers, where they are asked for
         options = [word for word in command if not word.startswith("-I") and word not in map(str, (source, made, rule))]
         headers = [header for folder in folders for header in sorted(folder.glob("*.h"))]
-        parts = [repr(options), source.name, source.read_bytes()]
+        parts = [repr((options, len(folders))), source.name, source.read_bytes()]
         parts += [part for header in headers for part in (header.name, header.read_bytes())]
+
+        # the rule names headers by their paths, which are others in the next folder; the longest first: boards are in projects
+        places = [(re.sub(r"([ #])", r"\\\1", str(f)).replace("$", "$$"), f"\0{k}\0") for k, f in enumerate(folders)]
+        places.sort(key=lambda place: -len(place[0]))
 
         def compiled() -> bytes:
             run(command)
-            listed = rule.read_bytes() if rule.exists() else b""
-            return f"{len(listed)} ".encode() + listed + made.read_bytes()
+            listed = rule.read_text() if rule.exists() else ""
+            for folder, place in places:
+                listed = listed.replace(folder, place)
+            return f"{len(listed.encode())} ".encode() + listed.encode() + made.read_bytes()
 
         length, _, rest = kept.value("object of a test", lambda: parts, compiled).partition(b" ")
         made.write_bytes(rest[int(length) :])
         if "-MD" in options:
-            rule.write_bytes(rest[: int(length)])
+            listed = rest[: int(length)].decode()
+            for folder, place in places:
+                listed = listed.replace(place, folder)
+            rule.write_text(listed)
         return ""
 
     with pytest.MonkeyPatch.context() as patched:
