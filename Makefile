@@ -28,7 +28,7 @@ cuda: $(STAMP)
 	@command -v nvcc >/dev/null || $(BIN)/pip install -q --disable-pip-version-check -e ".[cuda]"
 
 test-cuda: cuda tools
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/runtime/test_cuda_code.py tests/deploy tests/passes/test_schedule_stages_cuda.py tests/passes/test_stage_precision.py tests/benchmarks/test_gpu_pack.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/runtime/test_cuda_code.py tests/runtime/test_library_kernels.py tests/deploy tests/passes/test_schedule_stages_cuda.py tests/passes/test_stage_precision.py tests/benchmarks/test_gpu_pack.py
 
 # the page of reports in Chromium, which takes 350 MB: the suite reads the page without one
 browser:
