@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tvm_cascade.cascading import Plan, PlanOptions, bound_of, plan_graph, validate
+from tvm_cascade.cascading import Plan, PlanOptions, bound_of, plan_graph, row_addresses, validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.options import Settings
 from tvm_cascade.cascading.row_lives import RowLives
@@ -97,6 +97,17 @@ def test_cuts_of_fewest_live_bytes() -> None:
         assert lives.smallest_cuts(least) is None
         tried += n > 3
     assert tried > 20
+
+
+def test_what_windows_read_at_once_is_a_lower_bound() -> None:
+    """Of every network's plans with row addresses, by the fewest live bytes of all cuts; at some it is more than a row."""
+    floors = []
+    for graph in (able(random_graph(seed, operators=3 + seed % 5, largest=10)) for seed in range(60)):
+        found = lives_of(graph).smallest_cuts(1 << 40)
+        assert found is not None
+        floors.append(row_addresses.rows_read(graph))
+        assert 0 < floors[-1] <= found[0]
+    assert len(set(floors)) > 10
 
 
 def test_longer_segments_need_no_less_than_their_bound() -> None:

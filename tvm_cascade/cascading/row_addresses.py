@@ -26,10 +26,10 @@ from tvm_cascade.cascading.search_cache import row_lives
 from tvm_cascade.cascading.segments import aligned
 from tvm_cascade.cascading.structure import structure
 from tvm_cascade.errors import InfeasibleError, UsageError
-from tvm_cascade.graph import ITEM_BYTES, Graph
+from tvm_cascade.graph import ITEM_BYTES, Graph, Window
 from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, Problem, allocate
 from tvm_cascade.memory.bounds import max_live_step
-from tvm_cascade.search_monitor import cached, monitor
+from tvm_cascade.search_monitor import SearchStopped, cached, monitor
 
 _MOST_BLOCKS = 1500  # rows and blocks of a plan; the allocator compares each with each
 _EFFORT = AllocateOptions(4_000, first_limit=2_000, placements=200_000)  # of a search where heuristics find nothing
@@ -46,10 +46,43 @@ def or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
     """What a search found, or the plan with row addresses that is better.
 
     Without a cap the smaller one. Under a cap what fits as it is by whole rows is kept: it needs no tables; a plan with
-    row addresses that fits is taken before one of smaller steps, or one that does work twice, which take longer.
+    row addresses that fits is taken before one of smaller steps, or one that does work twice, which take longer. Where a
+    limit strikes first it is what was found, whose bound is then one of plans with row addresses too.
     """
-    if not options.row_addresses or options.granularity == "pixel" or monitor().over():
+    if not options.row_addresses or options.granularity == "pixel":
         return found
+    try:
+        monitor().check()
+        return _or_row_addresses(graph, options, found)
+    except SearchStopped:
+        return replace(found, bound=min(found.bound, rows_read(graph))) if isinstance(found, Plan) else found
+
+
+def rows_read(graph: Graph) -> int:
+    """A lower bound of every plan by rows: the rows that an operator's windows read at once, at the operator of most bytes."""
+    most = 0
+    for op in graph.ops:
+        rows: dict[int, int] = {}
+        for t, window in zip(op.inputs, op.windows, strict=False):
+            tensor = graph.tensors[t]
+            made = graph.tensors[op.outputs[0]].rows if op.outputs else 1
+            read = _read_at_once(window, tensor.rows, made)
+            rows[t] = max(rows.get(t, 0), read * (tensor.bytes // max(tensor.rows, 1)))
+        most = max(most, sum(rows.values()))
+    return most
+
+
+def _read_at_once(window: Window | None, rows: int, made: int) -> int:
+    """The most rows of a tensor of `rows` that one of `made` output rows reads through a window that slides; else 1."""
+    if window is None or window.stride < 1 or window.dilation != 1 or window.denominator != 1:
+        return 1
+    first = np.arange(max(made, 1)) * window.stride - window.padding
+    inside = np.minimum(first + window.extent, rows) - np.maximum(first, 0)
+    return max(int(inside.max()), 1)
+
+
+def _or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
+    """`or_row_addresses`; raises `SearchStopped` where a limit strikes first."""
     asked = replace(options, sram=None, max_time=1.0, steps=None, max_macs=1.0)
     below, bound = options.sram or 0, found.bound if isinstance(found, Plan) else 0
     if isinstance(found, Plan):
