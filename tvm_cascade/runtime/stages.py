@@ -156,10 +156,16 @@ def _library(
         return None
     if not asked.cudnn:
         if TunedKernels(asked.metaschedule, bench.target).uses_library:
+            if asked.tracker is not None:
+                raise UsageError(
+                    f"by records in {asked.metaschedule} some kernels are cuDNN's, which a farm's servers cannot run: "
+                    "give another --metaschedule DIR"
+                )
             require_cudnn()
         return None
     require_cudnn()
     chosen = choose_library(net, units, asked.metaschedule, bench, progress)
+    progress(f"cuDNN takes less time at {chosen.chosen} of {chosen.kernels} kernels")
     for reason in chosen.refused:
         progress(f"cuDNN does not run a kernel: {reason}")
     return chosen
