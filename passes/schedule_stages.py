@@ -35,14 +35,9 @@ from tvm_cascade.passes.stage_emit import Emitter, keys
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import build_kernels
 from tvm_cascade.passes.stage_lanes import lanes, work_of
+from tvm_cascade.passes.stage_memory import MemoryPlan, plan_memory
 from tvm_cascade.passes.stage_network import stage_network
-from tvm_cascade.passes.stage_program import (
-    MemoryPlan,
-    Program,
-    check_groups,
-    plan_memory,
-    plan_program,
-)
+from tvm_cascade.passes.stage_program import Program, check_groups, plan_program
 from tvm_cascade.passes.stage_specs import Kernel
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
 from tvm_cascade.search_monitor import SearchMonitor

@@ -26,7 +26,8 @@ from tvm import relax, te, tirx
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.stage_emit import Emitter, Lines
 from tvm_cascade.passes.stage_lanes import lanes
-from tvm_cascade.passes.stage_program import MemoryPlan, Program, plan_memory
+from tvm_cascade.passes.stage_memory import MemoryPlan, plan_memory
+from tvm_cascade.passes.stage_program import Program
 from tvm_cascade.passes.stage_specs import Kernel
 from tvm_cascade.schedules.stages.cuda_default import cuda_target, schedule_cuda
 
@@ -142,7 +143,7 @@ def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device:
         tensor = graph.tensors[t]
         params.append(relax.Var(tensor.name, relax.TensorType(tensor.shape, tensor.dtype)))
         place = emitter.program.places[t]
-        target = lines.view(args[0], plan.offset(place.root) + place.offset, tensor.shape, tensor.dtype)
+        target = lines.view(args[0], plan.offsets[place.root] + place.offset, tensor.shape, tensor.dtype)
         lines.call(_copy(emitter, tensor.shape, tensor.dtype), [params[-1], target])
     call = run_or_capture(body, args, staged.ret_ty) if cuda_graph else relax.Call(body, args)
     outputs = lines.bind(call, staged.ret_ty, "results")

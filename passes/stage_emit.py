@@ -14,7 +14,8 @@ from tvm import relax
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.passes.integer.expressions import constant
-from tvm_cascade.passes.stage_program import ALIGNMENT, MemoryPlan, Program
+from tvm_cascade.passes.stage_memory import MemoryPlan
+from tvm_cascade.passes.stage_program import ALIGNMENT, Program
 from tvm_cascade.passes.stage_specs import Kernel
 
 _NOTHING = relax.TupleType([])
@@ -79,7 +80,7 @@ class Emitter(Lines):
             tensor = self.graph.tensors[t]
             self.params.append(relax.Var(tensor.name, relax.TensorType(tensor.shape, tensor.dtype)))
             self._values["tensor", t] = self.params[-1]
-        self.arena = self.storage(size, "arena") if plan.roots else None
+        self.arena = self.storage(size, "arena") if plan.offsets else None
 
     def add(self, func: Any, name: str) -> Any:
         """Add a kernel or a Relax function to the module under a free name; returns its global variable."""
@@ -114,8 +115,8 @@ class Emitter(Lines):
 
     def _tensor(self, t: int, shape: Sequence[int], dtype: str) -> Any:
         place = self.program.places[t]
-        if place.root in self.plan.roots:
-            storage, base = self.arena, self.plan.offset(place.root)
+        if place.root in self.plan.offsets:
+            storage, base = self.arena, self.plan.offsets[place.root]
         else:
             storage, base = self._own(place.root), 0
         return self.view(storage, base + place.offset, shape, dtype, self.graph.tensors[t].name)

@@ -1,8 +1,6 @@
-"""Staged programs: the kernel launches and the memory plan of a schedule, which `ScheduleStages` emits as Relax.
+"""Staged programs: the kernel launches of a schedule and where tensors are parts of others. `ScheduleStages` emits them as Relax.
 
-A *step* is one launch point: a kernel, or all kernels of a stage of several groups. Memory is planned over steps, so
-tensors that concurrent groups use are live for the whole stage and share no bytes. (`StaticPlanBlockMemory` assumes
-sequential operators, and would let a group overwrite a tensor that another group still reads.)
+A *step* is one launch point: a kernel, or all kernels of a stage of several groups.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from itertools import accumulate, permutations
 
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Op
-from tvm_cascade.memory import Allocation, Buffer, Problem, allocate, validate
 from tvm_cascade.parallel.problem import MERGE, Schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_graph import VECTOR_BYTES, StageGraph
@@ -125,14 +122,14 @@ class _Planner:
         return tuple(kernels)
 
     def _aliases(self, op: Op, concurrent: set[int]) -> bool:
-        """Whether a view can alias its input: its parts are aligned there, the input is no graph input or slice, and this
-        concurrent stage uses neither."""
+        """Whether a view can alias its input: its parts are aligned there, and the input is no graph input or slice. A concurrent
+        stage of a processor, which is one function whose parameters share no memory, must use neither."""
         base = self.places[op.inputs[0]].offset
         if any((base + offset) % self.alignment for offset in op.view_offsets):
             return False
         readers = [c for t in op.outputs for c in self.graph.consumers[t]]
-        read_here = op.inputs[0] in concurrent or any(
-            o in concurrent for c in readers for o in self.graph.ops[c].outputs
+        read_here = not self.captured and (
+            op.inputs[0] in concurrent or any(o in concurrent for c in readers for o in self.graph.ops[c].outputs)
         )
         many = len(op.outputs) > 1 and any(t in self.graph.outputs for t in op.outputs)
         return not (read_here or many or op.inputs[0] in self.graph.inputs or op.inputs[0] in self.slices)
@@ -164,46 +161,6 @@ class _Planner:
             begin += self.graph.tensors[t].shape[axis]
         self.specs.append(Spec(tuple(ops), merge))
         return len(self.specs) - 1
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """The arena's layout: one buffer per storage, in the order of `roots`; lifetimes are counted in steps."""
-
-    roots: tuple[int, ...]
-    problem: Problem
-    allocation: Allocation
-
-    def offset(self, root: int) -> int:
-        return self.allocation.offsets[self.roots.index(root)]
-
-
-def plan_memory(program: Program, static: bool = False) -> MemoryPlan:
-    """The arena offset of every storage. Raises `ValidationError` if the allocation is wrong (a bug of this project).
-
-    Graph inputs and outputs are not in the arena unless the plan is `static`: then it holds copies of the inputs from the
-    start and the outputs until the end, so that the program does not depend on the caller's addresses.
-    """
-    graph = program.net.graph
-    outside = set() if static else {program.places[t].root for t in (*graph.inputs, *graph.outputs)}
-    life: dict[int, list[int]] = {}
-    if static:
-        life = {program.places[t].root: [0] for t in graph.inputs}
-        for t in graph.outputs:
-            life.setdefault(program.places[t].root, []).append(len(program.steps))
-    for time, step in enumerate(program.steps):
-        for spec in (program.specs[k] for group in step.groups for k in group):
-            for t in (*reads(graph, spec), *writes(graph, spec)):
-                life.setdefault(program.places[t].root, []).append(time)
-    roots = tuple(r for r in sorted(life) if r not in outside)
-    buffers = tuple(
-        Buffer(k, program.bytes_of(r), min(life[r]), max(life[r]) + 1, ALIGNMENT, name=graph.tensors[r].name)
-        for k, r in enumerate(roots)
-    )
-    problem = Problem(buffers)
-    allocation = allocate(problem)
-    validate(problem, allocation)
-    return MemoryPlan(roots, problem, allocation)
 
 
 def check_groups(program: Program) -> None:

@@ -23,7 +23,8 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages, emit_cpu, lower_stages
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_program import plan_memory, plan_program
+from tvm_cascade.passes.stage_memory import plan_memory
+from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.poison import Poison
@@ -116,7 +117,7 @@ def test_concurrent_tensors_share_no_bytes():
     net, units, found = greedy_groups(branches())
     program = plan_program(net, units, found)
     plan = plan_memory(program)
-    spans = dict(zip(plan.roots, zip(plan.allocation.offsets, plan.problem.buffers, strict=True), strict=True))
+    spans = dict(zip(plan.offsets, zip(plan.allocation.offsets, plan.problem.buffers, strict=True), strict=True))
     for time, _ in enumerate(program.steps):
         live = sorted((o, o + b.size) for o, b in spans.values() if b.lower <= time < b.upper)
         assert all(high <= low for (_, high), (low, _) in pairwise(live))

@@ -27,8 +27,9 @@ from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_kernels import build_kernels
+from tvm_cascade.passes.stage_memory import plan_memory
 from tvm_cascade.passes.stage_probe import evict_module, probe_module
-from tvm_cascade.passes.stage_program import plan_memory, plan_program
+from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.runtime.bench import LocalBench
@@ -146,7 +147,7 @@ def test_static_memory_keeps_inputs_and_results_in_the_arena(staged):
     program = plan_program(net, units, found)
     plan = plan_memory(program, static=True)
     outputs = {program.places[t].root for t in net.graph.outputs}
-    assert outputs | set(net.graph.inputs) <= set(plan.roots)
+    assert outputs | set(net.graph.inputs) <= set(plan.offsets)
     last = {b.name: b.upper for b in plan.problem.buffers}
     assert all(last[net.graph.tensors[r].name] == len(program.steps) + 1 for r in outputs)
 

@@ -1,7 +1,8 @@
 """The inter-operator scheduler of a whole network (IOS, sections 4.2 and 5), for any `CostModel`.
 
 Operators are grouped into `units`, the graph of units is cut into `blocks`, each distinct block is searched once
-(`search`), and the stages of all blocks are joined, in terms of operators again.
+(`search`), and the stages of all blocks are joined, in terms of operators again. Networks without edges between them, which
+`passes.join_networks` puts beside each other, may run as the groups of a single stage.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tvm_cascade.parallel.baselines import greedy, sequential
 from tvm_cascade.parallel.blocks import block_of, split
 from tvm_cascade.parallel.bounds import least_latency
 from tvm_cascade.parallel.merging import merge_classes, merged_features
-from tvm_cascade.parallel.problem import MERGE, Block, Options, Schedule, Stage
+from tvm_cascade.parallel.problem import CONCURRENT, MERGE, Block, Options, Schedule, Stage
 from tvm_cascade.parallel.stage_search import search
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.search_monitor import SearchStopped
@@ -132,11 +133,35 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
         totals = [t + s.cost_ms for t, s in zip(totals, known, strict=True)]
         stages += [_operators(units, nodes, stage) for stage in known[0].stages]
     transitions, priced = (sum(getattr(s[0], name) for s in solved.values()) for name in ("transitions", "priced"))
-    whole_network = BlockCost(units, units.features, range(len(units.units)), blocks.prices, blocks.mergeable)
+    everything = range(len(units.units))
+    whole_network = BlockCost(units, units.features, everything, blocks.prices, blocks.mergeable)
+    least = totals[0]
+    groups = _apart(units.predecessors, options)
+    if groups and (apart := whole_network.concurrent(groups)) < least:
+        least, stages = apart, [_operators(units, everything, Stage(CONCURRENT, groups))]
     proven = whole and all(first.optimal for first, _, _ in solved.values())
-    bound = totals[0] if proven else min(totals[0], least_latency(units.predecessors, whole_network.bounds()))
-    best = Schedule(tuple(stages), totals[0], transitions, priced, proven, perf_counter() - start, bound)
+    bound = least if proven else min(least, least_latency(units.predecessors, whole_network.bounds()))
+    best = Schedule(tuple(stages), least, transitions, priced, proven, perf_counter() - start, bound)
     return NetworkSchedule(best, totals[1], totals[2], units, tuple(len(r) for r in ranges))
+
+
+def _apart(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[tuple[int, ...], ...]:
+    """Units that no edge connects, as the groups of one stage; none where they are all connected, or more than `s` groups, or
+    where the variant has no concurrent stages.
+
+    `r` does not limit them: it bounds what is searched, and this is one stage more.
+    """
+    if options.variant not in ("parallel", "both"):
+        return ()
+    component = list(range(len(predecessors)))  # of every unit, by its lowest one
+    for v, before in enumerate(predecessors):
+        joined = {component[u] for u in before} | {component[v]}
+        component = [min(joined) if c in joined else c for c in component]
+    groups: dict[int, list[int]] = {}
+    for v, c in enumerate(component):
+        groups.setdefault(c, []).append(v)
+    several = 1 < len(groups) <= (options.s or len(groups))
+    return tuple(tuple(g) for g in groups.values()) if several else ()
 
 
 def latency_of(
