@@ -5,7 +5,8 @@
 
 Every copy forks and joins as in `stage_cuda`, so that it takes the time of the stage inside a program; the launch of the
 graph is shared by all copies. All copies read the same tensors; with `own_constants` each has constants of its own, so that
-after `evict_module` has run none of them finds its weights in the cache, as in a network whose weights do not fit there.
+after `evict_module` has run, or with `evicted` bytes that the graph reads first, none of them finds its weights in the cache,
+as in a network whose weights do not fit there.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -27,22 +28,36 @@ _PASSES = 64  # values that a thread of `evict_module` reads
 
 
 def probe_module(
-    groups: Sequence[Sequence[Kernel]], target: str, copies: int, device: str = "cuda:0", own_constants: bool = False
+    groups: Sequence[Sequence[Kernel]],
+    target: str,
+    copies: int,
+    device: str = "cuda:0",
+    own_constants: bool = False,
+    evicted: int = 0,
 ) -> tvm.IRModule:
-    """The module that runs `copies` copies of a stage, each group on a stream of its own; `device` as in `emit_cuda`."""
+    """The module that runs `copies` copies of a stage, each group on a stream of its own; `device` as in `emit_cuda`.
+
+    `evicted`: bytes that nothing else reads, which the graph reads before; the copies have constants of their own then.
+    """
     builder, body = relax.BlockBuilder(), Lines()
+    own_constants = own_constants or evicted > 0
     launched: list[list[list[tuple[Any, list[Any]]]]] = [
         [[] for _ in groups] for _ in range(copies)
     ]  # by copy and group
     tensors: list[Any] = []
+    first: list[Any] = []
+    if evicted:
+        kernel = _evicting(evicted)
+        first = [relax.Var(f"evicted_{k}", ty) for k, ty in enumerate(_types(kernel.func))]
+        tensors += first
+        evict = builder.add_func(kernel.func, kernel.name)
     for g, group in enumerate(groups):
         for kernel in group:
-            func: Any = kernel.func
-            types = [relax.TensorType(tuple(int(d) for d in p.ty.shape), str(p.ty.dtype)) for p in func.params]
+            types = _types(kernel.func)
             constants = range(len(kernel.inputs), len(kernel.inputs) + len(kernel.constants))
             params = [relax.Var(f"tensor_{len(tensors) + k}", ty) for k, ty in enumerate(types)]
             tensors += params
-            gv = builder.add_func(func, kernel.name)
+            gv = builder.add_func(kernel.func, kernel.name)
             for copy in range(copies):
                 read = list(params)
                 for k in constants if own_constants and copy else ():
@@ -53,6 +68,8 @@ def probe_module(
     streams = [relax.Var(f"stream_{k}", _INT) for k in range(len(groups) - 1)]
     stream_of = builder.add_func(stage_cuda.current_stream(device), "current_stream")
     here = body.bind(relax.Call(stream_of, []), _INT, "here")
+    if first:
+        body.call(evict, first)
     for calls in launched:
         stage_cuda.launch_groups(body, device, (here, *streams), calls, lambda call: body.call(*call))
     ty = relax.TupleType([result.ty])
@@ -72,8 +89,16 @@ def probe_module(
 
 def evict_module(size: int, target: str, device: str = "cuda:0") -> tvm.IRModule:
     """A module whose `main()` reads `size` bytes that nothing else reads: with more than a cache has, nothing of use stays."""
+    return probe_module([[_evicting(size)]], target, 1, device)
+
+
+def _evicting(size: int) -> Kernel:
     x = te.placeholder((_PASSES, size // 4 // _PASSES), "float32", name="x")
     step = te.reduce_axis((0, _PASSES), "step")
     y = te.compute(x.shape[1:], lambda i: te.max(x[step, i], axis=step), name="evict")
-    kernel = Kernel("evict", te.create_prim_func([x, y]), (0,), (), (1,))
-    return probe_module([[kernel]], target, 1, device)
+    return Kernel("evict", te.create_prim_func([x, y]), (0,), (), (1,))
+
+
+def _types(func: Any) -> list[Any]:
+    """Of a PrimFunc's parameters."""
+    return [relax.TensorType(tuple(int(d) for d in p.ty.shape), str(p.ty.dtype)) for p in func.params]

@@ -210,6 +210,7 @@ def test_sources_among_embedded_modules_are_compiled():
         ({"target": "cuda", "arch": "90", "emit": "d"}, "--arch 90 is no architecture"),
         ({"target": "cuda", "emit": "d"}, "give one, as in --arch sm_90"),
         ({"target": "cuda", "arch": "sm_90"}, "--arch is of --emit DIR"),
+        ({"target": "cuda", "gpu": 1}, "--gpu is of --emit DIR"),
         ({"target": "llvm", "winograd": 0}, "--winograd is of --emit DIR"),
         ({"target": "cuda", "arch": "sm_90", "emit": "", "winograd": 2}, "--winograd is of kernels for processors"),
         ({"target": "llvm", "emit": "", "winograd": 2, "cost": "measured"}, "leave one of them out"),
@@ -262,3 +263,9 @@ def test_convolutions_are_computed_as_asked(tmp_path, monkeypatch, winograd, fou
     mod = net.finish(net.relu(net.conv(net.conv(x, 32, 3, padding=1, activation="relu"), 32, 1)))
     api.stages(mod, target="llvm", emit=tmp_path / "made", winograd=winograd)
     assert ("wino_" in lowered[0]) == found
+
+
+def test_a_gpu_that_measures_needs_no_folder():
+    """Without one the number is looked for: there is none here."""
+    with pytest.raises(MissingToolError):
+        api.stages(branches(), target="cuda", cost="measured", gpu=99)

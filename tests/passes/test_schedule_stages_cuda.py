@@ -33,7 +33,7 @@ from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.runtime.bench import LocalBench
-from tvm_cascade.runtime.measure_cuda import CudaRunner
+from tvm_cascade.runtime.measure_cuda import CudaRunner, evicted_bytes, without
 from tvm_cascade.schedules.stages.cuda_default import on_tensor_cores
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.inception import inception_e
@@ -206,6 +206,32 @@ def test_copies_with_weights_of_their_own(staged, graph_builtins):
     emptied = evict_module(1 << 20, "cuda", "cpu:0")
     assert tuple(map(int, emptied["probe"].params[0].ty.shape.values)) == (64, (1 << 20) // 4 // 64)
     Session(compile_stages(emptied)).run()
+
+
+def test_weights_that_do_not_fit_the_cache_are_read_from_memory(staged, graph_builtins):
+    """What is measured empties the cache first, each copy has its own weights, and what emptying takes is subtracted; nothing
+    stays in memory, and such times are stored apart."""
+    net, units, _, _ = staged
+    bench = LocalBench(target="cuda", device="cpu:0")
+    fits = CudaRunner(net, units, bench)
+    bench.cache_bytes = sum(op.weight_bytes for op in net.graph.ops) // 2
+    runner = CudaRunner(net, units, bench)
+    assert runner.device == f"{fits.device}:cold" and evicted_bytes(net, bench) == 2 * bench.cache_bytes
+    (op,) = [k[0] for k in units.features if k[0].kind == "conv2d"][:1]
+    assert min(runner.run([[op]], 3)) > 0
+    assert graph_builtins == (["allocate"] + ["run"] * 4) * 2  # a graph that empties and runs, and one that empties
+    runner.run([[op]], 3)
+    assert graph_builtins.count("allocate") == 4
+    kernel = runner.kernel(op)
+    probe = probe_module([[kernel]], "cuda", 4, "cpu:0", evicted=1 << 20)["probe"]
+    assert len(probe.params) == 2 + len(kernel.inputs) + 4 * len(kernel.constants) + len(kernel.outputs)
+    calls = [
+        line.partition(" = ")[2] for line in probe.script().splitlines() if " evict(" in line or " kernel_0(" in line
+    ]
+    assert [call.partition("(")[0] for call in calls] == ["evict"] + ["kernel_0"] * 4
+    assert without(lambda n: [40.0] * n, lambda n: [8.0] * n)(2) == [2.0, 2.0]
+    bench.cache_bytes = 0
+    assert evicted_bytes(net, bench) == 0
 
 
 def test_programs_of_other_machines_find_no_memory_of_machines_that_are_gone(graph_builtins):

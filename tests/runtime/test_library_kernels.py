@@ -162,18 +162,25 @@ def test_the_faster_kernel_is_kept_in_the_records(tmp_path: Path, cudnn: list[tu
     failed = choose_library.choose_library(net, units, tmp_path / "failed", Turns(None))
     assert failed.chosen == 0 and failed.refused == ("no engine",) and not len(KernelRecords(tmp_path / "failed"))
 
+    alone = choose_library.choose_library(net, units, tmp_path / "alone", bench, Options(variant="parallel"))
+    assert alone.kernels < won.kernels  # the others are merges
+
     runner = CudaRunner(net, units, bench, tmp_path)
     ops = [k for kernels in units.features for k in kernels if k.kind == "conv2d"]
     assert all(calls_library(runner.kernel(op).func) for op in ops)
     assert runner.device != CudaRunner(net, units, bench, tmp_path / "lost").device  # other costs
     assert min(runner.run([[ops[0]], [ops[1]]], 2)) > 0 and cudnn  # it runs in a probe, beside another one
+    cudnn.clear()
+    assert min(runner.run_merged(ops[1:3], 2)) > 0  # a merge is priced as the library computes it
+    assert cudnn and cudnn[0][1] == 16 + 24
 
 
 @pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: make test-cuda installs it and runs these tests")
 def test_a_folder_of_a_program_with_kernels_of_cudnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = stage_network(branches(), TARGET)
-    won = choose_library.choose_library(net, unit_graph(net.graph, "fused"), tmp_path / "records", Turns(0.5))
-    options: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "h200", "variant": "sequential"}
+    units, search = unit_graph(net.graph, "fused"), Options(variant="sequential")
+    won = choose_library.choose_library(net, units, tmp_path / "records", Turns(0.5), search)
+    options: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "h200", "variant": search.variant}
     for records, count in ((tmp_path / "records", won.kernels), (None, 0)):
         folder = tmp_path / f"folder_{count}"
         data, _ = api.stages(branches(), **options, emit=folder, metaschedule=records)

@@ -64,7 +64,7 @@ _EMIT = (
     option(SearchRequest, "fast_math", "With --emit, for cuda: arithmetic that is faster and less exact."),
     option(SearchRequest, "threads", "With --emit, for llvm: threads that share a stage. [default: --device's, or TVM's]"),
     option(SearchRequest, "streams", "With --emit, for cuda: streams that share a stage. [default: one a group]"),
-    option(SearchRequest, "gpu", "With --emit, for cuda: number of the GPU that will run it, and that measures here."),
+    option(SearchRequest, "gpu", "For cuda: number of the GPU that measures here, and with --emit of the one that will run it."),
     option(SearchRequest, "winograd", "With --emit, for llvm: 3x3 convolutions are computed in tiles of at most N x N outputs by "
            "fewer multiplications, where that is less work; 2 rounds less than 4, 0 leaves it out. [default: 4]"),
 )  # fmt: skip

@@ -23,7 +23,10 @@ from tvm_cascade.schema.searches import Emitted
 
 def folder_of(request: SearchRequest, progress: Callable[[str], None]) -> EmittedFolder | None:
     """The folder that a request asks for; None if it asks for none. Raises `UsageError` for its options without it."""
-    given = [n for n in ("arch", "fast_math", "threads", "streams", "gpu") if getattr(request, n)]
+    given = [n for n in ("arch", "fast_math", "threads", "streams") if getattr(request, n)]
+    measures_here = request.measures and request.tracker is None and request.target.startswith("cuda")
+    if request.gpu and not measures_here:
+        given.append("gpu")
     if isinstance(request, OptimizeRequest) and request.precision != FP32:
         given.append("precision")
     if request.winograd is not None:

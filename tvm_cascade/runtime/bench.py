@@ -37,6 +37,7 @@ class Program:
     types: Types
     kernel: bool = False
     min_ms: float = MIN_MS  # of a repetition of a kernel, which then runs several times
+    kept: bool = True  # it stays loaded, with its memory, from one call of its timer to the next
 
 
 class Bench(Protocol):
@@ -46,6 +47,7 @@ class Bench(Protocol):
     machine: str  # model of the processor or GPU
     workers: int  # threads of TVM's pool there; of a GPU, streams at the same time, 0 for any number
     device: str  # TVM's name of the device there: "cpu:0" or "cuda:0"
+    cache_bytes: int  # of a GPU's last cache, 0 where it is not known; 0 for a CPU
     target: str  # "llvm" for this processor, "llvm -mcpu=NAME" for another one, or "cuda -arch=sm_90"
     built_for: Any  # the same as TVM's target, for which is compiled
 
@@ -72,12 +74,14 @@ class LocalBench:
         gpu = target.startswith("cuda")
         self.device = device or ("cuda:0" if gpu else "cpu:0")
         self._device: Any = tvm.runtime.device(self.device)
+        self.cache_bytes = 0
         if self.device.startswith("cuda"):
             require_cuda(self._device.index)
             self.target, self.workers = with_architecture(target, self._device.index), workers or 0
             self.built_for: Any = cuda_target(self.target)
             self.machine = str(self._device.device_name)
             self.name = f"cuda:{self.machine}"
+            self.cache_bytes = int(self._device.l2_cache_size_bytes or 0)
         else:
             self.target, self.workers = target, (workers or 0) if gpu else (workers or threads())
             self.built_for = host_target()
@@ -87,13 +91,14 @@ class LocalBench:
     def timer(self, program: Program) -> Timer:
         """See `Bench`."""
         module = program.built.mod if program.kernel else program.built
+        timed = program.types, program.kernel, program.min_ms, program.kept
         made: list[Timer] = []
 
         def time(repeats: int) -> list[float]:
             try:
-                if not made:
-                    made.append(clock_of(module, self._device, program.types, program.kernel, program.min_ms))
-                return made[0](repeats)
+                clock = made[0] if made else clock_of(module, self._device, *timed)
+                made[:] = [clock] if program.kept else []
+                return clock(repeats)
             except Exception as error:  # whatever TVM raises, or a library that a kernel calls
                 raise FailedRunError(f"what was to be measured does not run here: {last_line(error)}") from None
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
 from tvm_cascade.errors import MissingToolError
+from tvm_cascade.parallel.merging import merge_classes
+from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.library_kernels import library_kernel
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import build_kernels
+from tvm_cascade.passes.stage_merge import merge_units
 from tvm_cascade.passes.stage_specs import Kernel, Spec
 from tvm_cascade.runtime.bench import Bench, FailedRunError
-from tvm_cascade.runtime.measure_cuda import COPIES, probe
+from tvm_cascade.runtime.measure_cuda import COPIES, evicted_bytes, evicting, probe
 from tvm_cascade.schedules.stages.stage_records import KernelRecords, Record, TunedKernels, digest, record_target
 
 MARGIN = 0.03  # share of our kernel's time by which a library's has to be faster
 _ROUNDS, _REPEATS = 5, 4
+_MOST_MERGED = 3  # operators of a merge that is measured where `Options.r` has no limit
 CUDNN = "cudnn"
 
 
@@ -47,16 +52,19 @@ def choose_library(
     units: UnitGraph,
     folder: str | Path,
     bench: Bench,
+    options: Options = Options(),  # noqa: B008
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Chosen:
-    """Measure what the records in `folder` do not know yet, and add it: every unit's kernel in turn with the library's.
+    """Measure what the records in `folder` do not know yet, and add it: in turn with the library's the kernel of every unit, and
+    of every merge that a search with `options` may price.
 
-    `bench`: a GPU of this machine. Merged operators keep our kernels.
+    `bench`: a GPU of this machine.
     """
     records = KernelRecords(folder)
     target = record_target(bench.target)
     known: dict[str, tuple[Kernel, Kernel]] = {}
-    for spec in dict.fromkeys(Spec(k) for kernels in units.kernels for k in kernels):
+    alone = dict.fromkeys(Spec(k) for kernels in units.kernels for k in kernels)
+    for spec in (*alone, *_merges(net, units, options)):
         theirs = library_kernel(net, spec, "library")
         if theirs is not None:
             (ours,) = build_kernels(net, [spec], False)
@@ -67,7 +75,7 @@ def choose_library(
     refused: dict[str, None] = {}
     for ours, theirs in missing:
         try:
-            times = _in_turn(ours, theirs, TunedKernels(folder, bench.target), bench)
+            times = _in_turn(ours, theirs, TunedKernels(folder, bench.target), bench, evicted_bytes(net, bench))
         except FailedRunError as error:
             refused[str(error)] = None
             continue
@@ -76,16 +84,32 @@ def choose_library(
     return Chosen(len(known), sum(r is not None and r.library != "" for r in found), len(missing), tuple(refused))
 
 
+def _merges(net: StageGraph, units: UnitGraph, options: Options) -> Iterator[Spec]:
+    """Operators that a search may merge: those of a class, as many as a group may have."""
+    if options.variant not in ("merge", "both"):
+        return
+    for members in merge_classes(units):
+        for count in range(2, min(len(members), options.r or _MOST_MERGED) + 1):
+            for some in combinations(members, count):
+                ops = [units.units[v].ops for v in some]
+                merge = merge_units(net, ops)
+                if merge is not None:
+                    yield Spec(tuple(i for each in ops for i in each), merge)
+
+
 def _unknown(record: Record | None) -> bool:
     return record is None or record.library_ms is None
 
 
-def _in_turn(ours: Kernel, theirs: Kernel, tuned: TunedKernels, bench: Bench) -> tuple[float, float]:
-    """Milliseconds of either kernel."""
+def _in_turn(ours: Kernel, theirs: Kernel, tuned: TunedKernels, bench: Bench, evicted: int) -> tuple[float, float]:
+    """Milliseconds of either kernel, `evicted` as in `probe`."""
     mine = replace(ours, func=tuned.scheduled(ours.func, True))
-    columns = bench.in_turn([probe([[k]], bench) for k in (mine, theirs)], _ROUNDS, _REPEATS)
-    first, second = (median(column) / COPIES for column in columns)
-    return first, second
+    programs = [probe([[k]], bench, evicted) for k in (mine, theirs)]
+    if evicted:
+        programs.append(evicting(evicted, bench))
+    first, second, *empty = (median(column) for column in bench.in_turn(programs, _ROUNDS, _REPEATS))
+    spent = empty[0] if empty else 0.0
+    return (first - spent) / COPIES, (second - spent) / COPIES
 
 
 def _record(before: Record | None, ours: Kernel, target: str, machine: str, times: tuple[float, float]) -> Record:

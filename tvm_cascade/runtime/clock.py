@@ -15,16 +15,18 @@ Timer = Callable[[int], list[float]]  # number of repetitions -> milliseconds of
 Types = Sequence[tuple[tuple[int, ...], str]]  # shape and element type of every argument
 
 
-def clock_of(module: Any, device: Any, types: Types, kernel: bool, min_ms: float = MIN_MS) -> Timer:
+def clock_of(
+    module: Any, device: Any, types: Types, kernel: bool, min_ms: float = MIN_MS, pooled: bool = True
+) -> Timer:
     """The timer of a loaded module, also one that lies on another machine: of its function `main`, or of the program
     `main` that a virtual machine runs. Every call runs it once untimed before; a repetition of a kernel is as many runs as take
-    `min_ms`."""
+    `min_ms`. `pooled`: memory of a program that is no longer used is kept for others, else it is freed."""
     args = [tvm.runtime.tensor(x, device) for x in random_inputs(types)]
     if kernel:
         return lambda repeats: _milliseconds(
             module.time_evaluator("main", device, number=1, repeat=repeats, min_repeat_ms=min_ms)(*args)
         )
-    machine = relax.VirtualMachine(module, device)
+    machine = relax.VirtualMachine(module, device, "pooled" if pooled else "naive")
     machine.set_input("main", *args)
     return lambda repeats: _milliseconds(
         machine.time_evaluator("invoke_stateful", device, number=1, repeat=repeats, min_repeat_ms=0)("main")

@@ -32,7 +32,9 @@ class FarmBench:
             self.built_for: Any = cuda_target(self.target)
             self.machine, self.workers, self.device = str(about["gpu"]), 0, "cuda:0"
             self.name = f"rpc:{farm.key}:{self.machine}"
+            self.cache_bytes = int(about["cache"])
         else:
+            self.cache_bytes = 0
             self.machine, self.workers, self.device = str(about["cpu"]), int(about["threads"]), "cpu:0"
             kind: dict[str, Any] = {"kind": "llvm", "mcpu": self.machine}
             self.built_for = tvm.target.Target(kind if self.machine != "generic" else {"kind": "llvm"})

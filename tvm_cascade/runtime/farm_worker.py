@@ -127,7 +127,8 @@ def _describe(session: Any, device: str) -> dict[str, Any]:
     gpu = session.device(device, 0)
     if not gpu.exist:
         raise _NoServerError(f"a server has no GPU that TVM's runtime for {device} finds")
-    return about | {"gpu": str(gpu.device_name), "arch": f"sm_{str(gpu.compute_version).replace('.', '')}"}
+    arch = f"sm_{str(gpu.compute_version).replace('.', '')}"
+    return about | {"gpu": str(gpu.device_name), "arch": arch, "cache": int(gpu.l2_cache_size_bytes or 0)}
 
 
 def main() -> int:

@@ -109,7 +109,7 @@ def _measured(
     if asked.metaschedule is not None:
         search = Search(asked.trials)
         tuned = tune_stages(net, units, asked.metaschedule, asked.target, None, search, progress, bench)
-    theirs = _library(net, units, asked, bench, progress)
+    theirs = _library(net, units, asked, bench, options, progress)
     model = measured_model(net, units, asked.database, bench, asked.metaschedule, options.s)
     pricing: CostModel = model
     if asked.load is not None:
@@ -149,7 +149,7 @@ def _refuse_idle_cudnn(asked: StagesRequest) -> None:
 
 
 def _library(
-    net: StageGraph, units: UnitGraph, asked: StagesRequest, bench: Bench, progress: Progress
+    net: StageGraph, units: UnitGraph, asked: StagesRequest, bench: Bench, options: Options, progress: Progress
 ) -> Chosen | None:
     """Measure cuDNN's kernels where they are asked for, and have them ready where records say that they are faster."""
     if asked.metaschedule is None or not asked.target.startswith("cuda"):
@@ -164,7 +164,7 @@ def _library(
             require_cudnn()
         return None
     require_cudnn()
-    chosen = choose_library(net, units, asked.metaschedule, bench, progress)
+    chosen = choose_library(net, units, asked.metaschedule, bench, options, progress)
     progress(f"cuDNN takes less time at {chosen.chosen} of {chosen.kernels} kernels")
     for reason in chosen.refused:
         progress(f"cuDNN does not run a kernel: {reason}")
