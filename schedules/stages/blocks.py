@@ -79,3 +79,30 @@ def default_pixels(extent: int, most: int) -> int:
     """Pixels of an accumulator tile, of at most `most`: a row that fits, else more than half of them, so that the tiles of a
     row hold as few pixels as possible behind its end."""
     return extent if extent <= most else min(range(most // 2 + 1, most + 1), key=lambda d: (-(-extent // d) * d, -d))
+
+
+def inline_around(sch: Schedule, anchor: Any) -> Any:
+    """Inline all blocks but `anchor`, its padding and the last one, which is returned.
+
+    None where the kernel has reductions other than `anchor`.
+    """
+    if len(reductions(sch)) != (0 if anchor is None else 1):
+        return None
+    blocks = inner_blocks(sch)
+    mark = None if anchor is None else name_of(sch, anchor)
+    for block in blocks[:-1]:
+        if name_of(sch, block) != mark and not is_pad(sch, block, mark):
+            sch.compute_inline(block)
+    return inner_blocks(sch)[-1]
+
+
+def is_pad(sch: Schedule, block: Any, mark: str | None) -> bool:
+    """Whether a block copies its input with a border for the reduction of that name."""
+    return mark is not None and "pad" in name_of(sch, block) and "pool" not in name_of(sch, block)
+
+
+def hold(sch: Schedule, blocks: Any, pixels: Any, lanes: Any) -> None:
+    """Make a tile of registers of three loops."""
+    sch.unroll(blocks)
+    sch.unroll(pixels)
+    sch.vectorize(lanes)

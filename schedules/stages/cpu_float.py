@@ -21,14 +21,18 @@ from tvm_cascade.schedules.stages.blocks import (
     Schedule,
     default_pixels,
     extent,
+    hold,
+    inline_around,
     inner_blocks,
+    is_pad,
     iter_kinds,
     name_of,
     reductions,
     share,
 )
 from tvm_cascade.schedules.stages.cpu_attention import attention, rows
-from tvm_cascade.schedules.stages.cpu_compute import LANES, ROWS
+from tvm_cascade.schedules.stages.cpu_compute import LANES
+from tvm_cascade.schedules.stages.cpu_pointwise import pointwise
 from tvm_cascade.schedules.stages.cpu_winograd import winograd
 
 _MOST_TAPS = 25  # of a window whose loops are unrolled
@@ -40,7 +44,7 @@ def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
     `accumulators`: most vectors of an accumulator tile (`processors.accumulators`).
     """
     tiled = (
-        partial(rule, most=accumulators) for rule in (_convolution, _pointwise, winograd, _packed_product, attention)
+        partial(rule, most=accumulators) for rule in (_convolution, pointwise, winograd, _packed_product, attention)
     )
     *tiles, tiled_attention = tiled
     others = (_vectors_of_channels, _window, _product, tiled_attention, rows, _elementwise)
@@ -54,28 +58,9 @@ def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
     return func
 
 
-def _inline_around(sch: Schedule, anchor) -> Any:
-    """Inline all blocks but `anchor`, its padding and the last one, which is returned.
-
-    None where the kernel has reductions other than `anchor`.
-    """
-    if len(reductions(sch)) != (0 if anchor is None else 1):
-        return None
-    blocks = inner_blocks(sch)
-    mark = None if anchor is None else name_of(sch, anchor)
-    for block in blocks[:-1]:
-        if name_of(sch, block) != mark and not _is_pad(sch, block, mark):
-            sch.compute_inline(block)
-    return inner_blocks(sch)[-1]
-
-
-def _is_pad(sch: Schedule, block, mark: str | None) -> bool:
-    return mark is not None and "pad" in name_of(sch, block) and "pool" not in name_of(sch, block)
-
-
 def _pads(sch: Schedule, anchor, parallel: bool) -> None:
     for block in inner_blocks(sch):
-        if _is_pad(sch, block, name_of(sch, anchor)):
+        if is_pad(sch, block, name_of(sch, anchor)):
             loops = sch.get_loops(block)
             share(sch, loops[:-2] if len(loops) > 3 else loops[:1], parallel)
 
@@ -103,7 +88,7 @@ def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
     sums = [b for b in inner_blocks(sch) if name_of(sch, b) == "conv_acc"]
     if len(sums) != 1:
         return None
-    last = _inline_around(sch, sums[0])
+    last = inline_around(sch, sums[0])
     if last is None or any(iter_kinds(sch, last)) or len(sch.get_loops(last)) not in (4, 5):
         return None
     _, blocks, _, wide, _, _, ry, rx, *_ = (int(sch.get(loop).extent) for loop in sch.get_loops(sums[0]))
@@ -124,20 +109,13 @@ def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
     space, (rc, ry, rx, *ri) = inside[:rank], inside[rank:]
     reduced = (ry, rx, rc, *ri) if tiling.taps_first else (rc, ry, rx, *ri)
     sch.reorder(*reduced, *space)
-    _hold(sch, space[1], *space[-2:])
+    hold(sch, space[1], *space[-2:])
     if _is_packed(sch, last):
-        _hold(sch, several, x_inner, lane)
+        hold(sch, several, x_inner, lane)
     share(sch, loops[:2] if tiling.rows_first else loops[:3], parallel)
     clear = sch.get_loops(sch.decompose_reduction(acc, reduced[0]))[-rank:]
-    _hold(sch, clear[1], *clear[-2:])
+    hold(sch, clear[1], *clear[-2:])
     return sch
-
-
-def _hold(sch: Schedule, blocks, pixels, lanes) -> None:
-    """Make a tile of registers of three loops."""
-    sch.unroll(blocks)
-    sch.unroll(pixels)
-    sch.vectorize(lanes)
 
 
 def _is_packed(sch: Schedule, block) -> bool:
@@ -186,42 +164,6 @@ def _as_one_row(sch: Schedule, acc, last, axis: int) -> None:
     sch.transform_layout(acc, ("write", 0), joined(2, 5))
 
 
-def _pointwise(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
-    """`direct_pointwise`: a tile of channels and pixels stays in registers over the whole reduction.
-
-    The pixels of a tile are copied once for all channels, in the order in which they are read.
-    """
-    sums = [b for b in inner_blocks(sch) if name_of(sch, b) == "point_acc"]
-    if len(sums) != 1:
-        return None
-    acc = sums[0]
-    last = _inline_around(sch, acc)
-    if last is None or any(iter_kinds(sch, last)) or len(sch.get_loops(last)) != 4:
-        return None
-    column = sch.get_loops(last)[3]
-    wide, number = extent(sch, column), str(sch.get(column).loop_var.ty.dtype)
-    row = IndexMap.from_func(lambda n, c, y, x: (n, c, y * wide + x), 4, index_dtype=number)
-    same = IndexMap.from_func(lambda n, o, r, at: (n, o, r, at), 4, index_dtype=number)
-    sch.transform_block_layout(last, row)
-    sch.transform_layout(acc, ("write", 0), same)  # indices of its reader become simple
-    n, c, pixel = sch.get_loops(last)
-    fits = (rows for rows in range(ROWS, 0, -1) if ROWS % rows == 0 and 3 * (rows + 1) < 4 * most)  # pixels beside sums
-    tile = next(fits, 1)
-    several = max(1, min(most // ROWS, 2))  # vectors of pixels: twelve sums hide the latency of additions everywhere
-    block, part, row = sch.split(c, [None, ROWS // tile, tile])
-    outer, beside, lane = sch.split(pixel, [None, several, LANES])
-    sch.reorder(n, outer, block, part, row, beside, lane)
-    sch.compute_at(acc, part, preserve_unit_loops=True)
-    sch.compute_at(sch.get_sblock("point_pad"), outer, preserve_unit_loops=True)
-    *space, depth = sch.get_loops(acc)[4:]
-    space[-1:] = sch.split(space[-1], [several, LANES])
-    sch.reorder(depth, *space)
-    _hold(sch, *space[-3:])
-    share(sch, (n, outer), parallel)
-    _hold(sch, *sch.get_loops(sch.decompose_reduction(acc, depth))[-3:])
-    return sch
-
-
 def _channel_axis(sch: Schedule, acc, last) -> int:
     """The axis of the channels, or their blocks, in the output (1 or 3), inferred from the shapes of accumulator and output."""
     _, blocks, high, wide, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
@@ -237,12 +179,12 @@ def _vectors_of_channels(sch: Schedule, parallel: bool) -> Schedule | None:
     if len(sums) != 1:
         return None
     acc = sums[0]
-    last = _inline_around(sch, acc)
+    last = inline_around(sch, acc)
     if last is None or not any(_touches_packed(sch, block) for block in inner_blocks(sch)):
         return None
     if name_of(sch, last) == name_of(sch, acc):
         last = sch.cache_write(acc, 0, "global")
-    pads = [b for b in inner_blocks(sch) if _is_pad(sch, b, name_of(sch, acc))]
+    pads = [b for b in inner_blocks(sch) if is_pad(sch, b, name_of(sch, acc))]
     for pad in pads:
         _pack_pad(sch, pad, parallel)
     n, c, *rest = sch.get_loops(last)
@@ -296,7 +238,7 @@ def _window(sch: Schedule, parallel: bool) -> Schedule | None:
     axes = iter_kinds(sch, acc)
     if axes[:4] != [False] * 4 or len(sch.get_loops(acc)) != len(axes) or len(axes) < 5:
         return None
-    last = _inline_around(sch, acc)
+    last = inline_around(sch, acc)
     if last is None:
         return None
     same = name_of(sch, last) == name_of(sch, acc)
@@ -325,7 +267,7 @@ def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None
     if len(sums) != 1:
         return None
     acc = sums[0]
-    last = _inline_around(sch, acc)
+    last = inline_around(sch, acc)
     if last is None or any(iter_kinds(sch, last)):
         return None
     *_, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
@@ -355,7 +297,7 @@ def _product(sch: Schedule, parallel: bool) -> Schedule | None:
     if len(sums) != 1 or iter_kinds(sch, sums[0])[-2:] != [False, True] or any(iter_kinds(sch, sums[0])[:-1]):
         return None
     acc = sums[0]
-    last = _inline_around(sch, acc)
+    last = inline_around(sch, acc)
     if last is None:
         return None
     fused, loops = any(iter_kinds(sch, last)), sch.get_loops(last)
@@ -385,7 +327,7 @@ def _elementwise(sch: Schedule, parallel: bool) -> Schedule | None:
             if name_of(sch, block) not in names:
                 sch.compute_inline(block)
         return sch
-    last = _inline_around(sch, None)
+    last = inline_around(sch, None)
     if last is None:
         return None
     loops = sch.get_loops(last)

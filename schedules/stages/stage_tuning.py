@@ -1,9 +1,9 @@
 """Tuning of stage kernels by MetaSchedule: the search space, the search, and the comparison with the default schedule.
 
-On CPUs, convolutions (`cpu_float.direct_conv2d`) are tuned, for one core and without parallel loops: a kernel that runs in
-a concurrent group and one that all threads share have the same loops, so both compute the same bits. On CUDA every kernel
-is tuned, in MetaSchedule's own space. A learned cost model (XGBoost) proposes candidates; the fastest ones are measured
-again, in alternation with the default schedule, and recorded only where they are faster.
+On CPUs, convolutions (`cpu_compute.direct_conv2d` and `direct_pointwise`) are tuned, for one core and without parallel
+loops: a kernel that runs in a concurrent group and one that all threads share have the same loops, so both compute the
+same bits. On CUDA every kernel is tuned, in MetaSchedule's own space. A learned cost model (XGBoost) proposes candidates;
+the fastest ones are measured again, in alternation with the default schedule, and recorded only where they are faster.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.schedules.stages.cpu_float import Tiling, convolution_shape, default_pixels, tile_convolution
+from tvm_cascade.schedules.stages.cpu_pointwise import PointTiling, is_pointwise, point_rows, tile_pointwise
 from tvm_cascade.schedules.stages.processors import accumulators
 from tvm_cascade.schedules.stages.stage_records import KernelRecords, Record, apply_trace, digest, plain_trace
 from tvm_cascade.schedules.tir import s_tir
@@ -39,6 +40,7 @@ MARGIN = 0.02  # share of the default's time by which a candidate must be faster
 FINALISTS = 3  # candidates that are measured again with the default
 _MOST_PIXELS = 28  # most pixels of an accumulator tile: that many vectors leave registers for weights and inputs
 _FEWEST_PIXELS = 4
+_VECTORS = (1, 2, 3, 4)  # of pixels in an accumulator tile of a pointwise convolution
 
 
 class Machine(Protocol):
@@ -99,9 +101,7 @@ def tune(
     `machine()` is called only if there is something to measure; `search.trials` of 0 measures nothing. Raises
     `MissingToolError` for an `apache-tvm-ffi` with which MetaSchedule crashes, and whatever `machine()` raises.
     """
-    able = (
-        funcs if target.startswith("cuda") else [f for f in funcs if convolution_shape(s_tir.Schedule(f)) is not None]
-    )
+    able = funcs if target.startswith("cuda") else [f for f in funcs if tunable(f)]
     distinct = {digest(f): f for f in able}
     known = {f: records.get(f, target) for f in distinct.values()}
     missing = [f for f, record in known.items() if record is None or not record.candidates]
@@ -201,10 +201,18 @@ def _cpu_space(processor: str) -> Any:
     )
 
 
+def tunable(func: PrimFunc) -> bool:
+    """Whether a kernel for CPUs has a search space."""
+    return convolution_shape(s_tir.Schedule(func)) is not None or is_pointwise(s_tir.Schedule(func))
+
+
 def design(sch: Any, processor: str = "llvm") -> list[Any]:
     """The search space of a convolution on CPUs: one schedule per loop order, which samples the accumulator tile."""
     shape = convolution_shape(sch)
-    assert shape is not None
+    if shape is None:
+        assert is_pointwise(sch)
+        rows, vectors = _choice(sch, point_rows()), _choice(sch, _VECTORS)
+        return [tile_pointwise(sch, PointTiling(rows, vectors), False)]
     blocks, wide, taps = shape
     pixels = _pixels(wide, accumulators(processor))
     candidates = []

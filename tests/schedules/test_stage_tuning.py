@@ -33,6 +33,7 @@ from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import stages
 from tvm_cascade.runtime.tune_stages import BenchMachine, tune_stages
 from tvm_cascade.schedules.stages.cpu_float import convolution_shape, schedule_cpu
+from tvm_cascade.schedules.stages.cpu_pointwise import PointTiling, is_pointwise, point_rows, tile_pointwise
 from tvm_cascade.schedules.stages.processors import accumulators
 from tvm_cascade.schedules.stages.stage_records import (
     KernelRecords,
@@ -99,6 +100,33 @@ def test_every_design_computes_what_the_default_does(layout):
             found = run(alone)
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
             assert np.array_equal(run(together), found)
+
+
+@pytest.mark.parametrize("size", [(5, 8), (3, 7)])  # pixels that fill vectors, and others
+def test_every_tile_of_a_pointwise_convolution_computes_what_the_default_does(size, tmp_path: Path):
+    net = Net("float32", "NCHW", seed=4)
+    (func,) = kernels_of(stage_graph(net.finish(net.conv(net.input((1, 5, *size), "x"), 10, 1, activation="relu"))))
+    expected = run(schedule_cpu(func, False, accumulators("llvm")))
+    tiles = [PointTiling(rows, vectors) for rows in point_rows() for vectors in (1, 2, 3, 4)]
+    texts = set()
+    for tiling in tiles:
+        sch = s_tir.Schedule(func)
+        assert is_pointwise(sch)
+        found = tile_pointwise(sch, tiling, False).mod["main"]
+        texts.add(found.script())
+        np.testing.assert_allclose(run(found), expected, rtol=1e-5, atol=1e-5)
+    assert len(texts) == len(tiles)
+    sampled = {plain_trace_text(design(s_tir.Schedule(func, seed=seed))) for seed in range(1, 20)}
+    assert len(sampled) > 5
+    report = tune([func], KernelRecords(tmp_path), lambda: Judge(0.5), "llvm", Search(trials=3, batch=2))
+    assert (report.kernels, report.tuned, report.measured) == (1, 1, 3)
+    alone, together = (TunedKernels(tmp_path).scheduled(func, parallel) for parallel in (False, True))
+    assert "T.parallel" in together.script() and np.array_equal(run(alone), run(together))
+
+
+def plain_trace_text(made: list[Any]) -> str:
+    (sch,) = made
+    return str(plain_trace(sch.trace))
 
 
 class Judge(BenchMachine):
