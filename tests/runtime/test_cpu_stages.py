@@ -18,6 +18,7 @@ from tvm_cascade.cost.records import CONCURRENT, MERGE, RecordStore
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.parallel import Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.join_networks import join_networks
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime import finalists, has_cuda, threads
@@ -135,6 +136,23 @@ def test_the_fastest_program_is_kept(monkeypatch):
         assert (made.schedule.stages == base.schedule.stages) == (kept == "sequential")
     alone = finalists.keep_fastest(net, found, model, Options(variant="merge"), Turns(lambda _k: (1.0,)))
     assert alone[1].names == ("searched",)
+
+
+def test_networks_apart_are_run_too(monkeypatch):
+    """Of several networks the stage whose groups they are is a candidate, unless it is what was found; a variant without
+    concurrent stages has none."""
+    net = stage_graph(join_networks({"a": two_branches(), "b": two_branches()}))
+    model = AnalyticCost(find_device("cpu2"))
+    monkeypatch.setattr(finalists, "programs_of", lambda net, units, schedules, *a: list(schedules))
+    found = schedule(net.graph, model, Options(variant="sequential"))
+    parallel = Options(variant="parallel")
+    made, run = finalists.keep_fastest(net, found, model, parallel, Turns(lambda _k: (1.0, 1.0, 0.5)))
+    assert run.names == ("searched", "greedy", "apart") and run.chosen == "apart"
+    assert [len(stage.groups) for stage in made.schedule.stages] == [2] and made.schedule.cost_ms > 0
+    again = finalists.keep_fastest(net, made, model, parallel, Turns(lambda _k: (1.0, 1.0, 1.0)))
+    assert again[1].names == ("searched", "sequential", "greedy")
+    merges = finalists.keep_fastest(net, found, model, Options(variant="merge"), Turns(lambda _k: (1.0,)))
+    assert merges[1].names == ("searched",)
 
 
 def test_noise_takes_no_schedule_away():

@@ -137,12 +137,18 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
     whole_network = BlockCost(units, units.features, everything, blocks.prices, blocks.mergeable)
     least = totals[0]
     groups = _apart(units.predecessors, options)
-    if groups and (apart := whole_network.concurrent(groups)) < least:
-        least, stages = apart, [_operators(units, everything, Stage(CONCURRENT, groups))]
+    if groups and (together := whole_network.concurrent(groups)) < least:
+        least, stages = together, [_operators(units, everything, Stage(CONCURRENT, groups))]
     proven = whole and all(first.optimal for first, _, _ in solved.values())
     bound = least if proven else min(least, least_latency(units.predecessors, whole_network.bounds()))
     best = Schedule(tuple(stages), least, transitions, priced, proven, perf_counter() - start, bound)
     return NetworkSchedule(best, totals[1], totals[2], units, tuple(len(r) for r in ranges))
+
+
+def apart(units: UnitGraph, options: Options) -> Stage | None:
+    """The stage whose groups are the networks that no edge connects; None where there is one, or more than `options.s`."""
+    groups = _apart(units.predecessors, options)
+    return _operators(units, range(len(units.units)), Stage(CONCURRENT, groups)) if groups else None
 
 
 def _apart(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[tuple[int, ...], ...]:

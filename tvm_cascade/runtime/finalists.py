@@ -1,9 +1,9 @@
 """Final choice of a measured schedule: whole programs are run in turn where stages were measured.
 
 A sum of stages' medians leaves out effects between stages (caches, the waking of threads), and the least of many noisy
-costs is too low. So the schedule that the search returns is run in turn with the sequential and the greedy one, on the
-same inputs, and is kept unless one of these is faster by `MARGIN` in the median of paired runs and the median's confidence
-interval excludes chance.
+costs is too low. So the schedule that the search returns is run in turn with the sequential and the greedy one, and for
+several networks with the one in which each is a group of a single stage, on the same inputs. It is kept unless one of
+these is faster by `MARGIN` in the median of paired runs and the median's confidence interval excludes chance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from tvm_cascade.cost.interface import CostModel
 from tvm_cascade.parallel.problem import Options, Schedule
-from tvm_cascade.parallel.scheduler import NetworkSchedule, schedule
+from tvm_cascade.parallel.scheduler import NetworkSchedule, apart, features_of, schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.schedule_stages import lower_stages
 from tvm_cascade.passes.stage_graph import StageGraph
@@ -58,13 +58,20 @@ def keep_fastest(
     bench: Bench,
     metaschedule: str | Path | None = None,
 ) -> tuple[NetworkSchedule, Finalists]:
-    """`network_schedule`, or the sequential or greedy schedule where that runs faster; and the measurements. Equal ones run once.
+    """`network_schedule`, or one of the schedules above where that runs faster; and the measurements. Equal ones run once.
 
     `bench` runs them. `metaschedule`: folder with records of tuned kernels that all of them run.
     """
     candidates = {"searched": network_schedule.schedule}
+    others: dict[str, Schedule] = {}
     for name in _BASELINES if options.variant in ("both", "parallel") else ():
         other = schedule(net.graph, model, replace(options, variant=name)).schedule
+        others[name] = other
+    stage = apart(network_schedule.units, options)
+    if stage is not None:
+        cost = model.stage_ms(features_of(network_schedule.units, stage))
+        others["apart"] = Schedule((stage,), cost)
+    for name, other in others.items():
         if all(other.stages != s.stages for s in candidates.values()):
             candidates[name] = other
     programs = programs_of(net, network_schedule.units, tuple(candidates.values()), bench, metaschedule)
