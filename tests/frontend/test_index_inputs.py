@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ pytest.importorskip("onnx")
 
 import onnx
 from onnx import helper, numpy_helper
+from tvm import relax as _relax
 
 import tvm_cascade
 from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.importers.index_inputs import with_index_inputs
+from tvm_cascade.importers.interface import attach
 from tvm_cascade.testing.reference import Compiled
 
+relax: Any = _relax
 RNG = np.random.default_rng(0)
 TABLES = {
     "large": RNG.standard_normal((9, 3)).astype("float32"),
@@ -78,3 +83,73 @@ def test_random_inputs_are_checked(tmp_path: Path) -> None:
     _save(tmp_path / "n.onnx", [*_CASES["two tables"][0], *numbers])
     tvm_cascade.compile(tmp_path / "n.onnx", target="host", output=tmp_path / "p")
     assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "n.onnx").match is True
+
+
+_ROWS = np.array([[[1, -1], [0, 2], [1, 0]]])
+_DATA = np.arange(12, dtype="float32").reshape(3, 4)
+_INDEXED: dict[
+    str, tuple[Any, tuple[int, ...], Any]
+] = {  # a node of data and computed indices, their shape, its meaning
+    "Gather": (helper.make_node("Gather", ["data", "x"], ["y"], axis=1), (1, 4), lambda at: _DATA[:, at]),
+    "GatherElements": (
+        helper.make_node("GatherElements", ["data", "x"], ["y"], axis=1),
+        (3, 2),
+        lambda at: np.take_along_axis(_DATA, at % 4, 1),
+    ),
+    "GatherND": (
+        helper.make_node("GatherND", ["data", "x"], ["y"]),
+        (1, 3, 2),
+        lambda at: _DATA[at[..., 0], at[..., 1]],
+    ),
+    "ScatterND": (helper.make_node("ScatterND", ["data", "x", "more"], ["y"]), (1, 3, 2), lambda at: _scattered(at)),
+}
+
+
+def _scattered(at: np.ndarray) -> np.ndarray:
+    made = _DATA.copy()
+    made[at[..., 0], at[..., 1]] = -_DATA[:1, :3]
+    return made
+
+
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("name", _INDEXED)
+def test_no_extent_is_asked_at_run_time(tmp_path: Path, name: str, computed: bool) -> None:
+    """Indices that are counted from the end, of constant data: what schedules operators takes no values that are shapes."""
+    node, shape, meant = _INDEXED[name]
+    at = np.resize(_ROWS, shape) if shape != _ROWS.shape else _ROWS
+    offset = numpy_helper.from_array(at, "offset")
+    given = helper.make_tensor_value_info("number", onnx.TensorProto.INT32, shape)
+    cast = helper.make_node("Cast", ["number"], ["wide"], to=onnx.TensorProto.INT64)
+    moved = helper.make_node("Add", ["wide", "offset"], ["x"])
+    nodes = [cast, moved, node] if computed else [helper.make_node("Identity", ["offset"], ["x"]), node, cast]
+    outputs = [helper.make_value_info("y", onnx.TypeProto())]
+    outputs += [] if computed else [helper.make_value_info("wide", onnx.TypeProto())]
+    held = [offset, numpy_helper.from_array(_DATA, "data"), numpy_helper.from_array(-_DATA[:1, :3], "more")]
+    graph = helper.make_graph(nodes, "g", [given], outputs, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "n.onnx")
+    mod = load(tmp_path / "n.onnx")
+    assert "R.shape_of" not in mod.script()
+    np.testing.assert_array_equal(Compiled(mod)(np.zeros(shape, "int32"))[0], meant(at))
+
+
+def test_outputs_that_are_bound_to_one_variable(tmp_path: Path) -> None:
+    """As torch.export writes several of them."""
+    _save(tmp_path / "n.onnx", _CASES["two tables"][0])
+    mod = load(tmp_path / "n.onnx")
+    ids = relax.Var("ids", relax.TensorType((1, 4), "int64"))
+    bb: Any = relax.BlockBuilder()
+    with bb.function("main", [ids]):
+        with bb.dataflow():
+            both = (relax.op.take(relax.const(t), ids, 0) for t in TABLES.values())
+            made = bb.emit_output(relax.Tuple([bb.emit(b) for b in both]))
+        bb.emit_func_output(made)
+    narrowed: Any = with_index_inputs(attach(bb.finalize(), replace(io_spec(mod), inputs=(_wide(io_spec(mod)),))))
+    assert str(narrowed["main"].params[0].ty.dtype) == "int32"
+    data = np.array([[1, 4, 3, 0]], "int32")
+    for found, table in zip(Compiled(narrowed)(data), TABLES.values(), strict=True):
+        np.testing.assert_array_equal(found, table[data])
+
+
+def _wide(spec: Any) -> Any:
+    return replace(spec.inputs[0], name="ids", dtype="int64", extent=None)

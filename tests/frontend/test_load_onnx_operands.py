@@ -10,10 +10,12 @@ import pytest
 
 pytest.importorskip("onnx")
 
+import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from tvm_cascade.frontend import load
+from tvm_cascade.importers.onnx_folding import fold_shapes
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
@@ -195,6 +197,26 @@ def test_sizes_that_the_graph_computes(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "n.onnx")
     run = Compiled(_LOWER(load(tmp_path / "n.onnx", {"x": (1, 4, 3, 7)})))
     assert run(np.zeros((1, 4, 3, 7), "float32"))[0].shape == (1, 4, 21)
+
+
+def test_sizes_that_are_known_block_after_block(tmp_path: Path) -> None:
+    """As TorchScript writes windows of images: each block pads by widths that it turns around, and asks for the size."""
+    net, x = Layers(), "x"
+    for _ in range(10):
+        widths = net.constant(np.array([[0, 0], [0, 1], [0, 0], [0, 0]]))  # before, after
+        turned = net.node("Reshape", net.node("Transpose", widths, perm=[1, 0]), net.constant(np.array([8])))
+        padded = net.node("Pad", x, turned)
+        extent = net.node("Gather", net.node("Shape", padded), net.constant(np.array(1)))
+        halves = net.node("Div", net.node("Mul", extent, net.constant(np.array(2))), net.constant(np.array(2)))
+        wide = net.node("Unsqueeze", net.node("Cast", halves, to=7), net.constant(np.array([0])))
+        size = net.node("Concat", net.constant(np.array([1])), wide, net.constant(np.array([2, 2])), axis=0)
+        x = net.node("Reshape", padded, size)
+    net.save(tmp_path / "n.onnx", x, (1, 3, 2, 2), 4)
+    folded = fold_shapes(onnx.load(tmp_path / "n.onnx"), {"x": (1, 3, 2, 2)})
+    assert {n.op_type for n in folded.graph.node} == {"Pad", "Reshape"}
+    data = np.arange(12, dtype="float32").reshape(1, 3, 2, 2)
+    (made,) = Compiled(load(tmp_path / "n.onnx"))(data)
+    np.testing.assert_array_equal(made, np.concatenate([data, np.zeros((1, 10, 2, 2), "float32")], 1))
 
 
 @pytest.mark.parametrize("kind", ["Sigmoid", "Tanh", "Softmax"])

@@ -113,8 +113,10 @@ class _Narrowing(Rewriting):
         self.renamed[var] = self.bb.emit(new, name_hint=var.name)
 
     def _returned(self, value: Value) -> Value:
-        if isinstance(value, relax.Tuple):
-            return relax.Tuple([self._output(field) for field in value.fields])
+        """The outputs; torch.export binds several of them to one variable."""
+        found = self._define(value)
+        if isinstance(found, relax.Tuple):
+            return relax.Tuple([self._output(field) for field in found.fields])
         return self._output(value)
 
     def _output(self, value: Value) -> Value:

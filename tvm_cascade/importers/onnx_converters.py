@@ -221,23 +221,28 @@ def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
 
 
 def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
-    """A converter of gathers along one axis by constant indices."""
+    """A converter of gathers along one axis."""
 
-    def convert(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    def convert(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
         shape, axis = shape_of(inputs[0]), int(attrs.get("axis", 0))
-        places = _places(inputs, shape[axis : axis + 1 or None])
+        if operator is relax.op.take and all(constant_of(i) is not None for i in inputs):
+            return None  # the importer folds it
+        places = _places(bb, inputs, shape[axis : axis + 1 or None])
         return None if places is None else operator(inputs[0], places, axis % len(shape))
 
     return convert
 
 
 def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """GatherND by constant indices: a gather along the indexed leading axes, flattened into one."""
-    shape, indices = shape_of(inputs[0]), _constant(inputs, 1)
-    if indices is None or not indices.ndim or attrs.get("batch_dims"):
+    """GatherND; by constant indices a gather along the indexed leading axes, flattened into one."""
+    shape, indices, batch = shape_of(inputs[0]), _constant(inputs, 1), int(attrs.get("batch_dims", 0))
+    if indices is None and shape_of(inputs[1]):
+        places = _places(bb, inputs, shape[batch : batch + shape_of(inputs[1])[-1]])
+        return None if places is None else relax.op.gather_nd(inputs[0], places, batch)
+    if indices is None or not indices.ndim or batch:
         return None
     count = indices.shape[-1]
-    places = _places(inputs, shape[:count])
+    places = _places(bb, inputs, shape[:count])
     if places is None:
         return None
     flat = bb.normalize(relax.op.reshape(inputs[0], (-1, *shape[count:])))
@@ -245,16 +250,41 @@ def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | N
     return relax.op.take(flat, relax.const(at, "int32"), 0)
 
 
-def _places(inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
-    """Constant indices into axes of `extents` as int32, which kernels take; negative ones, counted from the end, become
-    positive. None where the indices are computed, or the data are a constant or have no shape."""
-    indices = _constant(inputs, 1)
-    if indices is None or not shape_of(inputs[0]) or constant_of(inputs[0]) is not None or not extents:
+def _scatter_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """ScatterND: each row of the indices names a part of the data by its leading axes."""
+    shape, rows, given = shape_of(inputs[0]), shape_of(inputs[1]), _constant(inputs, 1)
+    if not rows or (given is not None and not given.size):
         return None
+    extents, kind = shape[: rows[-1]], text(attrs, "reduction", "none")
+    places = _counted_from_start(bb, inputs[1], extents) if given is None else _inside(given, extents)
+    return None if places is None else relax.op.scatter_nd(inputs[0], places, inputs[2], kind.replace("none", "update"))
+
+
+def _places(bb: Any, inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
+    """Indices into axes of `extents`: negative ones, counted from the end, become positive, and constant ones int32, which
+    kernels take. None where one of both has no shape."""
+    indices = _constant(inputs, 1)
+    if not shape_of(inputs[0]) or not extents:
+        return None
+    return _counted_from_start(bb, inputs[1], extents) if indices is None else _inside(indices, extents)
+
+
+def _inside(indices: np.ndarray, extents: Sequence[int]) -> Value:
+    """Constant indices as int32, counted from the start. Raises `ValueError` where one is outside of its axis."""
     bounds = np.array(extents)
     if indices.size == 0 or (indices < -bounds).any() or (indices >= bounds).any():
         raise ValueError(f"indices outside of an axis of {', '.join(map(str, extents))}")
     return relax.const((indices % bounds).reshape(indices.shape).astype("int32"), "int32")
+
+
+def _counted_from_start(bb: Any, indices: Value, extents: Sequence[int]) -> Value | None:
+    """Computed indices, of which the importer asks the network for the extents; None for what is no tensor."""
+    dtype = str(getattr(getattr(indices, "ty", None), "dtype", ""))
+    if dtype not in ("int32", "int64"):
+        return None
+    bounds = relax.const(np.array(extents if len(extents) > 1 else extents[0], dtype), dtype)
+    below = bb.normalize(relax.op.less(indices, relax.const(0, dtype)))
+    return bb.normalize(relax.op.where(below, bb.normalize(relax.op.add(indices, bounds)), indices))
 
 
 def _local_normalization(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> None:
@@ -354,6 +384,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "Gather": _along_axis(relax.op.take),
         "GatherElements": _along_axis(relax.op.gather_elements),
         "GatherND": _gather_nd,
+        "ScatterND": _scatter_nd,
         "LRN": _local_normalization,
         "Conv": _window,
         "MaxPool": _window,

@@ -18,13 +18,13 @@ from onnx.reference import ReferenceEvaluator
 
 from tvm_cascade.tensor_spec import free_name
 
-_ROUNDS = 8  # of shape inference, each of which can use the sizes that the one before made constant
+_ROUNDS = 256  # of shape inference, most: each can use the sizes that the one before made constant, block after block
 _LARGEST = 64  # elements of a folded value: sizes, never weights
 _ARITHMETIC = frozenset(
     (
         *("Add", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather", "Greater"),
         *("Identity", "Less", "Max", "Min", "Mod", "Mul", "Neg", "Not", "ReduceProd", "Reshape", "Slice", "Squeeze"),
-        *("Sub", "Unsqueeze", "Where"),
+        *("Sub", "Transpose", "Unsqueeze", "Where"),
     )
 )
 _GROWING = ("ConstantOfShape", "Expand")  # operators whose last operand is their output's shape
