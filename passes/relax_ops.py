@@ -55,7 +55,7 @@ def legalize(mod: Any) -> Any:
     passes = [
         relax.transform.InlinePrivateFunctions(),
         relax.transform.DecomposeOpsForInference(),
-        relax.transform.LegalizeOps(_LEGALIZATIONS),
+        relax.transform.LegalizeOps(LEGALIZATIONS),
         relax.transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(mod.clone())
@@ -124,7 +124,8 @@ def _is_loops_alone(func: PrimFunc) -> bool:
     return any(out in written for out in outputs_of(func))
 
 
-_LEGALIZATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+# TVM's own forms read out of bounds, or lose infinities
+LEGALIZATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "relax.take": _take,
     "relax.max": _extreme(tirx.max, "max", float("-inf")),
     "relax.min": _extreme(tirx.min, "min", float("inf")),

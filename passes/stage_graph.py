@@ -27,6 +27,7 @@ from tvm_cascade.operators.record import Family, TensorType
 from tvm_cascade.operators.table import OPERATORS, VIEWS
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
+from tvm_cascade.passes.stage_operators import with_plain_operators
 
 Ids = tuple[int, ...]  # tensor indices
 WIDE = "float32"  # that kernels compute in
@@ -69,7 +70,8 @@ class StageGraph:
 
 
 def simplify(mod: tvm.IRModule) -> tvm.IRModule:
-    """A copy of `mod` in inference form: batch normalization folded or decomposed, dead code removed.
+    """A copy of `mod` in inference form: batch normalization folded or decomposed, operators in the forms of `stage_operators`,
+    dead code removed.
 
     Other constants are folded by `_Reader`, because TVM's FoldConstant compiles a kernel for each.
     """
@@ -79,7 +81,7 @@ def simplify(mod: tvm.IRModule) -> tvm.IRModule:
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(),
     ]
-    return tvm.transform.Sequential(passes)(mod.clone())
+    return tvm.transform.Sequential(passes)(with_plain_operators(mod.clone()))
 
 
 def stage_graph(mod: tvm.IRModule, function: str = "main") -> StageGraph:
@@ -219,7 +221,7 @@ class _Reader:
         if name in VIEWS:
             return given[0].reshape(output.shape)
         if name == "broadcast_to":
-            return np.array(np.broadcast_to(given[0], output.shape))
+            return np.broadcast_to(given[0], output.shape)
         if name == "permute_dims":
             axes = getattr(call.expr.attrs, "axes", None)
             return np.ascontiguousarray(given[0].transpose(None if axes is None else [int(a) for a in axes]))

@@ -23,6 +23,7 @@ from tvm_cascade.operators.table import ELEMENTWISE
 from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
 from tvm_cascade.passes.relax_functions import add_function, called_functions
+from tvm_cascade.passes.relax_ops import LEGALIZATIONS
 from tvm_cascade.passes.stage_graph import WIDE, StageGraph
 from tvm_cascade.passes.stage_layouts import packed_shape
 from tvm_cascade.passes.stage_merge import Merge
@@ -50,6 +51,16 @@ from tvm_cascade.schedules.stages.cpu_compute import (
 from tvm_cascade.schedules.stages.cpu_winograd import pack_winograd, winograd_conv2d, winograd_size
 from tvm_cascade.schedules.stages.cuda_compute import convolution_as_product, dense_as_product
 
+# operators whose legalization writes a constant of one number into the kernel; to others it is a tensor like any constant
+_SCALARS = frozenset(
+    f"relax.{name}"
+    for name in (
+        "add", "astype", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "dequantize", "divide", "equal",
+        "floor_divide", "floor_mod", "full", "greater", "greater_equal", "left_shift", "less", "less_equal",
+        "log_add_exp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "mod", "multiply",
+        "not_equal", "power", "quantize", "right_shift", "subtract",
+    )
+)  # fmt: skip
 _LEAST_ROWS = 16  # of a product that is shared among tiles of results on CUDA: one of less streams its matrix once
 
 
@@ -81,7 +92,11 @@ def build_kernels(
     for name, func in net.mod.functions.items():
         if isinstance(func, PrimFunc):
             mod[name] = func
-    passes = [relax.transform.LegalizeOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
+    passes = [
+        relax.transform.LegalizeOps(LEGALIZATIONS),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ]
     mod = tvm.transform.Sequential(passes)(mod)
     functions = (mod[gv].without_attr("global_symbol").without_attr("op_pattern") for gv in called_functions(mod))
     return tuple(
@@ -166,19 +181,35 @@ class _Builder:
             return bb.emit(relax.op.astype(value, self.net.multiplied))
         return bb.emit_te(pack, value) if t in self.packed else value
 
-    def _value(self, bb: Any, expr: Any, out: int) -> Any:
-        """A call's argument inside the kernel: an activation's value, a scalar constant inline, others as parameters.
+    def _value(self, bb: Any, expr: Any, i: int) -> Any:
+        """An argument of operator `i` inside the kernel: an activation's value, a constant as a parameter, or inline.
 
-        `out` is the tensor that the call computes: constants have its channels, those that fill a vector up are zeros.
+        Constants have the channels of the tensor that the call computes: those that fill a vector up are zeros.
         """
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self._value(bb, f, out) for f in expr.fields])
+            return relax.Tuple([self._value(bb, f, i) for f in expr.fields])
         held, tensors = self.net.constant(expr), self.net.tensors_of(expr)
         if held is not None:
-            return constant(held) if held.ndim == 0 else self._parameter(self._filled(held, out))
+            name, out = getattr(self.net.calls[i].op, "name", ""), self.net.graph.ops[i].outputs[0]
+            if name in _SCALARS and held.ndim == 0:
+                return constant(held)
+            one = held[(slice(0, 1),) * held.ndim] if self._is_one_number(held, i) else held
+            return self._parameter(self._filled(one, out))
         operands = [self._plain(bb, t) for t in tensors]
         return (
             relax.Tuple(operands) if isinstance(getattr(expr, "ty", None), relax.TupleType) else (operands or [expr])[0]
+        )
+
+    def _is_one_number(self, held: np.ndarray, i: int) -> bool:
+        """Whether an operand of operator `i` is one number throughout, and broadcasts to what another one has."""
+        op, name = self.net.graph.ops[i], getattr(self.net.calls[i].op, "name", "")
+        shapes = [self.net.graph.tensors[t].shape for t in op.inputs]
+        broadcasts = name in _SCALARS or name == "relax.where"
+        return (
+            broadcasts
+            and held.ndim > 0
+            and not any(held.strides)
+            and self.net.graph.tensors[op.outputs[0]].shape in shapes
         )
 
     def _channels(self, out: int, axis: int) -> int:
@@ -193,7 +224,7 @@ class _Builder:
         return np.pad(held, [(0, more if axis == held.ndim - 3 else 0) for axis in range(held.ndim)])
 
     def _parameter(self, value: np.ndarray) -> Any:
-        self.constants.append(np.ascontiguousarray(value))
+        self.constants.append(np.ascontiguousarray(value).reshape(value.shape))  # it gives numbers an axis
         var = relax.Var(f"c{len(self.constants) - 1}", relax.TensorType(value.shape, str(value.dtype)))
         self._params.append(var)
         return var
@@ -355,7 +386,7 @@ class _Builder:
             call, op = self.net.calls[i], self.net.graph.ops[i]
             value = self._direct(bb, i)
             if value is None:
-                args = [self._value(bb, a, op.outputs[0]) for a in call.args]
+                args = [self._value(bb, a, i) for a in call.args]
                 value = bb.emit(relax.Call(call.op, args, call.attrs, call.ty_args))
             many = len(op.outputs) > 1
             for k, t in enumerate(op.outputs):

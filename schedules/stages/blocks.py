@@ -84,11 +84,13 @@ def default_pixels(extent: int, most: int) -> int:
 def inline_around(sch: Schedule, anchor: Any) -> Any:
     """Inline all blocks but `anchor`, its padding and the last one, which is returned.
 
-    None where the kernel has reductions other than `anchor`.
+    None where the kernel has reductions other than `anchor`, or no blocks.
     """
     if len(reductions(sch)) != (0 if anchor is None else 1):
         return None
     blocks = inner_blocks(sch)
+    if not blocks:  # loops alone, as of `te.extern`
+        return None
     mark = None if anchor is None else name_of(sch, anchor)
     for block in blocks[:-1]:
         if name_of(sch, block) != mark and not is_pad(sch, block, mark):
