@@ -15,6 +15,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import tvm
+from tvm import relax
 
 from tvm_cascade import api
 from tvm_cascade.cuda_toolkit import find_nvcc
@@ -269,3 +270,23 @@ def test_a_gpu_that_measures_needs_no_folder():
     """Without one the number is looked for: there is none here."""
     with pytest.raises(MissingToolError):
         api.stages(branches(), target="cuda", cost="measured", gpu=99)
+
+
+def test_token_ids_may_have_64_bits(tmp_path):
+    ids, table = relax.Var("ids", relax.TensorType((1, 4), "int32")), np.arange(12, dtype="float32").reshape(6, 2)
+    bb = relax.BlockBuilder()
+    with bb.function("main", [ids]):
+        with bb.dataflow():
+            out = bb.emit_output(relax.op.take(relax.const(table), ids, 0))
+        bb.emit_func_output(out)
+    api.stages(bb.finalize(), target="llvm", emit=tmp_path / "made")
+    spec = importlib.util.spec_from_file_location("emitted_tokens", tmp_path / "made" / "example.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    runner, data = module.load(), np.array([[5, 0, 3, 1]])
+    assert data.dtype == np.int64
+    np.testing.assert_array_equal(next(iter(runner.run({"ids": data}).values())), table[data])
+    for wrong in (data + 2**32, data.astype("float32")):
+        with pytest.raises(ValueError, match=r"the network takes int32\[1, 4\]: convert it"):
+            runner.run({"ids": wrong})

@@ -128,12 +128,22 @@ def _checked(arrays, specs):
         raise ValueError(f"the inputs are named {sorted(arrays)}, those of the network {sorted(names)}")
     checked = []
     for spec in specs:
-        array = np.asarray(arrays[spec["name"]], order="C")
+        array = _integers(np.asarray(arrays[spec["name"]], order="C"), np.dtype(spec["dtype"]))
         if list(array.shape) != spec["shape"] or str(array.dtype) != spec["dtype"]:
             wanted = f"{spec['dtype']}{spec['shape']}"
-            raise ValueError(f"{spec['name']} is {array.dtype}{list(array.shape)}, the network takes {wanted}")
+            raise ValueError(
+                f"{spec['name']} is {array.dtype}{list(array.shape)}, the network takes {wanted}: convert it"
+            )
         checked.append(array)
     return checked
+
+
+def _integers(array, dtype):
+    """Integers of another width whose values fit: token ids that the network's file has as int64 are int32 here."""
+    if array.dtype == dtype or array.dtype.kind not in "iu" or dtype.kind not in "iu":
+        return array
+    converted = array.astype(dtype)
+    return converted if np.array_equal(converted, array) else array
 
 
 def main():
