@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
@@ -15,7 +16,8 @@ import tvm
 from jsonschema import Draft202012Validator
 from tvm import relax
 
-from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost import AnalyticCost, OpFeatures, find_device
+from tvm_cascade.cost.interface import Groups, Runner
 from tvm_cascade.errors import InfeasibleError, MissingToolError, UsageError
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session
@@ -92,6 +94,51 @@ def test_measured_costs_keep_the_fastest_network(cost, tmp_path):
     )
     found = again.report["measured"]
     assert isinstance(found, dict) and found["measurements"] < ran["measurements"]
+
+
+class Alone:
+    """A runner whose times are the analytic model's; remembers which stages it ran."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.workers, self.device = runner.workers, runner.device
+        self.ran: list[Groups] = []
+
+    def run(self, groups: Groups, repeats: int) -> list[float]:
+        self.ran.append(groups)
+        return [sum(V100.op_ms(op) for group in groups for op in group)] * repeats
+
+    def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
+        return [float("inf")] * repeats
+
+
+class Together(Alone):
+    """The same for several stages at a time; remembers those that it was given so, call by call."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
+        self.batches: list[list[Groups]] = []
+
+    def ahead(self, stages: Sequence[tuple[str, Groups]], repeats: int) -> Iterator[tuple[str, Groups]]:
+        self.batches.append([groups for _, groups in stages])
+        yield from stages
+
+
+def test_operators_that_a_search_meets_are_measured_together(monkeypatch):
+    """Not only those of the first graphs; what is found and what is measured are the same as one by one."""
+    mod, module = inception_e(width=0.0625, size=5), sys.modules["tvm_cascade.runtime.optimize_measured"]
+    effort = Effort(options=SearchOptions(max_graphs=100, patience=40), seconds=600, runs=1)
+    done, runners = [], []
+    for kind in (Alone, Together):
+        monkeypatch.setattr(
+            module, "on_farm", lambda runner, _bench, kind=kind: runners.append(kind(runner)) or runners[-1]
+        )
+        done.append(optimize_measured(mod, effort=effort))
+    alone, together = runners
+    later = [groups for batch in together.batches[2:] for groups in batch]
+    missed = [groups for groups in together.ran if not any(groups in batch for batch in together.batches)]
+    assert len(later) > len(missed) and max(map(len, together.batches[2:])) > 1
+    assert {str(g) for g in alone.ran} == {str(g) for g in together.ran}
+    assert done[0].measurements == done[1].measurements
 
 
 def test_the_original_stays_where_nothing_runs_faster():

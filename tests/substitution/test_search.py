@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from itertools import product
 from math import inf
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tvm_cascade import search_monitor
-from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost import AnalyticCost, OpFeatures, find_device
 from tvm_cascade.errors import GraphError, InfeasibleError, UsageError
 from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.costs import (
@@ -24,6 +24,7 @@ from tvm_cascade.substitution.costs import (
     Limited,
     PeakMemory,
     cudnn,
+    op_features,
     parse_cost,
     peak_bytes,
 )
@@ -450,3 +451,37 @@ def test_canonical_hash_tells_structures_apart_and_ignores_names() -> None:
     assert renamed.digest() == a.digest() and same_structure(renamed, a)
     swapped = Dag(p, (y, x, z), (other,))
     assert swapped.digest() != a.digest() and not same_structure(swapped, a)
+
+
+@dataclass(eq=False)
+class Told(Latency):
+    """A latency that keeps what it was told of, call by call, and what it priced without having been told."""
+
+    told: list[set[OpFeatures]] = field(default_factory=list)
+    surprises: set[OpFeatures] = field(default_factory=set)
+
+    def foresee(self, nodes: Iterable[Node]) -> None:
+        self.told.append({op_features(n, self.engine) for n in nodes})
+
+    def node(self, node: Node) -> float:
+        features = op_features(node, self.engine)
+        if not any(features in batch for batch in self.told):
+            self.surprises.add(features)
+        return super().node(node)
+
+
+@pytest.mark.parametrize("limit", [None, 10**9])
+def test_costs_that_measure_are_told_of_operators_before(limit: int | None):
+    """Most that a search prices, several at a time; what it finds is the same."""
+    dag = inception_e()
+    plain = latency("v100")
+    told = Told("latency", plain.engine, model=plain.model)
+    options = SearchOptions(max_graphs=200, patience=50)
+    first, second = (
+        optimize(dag, c if limit is None else Limited(c, limit), ALL_RULES, options) for c in (plain, told)
+    )
+    assert first.dag.digest() == second.dag.digest() and first.steps == second.steps and first.graphs == second.graphs
+    known = {op_features(n, told.engine) for n in dag.nodes}
+    foreseen = set().union(*told.told) - known
+    assert len(foreseen) > 3 * len(told.surprises - known)
+    assert max(map(len, told.told)) >= 4

@@ -9,7 +9,7 @@ other graphs, and of other runs with the same database, are not measured again.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,8 @@ from tvm import relax
 
 from tvm_cascade.cost import OpFeatures
 from tvm_cascade.cost.interface import Groups, Runner
+from tvm_cascade.cost.measured import MeasuredCost
+from tvm_cascade.cost.records import CONCURRENT
 from tvm_cascade.errors import GraphError
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_network import stage_network
@@ -115,3 +117,16 @@ class KernelLatency(Latency):
         except GraphError as error:
             self.refused[node.kind] = str(error)
             return 0.0
+
+    def foresee(self, nodes: Iterable[Node]) -> None:
+        """Measure the operators that are new, several at the same time where the bench can; one that predicts measures none."""
+        if isinstance(self.model, MeasuredCost):
+            self.model.fill((CONCURRENT, [[op]]) for op in self._unknown(self.model, nodes))
+
+    def _unknown(self, measured: MeasuredCost, nodes: Iterable[Node]) -> Iterator[OpFeatures]:
+        """Features of those of the operators that have no record yet, and can have one."""
+        assert self.runner is not None
+        for node in nodes:
+            op = self.runner.know(node)
+            if measured.known(CONCURRENT, [[op]]) is None and self.runner.is_able(op):
+                yield op

@@ -98,14 +98,14 @@ def optimize_measured(
 
     guess = effort.search(read.dag, within(serial), effort.seconds / 2)
     effort = replace(effort, seconds=effort.seconds - guess.seconds)
-    for dag in (read.dag, guess.dag):  # several at a time where the bench can
-        measured.fill(stage for stage in _stages(runner, dag) if runner.is_able(stage[1][0][0]))
+    cost = KernelLatency("latency", runner.engine, model=measured, runner=runner)
+    for dag in (read.dag, guess.dag):
+        cost.foresee(dag.nodes)
     if learned:
         model = LearnedCost(measured, analytic)
-        cost = KernelLatency("latency", runner.engine, model=model, runner=runner)
+        cost = replace(cost, model=model)
         result = _refined(model, cost, within, (read.dag, guess.dag), effort)
     else:
-        cost = KernelLatency("latency", runner.engine, model=measured, runner=runner)
         result = effort.search(read.dag, within(cost), effort.seconds)
     results = [SearchResult(read.dag, result.cost_before, result.cost_before, (), 1, 0.0, True), guess, result]
     modules = [mod, *(_written(mod, read, f.dag) for f in results[1:])]

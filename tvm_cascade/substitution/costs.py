@@ -8,12 +8,12 @@ project's shared cost models (analytic, measured, learned) through `OpFeatures`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import fsum, inf, prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.graph import ITEM_BYTES
@@ -68,6 +68,15 @@ class Cost(Protocol):
     def name(self) -> str: ...
 
     def total(self, dag: Dag) -> float: ...
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A cost that is told which operators are about to be priced, as it measures several at the same time."""
+
+    def foresee(self, nodes: Iterable[Node]) -> None:
+        """`total` is about to be asked of graphs with these operators, which are built as they are read."""
+        ...
 
 
 def is_view(node: Node, engine: Engine) -> bool:
@@ -264,6 +273,11 @@ class Limited:
 
     def total(self, dag: Dag) -> float:
         return self.cost.total(dag) if peak_bytes(dag) <= self.limit else inf
+
+    def foresee(self, nodes: Iterable[Node]) -> None:
+        """See `Foreseeing`."""
+        if isinstance(self.cost, Foreseeing):
+            self.cost.foresee(nodes)
 
 
 def limit_broken(cost: Cost, dag: Dag) -> InfeasibleError:

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from math import inf, isinf
 
 from tvm_cascade.search_monitor import SearchMonitor, monitor
-from tvm_cascade.substitution.costs import Cost, limit_broken
-from tvm_cascade.substitution.dag import Dag, Node, Ref, replace, replaced
+from tvm_cascade.substitution.costs import Cost, Foreseeing, limit_broken
+from tvm_cascade.substitution.dag import Dag, Node, Ref, postorder, replace, replaced
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 from tvm_cascade.substitution.rules import EAGER_RULES
 
@@ -111,7 +111,10 @@ def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> S
         value, _, state = heapq.heappop(queue)
         if state is not first and value >= options.alpha * best.cost:
             break  # re-pruning: all other graphs in the queue cost as much or more
-        for site in matcher.sites(state.dag) if state.open is None else state.open:
+        sites = matcher.sites(state.dag) if state.open is None else state.open
+        if not _spent(options, graphs, best_at):
+            foresee(cost, state.dag, sites)
+        for site in sites:
             outputs = replaced(state.dag, site.target)
             if outputs in visited:
                 continue
@@ -137,6 +140,22 @@ def _search(dag: Dag, cost: Cost, options: SearchOptions, matcher: Matcher) -> S
         best = given
     seconds = time.monotonic() - begin
     return SearchResult(best.dag, given.cost, best.cost, _sequence(best, cost), graphs, seconds, complete)
+
+
+def foresee(cost: Cost, dag: Dag, sites: Sequence[Site]) -> None:
+    """Tell a cost that measures several operators at the same time that `dag` is about to be priced after each of `sites`."""
+    if isinstance(cost, Foreseeing):
+        cost.foresee(_new_operators(dag, sites))
+
+
+def _new_operators(dag: Dag, sites: Sequence[Site]) -> Iterator[Node]:
+    """Operators that `sites` put into the graph, each once."""
+    known = set(dag.nodes)
+    for site in sites:
+        for node in postorder(site.target.values(), lambda n: n in known or n.constant):
+            if node not in known and not node.constant and node.kind != "input":
+                known.add(node)
+                yield node
 
 
 def _spent(options: SearchOptions, graphs: int, best_at: int) -> bool:
@@ -181,9 +200,9 @@ class _GreedySimplifier:
         for site in sites:
             for node in site.nodes:
                 touched[node] = touched.get(node, 0) + 1
-        for site in sites:
-            if site in self.useless or any(touched[n] > 1 for n in site.nodes):
-                continue
+        alone = [s for s in sites if s not in self.useless and all(touched[n] == 1 for n in s.nodes)]
+        foresee(self.cost, dag, alone)
+        for site in alone:
             if monitor().over():
                 return None
             rewritten = replace(dag, site.target)

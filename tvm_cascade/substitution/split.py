@@ -26,7 +26,7 @@ from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.search_monitor import SearchMonitor, monitor
 from tvm_cascade.substitution.costs import Cost, limit_broken
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replace
-from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult, Step, search
+from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult, Step, foresee, search
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 
 _INFINITE = 1 << 28
@@ -257,7 +257,9 @@ def _apply_global_rules(worker: _Worker, dag: Dag, cost: Cost) -> Dag:
         return dag
     refused: set[Node] = set()
     while True:
-        for site in (*eager.sites(dag), *matcher.sites(dag)):
+        sites = [s for s in (*eager.sites(dag), *matcher.sites(dag)) if s.nodes[0] not in refused]
+        foresee(cost, dag, sites)
+        for site in sites:
             if site.nodes[0] in refused:
                 continue
             if monitor().over():
