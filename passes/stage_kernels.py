@@ -27,6 +27,7 @@ from tvm_cascade.passes.relax_ops import LEGALIZATIONS
 from tvm_cascade.passes.stage_graph import WIDE, StageGraph
 from tvm_cascade.passes.stage_layouts import packed_shape
 from tvm_cascade.passes.stage_merge import Merge
+from tvm_cascade.passes.stage_operators import least_operand, takes_numbers
 from tvm_cascade.passes.stage_parts import write_part
 from tvm_cascade.passes.stage_precision import is_product
 from tvm_cascade.passes.stage_specs import Kernel, Slice, Spec, reads, writes
@@ -51,16 +52,6 @@ from tvm_cascade.schedules.stages.cpu_compute import (
 from tvm_cascade.schedules.stages.cpu_winograd import pack_winograd, winograd_conv2d, winograd_size
 from tvm_cascade.schedules.stages.cuda_compute import convolution_as_product, dense_as_product
 
-# operators whose legalization writes a constant of one number into the kernel; to others it is a tensor like any constant
-_SCALARS = frozenset(
-    f"relax.{name}"
-    for name in (
-        "add", "astype", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "dequantize", "divide", "equal",
-        "floor_divide", "floor_mod", "full", "greater", "greater_equal", "left_shift", "less", "less_equal",
-        "log_add_exp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "mod", "multiply",
-        "not_equal", "power", "quantize", "right_shift", "subtract",
-    )
-)  # fmt: skip
 _LEAST_ROWS = 16  # of a product that is shared among tiles of results on CUDA: one of less streams its matrix once
 
 
@@ -190,26 +181,14 @@ class _Builder:
             return relax.Tuple([self._value(bb, f, i) for f in expr.fields])
         held, tensors = self.net.constant(expr), self.net.tensors_of(expr)
         if held is not None:
-            name, out = getattr(self.net.calls[i].op, "name", ""), self.net.graph.ops[i].outputs[0]
-            if name in _SCALARS and held.ndim == 0:
-                return constant(held)
-            one = held[(slice(0, 1),) * held.ndim] if self._is_one_number(held, i) else held
-            return self._parameter(self._filled(one, out))
+            op, call = self.net.graph.ops[i], self.net.calls[i]
+            result, *read = (self.net.graph.tensors[t].shape for t in (op.outputs[0], *op.inputs))
+            held = least_operand(call, held, result, read)
+            inline = held.ndim == 0 and takes_numbers(call)
+            return constant(held) if inline else self._parameter(self._filled(held, op.outputs[0]))
         operands = [self._plain(bb, t) for t in tensors]
         return (
             relax.Tuple(operands) if isinstance(getattr(expr, "ty", None), relax.TupleType) else (operands or [expr])[0]
-        )
-
-    def _is_one_number(self, held: np.ndarray, i: int) -> bool:
-        """Whether an operand of operator `i` is one number throughout, and broadcasts to what another one has."""
-        op, name = self.net.graph.ops[i], getattr(self.net.calls[i].op, "name", "")
-        shapes = [self.net.graph.tensors[t].shape for t in op.inputs]
-        broadcasts = name in _SCALARS or name == "relax.where"
-        return (
-            broadcasts
-            and held.ndim > 0
-            and not any(held.strides)
-            and self.net.graph.tensors[op.outputs[0]].shape in shapes
         )
 
     def _channels(self, out: int, axis: int) -> int:

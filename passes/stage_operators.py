@@ -25,6 +25,30 @@ from tvm import relax, te, tirx
 from tvm_cascade.passes.integer.expressions import constant_of
 
 Value = Any
+# operators whose legalization writes a constant of one number into the kernel
+_SCALARS = frozenset(
+    f"relax.{name}"
+    for name in (
+        "add", "astype", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "dequantize", "divide", "equal",
+        "floor_divide", "floor_mod", "full", "greater", "greater_equal", "left_shift", "less", "less_equal",
+        "log_add_exp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "mod", "multiply",
+        "not_equal", "power", "quantize", "right_shift", "subtract",
+    )
+)  # fmt: skip
+
+
+def takes_numbers(call: Value) -> bool:
+    """Whether the kernel of a call holds a constant of one number: to others that is a tensor like any constant."""
+    return getattr(call.op, "name", "") in _SCALARS
+
+
+def least_operand(
+    call: Value, held: np.ndarray, result: tuple[int, ...], shapes: Sequence[tuple[int, ...]]
+) -> np.ndarray:
+    """A constant operand of a call; of a broadcast number one element, where an activation (`shapes`) has the result's shape."""
+    broadcasts = takes_numbers(call) or getattr(call.op, "name", "") == "relax.where"
+    is_number = broadcasts and held.ndim > 0 and not any(held.strides) and result in shapes
+    return held[(slice(0, 1),) * held.ndim] if is_number else held
 
 
 def with_plain_operators(mod: tvm.IRModule) -> tvm.IRModule:
