@@ -28,6 +28,7 @@ static inline uint32_t measure_arena(const volatile uint8_t *arena, uint32_t siz
 extern uint32_t __stack_limit[];
 extern uint32_t __stack_top[];
 #define MEASURE_STACK_PATTERN 0xC5A3915Bu
+#define MEASURE_STACK_BLOCK 32u /* bytes, eight words at a time: emulators have megabytes of stack to go through */
 
 static inline void measure_paint_stack(void)
 {
@@ -37,7 +38,18 @@ static inline void measure_paint_stack(void)
 #else
     __asm__ volatile("mov %0, sp" : "=r"(end));
 #endif
-    for (volatile uint32_t *word = __stack_limit; word < end; ++word) {
+    volatile uint32_t *word = __stack_limit;
+    for (; (uintptr_t)end - (uintptr_t)word >= MEASURE_STACK_BLOCK; word += 8) {
+        word[0] = MEASURE_STACK_PATTERN;
+        word[1] = MEASURE_STACK_PATTERN;
+        word[2] = MEASURE_STACK_PATTERN;
+        word[3] = MEASURE_STACK_PATTERN;
+        word[4] = MEASURE_STACK_PATTERN;
+        word[5] = MEASURE_STACK_PATTERN;
+        word[6] = MEASURE_STACK_PATTERN;
+        word[7] = MEASURE_STACK_PATTERN;
+    }
+    for (; word < end; ++word) {
         *word = MEASURE_STACK_PATTERN;
     }
 }
@@ -46,6 +58,19 @@ static inline void measure_paint_stack(void)
 static inline uint32_t measure_stack(void)
 {
     const volatile uint32_t *word = __stack_limit;
+    for (; (uintptr_t)__stack_top - (uintptr_t)word >= MEASURE_STACK_BLOCK; word += 8) {
+        uint32_t written = word[0] ^ MEASURE_STACK_PATTERN;
+        written |= word[1] ^ MEASURE_STACK_PATTERN;
+        written |= word[2] ^ MEASURE_STACK_PATTERN;
+        written |= word[3] ^ MEASURE_STACK_PATTERN;
+        written |= word[4] ^ MEASURE_STACK_PATTERN;
+        written |= word[5] ^ MEASURE_STACK_PATTERN;
+        written |= word[6] ^ MEASURE_STACK_PATTERN;
+        written |= word[7] ^ MEASURE_STACK_PATTERN;
+        if (written != 0) {
+            break;
+        }
+    }
     while (word < __stack_top && *word == MEASURE_STACK_PATTERN) {
         ++word;
     }
