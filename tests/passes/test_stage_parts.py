@@ -22,7 +22,7 @@ from tvm_cascade.passes.stage_network import stage_network
 from tvm_cascade.passes.stage_program import Program, check_groups, plan_program
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.testing.builder import Net, Value
-from tvm_cascade.testing.quick_build import quick_run
+from tvm_cascade.testing.quick_build import QUICK_TARGET, quick_run
 from tvm_cascade.testing.random_images import random_images
 from tvm_cascade.testing.zoo.inception import inception_e
 
@@ -50,7 +50,7 @@ def checked(
     program = write_in_place(plain)
     check_groups(program)
     kernels = build_kernels(net, program.specs, False, program.slices)
-    session = Session(compile_stages(emit_cuda(program, kernels, "llvm", True, "cpu:0"), tvm.target.Target("llvm")))
+    session = Session(compile_stages(emit_cuda(program, kernels, "llvm", True, "cpu:0"), QUICK_TARGET))
     rng = np.random.default_rng(0)
     data = [rng.standard_normal([int(d) for d in p.ty.shape.values]).astype("float32") for p in mod["main"].params]
     for made, expected in zip(session.run(*data), quick_run(mod, *data), strict=True):

@@ -38,7 +38,7 @@ from tvm_cascade.schedules.stages.cuda_compute import (
 )
 from tvm_cascade.schedules.stages.cuda_default import on_tensor_cores, schedule_cuda
 from tvm_cascade.schedules.stages.tensor_cores import MULTIPLIED, fragment_intrinsics
-from tvm_cascade.testing.quick_build import quick_build
+from tvm_cascade.testing.quick_build import linked, quick_build
 from tvm_cascade.testing.threads_in_turn import in_turn
 
 KINDS = ("float32", "float16", "bfloat16", "tf32")  # what products multiply
@@ -69,7 +69,8 @@ def _convolved(x: np.ndarray, w: np.ndarray, strides: Any, padding: Any, dilatio
 def _run(compute: Any, *data: np.ndarray) -> np.ndarray:
     inputs = [te.placeholder(d.shape, str(d.dtype), name=f"x{k}") for k, d in enumerate(data)]
     out = compute(*inputs)
-    built = tvm.tirx.build(te.create_prim_func([*inputs, out]), target="llvm")
+    func = te.create_prim_func([*inputs, out]).with_attr("global_symbol", "main")
+    built = linked(quick_build(tvm.IRModule({"main": func})).mod)["main"]
     made = tvm.runtime.tensor(np.zeros([int(d) for d in out.shape], "float32"))
     built(*map(tvm.runtime.tensor, data), made)
     return made.numpy()
@@ -199,7 +200,7 @@ def test_threads_in_turn_compute_the_same(
     func = schedule_cuda(tvm.IRModule({"main": te.create_prim_func([x, f, out])}), "cuda -arch=sm_80")["main"]
     made = tvm.runtime.tensor(np.zeros([int(d) for d in out.shape], "float32"))
     module = tvm.IRModule({"main": in_turn(func).with_attr("global_symbol", "main")})
-    quick_build(module)["main"](tvm.runtime.tensor(data), tvm.runtime.tensor(packed), made)
+    linked(quick_build(module).mod)["main"](tvm.runtime.tensor(data), tvm.runtime.tensor(packed), made)
     expected = np.maximum(_convolved(data, w, strides, padding, dilation, layout), 0)
     np.testing.assert_allclose(made.numpy(), expected, atol=2e-5 * np.abs(expected).max())
 

@@ -15,7 +15,7 @@ from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.kernels.pixel_kernel import reads_pixels
 from tvm_cascade.schedules.tir import ir, tirx
-from tvm_cascade.testing.quick_build import quick_build
+from tvm_cascade.testing.quick_build import linked, quick_build
 
 GARBAGE = 77  # what storages hold where nothing was written
 Values = dict[tuple[Role, int], np.ndarray | int]
@@ -53,7 +53,7 @@ def _compiled(func: Any, pointers: tuple[str | None, ...]) -> Any:
     wrapper = tirx.PrimFunc(outer, tirx.Evaluate(ir.Call(inner, args, ret_ty="int32")))
     wrapper = wrapper.with_attr("global_symbol", "call")
     mod = tvm.IRModule({inner: func.without_attr("global_symbol"), ir.GlobalVar("call"): wrapper})
-    return quick_build(mod)
+    return linked(quick_build(mod).mod)
 
 
 def least_height(window: Window, rows: int, out_rows: int) -> int:
