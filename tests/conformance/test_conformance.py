@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 
 pytest.importorskip("onnx")
 
+from tvm_cascade.testing import conformance
 from tvm_cascade.testing.conformance import difference, outcomes, read_expected, written
 from tvm_cascade.testing.forked import PASS, REFUSED, Outcome
 from tvm_cascade.testing.onnx_suite import Case, suite
+from tvm_cascade.testing.quick_build import QUICK_TARGET, with_linked_kernels
 
 EXPECTED = Path(__file__).parent / "expected.txt"
 CASES = 48
@@ -46,7 +49,17 @@ def test_every_case_is_expected(cases: list[Case], expected: dict[str, Outcome])
     assert len(names & expected.keys()) > 0.9 * len(expected)
 
 
-@pytest.mark.usefixtures("quick_host")
+@pytest.fixture
+def quick_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the pipeline makes is built without optimisation, and linked; the whole run is of optimised code."""
+
+    def compiled(mod: tvm.IRModule) -> object:
+        return with_linked_kernels(tvm.compile(mod, QUICK_TARGET, relax_pipeline="cascade"))
+
+    monkeypatch.setattr(conformance, "compiled", compiled)
+
+
+@pytest.mark.usefixtures("quick_host", "quick_pipeline")
 def test_a_part_of_the_suite_ends_as_expected(cases: list[Case], expected: dict[str, Outcome]) -> None:
     """Those that were wrong once, and of the others small ones: the expansions of large functions take long to import, and
     are left to the whole run."""

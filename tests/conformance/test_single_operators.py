@@ -27,6 +27,7 @@ ONCE_WRONG |= {120826: REFUSED, 500624: REFUSED, 501543: UNKNOWN, 810018: REFUSE
 def test_operators_changed_at_random_equal_the_reference_or_are_refused() -> None:
     further = range(400, 435)
     cases = {seed: drawn(seed) for seed in (*ONCE_WRONG, *further)}
+    assert examined(cases[59]).verdict == PASS  # here, so that processes find loaded what cases need
     found = {case.name: outcome for case, outcome in forked(cases.values(), examined)}
     assert {seed: found[cases[seed].name].verdict for seed in ONCE_WRONG} == ONCE_WRONG
     assert not {n: o for n, o in found.items() if o.verdict not in (PASS, REFUSED, UNKNOWN)}

@@ -124,12 +124,15 @@ def in_pipeline(path: Path, shapes: Mapping[str, tuple[int, ...]], inputs: Seque
     """Load the file, and compile by TVM with this project's pipeline."""
     mod = tvm_cascade.load(path, dict(shapes) or None)
     params = mod["main"].params
-    machine = relax.VirtualMachine(
-        tvm.compile(mod, target=tvm.target.Target("llvm"), relax_pipeline="cascade"), tvm.cpu()
-    )
+    machine = relax.VirtualMachine(compiled(mod), tvm.cpu())
     given = [np.array(_fitted(a, str(p.ty.dtype)), order="C") for p, a in zip(params, inputs, strict=True)]
     result = machine["main"](*map(tvm.runtime.tensor, given))
     return [r.numpy() for r in ([result] if hasattr(result, "numpy") else result)]
+
+
+def compiled(mod: tvm.IRModule) -> Any:
+    """The executable of a module by this project's pipeline, optimised for this machine's architecture."""
+    return tvm.compile(mod, target=tvm.target.Target("llvm"), relax_pipeline="cascade")
 
 
 def _fitted(array: np.ndarray, dtype: str) -> np.ndarray:
