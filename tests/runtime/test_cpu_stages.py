@@ -78,6 +78,18 @@ def test_the_command_with_measured_costs_keeps_a_database(tmp_path):
     assert database.stat().st_size > 0
 
 
+@pytest.mark.parametrize("cost", ["measured", "learned"])
+def test_a_merge_that_measures_fastest_is_told_drawn_and_loaded(cost, tmp_path, monkeypatch):
+    """A merged operator is none of the network's: what it takes is known of its parts together."""
+    monkeypatch.setattr(CpuRunner, "run_merged", lambda self, parts, repeats: [1e-5] * repeats)
+    saved, drawn = tmp_path / "schedule.json", tmp_path / "timeline.png"
+    request = StagesRequest("llvm", cost=cost, variant="merge", output=saved, picture=drawn)
+    data, text = stages(two_branches(), request)
+    assert [s["strategy"] for s in data["stages"]].count("merge") == 1 and "merge " in text and drawn.stat().st_size
+    again, _ = stages(two_branches(), StagesRequest("llvm", cost=cost, load=saved))
+    assert [s["strategy"] for s in again["stages"]].count("merge") == 1
+
+
 def test_wrong_costs_are_refused():
     with pytest.raises(UsageError, match="--cost 'guessed'"):
         stages(two_branches(), StagesRequest(cost="guessed"))

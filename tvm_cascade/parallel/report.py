@@ -10,7 +10,7 @@ from tvm_cascade.cost import AnalyticCost, CostModel, find_device
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
-from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of, schedule
+from tvm_cascade.parallel.scheduler import NetworkSchedule, schedule, stage_ms
 from tvm_cascade.parallel.timeline import draw_timeline, text_timeline
 from tvm_cascade.schema.searches import Schedule as ScheduleJson
 from tvm_cascade.search_monitor import above
@@ -106,7 +106,7 @@ def finish_report(
 def _loaded(graph: Graph, path: str | Path, options: Options, model: CostModel) -> NetworkSchedule:
     saved = load_schedule(path, graph)
     base = schedule(graph, model, replace(options, variant="greedy"))
-    cost = sum(model.stage_ms(features_of(base.units, stage)) for stage in saved.stages)
+    cost = sum(stage_ms(base.units, stage, model) for stage in saved.stages)
     return replace(base, schedule=Schedule(saved.stages, cost, bound_ms=base.schedule.bound_ms))
 
 

@@ -240,10 +240,16 @@ def priced_stages(network_schedule: NetworkSchedule) -> tuple[tuple[str, list[li
     return tuple(stages)
 
 
-def features_of(units: UnitGraph, stage: Stage) -> list[list[OpFeatures]]:
-    """The kernels of each group of a stage whose groups hold operator indices."""
+def stage_ms(units: UnitGraph, stage: Stage, model: CostModel) -> float:
+    """Milliseconds of a stage whose groups hold operator indices."""
     if stage.strategy == MERGE:
-        return [[merged_features(units, _units_of(units, stage.members))]]
+        members = _units_of(units, stage.members)
+        return model.merged_ms(merged_features(units, members), [units.features[v][0] for v in members])
+    return model.stage_ms(features_of(units, stage))
+
+
+def features_of(units: UnitGraph, stage: Stage) -> list[list[OpFeatures]]:
+    """The kernels of each group of a concurrent stage whose groups hold operator indices."""
     return [[k for v in _units_of(units, group) for k in units.features[v]] for group in stage.groups]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tvm_cascade import extras
 from tvm_cascade.cost.interface import CostModel
 from tvm_cascade.parallel.problem import MERGE, Schedule
-from tvm_cascade.parallel.scheduler import features_of
+from tvm_cascade.parallel.scheduler import features_of, stage_ms
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.publish import whole_file
 
@@ -31,13 +31,13 @@ def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, .
     drawn: list[Bar] = []
     now = 0.0
     for number, stage in enumerate(schedule.stages):
-        kernels = features_of(units, stage)
-        cost = model.stage_ms(kernels)
-        alone = [sum(model.op_ms(k) for k in group) for group in kernels]
+        merged, cost = stage.strategy == MERGE, stage_ms(units, stage, model)
+        kernels = [] if merged else features_of(units, stage)
+        alone = [cost] if merged else [sum(model.op_ms(k) for k in group) for group in kernels]
         stretch = cost / max(max(alone), 1e-12)
         for stream, (length, group) in enumerate(zip(alone, stage.groups, strict=True)):
             names = tuple(ops[i].name for i in group if not ops[i].view)
-            drawn.append(Bar(number, stream, now, now + min(length * stretch, cost), names, stage.strategy == MERGE))
+            drawn.append(Bar(number, stream, now, now + min(length * stretch, cost), names, merged))
         now += cost
     return tuple(drawn)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tvm_cascade.cost.interface import CostModel
 from tvm_cascade.parallel.problem import Options, Schedule
-from tvm_cascade.parallel.scheduler import NetworkSchedule, apart, features_of, schedule
+from tvm_cascade.parallel.scheduler import NetworkSchedule, apart, schedule, stage_ms
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.schedule_stages import lower_stages
 from tvm_cascade.passes.stage_graph import StageGraph
@@ -69,8 +69,7 @@ def keep_fastest(
         others[name] = other
     stage = apart(network_schedule.units, options)
     if stage is not None:
-        cost = model.stage_ms(features_of(network_schedule.units, stage))
-        others["apart"] = Schedule((stage,), cost)
+        others["apart"] = Schedule((stage,), stage_ms(network_schedule.units, stage, model))
     for name, other in others.items():
         if all(other.stages != s.stages for s in candidates.values()):
             candidates[name] = other
