@@ -65,6 +65,12 @@ def _emitted_alone(pack: Path, name: str) -> Iterator[None]:
         path.write_text(whole)
 
 
+def test_a_rehearsal_of_named_steps_walks_these(pack):
+    done = _run(pack, "--dry-run", "--only", "thousand,sequential")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.findall(r"^step (\S+) minutes", done.stdout, re.M) == ["thousand", "sequential"]
+
+
 def test_the_rehearsal_walks_every_step_and_leaves_the_folder_as_it_is(pack):
     """With one emitted folder: all of them are run below."""
     before = sorted(pack.rglob("*"))

@@ -180,13 +180,14 @@ def main() -> int:
         work.mkdir(parents=True, exist_ok=True)
         return measure(args, Call(work))
     with tempfile.TemporaryDirectory() as folder:
-        return rehearse(Call(Path(folder), True))
+        return rehearse(Call(Path(folder), True), args.only)
 
 
-def rehearse(call: Call) -> int:
-    """Walk every step; 1 if one of them failed."""
+def rehearse(call: Call, only: list[str] | None) -> int:
+    """Walk every step, or those named; 1 if one of them failed."""
     failed = 0
-    for step in steps():
+    named = {s.name: s for s in steps()}
+    for step in (named[n] for n in only or named):
         result = perform(step, call)
         failed += "failed" in result
         told = result.get("failed") or f"{len(result['rows'])} results"
