@@ -314,7 +314,7 @@ def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, lim
     from tvm_cascade.runtime.optimize_module import save_optimized
 
     if asked.output is not None:
-        save_optimized(done, asked.output, pipeline.output_names(loaded.mod))
+        save_optimized(done, asked.output, pipeline.output_names(loaded.mod), pipeline.file_inputs(loaded))
     if asked.picture is not None:
         from tvm_cascade.substitution.picture import draw
 

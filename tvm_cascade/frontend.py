@@ -118,6 +118,15 @@ def load(
     return store_io(mod) if stored_io else mod
 
 
+def wide_inputs(path: Path) -> frozenset[str]:
+    """The names of inputs that a file of ONNX has as int64: as indices, a loaded module has them as int32. Others have none."""
+    if path.suffix != ".onnx":
+        return frozenset()
+    from tvm_cascade.importers.onnx_graph import wide_inputs as of_onnx
+
+    return of_onnx(path)
+
+
 def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None, axis: int = 1) -> Frame:
     """The network of one frame (`importers.sliding.load_frame`), whose modules only such networks need."""
     from tvm_cascade.importers import sliding

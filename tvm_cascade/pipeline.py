@@ -337,6 +337,15 @@ def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
     return io_spec(mod) if has_interface(mod) else graph_io(graph)
 
 
+def file_inputs(loaded: Loaded) -> tuple[tuple[str, str], ...] | None:
+    """Names and element types of a model's inputs as its file has them; None where it was not loaded from one."""
+    if not has_interface(loaded.mod):
+        return None
+    wide = frozenset[str]() if loaded.file is None else frontend.wide_inputs(loaded.file)
+    named = ((str(spec.file_name or spec.name), str(spec.dtype)) for spec in io_spec(loaded.mod).inputs)
+    return tuple((name, "int64" if name in wide else dtype) for name, dtype in named)
+
+
 def output_names(mod: IRModule) -> tuple[str, ...] | None:
     """Names of a module's outputs as its file has them; None where it was not loaded from one."""
     return tuple(str(tensor.name) for tensor in io_spec(mod).outputs) if has_interface(mod) else None

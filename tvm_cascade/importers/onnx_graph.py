@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 
 from tvm_cascade.errors import LoadError
@@ -69,6 +70,12 @@ def narrow_indices(model: Any) -> Any:
             for node, k in others:
                 node.input[k] = wide
     return made
+
+
+def wide_inputs(path: Path) -> frozenset[str]:
+    """The names of the inputs of a file that are int64, which `narrow_indices` may have changed."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    return frozenset(i.name for i in graph.input if i.type.tensor_type.elem_type == TensorProto.INT64)
 
 
 def in_order(path: Path, model: Any) -> Any:

@@ -20,6 +20,7 @@ from tvm import relax
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError, LoadError
 from tvm_cascade.extras import need
+from tvm_cascade.passes.onnx_calls import OnnxCalls
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import fold, write_with_parameters
@@ -172,18 +173,25 @@ def require_exportable(mod: tvm.IRModule, path: str | Path | None) -> None:
     if path is not None and Path(path).suffix == ".onnx" and "main" in {gv.name_hint for gv in mod.get_global_vars()}:
         need("onnx")
         read = read_function(mod["main"])
-        require_onnx_form(read.dag, path, lambda n: _kind(read, n))
+        require_onnx_form(read.dag, path, OnnxCalls(read.calls))
 
 
-def save_optimized(done: Optimized, path: str | Path, outputs: tuple[str, ...] | None = None) -> Path:
+def save_optimized(
+    done: Optimized,
+    path: str | Path,
+    outputs: tuple[str, ...] | None = None,
+    inputs: tuple[tuple[str, str], ...] | None = None,
+) -> Path:
     """Writes the optimized graph: ONNX for a path that ends in .onnx, else a saved Relax module (`load_optimized`).
+
+    `outputs`: names in an ONNX file; `inputs`: names and element types there.
 
     Raises `UnsupportedOperatorError` where an operator has no ONNX form.
     """
     target = Path(path)
     if target.suffix == ".onnx":
         dag = done.result.dag
-        return export_onnx(dag, fold(dag, done.read.constants), target, outputs, lambda n: _kind(done.read, n))
+        return export_onnx(dag, fold(dag, done.read.constants), target, outputs, OnnxCalls(done.read.calls), inputs)
     mod = done.mod.clone()
     func, constants = write_with_parameters(done.result.dag, done.read, mod["main"].attrs)
     mod.update_func(mod.get_global_var("main"), func)
@@ -204,7 +212,3 @@ def load_optimized(path: str | Path) -> tvm.IRModule:
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise LoadError(path, f"no saved Relax module ({error})") from None
     return relax.transform.BindParams("main", values)(tvm.script.from_source(text))
-
-
-def _kind(read: Read, node) -> str:
-    return str(getattr(read.calls[node["key"]].op, "name", "opaque")) if node.kind == "opaque" else node.kind

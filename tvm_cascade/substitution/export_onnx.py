@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,34 +23,88 @@ _PLAIN = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Ma
           "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "sqrt": "Sqrt", "neg": "Neg"}  # fmt: skip
 
 
+class Emitter(Protocol):
+    """What writes an ONNX graph."""
+
+    def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:
+        """Add a node; returns the names of its outputs."""
+        ...
+
+    def tensor(self, value: np.ndarray) -> str:
+        """Add a constant; returns its name."""
+        ...
+
+    def type_code(self, dtype: str) -> int:
+        """ONNX's number of a type."""
+        ...
+
+
+class Opaque(Protocol):
+    """What knows the opaque operators of a graph, whose meaning is not in the graph."""
+
+    def name(self, node: Node) -> str:
+        """The operator's name, for messages."""
+        ...
+
+    def has_form(self, node: Node) -> bool:
+        """Whether `write` can."""
+        ...
+
+    def write(self, e: Emitter, node: Node, names: list[str]) -> list[str]:
+        """Add the nodes of an operator whose tensors have these names; returns the names of its results."""
+        ...
+
+
+class NoneKnown:
+    """Knows none of them."""
+
+    def name(self, node: Node) -> str:
+        """See `Opaque`."""
+        return node.kind
+
+    def has_form(self, node: Node) -> bool:
+        """See `Opaque`."""
+        return False
+
+    def write(self, e: Emitter, node: Node, names: list[str]) -> list[str]:
+        """See `Opaque`."""
+        raise NotImplementedError
+
+
 def export_onnx(
     dag: Dag,
     folded: Mapping[Ref, np.ndarray],
     path: str | Path,
     outputs: tuple[str, ...] | None = None,
-    kinds: Callable[[Node], str] = lambda node: node.kind,
+    opaque: Opaque = NoneKnown(),  # noqa: B008
+    inputs: tuple[tuple[str, str], ...] | None = None,
 ) -> Path:
     """Write the graph with its folded constants (`substitution_write.fold`) to an ONNX file.
 
-    `kinds` names an opaque operator in messages. Raises `UnsupportedOperatorError` where an operator has no ONNX form,
+    `outputs` are names; None: `output0`, `output1`, ... `inputs` are names and element types, which are cast to those of the
+    graph; None: those of the graph.
+
+    Raises `UnsupportedOperatorError` where an operator has no ONNX form,
     `MissingToolError` without onnx.
     """
     onnx = extras.load("onnx")
     target = Path(path)
-    require_onnx_form(dag, target, kinds)
-    model = _Exporter(dag, folded, outputs).model()
+    require_onnx_form(dag, target, opaque)
+    model = _Exporter(dag, folded, inputs, outputs, opaque).model()
     onnx.checker.check_model(model)
     with whole_file(target) as partial:
         onnx.save(model, str(partial))
     return target
 
 
-def require_onnx_form(dag: Dag, path: str | Path, kinds: Callable[[Node], str] = lambda node: node.kind) -> None:
+def require_onnx_form(dag: Dag, path: str | Path, opaque: Opaque = NoneKnown()) -> None:  # noqa: B008
     """Raises `UnsupportedOperatorError` where an operator of the graph has no ONNX form.
 
     What the rules make of a graph has a form where the graph has: so a network can be asked before it is searched.
     """
-    bad = sorted({kinds(n) for n in dag.nodes if not _writable(n)})
+    bad = sorted(
+        {opaque.name(n) for n in dag.nodes if not (_writable(n) or (n.kind == "opaque" and opaque.has_form(n)))}
+    )
     if bad:
         raise UnsupportedOperatorError(path, bad, remedy=_REMEDY)
 
@@ -64,22 +118,34 @@ def _writable(node: Node) -> bool:
 
 
 class _Exporter:
-    def __init__(self, dag: Dag, folded: Mapping[Ref, np.ndarray], outputs: tuple[str, ...] | None) -> None:
+    def __init__(
+        self,
+        dag: Dag,
+        folded: Mapping[Ref, np.ndarray],
+        inputs: tuple[tuple[str, str], ...] | None,
+        outputs: tuple[str, ...] | None,
+        opaque: Opaque,
+    ) -> None:
         from onnx import helper, numpy_helper
 
         self.helper, self.numpy_helper = helper, numpy_helper
         self.dag, self.folded = dag, folded
-        self.names: dict[Ref, str] = {r: str(r.node["name"]) for r in dag.inputs}
+        self.opaque = opaque
+        self.inputs = inputs or tuple((str(r.node["name"]), r.type.dtype) for r in dag.inputs)
+        self.names: dict[Ref, str] = {r: name for r, (name, _) in zip(dag.inputs, self.inputs, strict=True)}
         self.results = outputs or tuple(f"output{i}" for i in range(len(dag.outputs)))
         self.taken = {*self.names.values(), *self.results}
         self.nodes: list[Any] = []
         self.tensors: list[Any] = []
 
     def model(self) -> Any:
+        inputs = [self._info(name, r, dtype) for r, (name, dtype) in zip(self.dag.inputs, self.inputs, strict=True)]
+        for ref, (name, dtype) in zip(self.dag.inputs, self.inputs, strict=True):
+            if dtype != ref.type.dtype:
+                (self.names[ref],) = self.emit("Cast", [name], to=self.type_code(ref.type.dtype))
         for node in self.dag.nodes:
             self._node(node)
         results = [self._result(ref, name) for ref, name in zip(self.dag.outputs, self.results, strict=True)]
-        inputs = [self._info(self.names[r], r) for r in self.dag.inputs]
         graph = self.helper.make_graph(self.nodes, "tvm_cascade", inputs, results, self.tensors)
         opset = [self.helper.make_opsetid("", OPSET)]
         return self.helper.make_model(graph, opset_imports=opset, ir_version=8, producer_name="tvm_cascade")
@@ -103,9 +169,8 @@ class _Exporter:
             name += "_"
         return name
 
-    def _info(self, name: str, ref: Ref) -> Any:
-        kind = self.helper.np_dtype_to_tensor_dtype(np.dtype(ref.type.dtype))
-        return self.helper.make_tensor_value_info(name, kind, list(ref.shape))
+    def _info(self, name: str, ref: Ref, dtype: str = "") -> Any:
+        return self.helper.make_tensor_value_info(name, self.type_code(dtype or ref.type.dtype), list(ref.shape))
 
     def _name(self, ref: Ref) -> str:
         if ref not in self.names:
@@ -118,6 +183,10 @@ class _Exporter:
         self.tensors.append(self.numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
+    def type_code(self, dtype: str) -> int:
+        """ONNX's number of a type."""
+        return self.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
     def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:
         """Add an ONNX node; returns the names of its outputs."""
         names = [self._free(f"{kind.lower()}{len(self.nodes)}_{i}") for i in range(outputs)]
@@ -126,7 +195,9 @@ class _Exporter:
 
     def _node(self, node: Node) -> None:
         args = [self._name(r) for r in node.inputs]
-        if node.kind == "fused":
+        if node.kind == "opaque":
+            results = self.opaque.write(self, node, args)
+        elif node.kind == "fused":
             results = [self._program(node["program"], args, {})]
         elif node.kind == "conv2d":
             attrs = {"kernel_shape": node.inputs[1].shape[2:], "strides": node["strides"], "pads": node["padding"]}
