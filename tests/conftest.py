@@ -11,6 +11,7 @@ import shutil
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,37 @@ def kernels_are_lowered_once(_cache_of_run: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module.Cache, "value", shared)
+        yield
+
+
+@lru_cache(maxsize=1)
+def _built_once(assembly: Any) -> Callable[..., Any]:
+    """`assembly._built` that builds once for all functions of a structure, of whatever test."""
+    from tvm_cascade.passes.relax_functions import ByStructure
+
+    build, known = assembly._built.__wrapped__, ByStructure[dict[Any, Any]]()
+
+    def built(func: Any, form: type, access: Any, name: str) -> Any:
+        made = known.get(func, dict)
+        if (form, access, name) not in made:
+            made[form, access, name] = build(func, form, access, name)
+        return made[form, access, name]
+
+    return lru_cache(maxsize=512)(built)  # as in the product: structures are compared once for a function
+
+
+@pytest.fixture(autouse=True)
+def kernels_are_built_once() -> Iterator[None]:
+    """A generic kernel is taken from an earlier test that built the same: of functions of one structure, for one access.
+
+    Files about the kernels themselves have a fixture of this name that does nothing.
+    """
+    assembly = sys.modules.get("tvm_cascade.schedules.kernels.assembly")
+    if assembly is None:  # none of the files of this run plans or compiles anything
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(assembly, "_built", _built_once(assembly))
         yield
 
 

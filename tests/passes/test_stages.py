@@ -34,6 +34,11 @@ from tvm_cascade.testing.tflite import ModelWriter
 FAMILIES: tuple[Any, ...] = (operator_cases, activation_cases, choice_cases, move_cases, weighted_cases)
 
 
+@pytest.fixture
+def kernels_are_built_once() -> None:
+    """What is staged is counted here: every test builds its own."""
+
+
 def sources(family: Any, path: Path) -> list[Source]:
     """A network of each operator of a family, for every type that it has."""
     made: list[Source] = []

@@ -22,6 +22,11 @@ from tvm_cascade.testing.quick_build import quick_build
 GARBAGE = 77
 
 
+@pytest.fixture
+def kernels_are_built_once() -> None:
+    """They are the subject here: every test builds its own."""
+
+
 def prim_func(*tensors: te.Tensor) -> tirx.PrimFunc:
     return te.create_prim_func(list(tensors), index_dtype_override="int32")
 

@@ -17,6 +17,11 @@ from tvm_cascade.testing.host_call import HostKernel
 from tvm_cascade.testing.quick_build import quick_build
 
 
+@pytest.fixture
+def kernels_are_built_once() -> None:
+    """They are the subject here: every test builds its own."""
+
+
 def act(*shape: int, dtype: str = "int8", name: str = "x") -> te.Tensor:
     return te.placeholder(shape, dtype, name=name)
 
