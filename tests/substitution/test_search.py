@@ -485,3 +485,17 @@ def test_costs_that_measure_are_told_of_operators_before(limit: int | None):
     foreseen = set().union(*told.told) - known
     assert len(foreseen) > 3 * len(told.surprises - known)
     assert max(map(len, told.told)) >= 4
+
+
+def test_a_convolution_that_others_read_is_not_computed_again():
+    """A hard swish reads it twice: the constant added on the way is no bias of its convolution."""
+    n = Layers()
+    x = n.conv(n.image(16, 14), 64, (1, 1), relu=False)
+    three = n.pool.make("full", types=(((), "float32"),), value=3.0)
+    six = n.pool.make("full", types=(((), "float32"),), value=6.0)
+    gate = n.pool.make("div", n.pool.make("relu6", n.pool.make("add", x, three)), six)
+    swish = n.pool.make("mul", x, gate)
+    dag = n.dag(n.image(16, 14), n.conv(swish, 32, (1, 1)))
+    cost = Latency("latency", TVM, model=AnalyticCost(find_device("cpu")))
+    found = optimize(dag, cost, ALL_RULES).dag
+    assert [node.kind for node in found.nodes] == ["conv2d", "fused", "conv2d"]

@@ -7,11 +7,12 @@ dropped when a later best has lowered the threshold below its cost, and the sear
 results do not depend on the machine (or where a `search_monitor` says so). Of graphs of equal cost the one discovered
 first is expanded first. There is no lower bound: nothing is known of graphs that were not reached.
 
-Independent gains hide alternatives: after several substitutions elsewhere have lowered Cost(Gopt), an early alternative
-costs more than alpha * Cost(Gopt) and is dropped. So rules that leave no alternative (constants folded, views that cancel)
-can be `eager`: they are applied after every step instead of being searched. And a site that lowers the cost and shares no
-operator with another site is applied at once (`isolated`): k of them would otherwise give 2^k graphs. Both are heuristics,
-since another substitution might need those operators; `testing.exhaustive_rewrites` uses neither, and tests compare with it.
+Independent gains hide alternatives: after several substitutions elsewhere have lowered Cost(Gopt), an early alternative costs
+more than alpha * Cost(Gopt) and is dropped. So rules that leave no alternative (constants folded, views that cancel) can be
+`eager`: they are applied after every step instead of being searched, where nobody else reads what they replace. And a site
+that lowers the cost and shares no operator with another site is applied at once (`isolated`): k of them would otherwise give
+2^k graphs. Both are heuristics, since another substitution might need those operators; `testing.exhaustive_rewrites` uses
+neither, and tests compare with it.
 """
 
 from __future__ import annotations
@@ -181,9 +182,10 @@ class _GreedySimplifier:
         sites = () if site is None else (site,)
         value: float | None = None
         while True:
-            if self.eager.rules and (fitting := self.eager.sites(dag)):
-                sites, value = (*sites, fitting[0]), None
-                dag = replace(dag, fitting[0].target)
+            fitting = next(_removing(dag, self.eager.sites(dag)), None) if self.eager.rules else None
+            if fitting is not None:
+                sites, value = (*sites, fitting), None
+                dag = replace(dag, fitting.target)
                 continue
             value = self.cost.total(dag) if value is None else value
             if self.matcher is None or (site is not None and value >= parent.cost):
@@ -211,6 +213,17 @@ class _GreedySimplifier:
                 return site, rewritten, cost
             self.useless[site] = None
         return None
+
+
+def _removing(dag: Dag, sites: Sequence[Site]) -> Iterator[Site]:
+    """Those of the sites whose operators nobody else reads: elsewhere these stay, and what replaces them is computed twice."""
+    readers = dag.users() if sites else {}
+    for site in sites:
+        inside = [n for n in site.nodes if not n.constant]
+        replaced_refs = set(site.target)
+        between = (r for n in inside for r in n.outputs if r not in replaced_refs)
+        if all(r not in dag.outputs and all(u in inside for u in readers.get(r, ())) for r in between):
+            yield site
 
 
 def _sequence(state: _State, cost: Cost) -> tuple[Step, ...]:
