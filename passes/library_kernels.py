@@ -106,7 +106,8 @@ def calls_library(func: Any) -> bool:
 
     def called(call: tvm.ir.Call) -> None:
         nonlocal found
-        found = found or (len(call.args) > 0 and getattr(call.args[0], "value", None) == CUDNN)
+        first = getattr(call.args[0], "value", None) if len(call.args) else None
+        found = found or (isinstance(first, str) and first == CUDNN)  # a cast's value is an expression
 
     tvm_ffi.structural_walk(func.body, (tvm.ir.Call, called))
     return found

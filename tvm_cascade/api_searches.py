@@ -140,7 +140,7 @@ def stages(
         A network, or a .json file of the IOS authors (`parallel.authors_schedule`). Of several networks, which run at the
         same time, inputs and outputs are called NETWORK/NAME.
     input_shapes, until, from_
-        As in `load`; of several networks for the first.
+        As in `load`; of several networks for the first, and shapes of an input NETWORK/NAME for that network.
     target, device : str
         "cuda" or "llvm", optionally followed by options of TVM's targets; a device description, None: the target's generic one.
     unit, variant : str
@@ -179,24 +179,25 @@ def stages(
     LoadError, UsageError, MissingToolError
         A model or schedule cannot be read; a value that an option cannot have; a device or tool to measure with is absent.
     """
-    request, reading = StagesRequest.of_all(options), _reading(input_shapes, until, from_)
-    return _stages([model] if isinstance(model, (str, Path, IRModule)) else model, reading, request, progress)
+    models = [model] if isinstance(model, (str, Path, IRModule)) else list(model)
+    first, *others = pipeline.shapes_by_network(models, input_shapes or {})
+    readings = [_reading(first, until, from_), *(_reading(shapes, (), ()) for shapes in others)]
+    return _stages(models, readings, StagesRequest.of_all(options), progress)
 
 
 def _stages(
-    models: Sequence[Model], reading: LoadRequest, request: StagesRequest, progress: Progress
+    models: Sequence[Model], readings: Sequence[LoadRequest], request: StagesRequest, progress: Progress
 ) -> tuple[Stages, str]:
-    """What `stages` returns; `reading` holds for the first model."""
+    """What `stages` returns, of models that are read so."""
     from tvm_cascade.deploy.search import folder_of
     from tvm_cascade.ordering.graph_file import is_graph_file
     from tvm_cascade.parallel.authors_schedule import stages_of_authors_file
     from tvm_cascade.runtime import stages as command
 
-    model, *others = models
-    if is_graph_file(model) and not others:
-        return stages_of_authors_file(model, request, reading)
+    if is_graph_file(models[0]) and len(models) == 1:
+        return stages_of_authors_file(models[0], request, readings[0])
     folder = folder_of(request, progress)
-    loaded = pipeline.together([pipeline.load(model, reading), *map(pipeline.load, others)])
+    loaded = pipeline.together([pipeline.load(m, r) for m, r in zip(models, readings, strict=True)])
     progress(f"{loaded.name}: scheduling")
     found: list[command.Found] = []
     with SearchMonitor(request.time_limit) as limit:

@@ -130,6 +130,20 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
     return _sliding(Loaded(mod, name, storable, Path(model), request), request)
 
 
+def shapes_by_network(
+    models: Sequence[str | Path | IRModule], shapes: Mapping[str, tuple[int, ...]]
+) -> list[dict[str, tuple[int, ...]]]:
+    """The shapes of each network's inputs: those called NETWORK/NAME, as in `together`, of that one, others of the first."""
+    free = UniqueNames()
+    names = [free("network" if isinstance(m, IRModule) else Path(m).stem) for m in models]
+    found: list[dict[str, tuple[int, ...]]] = [{} for _ in models]
+    for name, shape in shapes.items():
+        network, _, tensor = name.partition("/")
+        several = len(models) > 1 and network in names
+        found[names.index(network) if several else 0][tensor if several else name] = shape
+    return found
+
+
 def together(networks: Sequence[Loaded]) -> Loaded:
     """Several networks as one, for one schedule; inputs and outputs are called NETWORK/NAME. One network is itself.
 

@@ -9,6 +9,7 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 import json
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 
@@ -78,6 +79,35 @@ def test_the_command_line_schedules_and_emits_several(tmp_path):
     assert json.loads(done.stdout)["sequential_ms"] == pytest.approx(2 * alone[0] + alone[1])
     inputs = [t["name"].split("/")[0] for t in json.loads((folder / "metadata.json").read_text())["inputs"]]
     assert inputs == ["first", "second", "first_1"]
+
+
+def test_the_shape_of_any_networks_input_may_be_given(tmp_path):
+    """By its name in the whole; a name without a network's is of the first."""
+    paths = [saved(chain(seed, 1), tmp_path / f"{name}.onnx") for seed, name in ((1, "first"), (2, "second"))]
+    for path in paths:
+        model = onnx.load(path)
+        for axis in (2, 3):
+            model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"size_{axis}"
+        onnx.save(model, path)
+    shapes = {"x": (1, 8, 6, 6), "second/x": (1, 8, 12, 12)}
+    assert pipeline.shapes_by_network(paths, shapes) == [{"x": (1, 8, 6, 6)}, {"x": (1, 8, 12, 12)}]
+    args = [
+        "stages",
+        str(paths[0]),
+        "--beside",
+        str(paths[1]),
+        "--target",
+        "llvm",
+        "--json",
+        "--emit",
+        str(tmp_path / "e"),
+    ]
+    for name, shape in shapes.items():
+        args += ["--input-shape", f"{name}={','.join(map(str, shape))}"]
+    done = CliRunner().invoke(main, args)
+    assert done.exit_code == 0, done.output
+    told = json.loads((tmp_path / "e" / "metadata.json").read_text())["inputs"]
+    assert [tuple(t["shape"]) for t in told] == list(shapes.values())
 
 
 def test_networks_with_states_are_refused(tmp_path):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from tvm import te
 
 from tvm_cascade import api
 from tvm_cascade.cost import AnalyticCost, find_device
@@ -123,6 +124,12 @@ def _text(func: Any) -> str:
 
     tvm_ffi.structural_walk(func.body, (tvm.ir.Call, called))
     return next(text for text in found if text.startswith("{"))
+
+
+def test_a_kernel_whose_calls_take_casts_is_none_of_the_library() -> None:
+    x = te.placeholder((4,), "float16", name="x")
+    y = te.compute((4,), lambda i: te.exp(x[i].astype("float32")), name="y")
+    assert calls_library(te.create_prim_func([x, y])) is False
 
 
 def test_what_cudnn_has_not_stays_ours() -> None:
