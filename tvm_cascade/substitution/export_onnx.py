@@ -16,6 +16,7 @@ from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.operators.elementwise import program_terms
 from tvm_cascade.publish import whole_file
 from tvm_cascade.substitution.dag import Dag, Node, Ref
+from tvm_cascade.substitution.onnx_fusing import fuse
 
 OPSET = 17
 _REMEDY = "it has no ONNX form, which has images as NCHW; give the output another ending than .onnx: a Relax module is saved then"
@@ -137,6 +138,7 @@ class _Exporter:
         self.taken = {*self.names.values(), *self.results}
         self.nodes: list[Any] = []
         self.tensors: list[Any] = []
+        self.constants: dict[str, Any] = {}  # the same by their names
 
     def model(self) -> Any:
         inputs = [self._info(name, r, dtype) for r, (name, dtype) in zip(self.dag.inputs, self.inputs, strict=True)]
@@ -146,7 +148,10 @@ class _Exporter:
         for node in self.dag.nodes:
             self._node(node)
         results = [self._result(ref, name) for ref, name in zip(self.dag.outputs, self.results, strict=True)]
-        graph = self.helper.make_graph(self.nodes, "tvm_cascade", inputs, results, self.tensors)
+        nodes = fuse(self.nodes, self._constant, self.tensor, self.helper.make_node, self.results, self._channels())
+        used = {name for node in nodes for name in node.input} | {*self.results}
+        tensors = [t for t in self.tensors if t.name in used]
+        graph = self.helper.make_graph(nodes, "tvm_cascade", inputs, results, tensors)
         opset = [self.helper.make_opsetid("", OPSET)]
         return self.helper.make_model(graph, opset_imports=opset, ir_version=8, producer_name="tvm_cascade")
 
@@ -177,10 +182,20 @@ class _Exporter:
             self.names[ref] = self.tensor(self.folded[ref])
         return self.names[ref]
 
+    def _channels(self) -> Callable[[str], int | None]:
+        """The extent of a tensor's second axis; None for those within an operator of the graph, and for matrices."""
+        extents = {name: int(ref.shape[1]) for ref, name in self.names.items() if len(ref.shape) > 2}
+        return extents.get
+
+    def _constant(self, name: str) -> np.ndarray | None:
+        held = self.constants.get(name)
+        return None if held is None else self.numpy_helper.to_array(held)
+
     def tensor(self, value: np.ndarray) -> str:
         """Add an initializer; returns its name."""
         name = self._free(f"constant{len(self.tensors)}")
         self.tensors.append(self.numpy_helper.from_array(np.asarray(value, order="C"), name))
+        self.constants[name] = self.tensors[-1]
         return name
 
     def type_code(self, dtype: str) -> int:
