@@ -126,6 +126,7 @@ NORMS = {  # axes, what follows, operators that are left
     "alone": ([2, 3], [("Neg", "z", "y")], ["InstanceNormalization", "Neg"]),
     "scaled by pixel": ([2, 3], [("Mul", "z row", "y")], ["InstanceNormalization", "Mul"]),
     "over one axis": ([3], [("Mul", "z scale", "y")], None),
+    "of a volume": ([2, 3], [("Neg", "z", "y")], None),  # the mean is not over its last axis
     "read within": ([2, 3], [("Mul", "z scale", "s"), ("Add", "s d", "y")], None),
 }
 
@@ -138,7 +139,7 @@ def test_normalized_images(name: str, tmp_path: Path) -> None:
     constants = {n: rng.standard_normal(s).astype("float32") for n, s in shapes.items()}
     constants["small"] = np.array(1e-5, "float32")
     nodes = _normalization("x", axes, tail)
-    shape = (2, 4, 5, 5)
+    shape = (2, 4, 5, 5) if name != "of a volume" else (2, 4, 5, 1, 5)
     before = _model(nodes, constants, shape, ["y"], tmp_path / "before.onnx")
     x = rng.standard_normal(shape).astype("float32") * 2 + 1
 
@@ -147,7 +148,7 @@ def test_normalized_images(name: str, tmp_path: Path) -> None:
         return f"added{len(constants) - 1}"
 
     expected = _run(before, x)
-    fused = fuse(nodes, constants.get, add, helper.make_node, ["y"], {"x": 4}.get)
+    fused = fuse(nodes, constants.get, add, helper.make_node, ["y"], {"x": shape}.get)
     kinds = [node.op_type for node in fused]
     assert kinds == left if left else "InstanceNormalization" not in kinds and kinds.count("ReduceMean") == 2
     for one, other in zip(

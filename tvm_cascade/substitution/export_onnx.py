@@ -148,7 +148,7 @@ class _Exporter:
         for node in self.dag.nodes:
             self._node(node)
         results = [self._result(ref, name) for ref, name in zip(self.dag.outputs, self.results, strict=True)]
-        nodes = fuse(self.nodes, self._constant, self.tensor, self.helper.make_node, self.results, self._channels())
+        nodes = fuse(self.nodes, self._constant, self.tensor, self.helper.make_node, self.results, self._shapes().get)
         used = {name for node in nodes for name in node.input} | {*self.results}
         tensors = [t for t in self.tensors if t.name in used]
         graph = self.helper.make_graph(nodes, "tvm_cascade", inputs, results, tensors)
@@ -182,10 +182,9 @@ class _Exporter:
             self.names[ref] = self.tensor(self.folded[ref])
         return self.names[ref]
 
-    def _channels(self) -> Callable[[str], int | None]:
-        """The extent of a tensor's second axis; None for those within an operator of the graph, and for matrices."""
-        extents = {name: int(ref.shape[1]) for ref, name in self.names.items() if len(ref.shape) > 2}
-        return extents.get
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the tensors of the graph; what lies within a fused operator is not there."""
+        return {name: tuple(int(d) for d in ref.shape) for ref, name in self.names.items()}
 
     def _constant(self, name: str) -> np.ndarray | None:
         held = self.constants.get(name)

@@ -23,12 +23,12 @@ def fuse(
     add_constant: Callable[[np.ndarray], str],
     make_node: Callable[..., Any],
     results: Sequence[str],
-    channels: Callable[[str], int | None] = lambda _name: None,
+    shape_of: Callable[[str], tuple[int, ...] | None] = lambda _name: None,
 ) -> list[Any]:
     """The nodes of an ONNX graph, fewer of them; what only one node reads, and is no result, is fused with that.
 
     `constant` gives the value of an initializer, None for other tensors; `add_constant` adds one and returns its name.
-    `channels` is the extent of a tensor's second axis, None where that is not known.
+    `shape_of` gives the extents of a tensor, None where they are not known.
     """
     nodes = _each_once(nodes, results, constant)
     graph = _Graph(nodes, constant, results)
@@ -48,7 +48,7 @@ def fuse(
             node.input[1], inner = wrapped
             gone |= {id(n) for n in inner}
             continue
-        norm = _normalized(node, graph, channels)
+        norm = _normalized(node, graph, shape_of)
         if norm is not None:
             read = [norm.source, *map(add_constant, (norm.scale, norm.bias))]
             made[id(node)] = make_node("InstanceNormalization", read, list(node.output), epsilon=norm.epsilon)
@@ -209,7 +209,7 @@ class _Norm:
     inner: Sequence[Any]
 
 
-def _normalized(node: Any, graph: _Graph, channels: Callable[[str], int | None]) -> _Norm | None:
+def _normalized(node: Any, graph: _Graph, shape_of: Callable[[str], tuple[int, ...] | None]) -> _Norm | None:
     """`(x - mean) / sqrt(mean((x - mean) ** 2) + epsilon)`, and what it is multiplied by and added to, if they are constants of
     each channel."""
     bias, at, inner = None, node, []
@@ -228,8 +228,11 @@ def _normalized(node: Any, graph: _Graph, channels: Callable[[str], int | None])
     if core is None:
         return None
     source, epsilon, parts, rank = core
-    count = channels(source) or next((v.size for v in (scale, bias) if v is not None), None)
-    if count is None or any(v is not None and not _fits(v, count, rank) for v in (scale, bias)):
+    shape = shape_of(source)
+    if shape is None or len(shape) != rank:
+        return None
+    count = shape[1]
+    if any(v is not None and not _fits(v, count, rank) for v in (scale, bias)):
         return None
     scale = np.ones(count, "float32") if scale is None else np.broadcast_to(scale.reshape(-1), (count,))
     bias = np.zeros(count, "float32") if bias is None else np.broadcast_to(bias.reshape(-1), (count,))
@@ -252,7 +255,8 @@ def _fits(value: np.ndarray, count: int, rank: int) -> bool:
 
 
 def _without_mean(div: Any, graph: _Graph) -> tuple[str, float, list[Any], int] | None:
-    """Of `(x - mean) / sqrt(mean((x - mean) ** 2) + epsilon)`: x, epsilon, the nodes but the division, and the number of axes."""
+    """Of `(x - mean) / sqrt(mean((x - mean) ** 2) + epsilon)`: x, epsilon, the nodes but the division, and the number of axes
+    that x has if the mean is over all axes of an image."""
     centred, deviation = div.input
     sub, root = graph.only(centred, "Sub", 3), graph.only(deviation, "Sqrt")
     mean = None if sub is None else graph.only(sub.input[1], "ReduceMean")
