@@ -1,5 +1,5 @@
-"""What ONNX has one operator for, where a graph has several: biases of convolutions, HardSwish, HardSigmoid and
-InstanceNormalization; what is computed twice; and what Gather does itself with indices that count from the end.
+"""What ONNX has one operator for, where a graph has several: biases of convolutions, HardSwish, HardSigmoid, ReduceL2
+and InstanceNormalization; what is computed twice; and what Gather does itself with indices that count from the end.
 
 ONNX Runtime fuses what it meets in these forms, and nothing written otherwise.
 """
@@ -37,7 +37,7 @@ def fuse(
     for node in reversed(nodes):  # whole patterns before parts of them
         if id(node) in gone:
             continue
-        found = _hard_swish(node, graph) or _hard_sigmoid(node, graph)
+        found = _hard_swish(node, graph) or _hard_sigmoid(node, graph) or _length(node, graph)
         if found is not None:
             kind, source, inner, attrs = found
             made[id(node)] = make_node(kind, [source], list(node.output), **attrs)
@@ -176,6 +176,19 @@ def _hard_sigmoid(node: Any, graph: _Graph) -> _Found | None:
     pair = graph.with_scalar(inner[0])
     assert pair is not None
     return "HardSigmoid", pair[0], inner, {"alpha": float(_SIXTH), "beta": 0.5}
+
+
+def _length(node: Any, graph: _Graph) -> _Found | None:
+    """`sqrt(sum(x * x))` along axes."""
+    added = graph.only(node.input[0], "ReduceSum") if node.op_type == "Sqrt" else None
+    if added is None or len(added.input) != 2:
+        return None
+    square, axes = graph.only(added.input[0], "Mul"), graph.constant(added.input[1])
+    if square is None or axes is None or square.input[0] != square.input[1]:
+        return None
+    kept = next((int(a.i) for a in added.attribute if a.name == "keepdims"), 1)
+    attrs = {"axes": [int(v) for v in axes.reshape(-1)], "keepdims": kept}
+    return "ReduceL2", square.input[0], [added, square], attrs
 
 
 def _divided_by_six(node: Any, graph: _Graph) -> str | None:
