@@ -169,3 +169,17 @@ def test_indices_that_count_from_the_end(added: int, left: list[str]) -> None:
     kept = [helper.make_node("Cast", ["one"], ["c"], to=1), helper.make_node("Add", ["x", "c"], ["y"])]
     (only,) = fuse(kept, {"one": np.ones(1, "float32")}.get, lambda _value: "", helper.make_node, ["y"])
     assert list(only.input) == ["x", "one"]
+
+
+def test_of_other_types_than_float32_nothing_is_fused() -> None:
+    """ONNX Runtime has these operators for float32 alone."""
+    constants = {n: np.array(v, "float64") for n, v in {"zero": 0, "three": 3, "six": 6, "small": 1e-5}.items()}
+    chain = [("Add", "x three", "a"), ("Clip", "a zero six", "b"), ("Div", "b six", "y")]
+    nodes = [helper.make_node(kind, read.split(), [made]) for kind, read, made in chain]
+    assert len(fuse(nodes, constants.get, lambda _value: "", helper.make_node, ["y"])) == 3
+    nodes = _normalization("x", [2, 3], [("Neg", "z", "y")])
+    kinds = [
+        n.op_type
+        for n in fuse(nodes, constants.get, lambda _value: "", helper.make_node, ["y"], {"x": (1, 2, 3, 3)}.get)
+    ]
+    assert "InstanceNormalization" not in kinds

@@ -109,6 +109,15 @@ class _Graph:
         value = self.constant(name)
         return None if value is None or value.size != 1 else float(value.reshape(-1)[0])
 
+    def bounds(self, clip: Any) -> list[float | None]:
+        """The bounds of a Clip of float32, for which ONNX Runtime has all of these operators; none for other types."""
+        held = [self.constant(name) for name in clip.input[1:]]
+        return (
+            [self.scalar(n) for n in clip.input[1:]]
+            if all(v is not None and v.dtype == np.float32 for v in held)
+            else []
+        )
+
     def with_scalar(self, node: Any) -> tuple[str, float] | None:
         """The tensor and the number of an operator that takes one of each, in either order."""
         if len(node.input) != 2:
@@ -160,7 +169,7 @@ def _hard_swish(node: Any, graph: _Graph) -> _Found | None:
 
 def _hard_sigmoid(node: Any, graph: _Graph) -> _Found | None:
     """`clip(x + 3, 0, 6) / 6`, or `clip(alpha * x + beta, 0, 1)`."""
-    if node.op_type == "Clip" and [graph.scalar(bound) for bound in node.input[1:]] == [0, 1]:
+    if node.op_type == "Clip" and graph.bounds(node) == [0, 1]:
         more = graph.only(node.input[0], "Add")
         added = None if more is None else graph.with_scalar(more)
         times = None if added is None else graph.only(added[0], "Mul")
@@ -202,7 +211,7 @@ def _divided_by_six(node: Any, graph: _Graph) -> str | None:
 def _clip_of_three_more(name: str, graph: _Graph, source: str | None = None) -> Iterator[Any]:
     """The nodes of `clip(x + 3, 0, 6)` of the tensor `source`, or of any; none where the tensor is something else."""
     clip = graph.only(name, "Clip")
-    if clip is None or [graph.scalar(bound) for bound in clip.input[1:]] != [0, 6]:
+    if clip is None or graph.bounds(clip) != [0, 6]:
         return
     more = graph.only(clip.input[0], "Add")
     pair = None if more is None else graph.with_scalar(more)
@@ -280,6 +289,9 @@ def _without_mean(div: Any, graph: _Graph) -> tuple[str, float, list[Any], int] 
     if pair is None or sub is None or mean is None or square is None or list(square.input) != [centred, centred]:
         return None
     axes = _axes(mean) or []
+    small = [graph.constant(name) for name in add.input if name != pair[0]]
+    if any(v is None or v.dtype != np.float32 for v in small):
+        return None
     if mean.input[0] != sub.input[0] or axes != _axes(variance) or axes != list(range(2, len(axes) + 2)):
         return None
     return mean.input[0], pair[1], [sub, mean, root, add, variance, square], len(axes) + 2
