@@ -286,7 +286,14 @@ def _without_mean(div: Any, graph: _Graph) -> tuple[str, float, list[Any], int] 
     pair = None if add is None else graph.with_scalar(add)
     variance = None if pair is None else graph.only(pair[0], "ReduceMean")
     square = None if variance is None else graph.only(variance.input[0], "Mul")
-    if pair is None or sub is None or mean is None or square is None or list(square.input) != [centred, centred]:
+    if (
+        pair is None
+        or add is None
+        or sub is None
+        or mean is None
+        or square is None
+        or list(square.input) != [centred, centred]
+    ):
         return None
     axes = _axes(mean) or []
     small = [graph.constant(name) for name in add.input if name != pair[0]]
