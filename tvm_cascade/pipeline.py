@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from tvm.ir import IRModule
 
 from tvm_cascade import frontend
-from tvm_cascade.cascading import Plan, PlanOptions, validate
+from tvm_cascade.cascading import Plan, PlanOptions, not_searched, validate
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import GraphError, UsageError, ValidationError
 from tvm_cascade.frontend import attach, io_spec
@@ -290,6 +290,7 @@ def describe(
         in_groups=report.in_groups,
         operators=operators,
         flash=held,
+        not_searched=not_searched(chosen.graph, options),
         suggestions=suggestions(chosen.plan, options, loaded.storable),
         frame=_frame(loaded.frame),
         weights_in=_weights_in(chosen),

@@ -62,6 +62,9 @@ class PlanResult:
     limited: bool = field(
         default=False, kw_only=True
     )  # whether a limit ended a search: more time may give a smaller arena
+    not_searched: str = field(
+        default="", kw_only=True
+    )  # text: what the search leaves out because of the network's size
 
     @property
     def peak_bytes(self) -> int:
@@ -117,7 +120,8 @@ class PlanResult:
             "search_bound_bytes": plan.bound,
             "optimal": None if does_twice(plan) else plan.peak <= plan.bound,
             "gap_percent": None if does_twice(plan) else round(above(plan.peak, bound_of(plan)), 2),
-            "limited": self.limited,
+            "limited": self.limited or bool(self.not_searched),
+            "not_searched": self.not_searched,
             "bounds": self._bounds(),
             "estimated": self.estimate.to_dict(),
             "cycles": self.cycles,

@@ -94,6 +94,29 @@ def test_a_capacity_that_was_not_met_is_refused_with_the_mark() -> None:
         assert done.exit_code == 1 and told["limited"] is limited and told["error"]["kind"] == "infeasible"
 
 
+def chain_of_pools(operators: int) -> None:
+    """Write `chain.onnx`: average pools of 3x3 in a row over 8x8 pixels of two channels."""
+    onnx = pytest.importorskip("onnx")
+    make, kind = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = [
+        make.make_node("AveragePool", [f"t{i}"], [f"t{i + 1}"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        for i in range(operators)
+    ]
+    ends = [make.make_tensor_value_info(name, kind, [1, 2, 8, 8]) for name in ("t0", f"t{operators}")]
+    graph = make.make_graph(nodes, "chain", ends[:1], ends[1:])
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 17)]), "chain.onnx")
+
+
+@pytest.mark.parametrize("operators", [200, 201])
+def test_a_plan_says_what_was_not_searched_for_so_many_operators(operators: int) -> None:
+    chain_of_pools(operators)
+    told = json.loads(call("plan", "chain.onnx", "--json").stdout)
+    assert told["limited"] is (operators > 200) and bool(told["not_searched"]) is told["limited"]
+    line = ended_early(told)
+    assert ("201 operators: a cap (--sram) may find" in line and "above the lower bound" in line) is told["limited"]
+    assert json.loads(call("plan", "chain.onnx", "--layerwise", "--json").stdout)["limited"] is False
+
+
 INTERRUPTED = """
 import os, signal
 from tvm_cascade.cascading import planner

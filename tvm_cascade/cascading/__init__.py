@@ -13,7 +13,7 @@ from tvm_cascade.cascading.plan_graph import plan_graph
 from tvm_cascade.cascading.planner import cascade, frontier
 from tvm_cascade.cascading.schedule_bound import bound_of, schedule_bound
 from tvm_cascade.cascading.search_bounds import Bounds, bounds
-from tvm_cascade.cascading.search_cache import forget_searches
+from tvm_cascade.cascading.search_cache import forget_searches, not_searched
 from tvm_cascade.cascading.validate import Replay, validate
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "forget_searches",
     "frontier",
     "layerwise",
+    "not_searched",
     "offsets_of",
     "plan_graph",
     "schedule_bound",

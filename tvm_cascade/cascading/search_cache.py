@@ -86,6 +86,15 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     return sorted(tried, key=lambda search: search.bound)
 
 
+def not_searched(graph: Graph, options: PlanOptions) -> str:
+    """Return what the search leaves out because of the graph's size; empty if nothing."""
+    if options.layerwise or len(graph.ops) <= _MOST_OPERATORS:
+        return ""
+    return (
+        f"no rows with addresses of their own for {len(graph.ops)} operators: a cap (--sram) may find a smaller arena"
+    )
+
+
 @lru_cache(maxsize=4)
 def row_lives(graph: Graph, options: PlanOptions) -> tuple[RowLives, ...]:
     """The lives of rows in every execution order that is tried; none where rows cannot have addresses of their own."""

@@ -34,7 +34,7 @@ def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
 
 
 def ended_early(data: Mapping[str, object]) -> str:
-    """The line for a result that is `limited`, with its gap to the bound of the search where both are known."""
+    """Return the line for a result that is `limited`: why, and the gap to the bound of the search where both are known."""
     if not data.get("limited"):
         return ""
     pairs = (("peak_bytes", "search_bound_bytes"), ("peak_bytes", "bound_bytes"), ("cost_ms", "bound_ms"))
@@ -42,7 +42,8 @@ def ended_early(data: Mapping[str, object]) -> str:
     gap = ""
     if isinstance(best, (int, float)) and isinstance(bound, (int, float)) and bound > 0:
         gap = f", at most {above(best, bound):.1f} % above the lower bound"
-    return f"\nlimited         the search was ended early: this is the best found so far{gap}"
+    why = data.get("not_searched") or "the search was ended early: this is the best found so far"
+    return f"\nlimited         {why}{gap}"
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:

@@ -120,7 +120,8 @@ def _cards(report: ReportData) -> Iterator[Card]:
 
 def _notes(data: Mapping[str, Any]) -> Iterator[str]:
     if data.get("limited"):
-        yield "A limit ended the search: more time may give a smaller arena."
+        why = data.get("not_searched")
+        yield f"Not searched: {why}." if why else "A limit ended the search: more time may give a smaller arena."
     if data.get("concats"):
         yield data["concats"]
     for name, exact in data.get("candidates", {}).items():

@@ -216,7 +216,8 @@ class Plan(_Sometimes):
         bool | None, "Whether no plan of the search space has a smaller arena; null where work is done twice"
     ]
     gap_percent: Annotated[Percent | None, "The arena above `bound_bytes`; null where work is done twice"]
-    limited: Annotated[bool, "Whether a limit ended a search: more time may give a smaller arena"]
+    limited: Annotated[bool, "Whether a limit of time or size narrowed a search: there may be a smaller arena"]
+    not_searched: Annotated[str, "What the search leaves out because of the network's size; empty where nothing"]
     bounds: Annotated[Bounds | None, "Bounds by what a step makes; null where a limit struck before"]
     estimated: Annotated[Estimated, "Estimated costs of the plan"]
     cycles: Annotated[
