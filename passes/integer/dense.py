@@ -9,6 +9,8 @@ if that fails too, the layer is not lowered.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
@@ -22,9 +24,9 @@ _LOW_BITS = 25  # low bits of the mantissa, multiplied separately so that produc
 
 
 def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
-    """Lowers the product `core`, plus a constant int32 bias or None: fully connected (`[n, depth] x [depth, units]`, constant
-    weights), or else a batch matrix product."""
-    if not _fully_connected(island, core):
+    """Lowers the product `core`, plus a constant int32 bias or None: fully connected (`[n, depth] x [depth, units]`), or else
+    a batch matrix product. Of a fully connected layer with computed weights only the rounding is its own."""
+    if not _constant_weights(island, core):
         return _lower_batch_matmul(island, core, bias)
     x, weights, data = operands_of(island.reader, core)
     weights, data = as_signed(weights, data)
@@ -34,38 +36,22 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     scales = np.broadcast_to(weights.scale.reshape(-1), units).astype("float64")
     real = np.float64(x.step) * scales / np.float64(out.scale)
     total = np.abs(data.astype("int64") - weights.zero_point).sum(1) * x.reach + np.abs(bias.astype("int64"))
-    wide = x.dtype == "int16" and int(total.max()) > INT32_MAX
-    if wide and float((real * total).max()) >= INT32_MAX - 512:
-        raise NotLowered("its output scale is so small that the reference overflows")
-    bound = np.minimum(total, _saturating(real, out) if wide else INT32_MAX)
-    multiplier, shift = proved_multipliers(real, bound, out)
-    exact = multiplier.dtype == np.int64
-    if wide and (int(bound.max()) >> 35 or int(shift.max()) > 30 - _LOW_BITS):
-        raise NotLowered("a layer of int16 whose scaled sums exceed 64 bits")
-    sums = "int64" if wide else "int32"
+    scaling = RoundedOnce.of(out, real, bias, total, wide=x.dtype == "int16" and int(total.max()) > INT32_MAX)
+    sums = scaling.sums
 
-    def compute(a: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
+    def compute(a: Tensor, w: Tensor, *constants: Tensor) -> Tensor:
         rc = te.reduce_axis((0, depth), "rc")
 
         def product(n: Index, c: Index) -> Scalar:
             return te.sum((x.centred(a[n, rc]) * weights.centred(w[c, rc])).astype(sums), axis=[rc])
 
         acc = te.compute(out.shape, product, name="dense_acc")
-        limit = int(bound.max())
-
-        def finish(n: Index, c: Index) -> object:
-            sum_of_all = acc[n, c] + b[c].astype(sums)
-            if wide:  # beyond these every channel's output saturates
-                sum_of_all = tirx.max(tirx.min(sum_of_all, i64(limit)), i64(-limit))
-            scaled = _te_round_once(sum_of_all, m[c], s[c], in_two_parts=exact or wide, wide=wide)
-            return out.stored(scaled)
-
-        return te.compute(out.shape, finish, name="dense")
+        return te.compute(out.shape, lambda n, c: scaling.stored(acc[n, c], c, *constants), name="dense")
 
     return island.emitter.call(
         "dense",
         compute,
-        [x.value, data, bias, multiplier, shift],
+        [x.value, data, *scaling.constants],
         input_zero_point=x.zero_point,
         weight_zero_point=weights.zero_point,
         **weight_type(weights),
@@ -73,6 +59,53 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         rounding="once, half away from zero",
         kernel_layout="OI",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedOnce:
+    """The stored output of a fully connected layer, `clamp(rha((sum + bias) * real) + zero_point)`."""
+
+    output: Output
+    bias: np.ndarray  # int32, one element per channel, like the next two
+    multiplier: np.ndarray  # int64 where 31 bits do not equal the double form
+    shift: np.ndarray
+    limit: int  # on the magnitude of every sum, or where every channel's output has saturated
+    wide: bool  # sums are of 64 bits
+
+    @classmethod
+    def of(cls, output: Output, real: np.ndarray, bias: np.ndarray, total: np.ndarray, wide: bool) -> RoundedOnce:
+        """Return the scaling by real multipliers (float64), one per channel, of sums of the magnitude `total` at most.
+
+        Raises
+        ------
+        NotLowered
+            If no fixed-point form equals the double form.
+        """
+        if wide and float((real * total).max()) >= INT32_MAX - 512:
+            raise NotLowered("its output scale is so small that the reference overflows")
+        bound = np.minimum(total, _saturating(real, output) if wide else INT32_MAX)
+        multiplier, shift = proved_multipliers(real, bound, output)
+        if wide and (int(bound.max()) >> 35 or int(shift.max()) > 30 - _LOW_BITS):
+            raise NotLowered("a layer of int16 whose scaled sums exceed 64 bits")
+        return cls(output, bias, multiplier, shift, int(bound.max()), wide)
+
+    @property
+    def sums(self) -> str:
+        """The type of the sums."""
+        return "int64" if self.wide else "int32"
+
+    @property
+    def constants(self) -> list[np.ndarray]:
+        """Return bias, multipliers and shifts, in the order in which `stored` takes their placeholders."""
+        return [self.bias, self.multiplier, self.shift]
+
+    def stored(self, total: Scalar, channel: Index, b: Tensor, m: Tensor, s: Tensor) -> Scalar:
+        """Return the stored output for the sum `total` in `channel`; `b`, `m`, `s` are the placeholders of `constants`."""
+        total = total.astype(self.sums) + b[channel].astype(self.sums)
+        if self.wide:
+            total = tirx.max(tirx.min(total, i64(self.limit)), i64(-self.limit))
+        in_two_parts = self.multiplier.dtype == np.int64 or self.wide
+        return self.output.stored(_te_round_once(total, m[channel], s[channel], in_two_parts, self.wide))
 
 
 def proved_multipliers(real: np.ndarray, bound: np.ndarray, out: Output) -> tuple[np.ndarray, np.ndarray]:
@@ -161,8 +194,8 @@ def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, in_two_parts: bool, wide: 
     return ((acc * (m >> i64(_LOW_BITS)) + low + (i64(1) << up)) >> (up + i64(1))).astype("int32")
 
 
-def _fully_connected(island: Island, core: Call) -> bool:
-    """Whether the product is of a rank-2 activation and a constant matrix."""
+def _constant_weights(island: Island, core: Call) -> bool:
+    """Return True for the product of a rank-2 activation and a constant matrix."""
     stored = island.reader.define(core.args[1])
     while name_of(stored) in ("relax.dequantize", "relax.permute_dims"):
         stored = island.reader.define(stored.args[0])
@@ -204,13 +237,14 @@ def _lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = No
     if len(out.shape) < 2 or len(a.shape) < 2 or len(b.shape) < 2:
         raise NotLowered("a product with a vector")
     columns, depth = out.shape[-1], a.shape[-1]
-    real = (a.step * np.broadcast_to(b.scale.reshape(-1), columns)).astype("float64") / np.float64(out.scale)
     added = channel_bias(bias, columns)
     bound = depth * a.reach * b.reach + int(np.abs(added.astype("int64")).max())
     is_int16 = a.dtype == "int16"
     if not is_int16 and bound > INT32_MAX:
         raise NotLowered("a product whose sum exceeds 32 bits")
-    scaling = ChannelScaling.of(out, real, added, bound, is_int16)
+    scaling = _scaling(
+        a, b, out, added, bound, fully_connected=max(len(a.shape), len(b.shape)) == 2 and not island.real
+    )
 
     def compute(x: Tensor, y: Tensor, *constants: Tensor) -> Tensor:
         rc = te.reduce_axis((0, depth), "rc")
@@ -231,6 +265,18 @@ def _lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = No
         **out.described,
         constant_first=a.constant is not None,
     )
+
+
+def _scaling(
+    a: Quantized, b: Quantized, out: Output, bias: np.ndarray, bound: int, fully_connected: bool
+) -> ChannelScaling | RoundedOnce:
+    """Return the rescaling of sums of products: that of a fully connected layer, or of a batch matrix product."""
+    scales = np.broadcast_to(b.scale.reshape(-1), bias.size)
+    if fully_connected:
+        real = np.float64(a.step) * scales.astype("float64") / np.float64(out.scale)
+        return RoundedOnce.of(out, real, bias, np.full(bias.size, bound, "int64"), wide=bound > INT32_MAX)
+    real = (a.step * scales).astype("float64") / np.float64(out.scale)
+    return ChannelScaling.of(out, real, bias, bound, a.dtype == "int16")
 
 
 def _batch_operand(island: Island, core: Call, index: int) -> Quantized:

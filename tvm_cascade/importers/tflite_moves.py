@@ -11,6 +11,7 @@ from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_model import tflite
 from tvm_cascade.importers.tflite_site import InvalidForm, UnsupportedForm
+from tvm_cascade.importers.tflite_slices import slices
 from tvm_cascade.importers.values import Value, relax
 
 Operator: TypeAlias = Any  # of the file
@@ -185,22 +186,18 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("STRIDED_SLICE")
     def _strided_slice(self, op: Operator) -> Value:
-        """A slice whose ends may count from its begins (the importer takes such ends for ordinary ones)."""
-        options = self.options(op, tflite.StridedSliceOptions)
-        if not options.Offset():
-            return self.convert_strided_slice(op)
-        masks = ("BeginMask", "EndMask", "EllipsisMask", "NewAxisMask", "ShrinkAxisMask")
-        if any(getattr(options, mask)() for mask in masks):
-            raise UnsupportedForm("ends that count from its begins, with masks")
+        """A slice as TFLite's kernels take it: ends may count from begins, and a begin mask holds for shrunk axes too, which
+        the importer does otherwise."""
         data, *limits = self.get_input_tensors(op)
-        begin, length, stride = (self._ints(tensor) for tensor in limits)
-        shape = self._shape(data)[: len(begin)]
-        begin = [b + extent if b < 0 else b for b, extent in zip(begin, shape, strict=True)]
-        ends = [b + n for b, n in zip(begin, length, strict=True)]
-        if any(not 0 <= b <= e <= extent for b, e, extent in zip(begin, ends, shape, strict=True)):
-            raise InvalidForm(f"a slice from {begin} to {ends} of {shape}")
-        value = self.get_tensor_expr(data)
-        return relax.op.strided_slice(value, axes=list(range(len(begin))), begin=begin, end=ends, strides=stride)
+        taken = slices(self.options(op, tflite.StridedSliceOptions), self._shape(data), *map(self._ints, limits))
+        value, axes = self.get_tensor_expr(data), [k for k, s in enumerate(taken.axes) if not s.whole]
+        if axes:
+            begin, end, strides = (
+                [getattr(taken.axes[k], name) for k in axes] for name in ("begin", "relax_end", "stride")
+            )
+            value = relax.op.strided_slice(value, axes=axes, begin=begin, end=end, strides=strides)
+        left = [s.extent for s in taken.axes]
+        return value if axes and taken.shape == left else relax.op.reshape(self.bb.emit(value), taken.shape)
 
     @converts("SPLIT")
     def _split(self, op: Operator) -> Value:

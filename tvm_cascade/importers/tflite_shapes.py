@@ -19,6 +19,7 @@ from tvm.relax.frontend.tflite import tflite_frontend as stock
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.tflite_moves import MoveConverters, Operator, relax, tflite
 from tvm_cascade.importers.tflite_site import InvalidForm
+from tvm_cascade.importers.tflite_slices import slices
 
 _MOST = 64  # elements: shapes are short
 
@@ -103,17 +104,9 @@ class ShapeConverters(MoveConverters):
         self, op: Operator, data: np.ndarray, begin: np.ndarray, end: np.ndarray, strides: np.ndarray
     ) -> Any:
         options = self.options(op, tflite.StridedSliceOptions)
-        if options.EllipsisMask() or options.NewAxisMask():
-            return None
-        end = begin + end if options.Offset() else end
-        index = []
-        for k, (b, e, s) in enumerate(zip(begin.tolist(), end.tolist(), strides.tolist(), strict=True)):
-            if options.ShrinkAxisMask() >> k & 1:
-                index.append(b)
-                continue
-            first = None if options.BeginMask() >> k & 1 else b
-            index.append(slice(first, None if options.EndMask() >> k & 1 else e, s))
-        return data[tuple(index)]
+        taken = slices(options, data.shape, begin.tolist(), end.tolist(), strides.tolist())
+        index = tuple(slice(a.begin, a.end if a.end >= 0 else None, a.stride) for a in taken.axes)
+        return data[index].reshape(taken.shape)
 
 
 _Evaluate = Callable[..., Any]

@@ -32,6 +32,7 @@ from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.driver.streaming import request_order
 from tvm_cascade.schedules.rules.helpers import needed
 from tvm_cascade.schedules.tir.bind_loads import bind_loads
+from tvm_cascade.schedules.tir.c_names import with_c_names
 from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
 from tvm_cascade.schedules.tir.mve_conversions import keep_products
@@ -141,7 +142,7 @@ def _print_module(mod: tvm.IRModule) -> dict[str, str]:
     target = tvm.target.Target("c")
     mod = lower_for(mod, target)
     for gv in mod.get_global_vars():
-        mod[gv] = mark_floats(bind_loads(remove_dead_binds(mod[gv])))
+        mod[gv] = with_c_names(mark_floats(bind_loads(remove_dead_binds(mod[gv]))))
     source = tvm.get_global_func("target.build.c")(mod, target).inspect_source()
     names = [gv.name_hint for gv in mod.get_global_vars()]
     return dict(zip(names, map(print_floats, tidy_c(source)), strict=True))

@@ -163,7 +163,12 @@ def fully_connected(rng: np.random.Generator, dtype: str, w: ModelWriter) -> Non
     flat = rng.random() < 0.5 or depth % 2
     shape = (n, depth) if flat else (n, 1, 2, depth // 2)
     x = w.activation(shape, dtype, xs, xz)
-    filters, scales = weights(rng, w, (units, depth), dtype, 0)
+    if rng.random() < 0.2:  # weights that another operator computes
+        kind, scale = "int8" if dtype == "int16" else dtype, log_uniform(rng, 1e-3, 1e-1)
+        zero = zero_point(rng, dtype) if kind == dtype else 0
+        filters, scales = w.activation((units, depth), kind, scale, zero), np.array([scale])
+    else:
+        filters, scales = weights(rng, w, (units, depth), dtype, 0)
     bias = biases(rng, w, units, scales, xs, dtype) if rng.random() < 0.8 else -1
     out = w.tensor((n, units), dtype, output_scale(rng, xs, scales, depth), zero_point(rng, dtype))
     w.operator(

@@ -1,0 +1,21 @@
+"""Names of variables that TVM's C back end can print.
+
+Loops and buffers of kernels are named by the tensors of a network, for which TensorFlow has names such as `block/mul;x`.
+The back end replaces dots only.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tvm_cascade.schedules.tir import PrimFunc, Var, collect, substitute, tirx
+
+
+def with_c_names(func: PrimFunc) -> PrimFunc:
+    """Rename variables in a function's body to C identifiers: `a/b;c_red --> a_b_c_red`; the printer makes them unique."""
+    named: dict[Var, Var] = {}
+    for var in collect(func.body, tirx.Var):
+        plain = re.sub(r"^(?=\d)|\W", "_", var.name, flags=re.ASCII)
+        if plain != var.name:
+            named[var] = tirx.Var(plain, var.ty)
+    return func.with_body(substitute(func.body, named)) if named else func
