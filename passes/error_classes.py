@@ -13,6 +13,7 @@ from tvm_cascade.errors import GraphError, InfeasibleError, UsageError, Validati
 from tvm_cascade.schedules.tir import tvm_ffi
 
 _INFEASIBLE = re.compile(r"needs (\d+) bytes, (\d+) available, \d+ bytes missing; peak at (.*); (.*)", re.DOTALL)
+_BETWEEN = re.compile(r", (?!part \d+ of \d+)")  # names of culprits, of which one may be a part of an operator
 
 
 class _Infeasible(InfeasibleError):
@@ -20,7 +21,7 @@ class _Infeasible(InfeasibleError):
 
     def __init__(self, message: str) -> None:
         needed, available, culprits, remedy = (_INFEASIBLE.findall(message) or [("0", "0", "", message)])[0]
-        super().__init__(int(needed), int(available), culprits.split(", "), remedy)
+        super().__init__(int(needed), int(available), _BETWEEN.split(culprits), remedy)
 
 
 def register_error_classes() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from tvm import relax
 from tvm.ir import IRModule
 
+from tvm_cascade.passes.origin import file_name
 from tvm_cascade.schedules.tir import tvm_ffi
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def add_function(builder: Any, name: str, params: Sequence[Any], emit: Callable[
     with builder.function(name, list(params), **options):
         with builder.dataflow():
             made = emit()
-            result = [builder.emit_output(v) for v in made] if isinstance(made, list) else builder.emit_output(made)
+            result = [_output(builder, v) for v in made] if isinstance(made, list) else _output(builder, made)
         return builder.emit_func_output(relax.Tuple(result) if isinstance(result, list) else result)
 
 
@@ -96,6 +97,12 @@ def rewritten_main(mod: Any, builder: Any, value_of: Callable[[Any, Mapping[Any,
 
     add_function(builder, "main", main.params, emit, attrs=dict(main.attrs or {}))
     return relax.transform.DeadCodeElimination()(builder.finalize())
+
+
+def _output(builder: Any, value: Any) -> Any:
+    """Emit an output, under the name that the value has in the model's file."""
+    known = isinstance(value, relax.Var) and file_name(value.name) is not None
+    return builder.emit_output(value, name_hint=value.name if known else "")
 
 
 def without_main(mod: Any) -> Any:

@@ -13,7 +13,9 @@ from tvm import topi
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import Tensor
+from tvm_cascade.passes.call_names import with_file_names
 from tvm_cascade.passes.fold import Folder
+from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.read.program import OperatorCall, numbers_in, read_program
 from tvm_cascade.passes.relax_functions import UniqueNames
 from tvm_cascade.schedules.kernels.spec import with_activations
@@ -150,14 +152,17 @@ class _Reader:
         self._unique = UniqueNames()
         self._env: dict[int, Given] = dict(self._program.constants)
         self._folder = Folder()
+        self._in_file: dict[str, str] = {}  # name of a tensor -> that of the file
 
     def read(self) -> Source:
         program = self._program
-        inputs = [self._tensor(self._unique(program.values[v].name), v) for v in program.inputs]
+        inputs = [self._tensor(self._unique(plain(program.values[v].name)), v) for v in program.inputs]
         for call in program.calls:
             self._call(call)
         outputs = tuple(self._output(self._env[v], inputs) for v in numbers_in(program.result))
-        return _pruned(Source(tuple(self._tensors), tuple(self._calls), tuple(inputs), outputs))
+        source = _pruned(Source(tuple(self._tensors), tuple(self._calls), tuple(inputs), outputs))
+        tensors, calls = with_file_names(source.tensors, source.calls, source.inputs, source.outputs, self._in_file)
+        return replace(source, tensors=tensors, calls=calls)
 
     def _call(self, call: OperatorCall) -> None:
         if call.name != "call_tir" or len(call.arguments) != 2:
@@ -195,6 +200,8 @@ class _Reader:
 
     def _tensor(self, name: str, value: int) -> int:
         made = self._program.values[value]
+        if (known := file_name(made.name)) is not None:
+            self._in_file[name] = known
         self._env[value] = self._add(name, made.shape, made.dtype)
         return self._env[value]
 

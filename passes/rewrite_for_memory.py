@@ -22,7 +22,7 @@ from tvm_cascade.ordering.rewriting import fold_concats
 from tvm_cascade.passes import relax_functions
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import extract_graph
-from tvm_cascade.passes.relax_ops import readable
+from tvm_cascade.passes.operator_names import operator_names
 from tvm_cascade.schedules.kernels.spec import read_attributes, with_spec
 from tvm_cascade.schedules.tir import ir, is_if_then_else, relax, s_tir, tirx, tvm_ffi
 
@@ -163,12 +163,3 @@ def _selecting(concat: Any) -> Any:
     body = tvm_ffi.structural_map(concat.body, (ir.TensorLoad, load), order="post")
     body = tvm_ffi.structural_map(body, (ir.Call, branch), order="post")
     return tirx.PrimFunc(concat.params, body, concat.ret_type, attrs=concat.attrs)
-
-
-def operator_names(main: Any) -> dict[Any, str]:
-    """The operator name that `extract_graph` gives to each `call_tir` of `main`, by variable."""
-    unique = relax_functions.UniqueNames()
-    for p in main.params:
-        unique(p.name)
-    calls = [b for b in relax_functions.bindings_of(main) if relax_functions.is_call_tir(b.value)]
-    return {b.var: unique(readable(b.value.args[0].name_hint)) for b in calls}

@@ -17,7 +17,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.passes import relax_functions
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import extract_graph
-from tvm_cascade.passes.rewrite_for_memory import operator_names
+from tvm_cascade.passes.operator_names import operator_names
 from tvm_cascade.schedules.kernels.spec import Attributes, read_attributes, with_spec
 from tvm_cascade.schedules.tir import relax
 

@@ -25,6 +25,8 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
 from tvm_cascade.operators.record import Family, TensorType
 from tvm_cascade.operators.table import OPERATORS, VIEWS
+from tvm_cascade.passes.call_names import with_file_names
+from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
 from tvm_cascade.passes.stage_operators import with_plain_operators
@@ -107,16 +109,18 @@ class _Reader:
         self.tensor_of: dict[int, int] = {}  # by the program's values
         self.constants = dict(self.program.constants)
         self.used = Counter[str]()
+        self.in_file: dict[str, str] = {}  # name of a tensor -> that of the model's file
 
     def read(self) -> StageGraph:
         program = self.program
         for value in program.inputs:
-            self._tensor(value, program.values[value].name)
+            self._tensor(value, plain(program.values[value].name))
         inputs = tuple(self.tensor_of[v] for v in program.inputs)
         for call in program.calls:
             self._call(call)
         outputs = tuple(dict.fromkeys(self._activations(program.result)))
-        graph = Graph(tuple(self.tensors), tuple(self.ops), inputs, outputs, self.function)
+        tensors, ops = with_file_names(self.tensors, self.ops, inputs, outputs, self.in_file)
+        graph = Graph(tensors, ops, inputs, outputs, self.function)
         result = self.mod[self.function].body.body
         return StageGraph(graph, self.mod, tuple(self.calls), program, self.tensor_of, self.constants, result)
 
@@ -259,6 +263,8 @@ class _Reader:
 
     def _tensor(self, value: int, name: str, axes: tuple[int, int] | None = None) -> None:
         record = self.program.values[value]
+        if (known := file_name(record.name)) is not None:
+            self.in_file[name] = known
         rows, columns = axes if axes and len(record.shape) == 4 else (None, None)
         self.tensor_of[value] = len(self.tensors)
         self.tensors.append(Tensor(len(self.tensors), name, record.shape, record.dtype, rows, columns))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from tvm_cascade.messages import printable, printable_lines
+from tvm_cascade.messages import printable, printable_lines, short_name
 from tvm_cascade.schema.refusal import Error
 
 
@@ -148,7 +148,7 @@ class InfeasibleError(CascadeError):
     exit_status = 1
 
     def __init__(self, needed: int, available: int, culprits: Sequence[str], remedy: str) -> None:
-        at_peak, missing = ", ".join(culprits), max(0, needed - available)
+        at_peak, missing = ", ".join(map(short_name, culprits)), max(0, needed - available)
         super().__init__(
             f"needs {needed} bytes, {available} available, {missing} bytes missing; peak at {at_peak}; {remedy}",
             culprits,

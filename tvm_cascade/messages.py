@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import re
+
+_LONGEST = 48  # characters of a name in a line of text
+_FIRST = 15  # of these, the ones in front of what is left out
+_PART = re.compile(r"(.*?)(, part \d+ of \d+)?", re.DOTALL)
+
 
 def last_line(error: Exception) -> str:
     """The last line of an exception's text, at most 300 characters; TVM's exceptions have a traceback before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return printable(lines[-1] if lines else type(error).__name__)[:300]
+
+
+def short_name(name: str) -> str:
+    """Return a tensor's or operator's name as text shows it; `--until` and `--from` take it as well.
+
+    Of the names that TFLite joins by ';' for fused operators it is the first; of a long name the middle is left out.
+    """
+    found = _PART.fullmatch(name)
+    assert found is not None
+    first, part = re.split(r";(?=\S)", found[1])[0] or found[1], found[2] or ""
+    if len(first) > _LONGEST:
+        first = f"{first[:_FIRST]}…{first[_FIRST + 1 - _LONGEST :]}"
+    return first + part
 
 
 def printable(text: str | bytes) -> str:

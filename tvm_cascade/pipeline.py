@@ -34,6 +34,7 @@ from tvm_cascade.memory.weights import ALIGN
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
 from tvm_cascade.passes.join_networks import join_networks
+from tvm_cascade.passes.origin import file_graph_of
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.relax_functions import UniqueNames
@@ -41,6 +42,7 @@ from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
 from tvm_cascade.report.estimate import with_waits
 from tvm_cascade.report.frontier import frontier_report
 from tvm_cascade.report.left_out import left_out
+from tvm_cascade.report.origin import origins
 from tvm_cascade.report.placements import describe_placements
 from tvm_cascade.report.suggestions import suggestions
 from tvm_cascade.request import LoadRequest, PlanRequest
@@ -291,6 +293,7 @@ def describe(
         operators=operators,
         flash=held,
         not_searched=not_searched(chosen.graph, options),
+        origins=origins({op.name for op in chosen.graph.ops}, file_graph_of(loaded.mod)),
         suggestions=suggestions(chosen.plan, options, loaded.storable),
         frame=_frame(loaded.frame),
         weights_in=_weights_in(chosen),

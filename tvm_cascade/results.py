@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
 from tvm_cascade.cascading import Bounds, Plan, bound_of
+from tvm_cascade.messages import short_name
 from tvm_cascade.report.cost import Cost
 from tvm_cascade.report.estimate import Estimate, frontier_table, total
 from tvm_cascade.report.frame import frame_text
 from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers
 from tvm_cascade.report.placements import Placements
+from tvm_cascade.report.short_names import with_short_names
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import (
     block_rows,
@@ -62,6 +64,8 @@ class PlanResult:
     limited: bool = field(
         default=False, kw_only=True
     )  # whether a limit ended a search: more time may give a smaller arena
+    # by operator, tensors of the model's file that it came from
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
     not_searched: str = field(
         default="", kw_only=True
     )  # text: what the search leaves out because of the network's size
@@ -127,7 +131,7 @@ class PlanResult:
             "cycles": self.cycles,
             "milliseconds": self.milliseconds,
             "millijoules": self.millijoules,
-            "layers": layer_rows(self.layers),
+            "layers": layer_rows(self.layers, self.origins),
             "frontier": self._points(),
             "regions": region_rows(plan),
             "left_out": dict(self.left_out),
@@ -189,7 +193,15 @@ class PlanResult:
         return {"bytes": bound, "gap_percent": None if does_twice(plan) else round(above(plan.peak, bound), 2)}
 
     def to_text(self, verbose: bool = False) -> str:
-        """The plan for reading; `verbose` adds why operators are left out of cascades."""
+        """Return the plan for reading; `verbose` adds why operators are left out of cascades."""
+        return self._with_short_names()._text(verbose)
+
+    def _with_short_names(self) -> PlanResult:
+        """Return the result with names as text shows them."""
+        left_out = {short_name(name): reason for name, reason in self.left_out.items()}
+        return replace(self, plan=with_short_names(self.plan), left_out=left_out)
+
+    def _text(self, verbose: bool) -> str:
         parts = [summary(self.plan, self.bounds, self.frontier), *self._frame_text()]
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
@@ -219,8 +231,9 @@ class PlanResult:
         """Write one self-contained HTML page where `to` ends in .html; else a folder with it, its pictures and the data."""
         from tvm_cascade.report.html import ReportData, write_report
 
-        text = PlanResult.to_text(self, verbose=True)
-        facts = (self.name, self.plan, self.frontier, self.estimates, self.bounds, self.to_dict(), text)
+        shown = self._with_short_names()
+        text = PlanResult._text(shown, verbose=True)
+        facts = (self.name, shown.plan, self.frontier, self.estimates, self.bounds, self.to_dict(), text)
         write_report(to, ReportData(*facts, operators=self.operators, waits=self.waits, commands=self.commands))
 
 

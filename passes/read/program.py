@@ -8,13 +8,14 @@ reads or writes one: `arguments` and `result` nest value numbers as the function
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
 from tvm_cascade.errors import GraphError
+from tvm_cascade.passes.origin import file_name
 
 Argument = Any  # a value's number, a tuple of arguments, or None for anything but a tensor: a shape, scalar or function
 
@@ -129,8 +130,10 @@ class _Reader:
         if isinstance(binding.value, relax.Call):
             self._names[binding.var] = self._call(binding.value, binding.var)
             return
-        self._names[binding.var] = self._read(binding.value)
-        if self._names[binding.var] is None:
+        self._names[binding.var] = known = self._read(binding.value)
+        if isinstance(known, int) and file_name(binding.var.name) and not file_name(self._values[known].name):
+            self._values[known] = replace(self._values[known], name=binding.var.name)
+        if known is None:
             what = f"{type(binding.value).__name__} in the function"
             raise GraphError(f"{what}: only straight-line code of operators is supported")
 

@@ -15,6 +15,7 @@ from tvm.ir import GlobalVar, IRModule
 
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.messages import short_name
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller, Calls
 from tvm_cascade.schedules.driver.places import (
@@ -101,7 +102,7 @@ class Driver:
         self.table_bytes = len(self.flash.data)
         constants = [
             [
-                [self.flash.add(f"{op.name} {i}", c) for i, c in enumerate(v.constants)]
+                [self.flash.add(f"{short_name(op.name)} {i}", c) for i, c in enumerate(v.constants)]
                 for v in (k.variants if k else ())
             ]
             for op, k in zip(plan.graph.ops, kernels, strict=True)

@@ -21,6 +21,7 @@ from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import quantize_multipliers
 from tvm_cascade.passes.integer.island import Output
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.origin import marked
 from tvm_cascade.testing.reference import Compiled, Reference
 from tvm_cascade.testing.tflite import ModelWriter
 
@@ -57,7 +58,7 @@ def test_a_convolution_tells_what_it_computes(tmp_path: Path) -> None:
     assert (int(attrs["input_zero_point"]), int(attrs["output_zero_point"])) == (-3, 4)
     assert int(attrs["num_activations"]) == 1
     assert [str(p.ty.dtype) for p in mod["conv2d"].params] == ["int8", "int8", "int32", "int32", "int32", "int8"]
-    assert mod["main"].body.blocks[0].bindings[0].var.name == "y"
+    assert mod["main"].body.blocks[0].bindings[0].var.name == marked("y")
 
 
 @pytest.mark.parametrize("value, folded", [(-3, True), (-2, False)])

@@ -14,6 +14,7 @@ from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.integer.expressions import dtype_of
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.origin import plain
 from tvm_cascade.testing.reference import Compiled, Reference, random_inputs, with_every_tensor, without_bias_axes
 
 MODELS = (
@@ -39,8 +40,9 @@ def test_every_tensor_equals_the_reference(models: Path, name: str) -> None:
         Compiled(LowerQuantized()(exposed), optimisation=2),
         Reference(without_bias_axes(path.read_bytes())),
     )
-    indices = [_index(reference, n) for n in names]
-    assert {o.name.replace(".", "_") for o in io_spec(mod).outputs} <= {n.replace(".", "_") for n in names}
+    names = [plain(n) for n in names]
+    indices = [reference.tensors[n] for n in names]
+    assert {o.name for o in io_spec(mod).outputs} <= {*names}
     for inputs in (*(random_inputs(reference.inputs, s) for s in range(RANDOM_INPUTS)), *_real_inputs(models, name)):
         reference.run(inputs)
         for tensor, index, ours in zip(names, indices, run(*inputs), strict=True):
@@ -58,12 +60,6 @@ def test_no_float_remains_and_the_input_module_is_unchanged(models: Path, name: 
     assert io_spec(lowered) == io_spec(mod)
     kinds = {str(f.attrs["op_kind"]) for gv, f in lowered.functions.items() if gv.name_hint != "main"}
     assert "pad" not in kinds  # explicit pads are the convolutions' own
-
-
-def _index(reference: Reference, name: str) -> int:
-    """Relax replaces dots in names of variables."""
-    by_variable = {k.replace(".", "_"): v for k, v in reference.tensors.items()}
-    return reference.tensors.get(name, by_variable.get(name, -1))
 
 
 def _real_inputs(models: Path, name: str) -> list[list[np.ndarray]]:

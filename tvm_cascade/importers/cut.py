@@ -13,7 +13,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.messages import printable
+from tvm_cascade.messages import printable, short_name
 from tvm_cascade.tensor_spec import Cut
 
 _LISTED = 3  # names that a message suggests
@@ -122,12 +122,21 @@ def _needed(graph: FileGraph, outputs: Iterable[str], start: Collection[str]) ->
 
 def _named(option: str, asked: Sequence[str], graph: FileGraph) -> tuple[str, ...]:
     """The tensors that a list names; a text that is no name itself has several, separated by commas."""
-    computed = dict.fromkeys(graph.computed)
-    parts = [p for text in asked for p in ([text] if text in computed else map(str.strip, text.split(",")))]
+    computed, by_short = dict.fromkeys(graph.computed), _by_short_name(graph.computed)
+    known = {*computed, *by_short}
+    parts = [p for text in asked for p in ([text] if text in known else map(str.strip, text.split(",")))]
     for name in parts:
-        if name not in computed:
+        if name not in known:
             raise UsageError(f"{option} {printable(name)}: {_unknown(name, graph)}")
-    return tuple(dict.fromkeys(parts))
+    return tuple(dict.fromkeys(name if name in computed else by_short[name] for name in parts))
+
+
+def _by_short_name(names: Iterable[str]) -> dict[str, str]:
+    """Return names by what text shows of them, where that tells one from all others."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(short_name(name), []).append(name)
+    return {short: whole[0] for short, whole in found.items() if len(whole) == 1}
 
 
 def _unknown(name: str, graph: FileGraph) -> str:

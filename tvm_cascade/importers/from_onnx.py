@@ -22,6 +22,7 @@ from tvm_cascade import extras
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
+from tvm_cascade.importers.file_names import with_file_names
 from tvm_cascade.importers.interface import (
     MAX_ELEMENTS,
     check_input,
@@ -99,7 +100,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
 def _imported(path: Path, importer: Any, given: Any, model: Any) -> tvm.IRModule:
     """Run the importer without its output and warnings; an error names the operator, which the importer only prints, and
     what cuts the network of the file, `given`, in front of it."""
-    from tvm_cascade.importers.onnx_cut import until_before
+    from tvm_cascade.importers.onnx_cut import graph_of, until_before
 
     if model.ir_version < 3:
         raise LoadError(path, f"ONNX of version {model.ir_version} of its format: convert it to version 3 or later")
@@ -108,7 +109,8 @@ def _imported(path: Path, importer: Any, given: Any, model: Any) -> tvm.IRModule
     try:
         with contextlib.redirect_stdout(said), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return importer.from_onnx(model.graph, opset)
+            mod = importer.from_onnx(model.graph, opset)
+        return with_file_names(mod, importer.values, graph_of(given))
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         if computed := _computed(path, given, model):
             raise computed from error
@@ -121,7 +123,7 @@ def _imported(path: Path, importer: Any, given: Any, model: Any) -> tvm.IRModule
         what = "has a form that is not supported" if known else "is malformed"
         where = f"operator {at[1]} {what}" if at else "the importer cannot read it"
         why = f"without the attribute {error.args[0]}" if isinstance(error, KeyError) else last_line(error)
-        undone = [k for k, n in enumerate(model.graph.node) if not importer.has(n)][:1]
+        undone = [k for k, n in enumerate(model.graph.node) if not importer.values.keys() >= {*n.output[:1]}][:1]
         remedy = until_before(given, model, undone)
         remedy = remedy if known else ("", remedy.operators)
         raise LoadError(path, f"{where}: {why}", *remedy) from error

@@ -15,6 +15,7 @@ from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.cut import Remedy, behind, until_in_front
+from tvm_cascade.importers.file_names import with_graph
 from tvm_cascade.importers.interface import attach, check_input, check_inputs, check_sizes, fits
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_cut import graph_of
@@ -55,6 +56,7 @@ def load_tflite(
         if missing:
             raise _unsupported(path, model, missing, mod)
         check_sizes(path, mod)
+        mod = with_graph(mod, graph_of(model))
         found = _with_computed_outputs(path, model, mod, spec)
         sizes = {s.name: i.bytes for s, i in zip(states, found.inputs[len(found.inputs) - len(states) :], strict=True)}
         return attach(mod, replace(found, states=variables.declared(sizes)))

@@ -20,8 +20,9 @@ from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
 from tvm_cascade.importers.constant_indices import wrap_indices
+from tvm_cascade.importers.file_names import with_file_names
 from tvm_cascade.importers.interface import check_input, check_inputs, check_sizes, fits, with_interface
-from tvm_cascade.importers.torch_cut import kind_of, until_before
+from tvm_cascade.importers.torch_cut import graph_of, kind_of, until_before
 from tvm_cascade.importers.torch_package import quietly, torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
 from tvm_cascade.importers.torch_recurrent import recurrent_converters, undecomposed
@@ -69,11 +70,18 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
             converters = _named(path, given, converters)
             with blocks_closed([importer.block_builder]):
                 mod = importer.from_exported_program(exported, False, True, False, converters)
+            mod = with_file_names(mod, _values(exported, importer.env), graph_of(given))
         return with_buffer_states(_finished(path, given, mod, input_shapes, mutated), mutated)
     except CascadeError:
         raise
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
+
+
+def _values(exported: Any, converted: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return by node of the file what it was converted to: the last of the nodes that it was decomposed to."""
+    sources = ((source.name, node) for node in exported.graph.nodes for source in node.meta.get("from_node", ()))
+    return {name: converted.get(node) for name, node in sources}
 
 
 def _decompositions(torch: Any, exported: Any) -> dict[Any, Any]:

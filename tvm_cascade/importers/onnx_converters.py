@@ -64,9 +64,10 @@ class Importer(ONNXGraphImporter):
         with blocks_closed([self.bb]):
             return super().from_onnx(with_outputs_read(graph), opset)
 
-    def has(self, node: Any) -> bool:
-        """Whether a node has been converted."""
-        return all(name in self._nodes for name in node.output[:1])
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The expressions that values of the file were converted to, by name."""
+        return self._nodes
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Does nothing: `importers.from_onnx` checks, and the base class would refuse operators converted only here."""

@@ -35,6 +35,7 @@ from tvm_cascade.importers.tflite_moves import (
 from tvm_cascade.importers.tflite_site import InvalidForm, Site, UnsupportedForm, described
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.integer.island import activation_range
+from tvm_cascade.passes.origin import marked
 from tvm_cascade.search_monitor import counted
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
@@ -71,7 +72,7 @@ _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, 
 
 
 class Converter(ControlConverters):
-    """TVM's `OperatorConverter`, corrected; its variables have the names of the model's tensors."""
+    """TVM's `OperatorConverter`, corrected; its variables have the names of the model's tensors (`passes.origin`)."""
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _FOLDED | _IN_ISLANDS
 
@@ -258,7 +259,7 @@ class Converter(ControlConverters):
 
     def _bind(self, wrapper: stock.TensorWrapper, value: Value) -> None:
         name = stock.get_tensor_name(self.subgraph, wrapper.tensor_idx)
-        bound = self.bb.emit(value, name_hint=name)
+        bound = self.bb.emit(value, name_hint=marked(name))
         try:
             check_size(bound.ty)
         except ValueError as error:

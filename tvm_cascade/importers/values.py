@@ -10,6 +10,7 @@ import tvm
 
 from tvm_cascade.passes.integer.expressions import constant_of
 from tvm_cascade.passes.integer.untyped import Value, relax
+from tvm_cascade.passes.origin import NamingBuilder
 from tvm_cascade.passes.relax_functions import substitute
 
 
@@ -55,9 +56,7 @@ class Rewriting:
 
     def __init__(self, mod: Any) -> None:
         self.main: Any = mod["main"]
-        self.bb: Any = relax.BlockBuilder(
-            tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"})
-        )
+        self.bb: Any = NamingBuilder(tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"}))
         self.definitions: dict[Value, Value] = {b.var: b.value for b in bindings_of(self.main)}
         self.renamed: dict[Value, Value] = {}  # variables of the old function -> values of the new one
 
@@ -68,8 +67,11 @@ class Rewriting:
         with self.bb.function("main", list(params or self.main.params), attrs=attrs):
             with self.bb.dataflow():
                 for binding in bindings_of(self.main):
+                    self.bb.name = binding.var.name
                     self._bind(binding.var, binding.value)
-                value = self.bb.emit_output(self._returned(self.main.body.body))
+                body = self.main.body.body
+                self.bb.name = body.name if isinstance(body, relax.Var) else ""
+                value = self.bb.emit_output(self._returned(body))
             self.bb.emit_func_output(value)
         return relax.transform.DeadCodeElimination()(self.bb.finalize())
 

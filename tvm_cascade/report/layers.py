@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm_cascade.cascading.plan import Plan
@@ -65,10 +65,16 @@ def layers(plan: Plan, operators: Sequence[Estimate], waits: Sequence[Sequence[f
     return found
 
 
-def layer_rows(found: Sequence[Layer]) -> list[schema.Layer]:
-    """The records of layers as JSON objects, sources of streamed inputs left out."""
+def layer_rows(found: Sequence[Layer], origins: Mapping[str, Sequence[str]]) -> list[schema.Layer]:
+    """Return the records of layers as JSON objects, sources of streamed inputs left out; `origins` are those of `origin`."""
     return [
-        {"name": x.name, "cycles": x.cycles, "access_cycles": dict(x.accesses), "macs": x.macs}
+        {
+            "name": x.name,
+            "origin": list(origins.get(x.name, ())),
+            "cycles": x.cycles,
+            "access_cycles": dict(x.accesses),
+            "macs": x.macs,
+        }
         for x in found
         if x.kind != SOURCE
     ]

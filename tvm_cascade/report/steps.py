@@ -64,15 +64,17 @@ def operator_rows(plan: Plan) -> list[tuple[int | None, Step]]:
 
 
 def step_table(plan: Plan) -> str:
-    """`step_rows` as text."""
-    lines = [f"{'segment':>7} {'live bytes':>10} {'steps':>7}  {'operator':<28} {'a step makes':<16} output"]
+    """Return `step_rows` as text."""
+    rows = list(step_rows(plan))
+    width = max(28, *(len(row["operator"]) + 1 for row in rows))
+    lines = [f"{'segment':>7} {'live bytes':>10} {'steps':>7}  {'operator':<{width}} {'a step makes':<16} output"]
     last = -1
-    for row in step_rows(plan):
+    for row in rows:
         fresh = row["segment"] != last
         last = int(row["segment"])
         segment, live = (str(last), str(row["live_bytes"])) if fresh else ("", "")
         lines.append(
-            f"{segment:>7} {live:>10} {row['steps']:>7}  {row['operator']:<28} {row['by']:<16} {row['output']}".rstrip()
+            f"{segment:>7} {live:>10} {row['steps']:>7}  {row['operator']:<{width}} {row['by']:<16} {row['output']}".rstrip()
         )
     return "\n".join(lines)
 

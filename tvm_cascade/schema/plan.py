@@ -41,7 +41,10 @@ class Point(Estimated):
 class Layer(TypedDict):
     """An operator that the plan calls a kernel for."""
 
-    name: Annotated[str, "Name, as in `steps`"]
+    name: Annotated[str, "Name, as in `steps`: that of a tensor of the model's file which it computes"]
+    origin: Annotated[
+        list[str], "Tensors of the file whose operators it computes; empty for what the file does not have"
+    ]
     cycles: Annotated[Count, "Estimated, of one inference"]
     access_cycles: Annotated[
         dict[str, Count], "Of these, by named memory, the accesses of blocks that lie there; empty without `--memory`"

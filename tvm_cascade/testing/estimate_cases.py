@@ -18,7 +18,7 @@ from tvm.ir import IRModule
 
 from tvm_cascade.frontend import load
 from tvm_cascade.passes import LowerQuantized
-from tvm_cascade.passes.rewrite_for_memory import operator_names
+from tvm_cascade.passes.operator_names import operator_names
 from tvm_cascade.passes.split_channels import with_channel_groups
 from tvm_cascade.testing import estimate_int16
 from tvm_cascade.testing.builder import Net, Value

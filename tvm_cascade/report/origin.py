@@ -1,0 +1,38 @@
+"""Tensors of a model's file that the layers of a plan came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+_PART = re.compile(r", part \d+ of \d+$")
+
+
+def origins(layers: Collection[str], reads: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return by layer the tensors of the file that it computes; empty for layers that the file does not have.
+
+    A layer that is called by a tensor of the file computes that tensor, and what leads to it from tensors of other layers:
+    those of its fused operators. A part of such a layer has the tensor alone.
+
+    Parameters
+    ----------
+    layers : collection of str
+        Names of all operators of the plan.
+    reads : mapping of str to sequence of str
+        By computed tensor of the file, the tensors that its operator reads.
+    """
+    place = {tensor: at for at, tensor in enumerate(reads)}
+    return {name: tuple(sorted(_origin(name, layers, reads), key=place.__getitem__)) for name in layers}
+
+
+def _origin(name: str, layers: Collection[str], reads: Mapping[str, Sequence[str]]) -> Collection[str]:
+    whole = _PART.sub("", name)
+    if name not in reads:
+        return (whole,) if whole in reads else ()
+    found, waiting = {name}, [name]
+    while waiting:
+        for source in reads[waiting.pop()]:
+            if source in reads and source not in layers and source not in found:
+                found.add(source)
+                waiting.append(source)
+    return found
