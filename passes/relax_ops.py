@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import topi
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import Tensor
 from tvm_cascade.passes.call_names import with_file_names
 from tvm_cascade.passes.fold import Folder
+from tvm_cascade.passes.legalizations import LEGALIZATIONS
 from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.read.program import OperatorCall, numbers_in, read_program
 from tvm_cascade.passes.relax_functions import UniqueNames
@@ -63,60 +63,6 @@ def legalize(mod: Any) -> Any:
     return tvm.transform.Sequential(passes)(mod.clone())
 
 
-def _take(bb: Any, call: Any) -> Any:
-    """Legalization of `relax.take`: mode "fast" without TVM's warning, and with computed indices made safe.
-
-    Computed indices below zero count from the end, then all are clamped: no input makes firmware read out of bounds."""
-    axis = call.attrs.axis
-    if str(call.attrs.mode) != "fast" or axis is None:
-        return bb.call_te(topi.take, *call.args[:2], axis, mode=str(call.attrs.mode))
-
-    def take(data: Any, places: Any) -> Any:
-        at, rank = int(axis) % len(data.shape), len(places.shape)
-        shape = (*data.shape[:at], *places.shape, *data.shape[at + 1 :])
-        extent = data.shape[at]
-
-        def at_index(*i: Any) -> Any:
-            place = places[tuple(i[at : at + rank])]
-            if not isinstance(call.args[1], ir.GenericConst):
-                zero, count = tirx.const(0, places.dtype), tirx.const(int(extent), places.dtype)
-                place = tirx.Select(place < zero, place + count, place)
-                place = tirx.min(tirx.max(place, zero), count - tirx.const(1, places.dtype))
-            return data[(*i[:at], place, *i[at + rank :])]
-
-        return te.compute(shape, at_index, name="T_take")
-
-    return bb.call_te(take, *call.args[:2])
-
-
-def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[[Any, Any], Any]:
-    """Legalization of a maximum or minimum of floats over axes, which begins with an infinity: TVM's begins with the largest
-    finite number, of which infinities alone would make that number."""
-
-    def legalization(bb: Any, call: Any) -> Any:
-        axes, keep = call.attrs.axis, bool(call.attrs.keepdims)
-        plain = {"max": topi.max, "min": topi.min}[name]
-        if not str(call.ty.dtype).startswith("float"):
-            return bb.call_te(plain, call.args[0], axes, keep)
-        reduced = te.comm_reducer(lambda a, b: operator(a, b), lambda dtype: tirx.const(worst, dtype), name=name)
-
-        def extreme(data: Any) -> Any:
-            rank = len(data.shape)
-            over = {int(a) % rank: te.reduce_axis((0, data.shape[int(a) % rank])) for a in axes or range(rank)}
-            shape = [1 if a in over else d for a, d in enumerate(data.shape) if keep or a not in over]
-
-            def value(*i: Any) -> Any:
-                free = iter(i)
-                at = [over.get(a, next(free) if keep or a not in over else None) for a in range(rank)]
-                return reduced(data(*at), axis=list(over.values()))
-
-            return te.compute(shape, value, name=f"{name}_red")
-
-        return bb.call_te(extreme, call.args[0], primfunc_name_hint=name)
-
-    return legalization
-
-
 _END = "end the network before it"
 
 
@@ -124,14 +70,6 @@ def _is_loops_alone(func: PrimFunc) -> bool:
     """Whether an output is written by loops in one block that states no writes (`te.extern`, as of scatters)."""
     written = {s.buffer for r in leaf_blocks(func) if not r.block.writes for s in stores(r.block.body)}
     return any(out in written for out in outputs_of(func))
-
-
-# TVM's own forms read out of bounds, or lose infinities
-LEGALIZATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "relax.take": _take,
-    "relax.max": _extreme(tirx.max, "max", float("-inf")),
-    "relax.min": _extreme(tirx.min, "min", float("inf")),
-}
 
 
 def read_function(mod: Any, function: str) -> Source:

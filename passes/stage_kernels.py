@@ -21,9 +21,9 @@ from tvm.tirx import PrimFunc
 
 from tvm_cascade.operators.table import ELEMENTWISE
 from tvm_cascade.passes.integer.expressions import constant
+from tvm_cascade.passes.legalizations import LEGALIZATIONS
 from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
 from tvm_cascade.passes.relax_functions import add_function, called_functions
-from tvm_cascade.passes.relax_ops import LEGALIZATIONS
 from tvm_cascade.passes.stage_graph import WIDE, StageGraph
 from tvm_cascade.passes.stage_layouts import packed_shape
 from tvm_cascade.passes.stage_merge import Merge

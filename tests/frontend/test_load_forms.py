@@ -48,6 +48,7 @@ REFUSED = {
         "its axis is 9, of an input of 2 axes",
     ),
     "MEAN": (one("MEAN", "ReducerOptions", ((1, 4), NINE), (1,)), "its axis is 9, of an input of 2 axes"),
+    "SVDF": (one("SVDF", "SVDFOptions", ((1, 4),), (1, 4)), "it has 1 input, 5 are needed"),
     "MEAN of few": (one("MEAN", "ReducerOptions", ((1, 4),), (1,)), "it has 1 input, 2 are needed"),
     "SPACE_TO_DEPTH": (
         one("SPACE_TO_DEPTH", "SpaceToDepthOptions", (IMAGE,), (1, 1, 1, 32), blockSize=4),

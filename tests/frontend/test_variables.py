@@ -107,3 +107,16 @@ def test_a_part_of_a_network_with_variables_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(accumulator().finish())
     with pytest.raises(UsageError, match="assigns variables is read whole"):
         load(tmp_path / "m.tflite", until="t3")
+
+
+def test_a_file_may_leave_out_empty_vectors(tmp_path: Path) -> None:
+    """VAR_HANDLE has no inputs, ASSIGN_VARIABLE no outputs and a scalar no shape: TensorFlow's converter writes no vectors."""
+    writer = accumulator()
+    total = writer.tensor((), "float32")
+    axes = writer.constant(np.array([0, 1], "int32"))
+    writer.operator("SUM", [writer.inputs[0], axes], [total], "ReducerOptions", keepDims=False)
+    data, rng = writer.finish(lean=True), np.random.default_rng(0)
+    calls = [[rng.integers(-9, 9, (1, 4)).astype("float32")] for _ in range(3)]
+    for made, expected in zip(ours(tmp_path, data, calls), sequence(data, calls), strict=True):
+        for mine, theirs in zip(made, expected, strict=False):
+            np.testing.assert_array_equal(np.reshape(mine, theirs.shape), theirs)

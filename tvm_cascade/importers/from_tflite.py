@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
@@ -98,8 +97,8 @@ def supported_operators() -> tuple[str, ...]:
 
 def _interface(path: Path, model: Model) -> IoSpec:
     graph = model.Subgraphs(0)
-    inputs = [int(i) for i in np.atleast_1d(graph.InputsAsNumpy())] if graph.InputsLength() else []
-    outputs = [int(i) for i in np.atleast_1d(graph.OutputsAsNumpy())] if graph.OutputsLength() else []
+    inputs = [int(i) for i in graph.InputsAsNumpy()]
+    outputs = [int(i) for i in graph.OutputsAsNumpy()]
     if not outputs:
         raise LoadError(path, "the model has no output")
     sides = [named_apart([_tensor_spec(path, model, i) for i in side]) for side in (inputs, outputs)]
@@ -111,7 +110,7 @@ def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:
     name = original_name(model, index)
     if tensor.Type() not in ELEMENT_TYPES:
         raise LoadError(path, f"tensor {name} has an element type that is not supported")
-    shape = tuple(int(d) for d in tensor.ShapeAsNumpy()) if tensor.ShapeLength() else ()
+    shape = tuple(int(d) for d in tensor.ShapeAsNumpy())
     q = tensor.Quantization()
     scale = zero_point = None
     if q is not None and q.ScaleLength() == 1:
@@ -151,7 +150,7 @@ def _producer(model: Model, tensor: int) -> tuple[int, str]:
     graph: Any = model.Subgraphs(0)
     for at in range(graph.OperatorsLength()):
         op = graph.Operators(at)
-        if op.OutputsLength() and tensor in op.OutputsAsNumpy():
+        if tensor in op.OutputsAsNumpy():
             return at, kind_of(model, op)
     raise AssertionError(f"tensor {tensor} is computed")
 

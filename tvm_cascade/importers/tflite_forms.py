@@ -105,11 +105,24 @@ _TABLE: dict[str, Form] = {
     **dict.fromkeys(("CAST", "DEQUANTIZE", "NEG", "RANK", "SHAPE", "SQUARE", "ZEROS_LIKE"), _elementwise()),
     **dict.fromkeys(
         (
-            *("ADD", "DIV", "EQUAL", "FLOOR_DIV", "FLOOR_MOD", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"),
-            *("MAXIMUM", "MINIMUM", "MUL", "NOT_EQUAL", "POW", "SQUARED_DIFFERENCE", "SUB"),
+            *(
+                "ADD",
+                "EQUAL",
+                "GREATER",
+                "GREATER_EQUAL",
+                "LESS",
+                "LESS_EQUAL",
+                "MAXIMUM",
+                "MINIMUM",
+                "MUL",
+                "NOT_EQUAL",
+            ),
+            *("SQUARED_DIFFERENCE", "SUB"),
         ),
         _of_two(),
     ),
+    **dict.fromkeys(("DIV", "FLOOR_DIV", "FLOOR_MOD"), _of_two(has.divisible)),
+    "POW": _of_two(has.raised),
     **dict.fromkeys(("LOGICAL_AND", "LOGICAL_OR"), _of_two(has.of(0, "bool"))),
     **dict.fromkeys(
         ("MEAN", "REDUCE_ALL", "REDUCE_ANY", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "SUM"), _reduction()
@@ -133,7 +146,7 @@ _TABLE: dict[str, Form] = {
             layer.scale_each(1, 0, "weights"),
         ),
     ),
-    "CUMSUM": Form((2, 2), constants={1: "axis"}, requires=(has.axes(1),)),
+    "CUMSUM": Form((2, 2), "CumsumOptions", {1: "axis"}, requires=(has.count_of(1, "axis", 1), has.axes(1))),
     "DEPTHWISE_CONV_2D": Form(
         (2, 3),
         "DepthwiseConv2DOptions",

@@ -12,9 +12,17 @@ from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax,
 from tvm_cascade.importers.tflite_shapes import ShapeConverters
 from tvm_cascade.importers.tflite_site import InvalidForm, UnsupportedForm
 from tvm_cascade.passes.integer.emitter import Emitter
-from tvm_cascade.passes.integer.island import EXPLICIT_AXIS, STORED_TYPES, Output
+from tvm_cascade.passes.integer.island import EXPLICIT_AXIS, STORED_TYPES, Elementwise, Output
 from tvm_cascade.passes.integer.requantize import requantized_wide
 from tvm_cascade.passes.integer.top_k import lower_top_k
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
+
+
+def _bounded(index: Index, value: Tensor) -> Scalar:
+    """Return an element of `value` as float32 kernels of TFLite bound it: infinities become the largest number, NaN stays."""
+    largest = tirx.const(float(np.finfo("float32").max), "float32")
+    element, least = value[index], -largest
+    return tirx.Select(element > largest, largest, tirx.Select(element < least, least, element))
 
 
 class FunctionConverters(ShapeConverters):
@@ -109,6 +117,38 @@ class FunctionConverters(ShapeConverters):
         kept = options is not None and bool(options.KeepDims())
         return self._stored(relax_op(self._real(data), along, kept), op)
 
+    @converts("DIV")
+    def _div(self, op: Operator) -> Value:
+        """Quotients by a constant that holds 0 end at the largest float, as the reference bounds every result."""
+        divisor, output = self.get_input_tensors(op)[1], self.get_output_tensors(op)[0]
+        result = self._convert_elemwise(op, relax.op.divide)
+        if output.tensor.Type() != tflite.TensorType.FLOAT32 or self.has_expr(divisor.tensor_idx):
+            return result
+        if np.asarray(self.get_tensor_value(divisor)).all():
+            return result
+        result = self.bb.emit(result)
+        bounded = Elementwise(tuple(int(d) for d in result.ty.shape.values), _bounded, "bounded")
+        return Emitter(self.bb, {}, "quotient").call("bounded", bounded, [result])
+
+    @converts("SQUARED_DIFFERENCE")
+    def _squared_difference(self, op: Operator) -> Value:
+        """A product, for integers too, which have no powers."""
+        if self.get_output_tensors(op)[0].qnn_params:
+            return self.convert_squared_difference(op)
+        difference = self.bb.emit(self._convert_elemwise(op, relax.op.subtract))
+        return relax.op.multiply(difference, difference)
+
+    @converts("CUMSUM")
+    def _cumsum(self, op: Operator) -> Value:
+        """A reversed sum is that of the reversed tensor."""
+        data, axis = self.get_input_tensors(op)
+        options, dtype = self.options(op, tflite.CumsumOptions), self.get_tensor_type_str(data.tensor.Type())
+        shape, (along,) = self._shape(data), self._ints(axis)
+        along, value = along % len(shape), self.get_tensor_expr(data)
+        value = self._reversed(value, shape, [along]) if options.Reverse() else value
+        value = self.bb.emit(relax.op.cumsum(self.bb.emit(value), along, dtype, bool(options.Exclusive())))
+        return self._reversed(value, shape, [along]) if options.Reverse() else value
+
     @converts("TOPK_V2")
     def _top_k(self, op: Operator) -> Value:
         """Values and places along the last axis, among equals the first ones, as the reference orders them."""
@@ -142,9 +182,12 @@ class FunctionConverters(ShapeConverters):
         """A strided slice with steps of -1 along all given axes, where the importer supports one; stored values stay."""
         data, axes = self.get_input_tensors(op)
         shape = self._shape(data)
-        along = sorted({a % len(shape) for a in self._ints(axes)})
+        return self._reversed(self.get_tensor_expr(data), shape, sorted({a % len(shape) for a in self._ints(axes)}))
+
+    def _reversed(self, value: Value, shape: list[int], along: list[int]) -> Value:
+        """A value of `shape` with the order of elements along axes reversed."""
         return relax.op.strided_slice(
-            self.get_tensor_expr(data),
+            value,
             axes=along,
             begin=[shape[a] - 1 for a in along],
             end=[-shape[a] - 1 for a in along],

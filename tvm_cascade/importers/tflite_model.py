@@ -1,9 +1,10 @@
 """Validated access to a TFLite flatbuffer, by subclasses of the classes that Relax's importer reads it through.
 
-The importer reads the file through the `tflite` package. Two defects there are corrected by subclassing its accessors, so
+The importer reads the file through the `tflite` package. Three defects there are corrected by subclassing its accessors, so
 that no global state is patched: names of tensors are made unique (the importer keys its table by name, so equal names
-alias), and `BuiltinCode` is the larger of the new and the old field (the package ignores the new one below 127, so PAD
-of a new file reads as ADD).
+alias), `BuiltinCode` is the larger of the new and the old field (the package ignores the new one below 127, so PAD
+of a new file reads as ADD), and vectors that the file leaves out, such as the shape of a scalar, are empty (the package gives
+the number 0).
 
 Flatbuffers carry no checksum. `check_model` follows every offset that the importer will follow, within bounds on counts
 and sizes, before the importer sees the file.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -59,8 +61,27 @@ class _OperatorCode(tflite.OperatorCode):
         return max(code, self.DeprecatedBuiltinCode())
 
 
+def _vector(read: Callable[[Any], Any]) -> Callable[[Any], np.ndarray]:
+    """Return an accessor of a vector of int32 that gives an empty array where the file has none."""
+
+    def accessor(self: Any) -> np.ndarray:
+        values = read(self)
+        return values if isinstance(values, np.ndarray) else np.zeros(0, "int32")
+
+    return accessor
+
+
+class _Operator(tflite.Operator):
+    __slots__ = ()
+
+    InputsAsNumpy = _vector(tflite.Operator.InputsAsNumpy)
+    OutputsAsNumpy = _vector(tflite.Operator.OutputsAsNumpy)
+
+
 class _Tensor(tflite.Tensor):
     __slots__ = ("index", "names")
+
+    ShapeAsNumpy = _vector(tflite.Tensor.ShapeAsNumpy)
 
     def Name(self) -> bytes:
         return self.names[self.index].encode()  # as its subgraph names it now: states are renamed
@@ -68,6 +89,12 @@ class _Tensor(tflite.Tensor):
 
 class _SubGraph(tflite.SubGraph):
     __slots__ = ("names", "tensors")
+
+    InputsAsNumpy = _vector(tflite.SubGraph.InputsAsNumpy)
+    OutputsAsNumpy = _vector(tflite.SubGraph.OutputsAsNumpy)
+
+    def Operators(self, j: int) -> _Operator:
+        return _as(_Operator, super().Operators(j))
 
     def Tensors(self, j: int) -> _Tensor:
         if j not in self.tensors:
@@ -77,7 +104,7 @@ class _SubGraph(tflite.SubGraph):
 
 
 class Model(tflite.Model):
-    """`tflite.Model` with the two defects of the module's docstring corrected; subgraphs, their tensors and kinds of operators
+    """`tflite.Model` with the defects of the module's docstring corrected; subgraphs, their tensors and kinds of operators
     are read once."""
 
     __slots__ = ("_graphs", "_kinds")
@@ -166,21 +193,21 @@ def _check_subgraph(model: Model, g: int, size: int) -> None:
     graph = model.Subgraphs(g)
     for t in range(tensors):
         _check_tensor(model, graph.Tensors(t), graph.names[t], size)
-    for index in (*_indices(graph.InputsAsNumpy()), *_indices(graph.OutputsAsNumpy())):
+    for index in (*graph.InputsAsNumpy(), *graph.OutputsAsNumpy()):
         _require(0 <= index < tensors, f"it names tensor {index} of {tensors} as an input or output")
     for i in range(graph.OperatorsLength()):
         op = graph.Operators(i)
         _require(0 <= op.OpcodeIndex() < model.OperatorCodesLength(), f"operator {i} has no operator code")
         with about(kind_of(model, op)):
-            for index in _indices(op.InputsAsNumpy()):
+            for index in op.InputsAsNumpy():
                 _require(-1 <= index < tensors, f"operator {i} reads tensor {index} of {tensors}")
-            for index in _indices(op.OutputsAsNumpy()):
+            for index in op.OutputsAsNumpy():
                 _require(0 <= index < tensors, f"operator {i} writes tensor {index} of {tensors}")
         op.BuiltinOptionsType()
 
 
 def _check_tensor(model: Model, tensor: _Tensor, name: str, size: int) -> None:
-    shape = [int(d) for d in _indices(tensor.ShapeAsNumpy())]
+    shape = [int(d) for d in tensor.ShapeAsNumpy()]
     _require(len(shape) <= 8 and all(d >= 0 for d in shape), f"tensor {name} has the shape {shape}")
     _require(prod(shape) <= MAX_ELEMENTS, f"tensor {name} has {prod(shape)} elements")
     _require(0 <= tensor.Buffer() < max(model.BuffersLength(), 1), f"tensor {name} has no buffer")
@@ -227,11 +254,6 @@ def _unique_names(graph: Any) -> list[str]:
 def _decoded(graph: Any, t: int) -> str:
     raw = graph.Tensors(t).Name()
     return raw.decode("utf-8", "replace") if raw else f"tensor_{t}"
-
-
-def _indices(vector: object) -> list[int]:
-    """A flatbuffers vector as a list; the package gives the number 0 where the vector is absent."""
-    return [int(v) for v in vector] if isinstance(vector, np.ndarray) else []
 
 
 def _require(holds: bool, complaint: str) -> None:

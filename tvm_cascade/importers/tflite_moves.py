@@ -257,7 +257,7 @@ class MoveConverters(stock.OperatorConverter):
             wanted = [int(d) for d in options.NewShapeAsNumpy()]
         if wanted is None:
             declared = self.get_output_tensors(op)[0].tensor
-            wanted = [int(d) for d in declared.ShapeAsNumpy()] if declared.ShapeLength() else []
+            wanted = [int(d) for d in declared.ShapeAsNumpy()]
             if prod(wanted) != count:
                 computed = "its shape (input 1) is computed" if operands else "it has no shape"
                 raise UnsupportedForm(f"{computed}, and the output's, {wanted}, is not one of {count} elements")
@@ -346,7 +346,7 @@ class MoveConverters(stock.OperatorConverter):
     def _producer(self, tensor: stock.TensorWrapper) -> Operator | None:
         for i in range(self.subgraph.OperatorsLength()):
             op = self.subgraph.Operators(i)
-            if tensor.tensor_idx in self._indices_or_empty(op.OutputsAsNumpy()):
+            if tensor.tensor_idx in op.OutputsAsNumpy():
                 return op
         return None
 

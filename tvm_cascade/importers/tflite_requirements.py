@@ -217,6 +217,22 @@ def equal_or_quantized(site: Site) -> str:
     return "" if scales else equal_types(0, 1)(site)
 
 
+def divisible(site: Site) -> str:
+    """Integers are not divided by a constant 0, nor is anything by FLOOR_DIV."""
+    divisor = site.value(1)
+    if divisor is None or divisor.all() or site.quantized(1):
+        return ""
+    refused = divisor.dtype.kind in "iu" or site.name == "FLOOR_DIV"
+    return "its divisor (input 1) holds 0, by which the reference does not divide" if refused else ""
+
+
+def raised(site: Site) -> str:
+    """Integers are not raised to a negative power."""
+    power = site.value(1)
+    negative = power is not None and power.dtype.kind == "i" and power.min(initial=0) < 0
+    return "its exponent (input 1) is negative, to which integers are not raised" if negative else ""
+
+
 def permutation(site: Site) -> str:
     """The perm (input 1) has every axis once."""
     order, count = site.integers(1), len(site.shapes[0])

@@ -55,7 +55,7 @@ class ShapeConverters(MoveConverters):
     def _declared(self, tensor: stock.TensorWrapper) -> np.ndarray:
         """The shape of a tensor in the file."""
         wrapped: Any = tensor.tensor
-        return np.asarray(wrapped.ShapeAsNumpy() if wrapped.ShapeLength() else (), "int64")
+        return np.asarray(wrapped.ShapeAsNumpy(), "int64")
 
     def fold_shape(self, name: str, op: Operator) -> bool:
         """Fold `op` if it computes a shape; returns whether it does. An output of the network is also bound as a constant."""

@@ -58,8 +58,8 @@ def _kept_by_operators(model: Model) -> list[int]:
     for code, op in _operators(model):
         places = [p for p in _STATES_OF.get(code, ()) if p < op.InputsLength()]
         held = [int(op.Inputs(p)) for p in places]
-        if any(not 0 <= t < graph.TensorsLength() or not graph.Tensors(t).IsVariable() for t in held):
-            continue
+        if not held or any(not 0 <= t < graph.TensorsLength() or not graph.Tensors(t).IsVariable() for t in held):
+            continue  # the converter refuses operators that lack inputs
         if code != _OPERATORS.SVDF or _steps(graph, held[0], int(op.Inputs(_FEATURES))) > 1:
             found |= dict.fromkeys(held)
     return list(found)
@@ -67,7 +67,7 @@ def _kept_by_operators(model: Model) -> list[int]:
 
 def _steps(graph: Any, state: int, features: int) -> int:
     """The steps that the filters of an SVDF look at."""
-    count = int(np.prod(graph.Tensors(state).ShapeAsNumpy()[1:])) if graph.Tensors(state).ShapeLength() else 0
+    count = int(np.prod(graph.Tensors(state).ShapeAsNumpy()[1:]))
     return count // max(int(graph.Tensors(features).Shape(0)), 1) if 0 <= features < graph.TensorsLength() else 0
 
 

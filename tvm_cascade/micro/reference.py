@@ -165,7 +165,13 @@ class LiteRtReference:
         _require_same(self._path, self._forms, inputs)
         for name, detail in self._details.items():
             self.interpreter.set_tensor(detail["index"], inputs[name])
-        self.interpreter.invoke()
+        try:
+            self.interpreter.invoke()
+        except RuntimeError as error:  # such as integers to a negative power
+            text = (
+                f"{self._path.name}: the reference refuses these inputs ({last_line(error)}): give others by --inputs"
+            )
+            raise UsageError(text) from error
         results = _named_details(self.interpreter.get_output_details())
         return {name: self.interpreter.get_tensor(d["index"]).copy() for name, d in results.items()}
 

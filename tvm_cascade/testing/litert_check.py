@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 
 import tvm_cascade
+from tvm_cascade.cascading import plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.micro.litert_defects import repaired
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.pipeline import prepare
+from tvm_cascade.testing.host_check import run_calls
 from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter
 
@@ -27,6 +31,18 @@ def equal_outputs(folder: Path, writer: ModelWriter, *given: list[np.ndarray], e
         made = run(*arrays)
         _compare(made, reference.run(arrays), exact)
     return made
+
+
+def equal_planned(folder: Path, writer: ModelWriter, *given: list[np.ndarray], exact: bool = False) -> list[np.ndarray]:
+    """Assert that a plan, run on this machine, gives the reference's outputs as `equal_outputs` does; returns the last."""
+    path = folder / "m.tflite"
+    path.write_bytes(writer.finish())
+    ready, reference = prepare(load(path, stateless=True), KernelTarget()), Reference(path.read_bytes())
+    plan, made = plan_graph(ready.graph), ()
+    for arrays in given or [random_inputs(reference.inputs, k) for k in range(4)]:
+        (made,) = run_calls(ready, plan, ready.io, [arrays])
+        _compare(list(made), reference.run(arrays), exact)
+    return list(made)
 
 
 def equal_sequence(folder: Path, writer: ModelWriter, calls: int = 20) -> tuple[str, ...]:

@@ -190,9 +190,11 @@ class ModelWriter:
         self._bodies.append(graph)
         return len(self._bodies)
 
-    def finish(self) -> bytes:
-        """The file."""
+    def finish(self, lean: bool = False) -> bytes:
+        """Return the file; a `lean` one leaves out empty vectors, as TensorFlow's converter does."""
         schema = _schema()
+        for graph in (self, *self._bodies) if lean else ():
+            graph._leave_out_empty_vectors()
         model = schema.ModelT()
         model.version, model.description = 3, "made for a test"
         model.operatorCodes, model.subgraphs = self._codes, [g._subgraph() for g in (self, *self._bodies)]
@@ -200,6 +202,12 @@ class ModelWriter:
         builder = flatbuffers.Builder(1024)
         builder.Finish(model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
+
+    def _leave_out_empty_vectors(self) -> None:
+        for op in self._operators:
+            op.inputs, op.outputs = (v if len(v) else None for v in (op.inputs, op.outputs))
+        for tensor in self._tensors:
+            tensor.shape = tensor.shape if len(tensor.shape) else None
 
     def _subgraph(self) -> Any:
         graph = _schema().SubGraphT()

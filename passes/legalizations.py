@@ -1,0 +1,130 @@
+"""Legalizations of Relax operators to PrimFuncs where TVM's own read out of bounds, lose infinities, fail or call a library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import topi
+
+from tvm_cascade.errors import GraphError
+from tvm_cascade.passes.integer.expressions import constant_of, shape_of
+from tvm_cascade.passes.scan import scanned
+from tvm_cascade.schedules.tir import relax, te, tirx
+
+ir: Any = tvm.ir  # nodes of TVM get their fields at run time
+Legalization = Callable[[Any, Any], Any]
+
+
+def _take(bb: Any, call: Any) -> Any:
+    """Legalization of `relax.take`: mode "fast" without TVM's warning, and with computed indices made safe.
+
+    Computed indices below zero count from the end, then all are clamped: no input makes firmware read out of bounds."""
+    axis = call.attrs.axis
+    if str(call.attrs.mode) != "fast" or axis is None:
+        return bb.call_te(topi.take, *call.args[:2], axis, mode=str(call.attrs.mode))
+
+    def take(data: Any, places: Any) -> Any:
+        at, rank = int(axis) % len(data.shape), len(places.shape)
+        shape = (*data.shape[:at], *places.shape, *data.shape[at + 1 :])
+        extent = data.shape[at]
+
+        def at_index(*i: Any) -> Any:
+            place = places[tuple(i[at : at + rank])]
+            if not isinstance(call.args[1], ir.GenericConst):
+                zero, count = tirx.const(0, places.dtype), tirx.const(int(extent), places.dtype)
+                place = tirx.Select(place < zero, place + count, place)
+                place = tirx.min(tirx.max(place, zero), count - tirx.const(1, places.dtype))
+            return data[(*i[:at], place, *i[at + rank :])]
+
+        return te.compute(shape, at_index, name="T_take")
+
+    return bb.call_te(take, *call.args[:2])
+
+
+def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[[Any, Any], Any]:
+    """Legalization of a maximum or minimum of floats over axes, which begins with an infinity: TVM's begins with the largest
+    finite number, of which infinities alone would make that number."""
+
+    def legalization(bb: Any, call: Any) -> Any:
+        axes, keep = call.attrs.axis, bool(call.attrs.keepdims)
+        plain = {"max": topi.max, "min": topi.min}[name]
+        if not str(call.ty.dtype).startswith("float"):
+            return bb.call_te(plain, call.args[0], axes, keep)
+        reduced = te.comm_reducer(lambda a, b: operator(a, b), lambda dtype: tirx.const(worst, dtype), name=name)
+
+        def extreme(data: Any) -> Any:
+            rank = len(data.shape)
+            over = {int(a) % rank: te.reduce_axis((0, data.shape[int(a) % rank])) for a in axes or range(rank)}
+            shape = [1 if a in over else d for a, d in enumerate(data.shape) if keep or a not in over]
+
+            def value(*i: Any) -> Any:
+                free = iter(i)
+                at = [over.get(a, next(free) if keep or a not in over else None) for a in range(rank)]
+                return reduced(data(*at), axis=list(over.values()))
+
+            return te.compute(shape, value, name=f"{name}_red")
+
+        return bb.call_te(extreme, call.args[0], primfunc_name_hint=name)
+
+    return legalization
+
+
+def _divided(plain: Callable[..., Any], bb: Any, call: Any) -> Any:
+    """Legalization of a quotient or remainder by constants: TVM evaluates a scalar divisor of 0, and fails. Floats are
+    multiplied by an infinity instead, which is the same; of integers nothing is defined."""
+    divisor = constant_of(call.args[1])
+    if divisor is None or divisor.all():
+        return bb.call_te(plain, *call.args)
+    if divisor.dtype.kind in "iub":
+        raise GraphError(f"{call.op.name} of integers by the constant 0", "correct the constant", [call.op.name])
+    if divisor.ndim:
+        return bb.call_te(plain, *call.args)
+    with np.errstate(divide="ignore"):
+        inverse = relax.const(np.divide(1, divisor, dtype=divisor.dtype), str(divisor.dtype))
+    made = bb.emit_te(topi.multiply, call.args[0], inverse)
+    return made if plain is topi.divide else bb.call_te(topi.multiply, made, relax.const(np.nan, str(divisor.dtype)))
+
+
+def _powers(bb: Any, call: Any) -> Any:
+    """Legalization of powers: of integers by multiplication, which TVM has none of."""
+    dtype, exponent = str(call.ty.dtype), constant_of(call.args[1])
+    if dtype.startswith("float"):
+        return bb.call_te(topi.power, *call.args)
+    if exponent is not None and exponent.min(initial=0) < 0:
+        raise GraphError("integers to a negative power", "make it a constant, or cast to float", [call.op.name])
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    most = bits if exponent is None else int(exponent.max(initial=0))  # beyond it results wrap, or bases are -1, 0 or 1
+    product = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="product")
+    shape = shape_of(call)
+
+    def power(base: Any, by: Any) -> Any:
+        j = te.reduce_axis((0, max(min(most, bits + 1), 1)), "j")
+
+        def value(*i: Any) -> Any:
+            times = by(*i).astype("int32")
+            times = tirx.Select(times > bits, tirx.const(bits, "int32") - (times & 1), times)
+            return product(tirx.Select(j < times, base(*i), tirx.const(1, dtype)), axis=j)
+
+        return te.compute(shape, value, name="power")
+
+    operands = [bb.emit_te(topi.broadcast_to, a, shape) if shape_of(a) != shape else a for a in call.args]
+    return bb.call_te(power, *operands, primfunc_name_hint="power")
+
+
+# TVM's own forms read out of bounds, lose infinities, fail or call a library
+LEGALIZATIONS: Mapping[str, Legalization] = {
+    "relax.take": _take,
+    "relax.max": _extreme(tirx.max, "max", float("-inf")),
+    "relax.min": _extreme(tirx.min, "min", float("inf")),
+    "relax.cumsum": partial(scanned, product=False),
+    "relax.cumprod": partial(scanned, product=True),
+    "relax.divide": partial(_divided, topi.divide),
+    "relax.floor_divide": partial(_divided, topi.floor_divide),
+    "relax.mod": partial(_divided, topi.mod),
+    "relax.floor_mod": partial(_divided, topi.floor_mod),
+    "relax.power": _powers,
+}

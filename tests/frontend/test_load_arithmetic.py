@@ -1,0 +1,100 @@
+"""Arithmetic of `.tflite` files beside quantized tensors, as LiteRT computes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_litert")
+
+import tvm_cascade
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.frontend import load
+from tvm_cascade.testing.litert_check import equal_planned
+from tvm_cascade.testing.tflite import ModelWriter
+
+TWO = {
+    "DIV": "DivOptions",
+    "FLOOR_DIV": "FloorDivOptions",
+    "POW": "PowOptions",
+    "SQUARED_DIFFERENCE": "SquaredDifferenceOptions",
+}
+
+
+def of_two(name: str, dtype: str, other: np.ndarray | None = None) -> ModelWriter:
+    """A file of one operator on an input [1, 4] and a constant, or another input."""
+    w = ModelWriter()
+    x = w.activation((1, 4), dtype)
+    y = w.activation((1, 4), dtype) if other is None else w.constant(other.astype(dtype))
+    w.operator(name, [x, y], [w.tensor((1, 4), dtype)], TWO[name])
+    return w
+
+
+@pytest.mark.parametrize("divisor", [0.0, -0.0, [0.0], [[0.0, 2.0, -0.0, 0.0]]])
+def test_quotients_by_a_constant_0_are_bounded_as_the_reference_bounds_them(tmp_path: Path, divisor: object) -> None:
+    x = np.array([[1, -3, 2, 0]], "float32")
+    (made,) = equal_planned(tmp_path, of_two("DIV", "float32", np.array(divisor)), [x], exact=True)
+    assert abs(made[0, 0]) == np.finfo("float32").max
+    assert np.isnan(made[0, 3])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_squared_differences(tmp_path: Path, dtype: str) -> None:
+    given = [np.array([[-7, 0, 5, 8]], dtype), np.array([[2, 3, 0, -40000]], dtype)]
+    equal_planned(tmp_path, of_two("SQUARED_DIFFERENCE", dtype), given)
+
+
+def test_integers_to_a_power(tmp_path: Path) -> None:
+    given = [np.array([[-7, -1, 5, 2]], "int32"), np.array([[3, 77, 0, 30]], "int32")]
+    (made,) = equal_planned(tmp_path, of_two("POW", "int32"), given)
+    assert made.tolist() == [[-343, -1, 1, 1 << 30]]
+    equal_planned(tmp_path, of_two("POW", "int32", np.array([[3, 77, 0, 30]])), given[:1])
+
+
+@pytest.mark.parametrize(
+    "name, dtype, other, text",
+    [
+        ("DIV", "int32", [0], "its divisor .input 1. holds 0"),
+        ("FLOOR_DIV", "float32", [1, 0, 1, 1], "its divisor .input 1. holds 0"),
+        ("POW", "int32", [-1], "its exponent .input 1. is negative"),
+    ],
+)
+def test_what_the_reference_refuses_to_compute_is_refused(
+    tmp_path: Path, name: str, dtype: str, other: list[int], text: str
+) -> None:
+    (tmp_path / "m.tflite").write_bytes(of_two(name, dtype, np.array(other)).finish())
+    with pytest.raises(LoadError, match=text):
+        load(tmp_path / "m.tflite")
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, axis, exclusive, reverse",
+    [
+        ((7,), "int32", -1, True, False),
+        ((2, 5, 3), "float32", 1, False, True),
+        ((6, 8), "float32", 0, True, True),
+        ((1, 3, 4), "int32", 2, False, False),
+    ],
+)
+def test_cumulative_sums(
+    tmp_path: Path, shape: tuple[int, ...], dtype: str, axis: int, exclusive: bool, reverse: bool
+) -> None:
+    w = ModelWriter()
+    given = [w.activation(shape, dtype), w.constant(np.array([axis], "int32"))]
+    w.operator("CUMSUM", given, [w.tensor(shape, dtype)], "CumsumOptions", exclusive=exclusive, reverse=reverse)
+    equal_planned(tmp_path, w)
+
+
+def test_inputs_that_the_reference_refuses_end_in_a_sentence(tmp_path: Path) -> None:
+    """Shapes of a transposed convolution drawn at random are none."""
+    w = ModelWriter()
+    shape, x = w.activation((4,), "int32"), w.activation((1, 3, 3, 2), "float32")
+    given = [shape, w.constant(np.ones((4, 3, 3, 2), "float32")), x]
+    how = {"padding": 0, "strideH": 2, "strideW": 2}
+    w.operator("TRANSPOSE_CONV", given, [w.tensor((1, 6, 6, 4), "float32")], "TransposeConvOptions", **how)
+    (tmp_path / "m.tflite").write_bytes(w.finish())
+    tvm_cascade.compile(tmp_path / "m.tflite", target="host", output=tmp_path / "p")
+    with pytest.raises(UsageError, match=r"the reference refuses these inputs .* give others by --inputs"):
+        tvm_cascade.run(tmp_path / "p", board="host", check=tmp_path / "m.tflite")
