@@ -98,6 +98,12 @@ def test_paths_are_relative_to_the_file(model: Path, monkeypatch: pytest.MonkeyP
         ('sram = "much"\n', "tvm-cascade.toml: sram: "),
         ('granularity = "atom"\n', "tvm-cascade.toml: granularity: "),
         ("max-macs = 0.5\n", "tvm-cascade.toml: max-macs: "),
+        ("report = 3\n", "tvm-cascade.toml: report: write a text"),
+        ("layerwise = 3\n", "tvm-cascade.toml: layerwise: write true or false"),
+        ('until = [["a"]]\n', "tvm-cascade.toml: until: write a text or a number"),
+        ("sram = { a = 1 }\n", "tvm-cascade.toml: sram: write a text or a number"),
+        ("hop = true\n", "tvm-cascade.toml: hop: write a text or a number"),
+        (f"sram = {'[' * 3000}{']' * 3000}\n", "tvm-cascade.toml: its brackets are nested too deep"),
     ],
 )
 def test_mistakes_are_refused_with_a_sentence(model: Path, text: str, said: str) -> None:

@@ -61,6 +61,7 @@ def beside(taken: tuple[str, ...]) -> Callback:
         given = {n: [v] if options[n].multiple and isinstance(v, str) else v for n, v in said.items()}
         for name, value in given.items():
             try:
+                _require_form(options[name], value)
                 options[name].process_value(context, value)
             except click.UsageError as error:
                 raise click.UsageError(f"{printable(str(path))}: {key_of(name)}: {error.message}") from None
@@ -70,6 +71,20 @@ def beside(taken: tuple[str, ...]) -> Callback:
         return model
 
     return callback
+
+
+def _require_form(option: click.Option, value: object) -> None:
+    """Raise `click.UsageError` unless a value is of the form that an option has: true or false, text or number, or many."""
+    if option.is_flag:
+        fits, form = isinstance(value, bool), "true or false"
+    else:
+        number = not isinstance(option.type, click.Path)
+        forms = (str, int, float) if number else (str,)
+        many = value if option.multiple and isinstance(value, list) else [value]
+        fits = all(isinstance(v, forms) and not isinstance(v, bool) for v in many)
+        form = "a text or a number" if number else "a text"
+    if not fits:
+        raise click.UsageError(f"write {form}")
 
 
 def _options_of(path: Path, model: str) -> dict[str, Any]:
@@ -91,6 +106,8 @@ def _table(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise click.UsageError(f"{printable(str(path))}: {error.strerror}") from None
+    except RecursionError:
+        raise click.UsageError(f"{printable(str(path))}: its brackets are nested too deep") from None
     except ValueError as error:  # of TOML, and of UTF-8
         raise click.UsageError(f"{printable(str(path))}: {printable(str(error))}") from None
 
