@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -11,6 +12,7 @@ from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
+    i64,
     once_rounded,
     quantize_multiplier,
     te_broadcast,
@@ -111,8 +113,8 @@ def lower_product(island: Island) -> Value:
 def lower_arg(island: Island) -> Value:
     """Arg max or min along one axis, the first index in a tie: computes the extreme, then the first index that equals it."""
     data = island.core.args[0]
-    if dtype_of(data) not in (*STORED_TYPES, "float32") or island.core.attrs.axis is None:
-        raise NotLowered("an arg max of values that are neither stored integers nor floats, or over all axes")
+    if dtype_of(data) not in (*STORED_TYPES, "int32", "float32") or island.core.attrs.axis is None:
+        raise NotLowered(f"an arg max of {dtype_of(data)}, or over all axes")
     kind, reduce = ("arg_max", te.max) if name_of(island.core) == "relax.argmax" else ("arg_min", te.min)
     shape = shape_of(data)
     axis, keepdims = int(island.core.attrs.axis) % len(shape), bool(island.core.attrs.keepdims)
@@ -134,6 +136,26 @@ def lower_arg(island: Island) -> Value:
         return te.compute(island.output.shape, lambda *i: first[i].astype(dtype), name=kind)
 
     return island.emitter.call(kind, compute, [data], axis=axis)
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerMean:
+    """The TE of a mean of int32 over `axes`, which stay with extent 1: the sum of 64 bits, divided toward zero."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    def __call__(self, a: Tensor) -> Tensor:
+        over = {axis: te.reduce_axis((0, self.shape[axis]), f"r{axis}") for axis in self.axes}
+        made = [1 if axis in over else extent for axis, extent in enumerate(self.shape)]
+        count = i64(prod(self.shape[axis] for axis in self.axes))
+
+        def total(*index: Index) -> Scalar:
+            places = tuple(over.get(axis, i) for axis, i in enumerate(index))
+            return te.sum(a[places].astype("int64"), axis=list(over.values()))
+
+        acc = te.compute(made, total, name="mean_acc")
+        return te.compute(made, lambda *i: tirx.truncdiv(acc[i], count).astype("int32"), name="mean")
 
 
 def _comparable(island: Island, index: int) -> Quantized:

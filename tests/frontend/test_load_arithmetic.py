@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,9 +93,44 @@ def test_inputs_that_the_reference_refuses_end_in_a_sentence(tmp_path: Path) -> 
     w = ModelWriter()
     shape, x = w.activation((4,), "int32"), w.activation((1, 3, 3, 2), "float32")
     given = [shape, w.constant(np.ones((4, 3, 3, 2), "float32")), x]
-    how = {"padding": 0, "strideH": 2, "strideW": 2}
+    how: dict[str, Any] = {"padding": 0, "strideH": 2, "strideW": 2}
     w.operator("TRANSPOSE_CONV", given, [w.tensor((1, 6, 6, 4), "float32")], "TransposeConvOptions", **how)
     (tmp_path / "m.tflite").write_bytes(w.finish())
     tvm_cascade.compile(tmp_path / "m.tflite", target="host", output=tmp_path / "p")
     with pytest.raises(UsageError, match=r"the reference refuses these inputs .* give others by --inputs"):
         tvm_cascade.run(tmp_path / "p", board="host", check=tmp_path / "m.tflite")
+
+
+@pytest.mark.parametrize("name", ["ARG_MAX", "ARG_MIN"])
+def test_places_of_extreme_integers(tmp_path: Path, name: str) -> None:
+    w = ModelWriter()
+    given = [w.activation((2, 3, 5), "int32"), w.constant(np.array([1], "int32"))]
+    w.operator(name, given, [w.tensor((2, 5), "int32")], f"Arg{name[4:].title()}Options", outputType=2)
+    least = np.full((2, 3, 5), -(1 << 31), "int32")
+    equal_planned(tmp_path, w, [least], [np.random.default_rng(0).integers(-9, 9, (2, 3, 5), "int32")])
+
+
+@pytest.mark.parametrize("axes, kept", [([2], False), ([0, 1], True), ([0, 1, 2], False)])
+def test_means_of_integers_are_divided_toward_zero(tmp_path: Path, axes: list[int], kept: bool) -> None:
+    """Their sums exceed 32 bits."""
+    w, shape = ModelWriter(), (2, 3, 5)
+    given = [w.activation(shape, "int32"), w.constant(np.array(axes, "int32"))]
+    made = [1 if a in axes else d for a, d in enumerate(shape) if kept or a not in axes]
+    w.operator("MEAN", given, [w.tensor(made, "int32")], "ReducerOptions", keepDims=kept)
+    equal_planned(tmp_path, w)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+@pytest.mark.parametrize("size", [(7, 9), (2, 1), (3, 10)])
+def test_a_nearest_resize_by_corners_and_centers(tmp_path: Path, size: tuple[int, int], dtype: str) -> None:
+    w = ModelWriter()
+    given = [w.activation((1, 3, 4, 2), dtype, 0.5), w.constant(np.array(size, "int32"))]
+    both: dict[str, Any] = {"alignCorners": True, "halfPixelCenters": True}
+    w.operator(
+        "RESIZE_NEAREST_NEIGHBOR",
+        given,
+        [w.tensor((1, *size, 2), dtype, 0.5)],
+        "ResizeNearestNeighborOptions",
+        **both,
+    )
+    equal_planned(tmp_path, w)

@@ -1,8 +1,9 @@
-"""STRIDED_SLICE of `.tflite` files, by every mask, as LiteRT computes it."""
+"""STRIDED_SLICE and SPLIT_V of `.tflite` files as LiteRT computes them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tvm_cascade.testing.litert_check import equal_outputs, host_equals
 from tvm_cascade.testing.tflite import ModelWriter
 
 
-def sliced(shape: tuple[int, ...], *limits: list[int], **masks: object) -> ModelWriter:
+def sliced(shape: tuple[int, ...], *limits: list[int], **masks: Any) -> ModelWriter:
     """A file of one STRIDED_SLICE; `limits` are begin, end and strides."""
     w = ModelWriter()
     given = [w.activation(shape, "int8", 0.5), *(w.constant(np.array(v, "int32")) for v in limits)]
@@ -50,7 +51,7 @@ def test_masks_take_what_the_reference_takes(
     begin: list[int],
     end: list[int],
     strides: list[int],
-    masks: dict[str, object],
+    masks: dict[str, Any],
 ) -> None:
     equal_outputs(tmp_path, sliced(shape, begin, end, strides, **masks))
 
@@ -66,9 +67,33 @@ def test_masks_take_what_the_reference_takes(
     ],
 )  # fmt: skip
 def test_slices_that_the_reference_does_not_compute_are_refused(
-    tmp_path: Path, limits: tuple[list[int], ...], masks: dict[str, object], text: str
+    tmp_path: Path, limits: tuple[list[int], ...], masks: dict[str, Any], text: str
 ) -> None:
     path = tmp_path / "m.tflite"
     path.write_bytes(sliced((4, 5), *limits, **masks).finish())
     with pytest.raises(LoadError, match=text):
         load(path)
+
+
+def split(*sizes: int, read: bool = False) -> ModelWriter:
+    """A file of one SPLIT_V; parts with elements are read, others if `read`."""
+    w = ModelWriter()
+    x, axis = w.activation((2, 6), "float32"), w.constant(np.array(1, "int32"))
+    parts = [w.tensor((2, s), "float32") for s in sizes]
+    given = [x, w.constant(np.array(sizes, "int32")), axis]
+    w.operator("SPLIT_V", given, parts, "SplitVOptions", inner=True, numSplits=len(sizes))
+    for size, part in zip(sizes, parts, strict=True):
+        if size or read:
+            w.operator("ABS", [part], [w.tensor((2, size), "float32")])
+    return w
+
+
+@pytest.mark.parametrize("sizes", [(4, 2, 0), (0, 6), (0, 3, 0, 3)])
+def test_a_split_may_have_empty_parts_that_nobody_reads(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    equal_outputs(tmp_path, split(*sizes))
+
+
+def test_an_empty_part_that_is_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.tflite").write_bytes(split(6, 0, read=True).finish())
+    with pytest.raises(LoadError, match=r"SPLIT_V.*no element is left"):
+        load(tmp_path / "m.tflite")

@@ -45,7 +45,7 @@ _MOVES_ONLY = frozenset((
     "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SLICE", "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH",
     "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TOPK_V2", "TRANSPOSE", "UNPACK", "WHILE",
 ))  # fmt: skip
-_FOLDED = frozenset(("FILL", "RANK", "SHAPE"))
+_FOLDED = frozenset(("DENSIFY", "FILL", "RANK", "SHAPE"))
 # the LSTM is refused by its converter, which says why
 _IN_ISLANDS = frozenset((
     "BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1", "SVDF",
@@ -181,9 +181,10 @@ class Converter(ControlConverters):
         if len(outputs) == 1:
             self._bind(outputs[0], result)
             return
-        if isinstance(result, relax.Tuple):
-            for output, value in zip(outputs, result.fields, strict=True):
-                self._bind(output, value)
+        if isinstance(result, (relax.Tuple, list)):
+            for output, value in zip(outputs, getattr(result, "fields", result), strict=True):
+                if value is not None:  # of a list, an output that nobody reads
+                    self._bind(output, value)
             return
         result = self.bb.emit(result)
         for k, output in enumerate(outputs):
@@ -219,21 +220,6 @@ class Converter(ControlConverters):
             name = self.activation_fn_type.get(fused_activation_fn, str(fused_activation_fn))
             raise UnsupportedForm(f"a fused activation {name}, which TFLite's kernels ignore")
         return super().convert_fused_activation_function(in_expr, fused_activation_fn)
-
-    def _convert_resize(self, method: str, op: Operator) -> Value:
-        """The reference copies what is stored: an output of another scale than the input's is not rescaled."""
-        options = op.BuiltinOptions()
-        made = tflite.ResizeBilinearOptions() if method == "linear" else tflite.ResizeNearestNeighborOptions()
-        made.Init(options.Bytes, options.Pos)
-        if made.AlignCorners() and made.HalfPixelCenters():
-            raise UnsupportedForm("align_corners and half_pixel_centers at once")
-        source, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
-        own = output.qnn_params
-        try:
-            output.qnn_params = source.qnn_params
-            return super()._convert_resize(method, op)
-        finally:
-            output.qnn_params = own
 
     def convert_qnn_fused_activation_function(
         self, expr: Value, fused_activation_fn: int, scale: float, zero_point: int, dtype: str

@@ -12,7 +12,9 @@ from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax,
 from tvm_cascade.importers.tflite_shapes import ShapeConverters
 from tvm_cascade.importers.tflite_site import InvalidForm, UnsupportedForm
 from tvm_cascade.passes.integer.emitter import Emitter
+from tvm_cascade.passes.integer.gathering import Grid, nearest_sources
 from tvm_cascade.passes.integer.island import EXPLICIT_AXIS, STORED_TYPES, Elementwise, Output
+from tvm_cascade.passes.integer.reduction import IntegerMean
 from tvm_cascade.passes.integer.requantize import requantized_wide
 from tvm_cascade.passes.integer.top_k import lower_top_k
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
@@ -115,7 +117,16 @@ class FunctionConverters(ShapeConverters):
         along = sorted({a % count for a in self._ints(axis)}) if count else []
         options = self.options(op, tflite.ReducerOptions) if op.BuiltinOptions() is not None else None
         kept = options is not None and bool(options.KeepDims())
+        if self.get_op_code_str(op) == "MEAN" and data.tensor.Type() == tflite.TensorType.INT32 and along:
+            return self._mean_of_integers(data, along, kept)
         return self._stored(relax_op(self._real(data), along, kept), op)
+
+    def _mean_of_integers(self, data: stock.TensorWrapper, along: list[int], kept: bool) -> Value:
+        """A mean of int32 as the reference has it: the sum of 64 bits, divided toward zero."""
+        value, shape = self.bb.emit(self.get_tensor_expr(data)), self._shape(data)
+        reduced = [1 if axis in along else extent for axis, extent in enumerate(shape)]
+        mean = Emitter(self.bb, {}, "mean").call("mean", IntegerMean(tuple(shape), tuple(along)), [value])
+        return mean if kept else relax.op.reshape(mean, [d for axis, d in enumerate(reduced) if axis not in along])
 
     @converts("DIV")
     def _div(self, op: Operator) -> Value:
@@ -148,6 +159,33 @@ class FunctionConverters(ShapeConverters):
         value = self._reversed(value, shape, [along]) if options.Reverse() else value
         value = self.bb.emit(relax.op.cumsum(self.bb.emit(value), along, dtype, bool(options.Exclusive())))
         return self._reversed(value, shape, [along]) if options.Reverse() else value
+
+    def _convert_resize(self, method: str, op: Operator) -> Value:
+        """The reference copies what is stored: an output of another scale than the input's is not rescaled."""
+        options = self.options(
+            op, tflite.ResizeBilinearOptions if method == "linear" else tflite.ResizeNearestNeighborOptions
+        )
+        if options.AlignCorners() and options.HalfPixelCenters():
+            return self._resize_nearest_by_both(method, op)
+        source, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        own = output.qnn_params
+        try:
+            output.qnn_params = source.qnn_params
+            return super()._convert_resize(method, op)
+        finally:
+            output.qnn_params = own
+
+    def _resize_nearest_by_both(self, method: str, op: Operator) -> Value:
+        """A nearest resize with align_corners and half_pixel_centers, which Relax lacks: rows and columns are gathered."""
+        if method == "linear":
+            raise InvalidForm("align_corners and half_pixel_centers at once")
+        data, size = self.get_input_tensors(op)
+        value, shape = self.get_tensor_expr(data), self._shape(data)
+        for axis, extent in zip((1, 2), self._ints(size), strict=True):
+            sources = nearest_sources(Grid(shape[axis], extent, align_corners=True, half_pixel=True))
+            places = relax.const(sources.astype("int32"), "int32")
+            value = self.bb.emit(relax.op.take(value, places, axis=axis, mode="fast"))
+        return value
 
     @converts("TOPK_V2")
     def _top_k(self, op: Operator) -> Value:

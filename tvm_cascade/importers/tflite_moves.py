@@ -220,8 +220,8 @@ class MoveConverters(stock.OperatorConverter):
         return self.convert_unpack(op)
 
     @converts("SPLIT_V")
-    def _split_v(self, op: Operator) -> Value:
-        """One size may be -1: the rest of the axis."""
+    def _split_v(self, op: Operator) -> Value | list[Value | None]:
+        """One size may be -1: the rest of the axis. Parts of no elements are left out, which nobody may read."""
         data, sizes, axis = self.get_input_tensors(op)
         shape, at = self._shape(data), self._ints(axis)[0]
         extents = self._ints(sizes)
@@ -229,9 +229,20 @@ class MoveConverters(stock.OperatorConverter):
         extents = [shape[at] - known if e < 0 else e for e in extents]
         if min(extents) < 0 or sum(extents) != shape[at] or len(extents) != op.OutputsLength():
             raise InvalidForm(f"size_splits {extents[:8]} of an axis of {shape[at]}")
-        value = self.get_tensor_expr(data)
-        ends = [int(e) for e in np.cumsum(extents)[:-1]]
-        return value if not ends else relax.op.split(value, ends, axis=at)
+        value, outputs = self.get_tensor_expr(data), self.get_output_tensors(op)
+        kept = [k for k, extent in enumerate(extents) if extent or self._is_read(outputs[k])]
+        ends = [int(e) for e in np.cumsum([extents[k] for k in kept])[:-1]]
+        if len(kept) == len(outputs):
+            return value if not ends else relax.op.split(value, ends, axis=at)
+        parts = self.bb.emit(relax.op.split(value, ends, axis=at)) if ends else None
+        made = [value if parts is None else relax.TupleGetItem(parts, place) for place in range(len(kept))]
+        return [made[kept.index(k)] if k in kept else None for k in range(len(outputs))]
+
+    def _is_read(self, tensor: stock.TensorWrapper) -> bool:
+        """Return True if an operator reads a tensor, or the subgraph returns it."""
+        graph = self.subgraph
+        lists = [graph.OutputsAsNumpy(), *(graph.Operators(i).InputsAsNumpy() for i in range(graph.OperatorsLength()))]
+        return any(tensor.tensor_idx in indices for indices in lists)
 
     @converts("SQUEEZE")
     def _squeeze(self, op: Operator) -> Value:

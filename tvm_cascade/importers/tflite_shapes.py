@@ -20,6 +20,7 @@ from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.tflite_moves import MoveConverters, Operator, relax, tflite
 from tvm_cascade.importers.tflite_site import InvalidForm
 from tvm_cascade.importers.tflite_slices import slices
+from tvm_cascade.importers.tflite_sparsity import dense
 
 _MOST = 64  # elements: shapes are short
 
@@ -33,9 +34,12 @@ class ShapeConverters(MoveConverters):
         self.nested = False  # in a loop or branch
 
     def get_tensor_value(self, tensor_wrapper: stock.TensorWrapper, is_sparse: bool = False) -> np.ndarray:
-        """The value of a constant of the file, or of a tensor folded here."""
-        found = self.known.get(tensor_wrapper.tensor_idx)
-        return super().get_tensor_value(tensor_wrapper, is_sparse) if found is None else found
+        """The value of a constant of the file, or of a tensor folded here; of one stored without its zeros, with them."""
+        tensor, found = tensor_wrapper, self.known.get(tensor_wrapper.tensor_idx)
+        if found is None and tensor.tensor_idx >= 0 and (sparsity := tensor.tensor.Sparsity()) is not None:
+            stored = super().get_tensor_value(tensor, is_sparse=True)
+            found = self.known[tensor.tensor_idx] = dense(sparsity, self._declared(tensor).tolist(), stored)
+        return super().get_tensor_value(tensor, is_sparse) if found is None else found
 
     def has_expr(self, input_tensor_idx: int) -> bool:
         """Whether a tensor is computed: folded ones are constants, outputs of the network or not."""
@@ -58,7 +62,8 @@ class ShapeConverters(MoveConverters):
         return np.asarray(wrapped.ShapeAsNumpy(), "int64")
 
     def fold_shape(self, name: str, op: Operator) -> bool:
-        """Fold `op` if it computes a shape; returns whether it does. An output of the network is also bound as a constant."""
+        """Fold `op` if it computes a shape, or is a DENSIFY of a constant; returns whether it is folded. An output of the
+        network is also bound as a constant."""
         value = self._shape_value(name, op)
         if value is None:
             return False
@@ -81,6 +86,8 @@ class ShapeConverters(MoveConverters):
             return len(self._shape(inputs[0]))
         if name == "FILL":
             return self._filled(*inputs)
+        if name == "DENSIFY" and not self.has_expr(inputs[0].tensor_idx):
+            return self.get_tensor_value(inputs[0])
         evaluate = _EVALUATE.get(name)
         if evaluate is None or not any(t.tensor_idx in self.known for t in inputs):
             return None

@@ -14,7 +14,17 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-ELEMENT_TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "bool": 6, "int16": 7, "int8": 9, "resource": 13}
+ELEMENT_TYPES = {
+    "float32": 0,
+    "float16": 1,
+    "int32": 2,
+    "uint8": 3,
+    "int64": 4,
+    "bool": 6,
+    "int16": 7,
+    "int8": 9,
+    "resource": 13,
+}
 
 
 @dataclass(slots=True)
@@ -84,6 +94,23 @@ class ModelWriter:
     def constant(self, data: np.ndarray, scale: float | None = None, zero_point: int = 0) -> int:
         """Adds a constant of the type and shape of `data`."""
         return self.tensor(data.shape, str(data.dtype), scale, zero_point, data=data)
+
+    def sparse(self, data: np.ndarray, block: int = 0, scale: float | None = None) -> int:
+        """Adds a constant without its zeros: its last axis is compressed, in blocks of `block` elements if given."""
+        schema = _schema()
+        index = self.tensor(data.shape, str(data.dtype), scale, data=np.zeros(0, data.dtype))
+        width = block or 1
+        blocks = data.reshape(-1, data.shape[-1] // width, width)
+        kept = (blocks != 0).any(axis=-1)
+        levels = [_level(size) for size in data.shape[:-1]]
+        levels.append(_level(0, np.cumsum([0, *kept.sum(axis=1)]), np.nonzero(kept)[1]))
+        sparsity = schema.SparsityParametersT()
+        sparsity.dimMetadata = [*levels, *([_level(block)] if block else [])]
+        sparsity.traversalOrder = np.arange(len(sparsity.dimMetadata), dtype="int32")
+        sparsity.blockMap = np.array([data.ndim - 1], "int32") if block else None
+        self._tensors[index].sparsity = sparsity
+        self._buffers[-1].data = np.frombuffer(blocks[kept].tobytes(), "uint8")
+        return index
 
     def operator(
         self,
@@ -214,6 +241,19 @@ class ModelWriter:
         graph.name, graph.tensors, graph.operators = "main", self._tensors, self._operators
         graph.inputs, graph.outputs = np.array(self.inputs, "int32"), np.array(self.outputs, "int32")
         return graph
+
+
+def _level(size: int, segments: np.ndarray | None = None, indices: np.ndarray | None = None) -> Any:
+    """A dimension of a sparse tensor: dense of `size`, or compressed."""
+    schema = _schema()
+    level = schema.DimensionMetadataT()
+    level.format, level.denseSize = (0 if segments is None else 1), size
+    if segments is None or indices is None:
+        return level
+    level.arraySegmentsType = level.arrayIndicesType = schema.SparseIndexVector.Int32Vector
+    level.arraySegments, level.arrayIndices = schema.Int32VectorT(), schema.Int32VectorT()
+    level.arraySegments.values, level.arrayIndices.values = segments.astype("int32"), indices.astype("int32")
+    return level
 
 
 def _schema() -> Any:
