@@ -51,7 +51,7 @@ from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.multiply_add import joins_products, with_joined_products
 from tvm_cascade.schedules.tir.macs import count_macs
-from tvm_cascade.schedules.tuning.code_size import code_bytes
+from tvm_cascade.schedules.tuning.code_size import code_bytes, weight_bytes
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.schedules.tuning.tune import Database
@@ -312,9 +312,10 @@ def _frame(frame: FramePlan | None) -> Frame | None:
 
 
 def _flash_bytes(planned: Planned) -> tuple[int, int]:
-    """Bytes of weights, and estimated bytes of code."""
+    """Return bytes of weights and tables, and estimated bytes of code."""
     prepared = planned.prepared
-    return prepared.graph.weight_bytes, code_bytes(prepared.kernels_of(planned.plan), prepared.core.core)
+    kernels = prepared.kernels_of(planned.plan)
+    return weight_bytes(kernels), code_bytes(planned.plan, kernels, prepared.core.core)
 
 
 def _weights_in(chosen: PlannedCandidate) -> dict[str, int]:

@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tvm_ffi
 
+from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores.core import Core
 from tvm_cascade.schedules.driver.calls import BuiltKernel
+from tvm_cascade.schedules.driver.places import Flash
+from tvm_cascade.schedules.tir import PrimFunc, collect, ir
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
 from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME
 from tvm_cascade.search_monitor import counted
 
+PER_CALL_ALONE = 36  # bytes of code of the driver for a kernel that is called once, in no loop
+SOFT_FLOAT = 2_000  # bytes of the library's arithmetic of floats, on cores without hardware for it
+SOFT_ELEMENTARY = 4_000  # beside it, of its elementary functions there
+_ELEMENTARY = ("exp", "log", "tanh", "sigmoid", "erf", "pow", "sin", "cos")
 
-def code_bytes(kernels: Sequence[BuiltKernel | None], core: Core) -> int:
-    """Estimated bytes of the code of a plan that calls `kernels` (None for views).
+
+def weight_bytes(kernels: Sequence[BuiltKernel | None]) -> int:
+    """Return the bytes of weights and tables of the operators of a plan that calls `kernels` (None for views); equal ones
+    count once, as they lie in flash."""
+    flash = Flash()
+    for kernel in kernels:
+        for constant in (c for variant in (kernel.variants if kernel else ()) for c in variant.constants):
+            flash.add("", constant)
+    return len(flash.data)
+
+
+def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) -> int:
+    """Return the estimated bytes of the code of `plan`, which calls `kernels` (by operator, None for views).
 
     Kernels take what the analytic model says (`kernel_cost`), times `Core.code_size`. The driver and the start-up code are
-    the fixed allowances `PER_CALL`, for every kernel called, and `RUNTIME`.
+    fixed allowances: `RUNTIME`, and for every kernel `PER_CALL`, or `PER_CALL_ALONE` where it is called once.
     """
     written = {id(func): func for kernel in kernels if kernel for _, func in kernel.functions("")}
     distinct = {tvm_ffi.structural_hash(func): func for func in written.values()}
     size = sum(kernel_cost(func).bytes for func in counted("bytes of code", list(distinct.values())))
-    return round(size * core.code_size) + RUNTIME + PER_CALL * sum(kernel is not None for kernel in kernels)
+    calls = sum(PER_CALL if len(s.trace) > 1 else PER_CALL_ALONE for s in plan.segments for o in s.ops if kernels[o])
+    return round(size * core.code_size) + RUNTIME + calls + _library_bytes(distinct.values(), core)
+
+
+def _library_bytes(functions: Iterable[PrimFunc], core: Core) -> int:
+    """Return the estimated bytes of the compiler's library that kernels with floats link on a core without hardware for them."""
+    if core.fpu:
+        return 0
+    computed = [call for func in functions for call in collect(func.body, ir.Call) if "float" in str(call.ty)]
+    loaded = [load for func in functions for load in collect(func.body, ir.TensorLoad) if "float" in str(load.ty)]
+    called = {str(getattr(call.op, "name", "")).rpartition(".")[2] for call in computed}
+    elementary = SOFT_ELEMENTARY if called.intersection(_ELEMENTARY) else 0
+    return elementary + SOFT_FLOAT if computed or loaded else 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import tvm_ffi
+from tvm import relax
 
 from tvm_cascade.cascading import layerwise
 from tvm_cascade.cores import kernel_target
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.tir import PrimFunc
-from tvm_cascade.schedules.tuning.code_size import code_bytes
+from tvm_cascade.schedules.tuning.code_size import PER_CALL_ALONE, SOFT_ELEMENTARY, SOFT_FLOAT, code_bytes, weight_bytes
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
 from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME
 from tvm_cascade.testing.builder import Net
@@ -20,7 +23,8 @@ def test_equal_kernels_count_once() -> None:
     for _ in range(3):
         x = net.conv(net.depthwise(x, (3, 3), 1, "same", activation="relu"), 8, kernel=(1, 1), activation="relu")
     made = prepare(net.finish(net.dense(net.flatten(x), 6)), kernel_target("riscv32", "c"))
-    kernels = made.kernels_of(layerwise(made.graph))
+    plan = layerwise(made.graph)
+    kernels = made.kernels_of(plan)
     called = [func for kernel in kernels if kernel for _, func in kernel.functions("")]
     distinct: list[PrimFunc] = []
     for func in called:
@@ -28,6 +32,34 @@ def test_equal_kernels_count_once() -> None:
             distinct.append(func)
     assert len(distinct) < len(called)
     size = round(sum(kernel_cost(func).bytes for func in distinct) * made.core.core.code_size)
-    operators = sum(not op.view for op in made.graph.ops)
-    assert code_bytes(kernels, made.core.core) == size + RUNTIME + PER_CALL * operators
+    looped, once = 7, 1  # the product at the end has no rows
+    assert code_bytes(plan, kernels, made.core.core) == size + RUNTIME + PER_CALL * looped + PER_CALL_ALONE * once
     assert made.core.core.code_size > 1
+
+
+def test_weights_that_several_operators_share_count_once() -> None:
+    """As those of a recurrent cell whose steps are written out."""
+    sizes = []
+    weights = relax.const(np.random.default_rng(0).normal(size=(6, 6)).astype("float32"), "float32")
+    for steps in (1, 5):
+        builder, value = relax.BlockBuilder(), relax.Var("x", relax.TensorType([1, 6], "float32"))
+        with builder.function("main", [value]):
+            with builder.dataflow():
+                for _ in range(steps):
+                    value = builder.emit(relax.op.matmul(value, weights))
+                value = builder.emit_output(value)
+            builder.emit_func_output(value)
+        made = prepare(builder.finalize(), kernel_target("riscv32", "c"))
+        sizes.append(weight_bytes(made.kernels_of(layerwise(made.graph))))
+    assert sizes[0] == sizes[1] >= 6 * 6 * 4
+
+
+@pytest.mark.parametrize(("activation", "library"), [("relu", SOFT_FLOAT), ("tanh", SOFT_FLOAT + SOFT_ELEMENTARY)])
+def test_floats_without_hardware_link_a_library(activation: str, library: int) -> None:
+    net = Net("float32", seed=3)
+    made = prepare(net.finish(getattr(net, activation)(net.input((1, 6), "x"))), kernel_target("riscv32", "c"))
+    plan = layerwise(made.graph)
+    (kernel,) = kernels = made.kernels_of(plan)
+    assert kernel is not None
+    size = round(sum(kernel_cost(func).bytes for _, func in kernel.functions("")) * made.core.core.code_size)
+    assert code_bytes(plan, kernels, made.core.core) == size + RUNTIME + PER_CALL_ALONE + library
