@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from tvm_cascade.errors import CascadeError, LoadError, MissingToolError
+from tvm_cascade.errors import CascadeError, LoadError
 from tvm_cascade.importers import tflite_cut, torch_cut
 from tvm_cascade.importers.cut import FileGraph
+from tvm_cascade.importers.onnx_file import read_model
 from tvm_cascade.importers.tflite_model import MalformedModel, open_model
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.tensor_spec import Cut
@@ -76,7 +77,7 @@ def _cut_tflite(_path: Path, data: bytes, cut: Cut) -> bytes:
 
 
 def _onnx_graph(path: Path, data: bytes) -> FileGraph:
-    model = _onnx_model(path, data)
+    model = read_model(path, data)
     from tvm_cascade.importers.onnx_cut import graph_of
     from tvm_cascade.importers.onnx_graph import in_order
 
@@ -84,21 +85,10 @@ def _onnx_graph(path: Path, data: bytes) -> FileGraph:
 
 
 def _cut_onnx(path: Path, data: bytes, cut: Cut) -> bytes:
-    model = _onnx_model(path, data)
+    model = read_model(path, data)
     from tvm_cascade.importers.onnx_cut import cut_onnx
 
     return cut_onnx(model, cut).SerializeToString()
-
-
-def _onnx_model(path: Path, data: bytes) -> Any:
-    try:
-        import onnx
-        from onnx.external_data_helper import load_external_data_for_model
-    except ImportError as error:
-        raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
-    model = onnx.load_model_from_string(data)
-    load_external_data_for_model(model, str(path.parent))
-    return model
 
 
 def _torch_graph(_path: Path, data: bytes) -> FileGraph:

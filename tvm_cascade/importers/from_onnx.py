@@ -34,6 +34,7 @@ from tvm_cascade.importers.interface import (
     with_interface,
 )
 from tvm_cascade.importers.limits import check_scales
+from tvm_cascade.importers.onnx_file import read_model
 from tvm_cascade.importers.values import bindings_of, is_quantized
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
@@ -54,7 +55,6 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         Without the `onnx` package.
     """
     try:
-        import onnx
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
         from tvm_cascade.importers.onnx_control import without_control
@@ -67,10 +67,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm_cascade.importers.onnx_qoperators import spell_out
     except ImportError as error:
         raise MissingToolError("onnx", extras.remedy("onnx")) from error
-    try:
-        model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf raises types of its own, by version
-        raise LoadError(path, "not an ONNX model, or truncated") from error
+    model = read_model(path, data)
     try:
         if not model.graph.node:
             raise LoadError(path, "not an ONNX model: its graph has no operator")

@@ -14,6 +14,7 @@ import numpy as np
 
 from tvm_cascade import extras
 from tvm_cascade.errors import LoadError, MissingToolError
+from tvm_cascade.importers.onnx_file import read_model
 from tvm_cascade.messages import last_line
 from tvm_cascade.micro.sensitivity import in_own_types, onnx_evaluator
 from tvm_cascade.tensor_spec import unique_names
@@ -31,13 +32,10 @@ _PADS = {
 def read_onnx(path: Path) -> Any:
     """The model in a file.
 
-    Raises `MissingToolError` without the `onnx` package, `LoadError` for a file that holds no model.
+    Raises `MissingToolError` without the `onnx` package, `LoadError` for a file that holds no model, and for external data
+    that is not beside it.
     """
-    onnx = extras.load("onnx")
-    try:
-        model = onnx.load(str(path))
-    except Exception as error:  # protobuf raises types of its own, by version
-        raise LoadError(path, "not an ONNX model, or truncated") from error
+    model = read_model(path)
     if not model.graph.node:
         raise LoadError(path, "not an ONNX model: its graph has no operator")
     return model
@@ -97,8 +95,7 @@ def runtime_function(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     model = read_onnx(path)
     floats = as_floats(model)
-    source = str(path) if floats is model else floats.SerializeToString()
-    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(floats.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda inputs: _by_name(names, session.run(names, dict(in_own_types(model, inputs))))
 

@@ -65,10 +65,9 @@ def real(stored: np.ndarray, scale: float | None, zero_point: int | None) -> np.
 def output_step(path: Path) -> float | None:
     """The largest quantization step among the outputs that an ONNX or torch model dequantizes; None without such outputs."""
     if path.suffix == ".onnx":
-        import onnx
         from onnx import numpy_helper
 
-        graph = onnx.load(str(path)).graph
+        graph = read_onnx(path).graph
         weights = {w.name: w for w in graph.initializer}
         made = {o: n for n in graph.node for o in n.output}
         last = [made[o.name] for o in graph.output if o.name in made]

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.importers.onnx_file import read_model
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.tensor_spec import unique_names
 
@@ -51,13 +52,12 @@ def onnx_evaluator(path: Path, rng: np.random.Generator | None = None) -> Any:
 
     With `rng` it turns roundings at random (see `turned`), and all QLinear operators are expanded.
     """
-    import onnx
     from onnx.reference import ReferenceEvaluator
 
     from tvm_cascade.importers.onnx_halves import as_floats
     from tvm_cascade.importers.onnx_qoperators import spell_out
 
-    model = spell_out(as_floats(onnx.load(str(path))), keep=_STANDARD if rng is None else ())
+    model = spell_out(as_floats(read_model(path)), keep=_STANDARD if rng is None else ())
     old = any(o.domain in ("", "ai.onnx") and o.version < 19 for o in model.opset_import)
     operators = [_dequantize_linear()] if old else []
     return ReferenceEvaluator(model, new_ops=operators if rng is None else [*operators, _turned_quantize_linear(rng)])
@@ -70,10 +70,8 @@ def in_own_types(model: Any, inputs: Mapping[str, np.ndarray]) -> Mapping[str, n
 
 
 def _onnx(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    import onnx
-
     session = onnx_evaluator(path, rng)
-    values = session.run(None, dict(in_own_types(onnx.load(str(path), load_external_data=False), inputs)))
+    values = session.run(None, dict(in_own_types(read_model(path), inputs)))
     return {n: np.asarray(v) for n, v in zip(unique_names(map(str, session.output_names)), values, strict=True)}
 
 
