@@ -56,7 +56,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        from tvm_cascade import api
+        from tvm_cascade.torch_import import deferred
+
+        with deferred():
+            from tvm_cascade import api
 
         return getattr(api, name)
     raise AttributeError(f"module 'tvm_cascade' has no attribute '{name}'")

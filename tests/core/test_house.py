@@ -79,6 +79,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "results", "tensor_spec"},
     "registration": {"relax_pipeline"},
     "tvm_import": set(),
+    "torch_import": set(),
     "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request"},
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},
     "samples": {"graph", "tensor_spec"},

@@ -23,8 +23,10 @@ def main(arguments: list[str] | None = None) -> None:
 
         install(sys.argv[1:] if arguments is None else arguments)
         from tvm_cascade.cli.group import tvm_cascade
+        from tvm_cascade.torch_import import deferred
 
-        tvm_cascade(arguments, prog_name="tvm-cascade")
+        with deferred():
+            tvm_cascade(arguments, prog_name="tvm-cascade")
     except KeyboardInterrupt:
         print("tvm-cascade: interrupted", file=sys.stderr)
         sys.exit(130)
