@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_cascade.errors import LoadError
+from tvm_cascade.plain_files import readable
 from tvm_cascade.schema.comparison import Comparison, Side
 from tvm_cascade.sizes import bytes_and_unit
 
@@ -69,7 +70,7 @@ def _shown(key: str, value: int) -> str:
 def _side(path: Path) -> Side:
     file = path / "metadata.json" if path.is_dir() else path
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(readable(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise LoadError(file, f"{error.strerror}; give {_WHAT}") from None
     except ValueError:

@@ -20,6 +20,7 @@ from tvm_cascade.errors import CascadeError
 from tvm_cascade.micro.firmware import Emitted
 from tvm_cascade.micro.host import HostProgram
 from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.plain_files import readable
 from tvm_cascade.records import from_json, to_json
 from tvm_cascade.request import Request
 from tvm_cascade.results import PlanResult
@@ -52,8 +53,8 @@ def key_of(model: str | Path | IRModule, request: Request, cache: Cache) -> str 
     if kernels.tune or kernels.metaschedule is not None or Path(model).suffix not in (".tflite", ".onnx"):
         return None
     try:
-        content = Path(model).read_bytes()
-        counts = b"" if kernels.database is None else kernels.database.read_bytes()
+        content = readable(model).read_bytes()
+        counts = b"" if kernels.database is None else readable(kernels.database).read_bytes()
     except OSError:  # said where it is read for good
         return None
     if Path(model).suffix == ".onnx" and _EXTERNAL in content:

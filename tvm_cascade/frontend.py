@@ -26,6 +26,7 @@ from tvm_cascade.importers.limits import check_types
 from tvm_cascade.importers.shorter_end import end_of_work
 from tvm_cascade.importers.states import with_pairs
 from tvm_cascade.importers.stored_io import storable_inputs, store_io, with_scales
+from tvm_cascade.plain_files import readable
 from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _read(path: Path) -> bytes:
             raise LoadError(path, "is a directory, not a model file")
         if path.stat().st_size > MAX_FILE_BYTES:
             raise LoadError(path, f"is larger than {MAX_FILE_BYTES} bytes")
-        data = path.read_bytes()
+        data = readable(path).read_bytes()
     except OSError as error:
         raise LoadError(path, error.strerror or str(error)) from error
     if not data:

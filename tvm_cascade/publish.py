@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.plain_files import why_not_replaced
 
 _HIDDEN = ".tvm-cascade-"  # begins the name of everything unfinished
 _LOCK = ".lock"  # ends the names of lock files
@@ -38,6 +39,8 @@ def publish(folder: Path, carry: Carry | None = None) -> Iterator[Path]:
 
     Raises `UsageError` where it cannot be written.
     """
+    if why := why_not_replaced(folder, folder=True):
+        raise UsageError(f"cannot write a folder at {folder}, which {why}: name a new folder")
     place = folder.resolve()
     missing = [parent for parent in place.parents if not parent.exists()]
     staging: Path | None = None
@@ -71,9 +74,11 @@ def require_empty(old: Path, _new: Path) -> None:
 def whole_file(path: str | Path) -> Iterator[Path]:
     """Yield the name of a new file of the same suffix, which replaces `path` if the block does not raise.
 
-    Missing parents are created. A path that is no regular file, such as /dev/stdout, is written directly. Raises
-    `UsageError` where it cannot be written.
+    Missing parents are created. A device, such as /dev/null, is written directly. Raises `UsageError` where it cannot be
+    written, and for pipes and what a process has open, such as /dev/stdout.
     """
+    if why := why_not_replaced(path):
+        raise UsageError(f"cannot write {path}, which {why}: name a file")
     place = Path(path).resolve()
     staging: Path | None = None
     try:

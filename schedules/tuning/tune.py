@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import LoadError
+from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import whole_file
 from tvm_cascade.schedules.tuning.counting import Count, Counter, Task
 from tvm_cascade.schedules.tuning.kernel_cost import KernelCost, kernel_cost
@@ -85,7 +86,7 @@ class Database:
     def load(cls, path: Path) -> Database:
         """Reads a database from a file. Raises `LoadError` where it cannot be read or is no such database."""
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(readable(path).read_text(encoding="utf-8"))
             return cls(
                 (name, shape, {v: Count(int(n), int(b), int(a)) for v, (n, b, a) in options.items()})
                 for name, shapes in data["counts"].items()

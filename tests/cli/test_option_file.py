@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tvm_cascade.cli.group import tvm_cascade
-from tvm_cascade.cli.option_file import ALL, KEYS, key_of
+from tvm_cascade.cli.option_file import ALL, KEYS, WRITING, key_of
 from tvm_cascade.testing import shapes
 
 pytestmark = pytest.mark.usefixtures("quick_host")
@@ -66,11 +66,10 @@ def test_a_required_option_may_come_from_the_file(model: Path) -> None:
 
 
 def test_commands_with_another_meaning_of_an_option_leave_it_alone(model: Path) -> None:
-    write(model, 'target = "host"\ndatabase = "counts.json"\ntime-limit = 1\n')
+    write(model, 'target = "host"\nmax-macs = 1.5\ntime-limit = 1\n')
     done = run("stages", model)
     assert done.exit_code == 2 and "--target" in done.stderr
     assert run("stages", model, "--target", "llvm").exit_code == 0
-    assert not (model.parent / "counts.json").exists()
 
 
 def test_where_a_network_ends_holds_for_every_command(model: Path) -> None:
@@ -80,11 +79,21 @@ def test_where_a_network_ends_holds_for_every_command(model: Path) -> None:
         assert done.exit_code == 2 and "no such tensor" in done.stderr
 
 
-def test_paths_are_relative_to_the_file(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(model, 'report = "page.html"\n')
+def test_the_path_of_a_board_is_relative_to_the_file(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(model, 'target = "cortex-m4"\nboard = "mine.json"\n')
+    (model.parent / "mine.json").write_text("{}")
     monkeypatch.chdir("/")
-    assert run("plan", model).exit_code == 0
-    assert (model.parent / "page.html").is_file()
+    done = run("compile", model, "-o", model.parent / "out")
+    assert done.exit_code == 2 and f"board file {model.parent / 'mine.json'}" in done.stderr
+
+
+@pytest.mark.parametrize("key", ["report", "database", "tune", "metaschedule", "trials", "cache"])
+def test_what_writes_or_runs_stands_on_the_command_line(model: Path, key: str) -> None:
+    write(model, f'{key} = "page.html"\n')
+    before = sorted(model.parent.iterdir())
+    done = run("compile", model, "--target", "host", "-o", model.parent / "out")
+    assert done.exit_code == 2 and f"{key} is for the command line alone" in done.stderr
+    assert sorted(model.parent.iterdir()) == before
 
 
 @pytest.mark.parametrize(
@@ -98,7 +107,7 @@ def test_paths_are_relative_to_the_file(model: Path, monkeypatch: pytest.MonkeyP
         ('sram = "much"\n', "tvm-cascade.toml: sram: "),
         ('granularity = "atom"\n', "tvm-cascade.toml: granularity: "),
         ("max-macs = 0.5\n", "tvm-cascade.toml: max-macs: "),
-        ("report = 3\n", "tvm-cascade.toml: report: write a text"),
+        ("state = 3.5\n", "tvm-cascade.toml: state: "),
         ("layerwise = 3\n", "tvm-cascade.toml: layerwise: write true or false"),
         ('until = [["a"]]\n', "tvm-cascade.toml: until: write a text or a number"),
         ("sram = { a = 1 }\n", "tvm-cascade.toml: sram: write a text or a number"),
@@ -119,6 +128,6 @@ def test_every_planning_option_is_a_key() -> None:
         options = [p for p in tvm_cascade.commands[command].params if isinstance(p, click.Option)]
         spelled = {o.name: o.opts[0].lstrip("-") for o in options}
         assert {key_of(name) for name in ALL if name in spelled} == {spelled[name] for name in ALL if name in spelled}
-        others = {"output", "as_json", "verbose"}
+        others = {"output", "as_json", "verbose", *WRITING}
         assert set(spelled) - set(KEYS.values()) <= others
         assert "tvm-cascade.toml" in run(command, "--help").stdout

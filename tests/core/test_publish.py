@@ -15,6 +15,7 @@ import pytest
 
 from tvm_cascade import publish as module
 from tvm_cascade.errors import UsageError
+from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import publish, require_empty, whole_file
 
 resource = pytest.importorskip("resource", reason="processes are forked, killed and limited as POSIX has it")
@@ -215,3 +216,23 @@ def test_a_place_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.undo()
     with pytest.raises(PermissionError), publish(tmp_path / "q"):  # of something else, done meanwhile
         raise PermissionError(errno.EACCES, "no", "/elsewhere")
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="names of open files are those of POSIX systems")
+def test_pipes_and_open_files_are_refused_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.html")
+    for path in (tmp_path / "pipe.html", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/fd/77"):
+        with pytest.raises(UsageError, match=r"cannot write .*, which is .*: name a file"), whole_file(path):
+            pass
+        with pytest.raises(UsageError, match=r"cannot write a folder at .*: name a new folder"), publish(Path(path)):
+            pass
+    with pytest.raises(UsageError, match="which is a device"), publish(Path("/dev/null")):
+        pass
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="a device of POSIX systems")
+def test_devices_are_not_read() -> None:
+    with pytest.raises(OSError, match="is a device, no plain file"):
+        readable("/dev/zero")
+    assert readable(__file__) == Path(__file__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tvm_cascade.cores import get_core
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.export import export_folder
@@ -332,6 +333,20 @@ def test_exports_are_reproducible_and_never_overwrite(tmp_path: Path, object_pro
             assert b"@" not in (one / file).read_bytes() or file.endswith((".a", ".c", ".h"))
         with pytest.raises(UsageError, match="exists and is not empty"):
             export_folder(object_project.folder, kind, one)
+
+
+@pytest.mark.parametrize("name", ["../outside.c", "/etc/hostname", "sub/../../outside.c", "link.c"])
+def test_files_outside_of_the_folder_are_not_copied(tmp_path: Path, object_project: Image, name: str) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(object_project.folder, folder)
+    (tmp_path / "outside.c").write_text("int secret;\n")
+    (folder / "link.c").symlink_to(tmp_path / "outside.c")
+    data = json.loads((folder / "metadata.json").read_text())
+    data["project"]["sources"] = [*data["project"]["sources"], name]
+    (folder / "metadata.json").write_text(json.dumps(data))
+    with pytest.raises(LoadError, match="lies outside of the folder"):
+        export_folder(folder, "zephyr", tmp_path / "package")
+    assert not (tmp_path / "package").exists()
 
 
 def test_a_failed_export_leaves_nothing(tmp_path: Path, object_project: Image) -> None:

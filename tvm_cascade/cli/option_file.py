@@ -6,8 +6,10 @@
     ["detector.onnx"]       # of this model alone, where several lie in the folder
     until = ["boxes", "scores"]
 
-Keys are the options of `plan` and `compile`, without their dashes; an option with a form `--no-...` is true or false. Paths are
-relative to the file. A command takes those that it has, in the same meaning: `stages` and `optimize` have another `--target`.
+Keys are the options of `plan` and `compile`, without their dashes; an option with a form `--no-...` is true or false. A command
+takes those that it has, in the same meaning: `stages` and `optimize` have another `--target`. The path of a board's file is
+relative to it. Options that write files or run programs stand on the command line alone: a folder that somebody else made
+decides neither.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import click
 
 from tvm_cascade.cli.guard import say
 from tvm_cascade.messages import printable
+from tvm_cascade.plain_files import readable
 from tvm_cascade.request import COMPILE_OPTIONS, PLAN_OPTIONS, LoadRequest
 
 NAME = "tvm-cascade.toml"
@@ -32,8 +35,8 @@ EPILOG = (
 )
 LOADING = tuple(f.name for f in fields(LoadRequest))  # fields that every command may take
 PLANNING = PLAN_OPTIONS
-ALL = ("target", *COMPILE_OPTIONS)
-_PATHS = ("database", "metaschedule", "report")
+WRITING = ("database", "tune", "metaschedule", "trials", "report", "cache")  # write files, run programs, or serve those
+ALL = ("target", *(name for name in COMPILE_OPTIONS if name not in WRITING))
 
 Callback = Callable[[click.Context, click.Parameter, Path], Path]
 
@@ -103,7 +106,7 @@ def _table(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib  # type: ignore[import-not-found]
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(readable(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise click.UsageError(f"{printable(str(path))}: {error.strerror}") from None
     except RecursionError:
@@ -118,6 +121,11 @@ def _is_model(key: str, value: object) -> bool:
 
 def _refuse_unknown(table: Mapping[str, Any], path: Path) -> None:
     for key in table:
+        if key in map(key_of, WRITING):
+            raise click.UsageError(
+                f"{printable(str(path))}: {key} is for the command line alone: files beside a model may not name what is "
+                f"written or run; give --{key} there"
+            )
         if key not in KEYS:
             close = get_close_matches(key, KEYS, 1)
             hint = f"did you mean {close[0]}? " if close else ""
@@ -131,6 +139,6 @@ def _spelled(name: str, value: Any, folder: Path) -> Any:
         return [
             f"{one}={','.join(map(str, shape if isinstance(shape, list) else [shape]))}" for one, shape in value.items()
         ]
-    if isinstance(value, str) and (name in _PATHS or (name == "board" and value.endswith(".json"))):
+    if isinstance(value, str) and name == "board" and value.endswith(".json"):
         return os.path.join(folder, value)
     return value

@@ -15,6 +15,7 @@ from tvm_cascade.importers.cut import FileGraph
 from tvm_cascade.importers.onnx_file import read_model
 from tvm_cascade.importers.tflite_model import MalformedModel, open_model
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.plain_files import readable
 from tvm_cascade.tensor_spec import Cut
 
 _Result = TypeVar("_Result")
@@ -59,7 +60,7 @@ def cut_copy(path: Path, cut: Cut) -> Iterator[Path]:
         yield path
         return
     try:
-        data = path.read_bytes()
+        data = readable(path).read_bytes()
     except OSError as error:
         raise LoadError(path, error.strerror or str(error)) from error
     with TemporaryDirectory() as folder:

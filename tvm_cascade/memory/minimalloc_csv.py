@@ -8,6 +8,7 @@ from pathlib import Path
 from tvm_cascade.errors import LoadError
 from tvm_cascade.memory.allocate import AllocateOptions, allocate
 from tvm_cascade.memory.problem import Allocation, Buffer, Problem
+from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import whole_file
 from tvm_cascade.request import AllocateRequest
 from tvm_cascade.schema.searches import Layout
@@ -28,7 +29,7 @@ def read(path: str | Path, capacity: int | None = None) -> Problem:
         A row is wrong; the message names it.
     """
     try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        with readable(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             rows = list(reader)
             fields = reader.fieldnames or ()

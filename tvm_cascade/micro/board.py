@@ -67,6 +67,7 @@ from tvm_cascade.micro.board_record import (
     available_ram,
 )
 from tvm_cascade.micro.region import Memory, Region
+from tvm_cascade.plain_files import readable
 
 __all__ = [
     "Board", "Counter", "CounterRegister", "FlashTool", "Supply", "Uart", "UartSide", "available_ram", "list_boards",
@@ -101,7 +102,7 @@ def load_board(name_or_path: str | Path) -> Board:
                 f"unknown board {text!r}; known: {', '.join(list_boards())}, or the path of a board's .json file"
             )
     try:
-        return read_board(path.read_text(encoding="utf-8"), path)
+        return read_board(readable(path).read_text(encoding="utf-8"), path)
     except OSError as error:
         raise UsageError(f"board file {path}: {error.strerror}") from None
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from tvm_cascade.cores import Core, get_core
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.messages import printable
 from tvm_cascade.micro.network import EmittedNetwork, Interface, Network, NetworkMemory, split_outputs
 from tvm_cascade.report.cost import Cost, read_cost
 from tvm_cascade.tensor_spec import TensorSpec
@@ -144,7 +145,7 @@ def read_image(folder: Path) -> Image:
         records = own["projects"] if _SEVERAL_KEY in data else [own]
         return Image(
             folder=folder,
-            networks=tuple(_network(record) for record in records),
+            networks=tuple(_inside(folder, _network(record)) for record in records),
             target=get_core(records[0]["target"]),
             board=str(own["board"]),
             optimise=str(records[0]["optimise"]),
@@ -153,6 +154,14 @@ def read_image(folder: Path) -> Image:
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise LoadError(path, f"is not the metadata of a compiled network ({error}); compile again") from None
+
+
+def _inside(folder: Path, network: Network) -> Network:
+    """Return the network. Raise `ValueError` where the name of a file of it leads out of the folder."""
+    for name in network.files:
+        if Path(name).name != name or "\\" in name or not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"the file {printable(repr(name))} lies outside of the folder")
+    return network
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tvm_cascade.messages import last_line
 from tvm_cascade.micro.litert_defects import doubts, packed, repaired
 from tvm_cascade.micro.onnx_reference import ONNX_FLOATS, onnx_outputs, read_onnx
 from tvm_cascade.micro.sensitivity import float_reach, read_program, run_exported
+from tvm_cascade.plain_files import readable
 from tvm_cascade.tensor_spec import unique_names
 
 
@@ -141,7 +142,7 @@ class LiteRtReference:
     def __init__(self, path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> None:
         """`inputs` gives the shapes that the file leaves open."""
         try:
-            data = path.read_bytes()
+            data = readable(path).read_bytes()
         except OSError as error:
             raise LoadError(path, error.strerror or str(error)) from error
         if data[4:8] != b"TFL3":

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 from tvm_cascade.errors import GraphError, LoadError, UsageError
 from tvm_cascade.graph import Graph, Op, Tensor
 from tvm_cascade.ordering.report import order_report
+from tvm_cascade.plain_files import readable
 from tvm_cascade.request import LoadRequest, OrderRequest
 from tvm_cascade.schema.searches import Order
 
@@ -55,7 +56,7 @@ def read_graph(path: str | Path) -> Graph:
         The file cannot be read, or is no graph; the message says where.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        data = json.loads(readable(path).read_text(encoding="utf-8-sig"))
     except OSError as e:
         raise LoadError(
             path, "no such file" if isinstance(e, FileNotFoundError) else f"not readable ({e.strerror})"

@@ -14,6 +14,7 @@ from pathlib import Path
 from tvm_cascade.errors import LoadError
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
 from tvm_cascade.parallel.problem import CONCURRENT, Schedule, Stage
+from tvm_cascade.plain_files import readable
 
 _KINDS = {
     "conv": "conv2d",
@@ -101,7 +102,7 @@ def load_authors_file(path: str | Path) -> tuple[Graph, Schedule]:
 def read_authors_file(path: str | Path) -> tuple[dict, Graph, Schedule]:
     """The text of a file, and what `load_authors_file` makes of it."""
     try:
-        text = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = json.loads(readable(path).read_text(encoding="utf-8"))
         return text, *_parse(text)
     except OSError as error:
         raise LoadError(path, error.strerror or str(error)) from None

@@ -15,6 +15,7 @@ from tvm_cascade.parallel.authors_file import load_authors_file
 from tvm_cascade.parallel.batch import with_batch
 from tvm_cascade.parallel.problem import Schedule, Stage
 from tvm_cascade.parallel.validate import validate_schedule
+from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import whole_file
 
 FORMAT = "tvm-cascade-stages-1"
@@ -47,7 +48,7 @@ def load_schedule(path: str | Path, graph: Graph) -> Schedule:
     Raises `LoadError` if the file is not a schedule or is damaged, `UsageError` if it is the schedule of another graph.
     """
     try:
-        text = json.loads(Path(path).read_text())
+        text = json.loads(readable(path).read_text())
     except (OSError, ValueError) as error:
         raise LoadError(path, f"no schedule can be read: {error}") from None
     if isinstance(text, dict) and "blocks" in text:

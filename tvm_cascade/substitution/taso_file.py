@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade.errors import LoadError
+from tvm_cascade.plain_files import readable
 
 # numbers of TASO's enumerations; kinds by the names of `operators.table`
 _KINDS = {3: "conv2d", 8: "relu", 12: "concat", 13: "split", 16: "add", 17: "mul", 18: "matmul"}
@@ -46,7 +47,7 @@ def read_taso_rules(path: Path) -> tuple[TasoRule, ...]:
         The file is missing, or not of this format, or has an operator that no rule of ours has.
     """
     try:
-        data = path.read_bytes()
+        data = readable(path).read_bytes()
     except OSError as error:
         raise LoadError(path, str(error.strerror)) from None
     try:

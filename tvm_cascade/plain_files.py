@@ -1,0 +1,36 @@
+"""Refuses what is no plain file where one is read or written whole: devices without an end, pipes that nobody can rename."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+_STREAMS = ("/dev/fd/", "/dev/std", "/proc/")  # begin the names of what a process has open
+
+
+def readable(path: str | Path) -> Path:
+    """Return `path`. Raise `OSError` where it is a device, such as /dev/zero, whose contents may have no end."""
+    path = Path(path)
+    if path.exists() and (stat.S_ISCHR(mode := path.stat().st_mode) or stat.S_ISBLK(mode)):
+        raise OSError(errno.EINVAL, "is a device, no plain file", str(path))
+    return path
+
+
+def why_not_replaced(path: str | Path, folder: bool = False) -> str:
+    """Return why a file, or folder, cannot be written at `path` as a whole; "" where nothing is in the way.
+
+    A device such as /dev/null is written as it is, and stays.
+    """
+    if os.path.abspath(path).startswith(_STREAMS):
+        return "is what a process has open"
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return ""
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        return "is a pipe or socket"
+    if folder and not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        return "is a device"
+    return ""
