@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,49 @@ RISCV = """
    100:\t7139                \taddi\tsp,sp,-64
    102:\t8082                \tret
 """
+SYMBOLS = """
+00000000 g     F .text\t0000000a Reset_Handler
+00000100 l     F .text\t0000000a a
+00000200 l     F .text\t0000000a b
+00000300 g     F .text\t0000000a c
+00000400 g     F .text\t0000000a hook
+00000500 g     O .text\t0000000a constants
+"""
+HOOK = """
+00000400 <hook>:
+     400:\tb500      \tpush\t{r0-r7, lr}
+
+00000500 <constants>:
+     500:\tf5ad 7d00 \tsub.w\tsp, sp, #512
+"""
+SAVED = """
+00000000 <Reset_Handler>:
+   0:\tff010113          \tjal\tt0,20 <__riscv_save_4>
+   4:\tff010113          \tjal\t100 <a>
+   8:\t0141                \tj\t40 <__riscv_restore_4>
+
+00000020 <__riscv_save_4>:
+  20:\t7139                \tadd\tsp,sp,-64
+  22:\t5301                \tli\tt1,-32
+  24:\t40610133            \tsub\tsp,sp,t1
+  28:\t8282                \tjr\tt0
+
+00000100 <a>:
+   100:\t1141                \taddi\tsp,sp,-16
+   102:\t8082                \tret
+"""
+
+
+def test_frames_that_routines_of_the_compiler_take_count_for_their_callers() -> None:
+    assert deepest(read_functions(SAVED)) == 64 + 16
+
+
+def test_a_call_through_a_pointer_may_reach_what_no_instruction_calls() -> None:
+    text = SYMBOLS + CALLS.replace("sub.w\tsp, sp, #512\t@ 0x200", "blx\tr3") + HOOK
+    assert deepest(read_functions(text)) == 8 + (36 + 52 + 16) + 8 + 36
+    again = text.replace("push\t{r0-r7, lr}", "bl\t100 <a>")
+    with pytest.raises(NoStackBoundError, match="a calls b calls c calls hook calls a"):
+        deepest(read_functions(again))
 
 
 def test_the_longest_chain_of_calls_counts() -> None:
@@ -85,6 +129,18 @@ def test_the_image_obeys_it_and_its_stack_too(tmp_path: Path, emulator: None, qu
     own = find_board(smallest.folder, smallest.board)
     assert (own.ram.bytes, own.stack_reserve) == (9 * 1024, smallest.stack_bytes)
     assert f"{smallest.ram_bytes + smallest.stack_bytes} in all" in smallest.to_text()
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "riscv32"])
+@pytest.mark.parametrize("option", ["stream_input", "hook"])
+def test_networks_that_call_back_have_a_bound(
+    tmp_path: Path, emulator: None, quick_host: None, target: str, option: str
+) -> None:
+    options: dict[str, Any] = {option: True}
+    compiled = tvm_cascade.compile(MODEL, target=target, output=tmp_path / "p", ram="12KiB", **options)
+    done = tvm_cascade.run(compiled.folder)
+    assert done.ok and done.stack_bytes is not None and compiled.stack_bytes is not None
+    assert 0 < done.stack_bytes <= compiled.stack_bytes
 
 
 def test_a_cap_that_the_stack_breaks_is_planned_for_again(tmp_path: Path, emulator: None, quick_host: None) -> None:

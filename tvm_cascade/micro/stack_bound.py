@@ -1,9 +1,11 @@
 """A bound of the stack that a linked image needs, from its code: the frames along the longest chain of calls.
 
 The image is disassembled. A function's frame is at most the sum of all that it takes off the stack pointer; calls, and
-jumps into other functions, are the edges of the call graph. There is no bound where a function can call itself, calls through
-a pointer, or moves its stack pointer by what it computes. One exception is counted, with the registers that the core stores;
-what an application's own handlers need is theirs to add.
+jumps into other functions, are the edges of the call graph. A call through a pointer, as of a hook or of a function that gives
+rows of an input, may reach every function of the image that no instruction calls: the linker keeps only those whose address is
+taken, and handlers of exceptions. There is no bound where a function can call itself, or moves its stack pointer by what it
+computes. One exception is counted, with the registers that the core stores; what an application's own handlers and hooks need is
+theirs to add.
 """
 
 from __future__ import annotations
@@ -25,6 +27,10 @@ _FUNCTION = re.compile(r"^[0-9a-f]+ <([^>]+)>:$")
 _LINE = re.compile(r"^\s*[0-9a-f]+:\t[^\t]*\t(\S+)(?:\t(.*))?$")
 _COMMENT = re.compile(r"\s*(@|;|# ).*")
 _TARGET = re.compile(r"<([^+>]+)(?:\+0x[0-9a-f]+)?>")
+_SYMBOL = re.compile(r"^[0-9a-f]+ .{6}F [^\t]+\t[0-9a-f]+ (?:\.hidden )?(\S+)$")  # of a function, by objdump -t
+_SAVED = re.compile(r"__riscv_(save|restore)_(\d+)$")  # routines that take a caller's frame, and give it back
+_MOST_SAVED = 64  # bytes that those take, of which some give back a part at once
+_FEW_SAVED = 16  # the same for up to four registers
 _WIDTHS = {"s": 4, "d": 8, "q": 16}  # bytes of vector registers
 
 
@@ -35,6 +41,8 @@ class Function:
     frame: int  # bytes, at most
     calls: set[str]
     why: str = ""  # it has no bound; empty where it has one
+    by_pointer: str = ""  # "calls" or "jumps", as switches do, through a pointer
+    is_code: bool = False  # the symbol table says so; constants may lie among the code
 
 
 class NoStackBoundError(ToolError):
@@ -47,7 +55,7 @@ def stack_bound(elf: Path, family: Family) -> int:
     Raises `NoStackBoundError` where its code tells none, `MissingToolError` without the target's binutils.
     """
     tool = find_tool(f"{family.prefix}objdump", family.compiler_remedy)
-    functions = read_functions(run_tool((tool, "-d", str(elf))))
+    functions = read_functions(run_tool((tool, "-t", "-d", str(elf))))
     return -(-(deepest(functions) + _EXCEPTION) // _ALIGN) * _ALIGN
 
 
@@ -55,6 +63,8 @@ def deepest(functions: Mapping[str, Function]) -> int:
     """Bytes of the frames along the longest chain of calls from the entry."""
     known: dict[str, int] = {}
     open_: list[str] = []
+    called = {_ENTRY, *(callee for function in functions.values() for callee in function.calls)}
+    uncalled = [name for name, function in functions.items() if function.is_code and name not in called]
 
     def depth(name: str) -> int:
         if name in open_:
@@ -63,10 +73,15 @@ def deepest(functions: Mapping[str, Function]) -> int:
         if function is None:
             return 0
         if name not in known:
+            if function.by_pointer == "calls" and not any(f.is_code for f in functions.values()):
+                raise NoStackBoundError(f"the stack has no bound: {name} calls through a pointer")
             if function.why:
                 raise NoStackBoundError(f"the stack has no bound: {name} {function.why}")
             open_.append(name)
-            known[name] = function.frame + max((depth(callee) for callee in sorted(function.calls)), default=0)
+            reached = set(function.calls)
+            if function.by_pointer:
+                reached |= {u for u in uncalled if function.by_pointer == "calls" or u not in open_}
+            known[name] = function.frame + max((depth(callee) for callee in sorted(reached)), default=0)
             open_.pop()
         return known[name]
 
@@ -74,14 +89,16 @@ def deepest(functions: Mapping[str, Function]) -> int:
 
 
 def read_functions(disassembly: str) -> dict[str, Function]:
-    """The functions of a disassembly by objdump."""
+    """The functions of a symbol table and a disassembly by objdump."""
     found: dict[str, Function] = {}
     name = ""
     for text in disassembly.splitlines():
-        if head := _FUNCTION.match(text):
+        if symbol := _SYMBOL.match(text):
+            found[symbol[1]] = Function(0, set(), is_code=True)
+        elif head := _FUNCTION.match(text):
             name = head[1]
             found.setdefault(name, Function(0, set()))
-        elif name and (line := _LINE.match(text)):
+        elif name and not _SAVED.match(name) and (line := _LINE.match(text)):
             _read(found[name], name, line[1], _COMMENT.sub("", line[2] or ""))
     return found
 
@@ -97,10 +114,13 @@ def _read(function: Function, name: str, code: str, operands: str) -> None:
         return
     target = _TARGET.search(operands)
     if target is not None:
-        if target[1] != name:
+        if saved := _SAVED.match(target[1]):
+            few = int(saved[2]) < 4
+            function.frame += (_FEW_SAVED if few else _MOST_SAVED) if saved[1] == "save" else 0
+        elif target[1] != name:
             function.calls.add(target[1])
-    elif re.match(r"blx|jalr|c\.jalr", code) and not re.match(r"(zero|x0)\b", operands):
-        function.why = "calls through a pointer"
+    elif re.match(r"blx?|bx|j|c\.j", code) and not re.match(r"(lr|ra|t0|zero|x0)\b", operands):
+        function.by_pointer = "calls" if re.match(r"blx|jalr|c\.jalr", code) else function.by_pointer or "jumps"
 
 
 def _branches(code: str) -> bool:
