@@ -35,6 +35,7 @@ from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.lower_quantized import lowered
 from tvm_cascade.passes.lowered_source import source_of, without_source
 from tvm_cascade.passes.prepare_graph import PreparedGraph
+from tvm_cascade.passes.prices import Prices, TimeRule
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.tune import Database
@@ -43,13 +44,16 @@ from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, monitor
 Progress = Callable[[str], None]
 
 
-def plan_options(request: PlanRequest, core: KernelTarget, addressed: bool = True) -> PlanOptions:
-    """The planner's options: the fields it shares with the request, the core's alignment and cost model of steps, and
-    whether rows may have addresses of their own: `addressed`.
+def plan_options(
+    request: PlanRequest, core: KernelTarget, addressed: bool = True, prices: Prices | None = None
+) -> PlanOptions:
+    """The planner's options: the fields it shares with the request, the core's alignment and cost model of steps, whether
+    rows may have addresses of their own (`addressed`), and the prices of plans.
     """
     shared = {f.name for f in fields(PlanOptions)} & {f.name for f in fields(request)}
     asked = {name: getattr(request, name) for name in shared}
-    return PlanOptions(**asked, alignment=core.core.align, steps=core.core.steps, row_addresses=addressed)
+    fixed = {"alignment": core.core.align, "steps": core.core.steps, "price": prices}
+    return PlanOptions(**asked, **fixed, row_addresses=addressed)
 
 
 def plan_network(
@@ -85,7 +89,7 @@ def plan_network(
     """
     request = request or PlanRequest()
     with SearchMonitor(request.time_limit):
-        source = kernels or KernelSource(core or KernelTarget(), database)
+        source = replace(kernels or KernelSource(core or KernelTarget(), database), prices=Prices())
 
         once = _Once()
 
@@ -100,7 +104,7 @@ def plan_network(
             found = planned(request)
     for note in whole_inputs(found.plan) if request.stream_input else ():
         progress(note)
-    return found
+    return replace(found, prices=source.prices)
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def _plan_network(
     mod: IRModule, request: PlanRequest, kernels: KernelSource, progress: Progress, addressed: bool, once: _Once
 ) -> PlannedCandidate:
     """`plan_network` inside of the monitor of the request's limit on time."""
-    options = plan_options(request, kernels.core, addressed)
+    options = plan_options(request, kernels.core, addressed, kernels.prices)
 
     def planned(mod: IRModule, kernels: KernelSource = kernels) -> PlannedCandidate:
         integers, prepared = once.prepared(mod, kernels)
@@ -152,7 +156,9 @@ def _plan_network(
     if not promise.steps:
         return replace(planned(mod), rewritten=promise if request.rewrite else None)
     # candidates are compared with kernels that need no measurements; only the winner's are measured
-    chosen = with_substitutions(mod, promise, partial(planned, kernels=kernels.untuned))
+    chosen = with_substitutions(
+        mod, promise, partial(planned, kernels=kernels.untuned), TimeRule(options, kernels.prices)
+    )
     done = chosen.rewritten
     assert done is not None
     told = done if done.steps or request.rewrite else None
@@ -231,7 +237,7 @@ def _best_candidate(network: Network) -> Best:
     except InfeasibleError as error:
         start = error
     try:
-        return best_candidate(start, [partial(kind, network) for kind in kinds])
+        return best_candidate(start, [partial(kind, network) for kind in kinds], network.rule)
     except InfeasibleError as error:
         return error
 

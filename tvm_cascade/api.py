@@ -86,7 +86,7 @@ def plan(
         Cap on all RAM of the linked image: arena, stack, data and bss. `plan` takes 256 bytes for what is not the arena.
     max_macs, max_time : float
         Limits on the plan: its multiply-accumulates, as a factor of the network's; without a cap its estimated instructions,
-        as a factor of those of steps by rows.
+        as a factor of those of the fastest plan.
     stream_input, layerwise, overlap : bool
         Inputs arrive row by row; operators run one after the other; outputs may share bytes with dying inputs.
     granularity : str

@@ -236,7 +236,7 @@ def plan(
     with told_with_cut(loaded):
         found = plan_network(source, request, progress=lambda line: progress(f"{loaded.name}: {line}"), kernels=kernels)
     mod = source if found.rewritten is None else found.rewritten.mod
-    return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core))
+    return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core, prices=found.prices))
 
 
 def prepare(
@@ -267,9 +267,8 @@ def describe(
     `flash_wait` is cycles of a byte that is read from flash, beside the arithmetic.
     """
     chosen, options, name = planned.candidate, planned.options, loaded.name
-    estimator = planned.prepared.estimator()
     report = frontier_report(
-        chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"), estimator
+        chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"), chosen.prices.work
     )
     held = _flash_bytes(planned) if flash else None
     rewritten = chosen.rewritten

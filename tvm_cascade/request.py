@@ -88,7 +88,7 @@ class PlanRequest(Asked):
         None  # bytes of RAM of the linked image at most, in all
     )
     max_macs: Annotated[float, checks.factor(1.0, 1e6)] = 1.0  # multiply-accumulates, as a factor of the network's
-    max_time: Annotated[float, checks.factor(1.0)] = 1.2  # without a cap: instructions, as a factor of steps by rows
+    max_time: Annotated[float, checks.factor(1.0)] = 1.2  # without a cap: instructions, as a factor of the fastest plan
     stream_input: Annotated[bool, checks.flag] = False  # inputs arrive row by row through a callback
     layerwise: Annotated[bool, checks.flag] = False  # the plain network, one operator after the other
     overlap: Annotated[bool, checks.flag] = True  # outputs may be written into the space of dying inputs

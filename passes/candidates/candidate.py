@@ -22,6 +22,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.passes.copied_weights import CopiedWeights
 from tvm_cascade.passes.extract_graph import Analyses
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
+from tvm_cascade.passes.prices import Prices, TimeRule
 from tvm_cascade.passes.rewriting import Rewritten
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
@@ -54,11 +55,12 @@ class KernelSource:
     )
     fused_floats: bool = True  # whether float layers are fused (`passes.fuse_float_layers`)
     analyses: Analyses = field(default_factory=Analyses, compare=False, repr=False)  # of all candidates so far
+    prices: Prices = field(default_factory=Prices, compare=False, repr=False)  # of all candidates so far
 
     def prepare(self, lowered: IRModule) -> PreparedGraph:
         """The graph and the kernels of a module to which `LowerQuantized` has been applied."""
         made = prepare_graph(lowered, self.core, self.database, self.counter, self.fused_floats, self.analyses)
-        return made if self.tuned is None else self.tuned(made)
+        return self.prices.add(made if self.tuned is None else self.tuned(made))
 
     @property
     def untuned(self) -> KernelSource:
@@ -74,6 +76,11 @@ class Network:
     prepared: PreparedGraph
     options: PlanOptions
     kernels: KernelSource
+
+    @property
+    def rule(self) -> TimeRule:
+        """How plans of candidates are compared."""
+        return TimeRule(self.options, self.kernels.prices)
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,7 @@ class PlannedCandidate:
     copied: CopiedWeights = field(default_factory=CopiedWeights)  # weights that are copied to RAM
     placements: tuple[PlacedPlan, ...] = ()  # in named memories: of this plan, then of the others that were tried
     least_cycles: float | None = None  # in named memories: no plan of the joint search takes fewer
+    prices: Prices = field(default_factory=Prices, compare=False, repr=False)  # of the plans that were compared
 
     @property
     def graph(self) -> Graph:
@@ -135,9 +143,9 @@ class Candidate(ABC):
         """For messages: the arena bytes of the best so far and of `plan`."""
         return f"{'more than the cap' if isinstance(best, InfeasibleError) else best.plan.peak} -> {plan.peak} bytes"
 
-    def beats(self, found: PlannedCandidate, best: Best) -> bool:
-        """Whether the planned candidate is better than the best so far: by default, whether its arena is smaller."""
-        return isinstance(best, InfeasibleError) or found.plan.peak < best.plan.peak
+    def beats(self, found: PlannedCandidate, best: Best, rule: TimeRule) -> bool:
+        """Whether the planned candidate is better than the best so far: by default, whether `rule` prefers its plan."""
+        return isinstance(best, InfeasibleError) or rule.prefers(found.plan, best.plan)
 
     @abstractmethod
     def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
@@ -161,8 +169,8 @@ Proposals = Generator[Candidate, Outcome, str]
 Kind = Callable[[Best], Proposals]
 
 
-def best_candidate(start: Best, kinds: Iterable[Kind]) -> PlannedCandidate:
-    """The best of `start` and all proposed candidates; each kind starts from the best plan of the kinds before it.
+def best_candidate(start: Best, kinds: Iterable[Kind], rule: TimeRule) -> PlannedCandidate:
+    """The best of `start` and all proposed candidates by `rule`; each kind starts from the best plan of those before it.
 
     Where a limit (`search_monitor`) strikes, the best of those tried so far.
 
@@ -178,7 +186,7 @@ def best_candidate(start: Best, kinds: Iterable[Kind]) -> PlannedCandidate:
             candidate = next(proposals)
             while True:
                 monitor().check()
-                best, outcome = _tried(candidate, best)
+                best, outcome = _tried(candidate, best, rule)
                 candidate = proposals.send(outcome)
         except StopIteration as end:
             best = best.told(end.value) if isinstance(best, PlannedCandidate) else best
@@ -189,7 +197,7 @@ def best_candidate(start: Best, kinds: Iterable[Kind]) -> PlannedCandidate:
     return best
 
 
-def _tried(candidate: Candidate, best: Best) -> tuple[Best, Outcome]:
+def _tried(candidate: Candidate, best: Best, rule: TimeRule) -> tuple[Best, Outcome]:
     """Build and plan a candidate; returns the better of it and the best so far, and what became of it."""
     try:
         found = candidate.apply()
@@ -199,7 +207,7 @@ def _tried(candidate: Candidate, best: Best) -> tuple[Best, Outcome]:
         if isinstance(best, PlannedCandidate):
             return candidate.dropped(error, best), Outcome.INFEASIBLE
         return min(best, error, key=lambda e: e.needed), Outcome.INFEASIBLE
-    if candidate.beats(found, best):
+    if candidate.beats(found, best, rule):
         kept = {**found.kept, candidate.name: candidate.exactness}
         return replace(candidate.explained(found, best), kept=kept), Outcome.KEPT
     assert isinstance(best, PlannedCandidate)

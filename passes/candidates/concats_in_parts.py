@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading import PlanOptions, plan_graph
-from tvm_cascade.cores.step_model import StepModel, reads_parts
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.rewriting import fold_concats
@@ -24,9 +23,7 @@ from tvm_cascade.passes.candidates.candidate import (
     RefusedCandidate,
 )
 from tvm_cascade.passes.join_concats import FEW_CONCATS, joinable, joined, listed
-from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.rewrite_for_memory import foldable, paying_concats, without_concats
-from tvm_cascade.schedules.rules.select import GENERIC
 from tvm_cascade.search_monitor import monitor
 
 _NONE_READ = "no parts are read where they lie"
@@ -46,21 +43,22 @@ class ConcatsInParts(Candidate):
         network, options = self.network, self.network.options
         made = network.kernels.prepare(without_concats(network.lowered, self.names))
         if isinstance(self.before, PlannedCandidate):
-            options = self._in_time(made, self.before)
             if self.before.joined and (rest := joinable(made)):
-                made = joined(made, rest)
-                plan = plan_graph(made.graph, options)
-                return replace(self.before, prepared=made, plan=plan, joined=tuple(rest))
+                made = network.kernels.prices.add(joined(made, rest))
+                found = replace(self.before, prepared=made, plan=plan_graph(made.graph, options), joined=tuple(rest))
+                return self._in_time(found, self.before)
+            return self._in_time(PlannedCandidate(made, plan_graph(made.graph, options)), self.before)
         return PlannedCandidate(made, plan_graph(made.graph, options))
 
-    def _in_time(self, made: PreparedGraph, before: PlannedCandidate) -> PlanOptions:
-        """The options with `max_time` divided by the estimated slowdown of reading parts; refuses if that exceeds it."""
-        options = self.network.options
-        factor = _time_factor(before.prepared, made, options.steps) if options.steps is not None else 1.0
-        if factor > options.max_time:
+    def _in_time(self, found: PlannedCandidate, before: PlannedCandidate) -> PlannedCandidate:
+        """Return `found`; refuse it if it takes longer than `max_time` allows."""
+        options, rule = self.network.options, self.network.rule
+        rule.factor(before.plan)
+        factor = rule.factor(found.plan)
+        if not rule.allows(found.plan):
             price = f"would take about {factor:.2f} times the instructions (--max-time allows {options.max_time})"
-            raise RefusedCandidate(f"{_NONE_READ}: {before.plan.peak} -> {self.hoped} bytes {price}")
-        return replace(options, max_time=options.max_time / factor)
+            raise RefusedCandidate(f"{_NONE_READ}: {before.plan.peak} -> {found.plan.peak} bytes {price}")
+        return found
 
     def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
         change = "else it does not fit" if isinstance(best, InfeasibleError) else self.change(found.plan, best)
@@ -86,18 +84,6 @@ def concats_in_parts(network: Network, best: Best) -> Proposals:
         return f"{_NONE_READ}: that would take {hoped} bytes, not less than {best.plan.peak}"
     yield ConcatsInParts(network, chosen, best, hoped)
     return ""
-
-
-def _time_factor(before: PreparedGraph, after: PreparedGraph, model: StepModel) -> float:
-    """Estimated slowdown, at least 1, from reading parts: ratio of instructions when every operator runs row by row."""
-    plain = sum(model.whole(op) for op in before.graph.ops)
-    in_parts = sum(
-        op.macs * model.unscheduled
-        if reads_parts(op) and kernel is not None and kernel.rule == GENERIC
-        else model.whole(op)
-        for op, kernel in zip(after.graph.ops, after.kernels, strict=True)
-    )
-    return max(in_parts / plain, 1.0) if plain else 1.0
 
 
 def _smallest(graph: Graph, names: tuple[str, ...], options: PlanOptions) -> tuple[tuple[str, ...], int]:

@@ -12,6 +12,7 @@ from tvm_cascade.cascading import Plan, baseline_peak, plan_graph
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.candidates.candidate import Best, Candidate, Network, Outcome, PlannedCandidate, Proposals
 from tvm_cascade.passes.join_concats import FEW_CONCATS, joinable, joined, listed
+from tvm_cascade.passes.prices import TimeRule
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,20 @@ class ConcatsInPlace(Candidate):
     plain: Best  # the plan without joins
 
     def apply(self) -> PlannedCandidate:
-        prepared = joined(self.network.prepared, self.joins)
+        prepared = self.network.kernels.prices.add(joined(self.network.prepared, self.joins))
         plan = plan_graph(prepared.graph, self.network.options)
         plan = replace(plan, baseline_peak=baseline_peak(self.network.prepared.graph, self.network.options.alignment))
         return PlannedCandidate(prepared, plan, joined=tuple(self.joins))
 
-    def beats(self, found: PlannedCandidate, best: Best) -> bool:
-        """Whether the plan is no worse than the best so far: in arena bytes, or in kernel calls where both fit a cap."""
+    def beats(self, found: PlannedCandidate, best: Best, rule: TimeRule) -> bool:
+        """Whether the plan is no worse than the best so far: in arena bytes, or in work where both fit a cap."""
         if isinstance(best, InfeasibleError):
             return True
         if self.network.options.sram is None:
-            return found.plan.peak <= best.plan.peak
-        return _kernel_calls(found.plan) <= _kernel_calls(best.plan)
+            return rule.allows(found.plan) and (found.plan.peak <= best.plan.peak or not rule.allows(best.plan))
+        if rule.taken(found.plan) is None:
+            return _kernel_calls(found.plan) <= _kernel_calls(best.plan)
+        return not rule.prefers(best.plan, found.plan)
 
     def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
         change, peak = self.change(found.plan, self.plain), found.plan.peak

@@ -20,6 +20,7 @@ from tvm_cascade.passes.candidates.candidate import (
     Proposals,
     best_candidate,
 )
+from tvm_cascade.passes.prices import TimeRule
 from tvm_cascade.passes.rewriting import MAIN, Rewritten, is_quantized, search_main, unchanged
 from tvm_cascade.substitution import dag
 from tvm_cascade.substitution.costs import PeakMemory, macs_of, peak_bytes
@@ -55,7 +56,7 @@ class Substitutions(Candidate):
 
 
 def with_substitutions(
-    mod: IRModule, promise: Rewritten, plan: Callable[[IRModule], PlannedCandidate]
+    mod: IRModule, promise: Rewritten, plan: Callable[[IRModule], PlannedCandidate], rule: TimeRule
 ) -> PlannedCandidate:
     """Plan `mod` and the rewritten module of `promise`, if it has substitutions; returns the better plan."""
     try:
@@ -68,7 +69,7 @@ def with_substitutions(
             yield Substitutions(mod, promise, plan)
         return ""
 
-    return best_candidate(start, [promised])
+    return best_candidate(start, [promised], rule)
 
 
 def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) -> Rewritten:

@@ -134,12 +134,12 @@ def test_the_bound_of_a_limited_search_is_not_above_what_more_time_finds() -> No
     b = Builder()
     x = b.conv(b.conv(b.input(12, 12, 2), 4, 3), 4, 3)
     graph = b.finish(b.max_pool(x, 4, 4))
-    options = PlanOptions(steps=get_core("cortex-m4").steps, max_macs=2.0, max_time=1.0)
+    options = PlanOptions(steps=get_core("cortex-m4").steps, max_macs=2.0, max_time=2.0)
 
     def found() -> Plan:
         forget()
         return planner.cascade(graph, options)
 
     *limited, whole = with_more_and_more_time(found)
-    assert whole.macs > whole.baseline_macs and len(limited) > 20
+    assert whole.macs > whole.baseline_macs and len(limited) > 10
     assert all(plan.bound <= whole.peak <= plan.peak for plan in limited)

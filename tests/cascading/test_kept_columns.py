@@ -13,9 +13,10 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, _laid_out
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.layout_search import Search
+from tvm_cascade.cascading.planner import in_time
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cascading.stripes import widths_of
-from tvm_cascade.cascading.timing import instruction_factor, stripe_columns
+from tvm_cascade.cascading.timing import allowed_factor, instruction_factor, instructions, stripe_columns
 from tvm_cascade.cores import get_core
 from tvm_cascade.graph import ROW, Graph
 from tvm_cascade.testing.graphs import Builder
@@ -150,8 +151,10 @@ def test_the_printed_plan_is_a_point_of_the_frontier() -> None:
         points = frontier(graph, again)
         plain = cascade(graph, options)
         assert (points[-1].peak, points[-1].macs) == (plain.peak, graph.macs)
-        smallest = cascade(graph, again)
-        assert (smallest.peak, smallest.macs) == (points[0].peak, points[0].macs)
+        smallest, allowed = cascade(graph, again), allowed_factor(again) * in_time(graph, again).least
+        within = [p for p in points if (instructions(p, again) or 0.0) <= allowed]
+        assert (smallest.peak, smallest.macs) == (within[0].peak, within[0].macs)
+        assert (len(within) == len(points)) == (most == 100.0)
         assert len(points) > 3
 
 
@@ -166,7 +169,7 @@ def test_the_smallest_plan_needs_no_whole_frontier(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(planner, "best_plan", counted)
     model = get_core("cortex-m4").steps
-    again = rows_alone(stripes=True, pixels=True, overlap=False, max_macs=2.0, steps=model)
+    again = rows_alone(stripes=True, pixels=True, overlap=False, max_macs=2.0, max_time=2.0, steps=model)
     told: list[Plan] = []
     points = frontier(blocks(48), again, told.append)
     assert len(told) > 2 and set(points[:-1]) <= set(told)

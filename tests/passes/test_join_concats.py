@@ -19,11 +19,12 @@ from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Tile
 from tvm_cascade.ordering import order
 from tvm_cascade.passes.candidates import concats_in_place as in_place
-from tvm_cascade.passes.candidates.candidate import Network, PlannedCandidate, best_candidate
+from tvm_cascade.passes.candidates.candidate import KernelSource, Network, PlannedCandidate, best_candidate
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_network import plan_network
+from tvm_cascade.passes.prices import Prices, TimeRule
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.tir import shape_of
@@ -202,7 +203,7 @@ def test_one_by_one_the_smallest_is_kept(monkeypatch: pytest.MonkeyPatch, prepar
     monkeypatch.setattr(in_place, "joinable", lambda _: dict.fromkeys("abc", (0,)))
     monkeypatch.setattr(in_place, "joined", lambda made, joins: replace(made, graph=tuple(joins)))
     monkeypatch.setattr(in_place, "plan_graph", lambda names, _: sized(names))
-    network: Any = Network(cell(), prepared, rows_alone(), None)  # type: ignore[arg-type]
-    start = PlannedCandidate(prepared, sized(()))
-    best = best_candidate(start, [lambda best: in_place.concats_in_place(network, best)])
+    network = Network(cell(), prepared, rows_alone(), KernelSource(KernelTarget()))
+    start, rule = PlannedCandidate(prepared, sized(())), TimeRule(rows_alone(), Prices())
+    best = best_candidate(start, [lambda best: in_place.concats_in_place(network, best)], rule)
     assert (best.joined, best.plan.peak) == (("a", "c"), 900)

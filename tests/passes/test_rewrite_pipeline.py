@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tvm import relax
 
 from tvm_cascade import api, pipeline
-from tvm_cascade.cascading import plan_graph
+from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError, UsageError
@@ -22,6 +22,7 @@ from tvm_cascade.passes.cascade import ARENA_ATTR, SUBSTITUTIONS_ATTR, Cascade
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.lowered_source import SOURCE_ATTR
 from tvm_cascade.passes.plan_network import promised
+from tvm_cascade.passes.prices import Prices, TimeRule
 from tvm_cascade.passes.rewriting import Rewritten, exact_rules, rewrite_for_latency
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.request import PlanRequest
@@ -85,7 +86,7 @@ def substituted(mod: tvm.IRModule, promise: Rewritten, before: int | None, after
 
     prepared = pipeline.prepare(plain(), KernelTarget())
     plan = plan_graph(prepared.graph)
-    return with_substitutions(mod, promise, planned).rewritten
+    return with_substitutions(mod, promise, planned, TimeRule(PlanOptions(), Prices())).rewritten
 
 
 def test_quantized_networks_are_rewritten_unasked_and_keep_every_bit():

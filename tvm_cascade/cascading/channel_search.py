@@ -183,7 +183,7 @@ def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
             baseline_peak(graph, options.alignment), options.sram or 0, [], "allow more work with --max-macs"
         )
     finest = _smallest_step(graph, options)
-    plan = plan_graph(merged, replace(options, max_macs=factor, finest=finest, steps=None))
+    plan = plan_graph(merged, replace(options, max_macs=factor, finest=finest, steps=None, price=None))
     return replace(plan, baseline_macs=graph.macs, baseline_peak=baseline_peak(graph, options.alignment))
 
 

@@ -6,12 +6,17 @@ kernel variant. User requests are a `request.PlanRequest`; `passes.plan_network.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ROW, Tile
 from tvm_cascade.request import PlanRequest
+
+if TYPE_CHECKING:
+    from tvm_cascade.cascading.plan import Plan
 
 CHUNKS = (16, 8, 4, 2, 1)  # pixels a step that are tried, coarse first
 
@@ -39,8 +44,9 @@ class PlanOptions:
     alignment: int = 4  # bytes, of every block in the arena
     finest: int = 1  # least pixels of a step; 0: whole rows only
     narrowest: int = 1  # least columns of a stripe of the last map
-    max_time: float = 1.2  # without a cap: estimated instructions of steps by pixels, as a factor of those by rows
+    max_time: float = 1.2  # without a cap: estimated instructions, as a factor of those of the fastest plan
     steps: StepModel | None = None  # instructions of a step on the target; None: unknown, and `max_time` does not count
+    price: Callable[[Plan], float | None] | None = None  # instructions of a plan by its kernels; None: by `steps`
     draft: bool = False  # to compare networks: only the execution order of the fewest live bytes, single rows a step
     # kernel variants that plans may use; switched off only in tests, and to measure how much a variant saves
     pixels: bool = True  # kernels that compute part of a row; without them "auto" means rows
@@ -53,6 +59,11 @@ class PlanOptions:
         PlanRequest.of({name: getattr(self, name) for name in self.__slots__})  # validates the fields that it shares
         if self.alignment < 1:
             raise UsageError(f"an alignment of {self.alignment} bytes: give at least 1")
+
+    @property
+    def untimed(self) -> PlanOptions:
+        """These options where instructions do not count."""
+        return replace(self, max_time=1.0, steps=None, price=None)
 
     @property
     def settings(self) -> Settings:

@@ -1,17 +1,28 @@
-"""`plan_graph`, the planner's entry point: a search, then tiles of several rows, then rows at addresses of their own."""
+"""`plan_graph`, the planner's entry point: a search, then tiles of several rows, then rows at addresses of their own.
+
+What plans take decides between them: without a cap at most `PlanOptions.max_time` times what the fastest plan takes, under a
+cap at most `WITHIN_CAP` times what the fastest plan within the cap takes.
+"""
 
 from __future__ import annotations
 
-from tvm_cascade.cascading.layerwise import layerwise
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from tvm_cascade.cascading.layerwise import layerwise, smaller
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cascading.planner import cascade
+from tvm_cascade.cascading.planner import cascade, in_rings_or_addresses, in_time
 from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
 from tvm_cascade.cascading.row_addresses import or_row_addresses
+from tvm_cascade.cascading.timing import instructions
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
+from tvm_cascade.search_monitor import SearchStopped, monitor
 
 _DEFAULTS = PlanOptions()
+WITHIN_CAP = 1.03  # most instructions under a cap, as a factor of those of the fastest plan within it
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
@@ -24,11 +35,45 @@ def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     """
     if options.layerwise:
         return raise_tile_rows(layerwise(graph, options), options)
+    if options.sram is not None:
+        return _within_cap(graph, options)
+    return _without_cap(graph, options)
+
+
+def _without_cap(graph: Graph, options: PlanOptions) -> Plan:
+    plan = cascade(graph, options)
+    return in_rings_or_addresses(graph, options, plan if options.draft else raise_tile_rows(plan, options))
+
+
+def _within_cap(graph: Graph, options: PlanOptions) -> Plan:
+    """Return the smallest plan that takes hardly more instructions than the fastest one within the cap.
+
+    Where the plan that does so without a cap fits, it is that one.
+    """
+    timed = options.steps is not None and not options.draft and options.granularity != "pixel"
+    plans = list(_hardly_slower(graph, options)) if timed else []
+    if plans and plans[0].peak <= (options.sram or 0):
+        return plans[0]
     try:
-        plan = cascade(graph, options)
-        return or_row_addresses(graph, options, plan if options.draft else raise_tile_rows(plan, options))
+        found: Plan | InfeasibleError = cascade(graph, options)
+        found = found if options.draft else raise_tile_rows(found, options)
     except InfeasibleError as error:
-        found = or_row_addresses(graph, options, error)
-        if isinstance(found, InfeasibleError):
-            raise
-        return found
+        found = error
+    best = or_row_addresses(graph, options, found)
+    if isinstance(best, InfeasibleError):
+        raise best
+    fitting = [best, *(p for p in (found, *plans) if isinstance(p, Plan) and p.peak <= (options.sram or 0))]
+    priced = [(instructions(plan, options) or 0.0, plan) for plan in fitting] if timed else [(0.0, best)]
+    least = min(taken for taken, _ in priced)
+    chosen = smaller(*(plan for taken, plan in priced if taken <= WITHIN_CAP * least))
+    return replace(chosen, bound=best.bound, baseline_peak=best.baseline_peak, finer=None)
+
+
+def _hardly_slower(graph: Graph, options: PlanOptions) -> Iterator[Plan]:
+    """The smallest plan without a cap that takes hardly more than the fastest, then those that it was compared with."""
+    free = replace(options, sram=None, max_macs=1.0, max_time=WITHIN_CAP)
+    with suppress(SearchStopped):
+        monitor().check()
+        known = in_time(graph, free)
+        yield replace(_without_cap(graph, free), finer=None)
+        yield from known.tried

@@ -14,17 +14,17 @@ from tvm_cascade.cascading.assemble import Figures
 from tvm_cascade.cascading.best_plan import ONE_AND_A_SHORT_SEARCH, ONE_SHORT_SEARCH, best_plan, or_whole_tensors
 from tvm_cascade.cascading.cuts import least_peak, undominated
 from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
+from tvm_cascade.cascading.in_time import InTime, smallest_in_time
 from tvm_cascade.cascading.layerwise import baseline_peak, remedy, smaller, within_cap, without_search
-from tvm_cascade.cascading.layout_search import LARGE, Search
+from tvm_cascade.cascading.layout_search import Search
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
-from tvm_cascade.cascading.options import CHUNKS, PlanOptions
+from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.row_addresses import or_row_addresses
 from tvm_cascade.cascading.search_cache import plain_costs, searches
 from tvm_cascade.cascading.structure import structure
-from tvm_cascade.cascading.timing import instruction_factor, refused_by_time, stripe_columns
+from tvm_cascade.cascading.timing import allowed_factor
 from tvm_cascade.cascading.unread_columns import may_leave_out_columns
-from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.search_monitor import SearchMonitor, SearchStopped, cached, monitor, until_stopped
@@ -37,7 +37,7 @@ GRACE = 2.0  # seconds: after a limit has struck, for a plan of whole rows
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     """The plan of smallest peak; with a cap (`options.sram`) the plan of least overhead that fits.
 
-    Without a cap `options.max_time` limits how few pixels a step writes: fewer pixels give smaller rings and more
+    Without a cap `options.max_time` limits instructions: fewer pixels in a step, and stripes, give smaller rings and more
     instructions. A plan under a cap may therefore be smaller than the smallest plan without one.
 
     Where a limit (`search_monitor`) strikes, it is the best plan so far, and never larger than that of `layerwise`.
@@ -67,9 +67,9 @@ def _searched(graph: Graph, options: PlanOptions) -> Plan:
     """`cascade`; raises `SearchStopped` where a limit strikes before there is a plan within `options.max_time`."""
     if options.sram is not None:
         return _capped(graph, options)
-    if options.granularity != "auto" or (_again(options) and options.steps is None):
+    if options.granularity == "pixel" or (_again(options) and options.steps is None):
         return _directly(graph, options)
-    return _smallest_traded(graph, options) if _again(options) else _in_time(graph, replace(options, max_macs=1.0))[0]
+    return _smallest_traded(graph, options) if _again(options) else in_time(graph, options).plan
 
 
 def _again(options: PlanOptions) -> bool:
@@ -98,6 +98,7 @@ def _capped(graph: Graph, options: PlanOptions) -> Plan:
 def _without_cap(graph: Graph, options: PlanOptions) -> Iterator[Plan]:
     """The plans that a user may have been told of before giving a cap."""
     free = replace(options, sram=None)
+    yield finest(graph, free)
     yield _searched(graph, free)
     if _again(options):
         yield _smallest_traded(graph, free)
@@ -154,45 +155,41 @@ def _known_bound(graph: Graph, options: PlanOptions) -> int:
     return least_peak(Search(costs.tables, costs.order, options, known=costs).least_bytes)
 
 
-@cached(maxsize=8)
-def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
-    """The plan of smallest peak within `options.max_time`, and the options, with coarser steps where needed, that gave it.
+def in_time(graph: Graph, options: PlanOptions) -> InTime:
+    """Return the plan of smallest peak within `options.max_time`, without recompute or a cap.
 
     Raises `SearchStopped` where a limit strikes before there is such a plan.
     """
-    plan, steps = _cascade(graph, options), options.steps
-    if steps is None or options.granularity != "auto":
-        return plan, options
-    smallest, first = plan, options
-    coarser = CHUNKS[::-1] if len(graph.ops) <= LARGE else ()
-    for finest in (options.finest, *(c for c in (*coarser, 0) if c > options.finest or not c)):
-        if instruction_factor(plan, steps) <= options.max_time:
+    return _in_time(graph, replace(options, sram=None, max_macs=1.0))
+
+
+def in_rings_or_addresses(graph: Graph, options: PlanOptions, plan: Plan) -> Plan:
+    """Return the smaller plan with row addresses if there is one that `options.max_time` allows, else `plan`.
+
+    One that is smaller than the plan that the limit refused is looked for first.
+    """
+    bounds = [plan.peak] if plan.finer is None else [plan.finer[0], plan.peak]
+    for below in bounds:
+        found = or_row_addresses(graph, options, replace(plan, allocation=replace(plan.allocation, peak=below)))
+        if any(s.row_addresses for s in found.storages):
             break
-        monitor().check()
-        options = replace(options, finest=finest, stripes=False)
-        plan = _cascade(graph, options)
-    if options != first and any(segment.tile.by_pixels for segment in plan.segments):  # finer steps do not always win
-        with suppress(SearchStopped):
-            plan = smaller(_cascade(graph, replace(options, finest=0)), plan)
+    else:
+        return replace(plan, bound=min(plan.bound, found.bound))
     with suppress(SearchStopped):
-        plan = _in_wider_stripes(graph, options, steps, smallest, plan)
-    return replace(plan, bound=smallest.bound, finer=refused_by_time(plan, smallest, steps)), options
+        known = in_time(graph, options) if options.steps is not None else None
+        if known is not None and not known.allows(found, allowed_factor(options)):
+            return replace(plan, bound=found.bound, finer=known.refused(found))
+    return found
 
 
-def _in_wider_stripes(graph: Graph, options: PlanOptions, steps: StepModel, striped: Plan, plan: Plan) -> Plan:
-    """`striped` with stripes as wide as `options.max_time` asks for, or `plan`, which has none, where that is smaller."""
-    while striped.peak < plan.peak and instruction_factor(striped, steps) > options.max_time:
-        width = stripe_columns(striped)
-        if not width:
-            return plan
-        monitor().check()
-        striped = _cascade(graph, replace(options, stripes=True, narrowest=width + 1))
-    return smaller(plan, striped)
+@cached(maxsize=8)
+def _in_time(graph: Graph, options: PlanOptions) -> InTime:
+    return smallest_in_time(graph, options, _cascade)
 
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     """`cascade` for one set of tiles, without the limit of `options.max_time`; may raise `SearchStopped`."""
-    best = _smallest(structure(graph), replace(options, max_time=1.0, steps=None))
+    best = _smallest(structure(graph), options.untimed)
     return within_cap(replace(best, graph=graph), plain_costs(graph, options), options, remedy(options))
 
 
@@ -252,7 +249,7 @@ def frontier(
     """
     options = replace(options, sram=None)
     once = replace(options, max_macs=1.0)
-    at_once = or_row_addresses(graph, once, _in_time(graph, once)[0])
+    at_once = in_rings_or_addresses(graph, once, in_time(graph, once).plan)
     if not _again(options) or least_peak(search_of(graph, options).least_bytes) > (1 - _LITTLE) * at_once.peak:
         return (at_once,)
     plans = [at_once]
@@ -268,16 +265,23 @@ def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
     It stops as soon as the next trade needs more live bytes than the smallest arena. Its bound is that of all trades, those
     included whose arenas turned out larger.
     """
-    best = _in_time(graph, replace(options, max_macs=1.0))[0]
+    once = in_time(graph, options)
+    best, finer = once.plan, once.plan.finer
     for least, plan in until_stopped(_traded(graph, options, best)):
-        best = min(best, plan, key=lambda p: (p.peak, p.macs))
+        if (plan.peak, plan.macs) >= (best.peak, best.macs):
+            pass
+        elif once.allows(plan, allowed_factor(options)):
+            best = plan
+        elif finer is None or plan.peak < finer[0]:
+            finer = once.refused(plan)
         if least > best.peak:
             break
     try:
         least = search_of(graph, options).frontier(exact=True)[0][0]
     except SearchStopped:
         least = _known_bound(graph, options)
-    return replace(best, bound=min(best.bound, least))
+    finer = finer if finer is not None and finer[0] < best.peak else None
+    return replace(best, bound=min(best.bound, least), finer=finer)
 
 
 def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple[int, Plan]]:
@@ -306,7 +310,7 @@ def finest(graph: Graph, options: PlanOptions) -> Plan:
 
 def finest_in_time(graph: Graph, options: PlanOptions) -> int:
     """The fewest pixels of a step that `options.max_time` allows without recompute; 0: only whole rows are fast enough."""
-    return _in_time(graph, replace(options, sram=None, max_macs=1.0))[1].finest
+    return in_time(graph, options).options.finest
 
 
 def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> Search:

@@ -37,13 +37,14 @@ _SEARCHES = 4  # arena searches that may fail; used only where heuristics do not
 def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
     """`plan` with multi-row tiles where they save instructions and the arena has room.
 
-    The result is no larger than the cap or, without one, than `plan`. A plan in stripes or with row addresses is returned as
-    it is, and so is any plan for a target whose instruction costs are not known (`options.steps` is None). A limit ends the
-    search with the best plan so far.
+    The result is no larger than the cap or, without one, than `plan`. A plan in stripes, with row addresses or with such
+    tiles is returned as it is, and so is any plan for a target whose instruction costs are not known (`options.steps` is
+    None). A limit ends the search with the best plan so far.
     """
     able = any(op.kernels.multi_row for op in plan.graph.ops)
     scattered = any(s.row_addresses for s in plan.storages)
-    if options.steps is None or not able or scattered or any(s.stripes for s in plan.segments):
+    done = any(s.stripes or s.tile.rows > 1 for s in plan.segments)
+    if options.steps is None or not able or scattered or done:
         return plan
     return replace(_RaiseTileRows(plan, options, options.steps).plan, finer=plan.finer)
 

@@ -83,7 +83,7 @@ def _read_at_once(window: Window | None, rows: int, made: int) -> int:
 
 def _or_row_addresses(graph: Graph, options: PlanOptions, found: Found) -> Found:
     """`or_row_addresses`; raises `SearchStopped` where a limit strikes first."""
-    asked = replace(options, sram=None, max_time=1.0, steps=None, max_macs=1.0)
+    asked = replace(options.untimed, sram=None, max_macs=1.0)
     below, bound = options.sram or 0, found.bound if isinstance(found, Plan) else 0
     if isinstance(found, Plan):
         # whole rows of as many bytes take less time than smaller steps

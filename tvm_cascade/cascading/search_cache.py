@@ -30,7 +30,7 @@ def searches(graph: Graph, options: PlanOptions) -> list[Search]:
     plain = structure(graph)
     if len(plain.ops) > _LARGE:
         _forget_others(plain)
-    return _kept_searches(plain, replace(options, sram=None, max_time=1.0, steps=None, draft=False))
+    return _kept_searches(plain, replace(options.untimed, sram=None, draft=False))
 
 
 @lru_cache(maxsize=1)

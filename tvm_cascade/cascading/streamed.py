@@ -30,8 +30,7 @@ def streamed_peak(graph: Graph, options: PlanOptions, below: int) -> int | None:
     finds none, and where a limit has struck already or the graph is large."""
     if not monitor().left() or len(graph.ops) > LARGE:
         return None
-    asked = replace(options, stream_input=True, granularity="row", stripes=False, max_macs=1.0, sram=None)
-    asked = replace(asked, max_time=1.0, steps=None)
+    asked = replace(options.untimed, stream_input=True, granularity="row", stripes=False, max_macs=1.0, sram=None)
     with suppress(SearchStopped), monitor().shield():
         return _in_rings(graph, asked, below) or _in_rows(graph, asked, below)
     return None

@@ -1,15 +1,35 @@
-"""Estimated slowdown of a plan by steps of pixels and by stripes, relative to steps of whole rows."""
+"""What plans take: the one price by which limits on time, frontiers and suggestions compare them.
+
+The price is what `plan` prints: instructions counted in the code of the plan's kernels (`PlanOptions.price`). Graphs
+without kernels are priced by the model of steps, `instruction_factor`.
+"""
 
 from __future__ import annotations
 
 from tvm_cascade.cascading.geometry import goes_by_pixels
+from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cores.step_model import StepModel
 
 
-def refused_by_time(plan: Plan, smallest: Plan, model: StepModel) -> tuple[int, float] | None:
-    """Bytes and `instruction_factor` of the plan of smallest arena, where a limit on instructions made `plan` larger."""
-    return (smallest.peak, instruction_factor(smallest, model)) if smallest.peak < plan.peak else None
+def instructions(plan: Plan, options: PlanOptions) -> float | None:
+    """Return the estimated instructions of one inference; None if the core's are unknown."""
+    if options.steps is None:
+        return None
+    counted = None if options.price is None or options.draft else options.price(plan)
+    if counted is not None:
+        return counted
+    whole = sum(options.steps.whole(op) for op in plan.graph.ops)
+    work = plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
+    return (whole or 1.0) * work * instruction_factor(plan, options.steps)
+
+
+def allowed_factor(options: PlanOptions) -> float:
+    """Return how many times the instructions of the fastest plan a plan without a cap may take.
+
+    That is `max_time`, times `max_macs` where plans may do work twice.
+    """
+    return options.max_time * (options.max_macs if options.stripes else 1.0)
 
 
 def stripe_columns(plan: Plan) -> int:

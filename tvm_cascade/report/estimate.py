@@ -2,8 +2,8 @@
 
 Traffic is the bytes that kernels access: every call reads the input windows of its tile, writes the tile, and reads its
 weights from flash once. Rows that two windows share are read twice, as kernels do; caches are not modelled. Instructions
-are counted statically where the kernels are known (`schedules.tuning.plan_cost`), else by `cores.step_model`, the model that
-`--max-time` limits plans by. Cycles are those of memory that answers at once. `run` measures what a board needs.
+are counted statically where the kernels are known (`schedules.tuning.plan_cost`), else by `cores.step_model`.
+Cycles are those of memory that answers at once. `run` measures what a board needs.
 """
 
 from __future__ import annotations

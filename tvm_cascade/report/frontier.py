@@ -9,18 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from math import isqrt
 
-from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier
+from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier, plan_graph
 from tvm_cascade.cascading.channel_search import frontier_in_groups
-from tvm_cascade.cascading.planner import finest
-from tvm_cascade.cascading.timing import instruction_factor
-from tvm_cascade.cores.step_model import StepModel
+from tvm_cascade.cascading.plan_graph import WITHIN_CAP
+from tvm_cascade.cascading.planner import in_time
+from tvm_cascade.cascading.timing import instructions
 from tvm_cascade.cores.work import Work
+from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import Estimate, estimate_operators, total
-from tvm_cascade.search_monitor import SearchStopped
+from tvm_cascade.search_monitor import SearchStopped, monitor
 
 FRONTIER_MACS = 2.0  # largest work on a frontier, as a factor of the network's multiply-accumulates
+_CAPS = 8  # caps at most that are planned for a frontier
+_GAP = 1.05  # factor of bytes between two plans, in which another is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +76,11 @@ def frontier_report(
             more_work = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
             plans += frontier(graph, more_work, tell)
             plans += frontier_in_groups(graph, options, tell)
-            if options.granularity == "auto" and options.steps is not None:
-                plans.append(finest(graph, options))
+            if options.steps is not None:
+                plans += in_time(graph, options).tried
+                plans += _under_caps(graph, options, plans)
         known = bounds(graph, options)
-    best = unbeaten(plans, [(p.peak, p.macs, _time(p, options.steps)) for p in plans])
+    best = unbeaten(plans, [(p.peak, p.macs, instructions(p, options) or 0.0) for p in plans])
     counted = {key: work(p) for key, p in {id(p): p for p in (*best, chosen)}.items()}
     told = [total(estimate_operators(p, options.steps, counted[id(p)])).instructions for p in best]
     best = unbeaten(best, [(p.peak, p.macs, float(n)) for p, n in zip(best, told, strict=True)])
@@ -85,10 +91,36 @@ def frontier_report(
     return FrontierReport(points, estimates, known, marks, operators)
 
 
-def _time(plan: Plan, model: StepModel | None) -> float:
-    """A factor for the instructions of a plan, by the model of steps: what its kernels take is known only of few plans."""
-    work = plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
-    return work if model is None else work * instruction_factor(plan, model)
+def _under_caps(graph: Graph, options: PlanOptions, plans: Sequence[Plan]) -> list[Plan]:
+    """Return plans under caps between the plans known, in turn in the widest gap.
+
+    In a gap whose smaller plan takes hardly more instructions than the larger one, any cap gets the smaller one.
+    """
+    found, closed = list[Plan](), set[int]()
+    while len(found) < _CAPS and not monitor().over():
+        gap = _widest_gap([p for p in (*plans, *found) if p.macs <= p.baseline_macs], options, closed)
+        if gap is None:
+            break
+        below, above = gap
+        with suppress(InfeasibleError):
+            found.append(plan_graph(graph, replace(options, sram=isqrt(below * above), max_macs=1.0)))
+        if not found or found[-1].peak <= below:
+            closed.add(above)
+    return found
+
+
+def _widest_gap(plans: Sequence[Plan], options: PlanOptions, closed: set[int]) -> tuple[int, int] | None:
+    """Return the peaks of two neighbours of the frontier between which a plan under a cap may lie; None if there are none."""
+    taken = [instructions(p, options) or 0.0 for p in plans]
+    known = sorted(set(zip((p.peak for p in plans), taken, strict=True)))
+    fewest = accumulate((n for _, n in known), min)
+    known = [point for point, least in zip(known, fewest, strict=True) if point[1] <= least]
+    gaps = [
+        (above / below, below, above)
+        for (below, more), (above, less) in pairwise(known)
+        if above > _GAP * below and above not in closed and more > WITHIN_CAP * less
+    ]
+    return max(gaps)[1:] if gaps else None
 
 
 def unbeaten(plans: Sequence[Plan], figures: Sequence[tuple[int, int, float]]) -> list[Plan]:

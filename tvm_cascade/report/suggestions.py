@@ -29,8 +29,8 @@ def suggestions(plan: Plan, options: PlanOptions, storable: Mapping[str, tuple[i
     if options.sram is None and plan.finer is not None:
         peak, factor = plan.finer
         found.append(
-            f"--max-time {ceil(100 * factor) / 100:g}: an arena of {peak} bytes in place of {plan.peak}, by smaller steps, which "
-            f"are estimated to take {factor:.2f}x the instructions of whole rows"
+            f"--max-time {ceil(100 * factor) / 100:g}: an arena of {peak} bytes in place of {plan.peak}, in smaller steps, which "
+            f"are estimated to take {factor:.2f}x the instructions of the fastest plan"
         )
     return tuple(found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,9 @@ class PlanRun:
 
 def plan_prepared(mod: IRModule, prepared: PreparedGraph, options: PlanOptions) -> PlannedCandidate:
     """The best plan of a module that is prepared already, as `plan_network` finds it, for options of the planner's own."""
-    return plan_lowered(Network(lower_integers(mod), prepared, options, KernelSource(prepared.core)))
+    kernels = KernelSource(prepared.core)
+    kernels.prices.add(prepared)
+    return plan_lowered(Network(lower_integers(mod), prepared, replace(options, price=kernels.prices), kernels))
 
 
 def run_calls(
