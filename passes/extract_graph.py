@@ -18,7 +18,7 @@ import numpy as np
 import tvm
 
 from tvm_cascade.errors import GraphError, about
-from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window
+from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window, column_axis
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.axes import Use, row_axes
 from tvm_cascade.passes.relax_functions import ByStructure
@@ -159,7 +159,7 @@ def analyse(source: Source, function: str = "main", known: Analyses | None = Non
     uses = [Use(c.inputs, c.outputs, p) for c, p, v in zip(source.calls, patterns, views, strict=True) if v is None]
     axes = row_axes([t.shape for t in source.tensors], uses)
     tensors = tuple(
-        replace(t, row_axis=axis, col_axis=_column_axis(t.shape, axis))
+        replace(t, row_axis=axis, col_axis=column_axis(t.shape, axis))
         for t, axis in zip(source.tensors, axes, strict=True)
     )
     ops: list[Op] = []
@@ -194,10 +194,6 @@ def _pattern(call: Call) -> AccessPattern:
     start = len(call.inputs)
     tables = dict(zip(call.func.params[start : start + len(call.constants)], call.constants, strict=True))
     return AccessPattern(call.func, start, tables)
-
-
-def _column_axis(shape: tuple[int, ...], row_axis: int | None) -> int | None:
-    return row_axis + 1 if row_axis is not None and len(shape) >= 4 and row_axis + 1 < len(shape) else None
 
 
 def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Computation:
@@ -267,7 +263,8 @@ def _target(call: Call) -> dict[str, Any]:
 
 def _view(index: int, call: Call, offsets: tuple[int, ...], tensors: Sequence[Tensor]) -> Op:
     source, target = tensors[call.inputs[0]], tensors[call.outputs[0]]
-    same = source.rows == target.rows and len(call.outputs) == 1 and source.row_bytes == target.row_bytes
+    forms = [(t.rows, t.row_bytes, t.planes) for t in (source, target)]
+    same = forms[0] == forms[1] and len(call.outputs) == 1
     window = IDENTITY if same and source.rows > 1 else Window.whole(source.rows) if target.rows == 1 else None
     columns = (window if source.columns == target.columns == 1 else None,)
     places = tuple(o * ITEM_BYTES[source.dtype] for o in offsets)

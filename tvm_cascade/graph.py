@@ -66,6 +66,11 @@ class Window:
 IDENTITY = Window(extent=1)
 
 
+def column_axis(shape: Sequence[int], row_axis: int | None) -> int | None:
+    """Return the axis behind the rows of a map (rank 4 or more); None for other tensors, which are counted in rows alone."""
+    return row_axis + 1 if row_axis is not None and len(shape) >= 4 and row_axis + 1 < len(shape) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """An activation. Weights do not appear as tensors of the graph."""
@@ -96,6 +101,11 @@ class Tensor:
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return self.bytes // max(self.rows, 1)
+
+    @property
+    def planes(self) -> int:
+        """The parts of each row that lie apart in memory: elements along the axes before the rows; 1 without rows."""
+        return 1 if self.row_axis is None else prod(self.shape[: self.row_axis])
 
 
 @dataclass(frozen=True, slots=True)

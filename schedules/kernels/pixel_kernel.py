@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from tvm_cascade.graph import Window
+from tvm_cascade.graph import Window, column_axis
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.assembly import Assembly, build_if_possible
@@ -124,8 +124,11 @@ class PixelAssembly(Assembly):
 
 
 def has_pixels(shape: Sequence[int], axis: int | None) -> bool:
-    """Whether the pixels of a tensor with rows along `axis` are contiguous, so that a pixel kernel gets pixel slots."""
-    return axis is not None and prod(shape[:axis]) == 1 and len(shape) > axis + 1
+    """Return True if the pixels of a tensor with rows along `axis` are contiguous, so that a pixel kernel gets pixel slots.
+
+    A tensor without a column axis is counted in rows by the plan (`graph.column_axis`), so its kernel gets row slots.
+    """
+    return axis is not None and prod(shape[:axis]) == 1 and column_axis(shape, axis) is not None
 
 
 def reads_pixels(shape: Sequence[int], axis: int | None, window: Window | None) -> bool:

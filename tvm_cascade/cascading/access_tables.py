@@ -336,7 +336,8 @@ class AccessTables:
         if seen.index == owner.index or tensor in self.parts:
             return True
         alike = self.columns(tensor, tile) == self.columns(root.tensor, tile)
-        return alike and root.byte_offset == 0 and (seen.rows, seen.row_bytes) == (owner.rows, owner.row_bytes)
+        forms = [(t.rows, t.row_bytes, t.planes) for t in (seen, owner)]
+        return alike and root.byte_offset == 0 and forms[0] == forms[1]
 
     def _read(self, op: Op, i: int, grid: TileGrid, tile: Tile) -> Read:
         """The table of input i of `op`, which is read through its window for every tile of `grid`."""

@@ -102,12 +102,13 @@ class Overlaps:
         if not dying or not made:
             return ()
         cascade = Cascade(self.tables, members, tile)
+        plain = self._plain(cascade)
         written = [(y, units, self._makers(y, cascade)) for y, units in made.items()]
         pairs: list[Pair | None] = []
         for x in dying:
             reads = cascade.readers(x)
             readers = tuple((o, o in cascade.accumulating) for o, _ in reads)
-            known = self._distances.setdefault((x, tile, readers), {})
+            known = self._distances.setdefault((x, tile, readers, plain), {})
             for key in written:
                 if key not in known:
                     y, units, makers = key
@@ -164,25 +165,26 @@ class Overlaps:
         count = cascade.steps(maker).count
         if reader == maker:
             return np.arange(count, dtype=np.int64)
-        done = self._upstream(maker, reader, cascade.tile)
-        if done is None or reader in cascade.accumulating or not self.tables.accumulators:
-            return done
-        beside = self.tables.accumulates(reader, (reader, *self.tables.makers[reader]))  # where all its makers run too
-        full = self.tables.steps(reader, cascade.tile, beside).count
-        return done if full == cascade.steps(reader).count else (done >= full).astype(np.int64)
+        return self._upstream(maker, reader, cascade.tile, self._plain(cascade))
 
-    def _upstream(self, maker: int, reader: int, tile: Tile) -> Units | None:
+    def _plain(self, cascade: Cascade) -> frozenset[int]:
+        """Return the operators of a segment that do not accumulate there, but would where all of their producers run too."""
+        summing = (o for o in self.tables.summing if o in cascade.inside and o not in cascade.accumulating)
+        return frozenset(o for o in summing if self._accumulates(o))
+
+    def _upstream(self, maker: int, reader: int, tile: Tile, plain: frozenset[int]) -> Units | None:
         """The steps that `reader` has done, by step of `maker`; None if it is not upstream of it.
 
-        Everything upstream is assumed to run in one cascade: in any other segment it has done at least as many steps.
+        Everything upstream is assumed to run in one cascade: in any other segment it has done at least as many steps, if the
+        same operators accumulate there. Those of `plain` do not.
         Results are kept as far upstream as they were asked for, since few readers are far from `maker`.
         """
-        done, pending = self._walk(maker, tile)
+        done, pending = self._walk(maker, tile, plain)
         while pending and -pending[0] >= reader:
             o = -heappop(pending)
             made = done[o]
             for upstream in self.tables.makers[o] if o >= 0 else ():
-                asked = self._asked(o, upstream, tile)[made]
+                asked = self._asked(o, upstream, tile, plain & {o, upstream})[made]
                 if upstream in done:
                     done[upstream] = np.maximum(done[upstream], asked)
                 else:
@@ -191,15 +193,16 @@ class Overlaps:
         return done.get(reader)
 
     @cached_method
-    def _asked(self, op: int, maker: int, tile: Tile) -> Units:
+    def _asked(self, op: int, maker: int, tile: Tile, plain: frozenset[int]) -> Units:
         """The steps of `maker` that are done, by the number of steps that `op` has done."""
-        waits = self.tables.waits(op, maker, tile, self._accumulates(op), self._accumulates(maker))
+        sums = [o not in plain and self._accumulates(o) for o in (op, maker)]
+        waits = self.tables.waits(op, maker, tile, *sums)
         return np.append(0, np.maximum.accumulate(waits))
 
     @cached_method
-    def _walk(self, maker: int, tile: Tile) -> tuple[dict[int, Units], list[int]]:
+    def _walk(self, maker: int, tile: Tile, plain: frozenset[int]) -> tuple[dict[int, Units], list[int]]:
         """The state of the walk upstream: done steps of the operators met, and a heap of those not left yet, negated."""
-        count = self.tables.steps(maker, tile, self._accumulates(maker)).count
+        count = self.tables.steps(maker, tile, maker not in plain and self._accumulates(maker)).count
         return {maker: np.arange(1, count + 1, dtype=np.int64)}, [-maker]
 
     @cached_method

@@ -109,9 +109,13 @@ class RowLives:
         rows = np.arange(tables.tensor_rows[t], dtype=np.int64)
         lower = np.zeros_like(rows)
         if units is not None:
+            first: list[
+                Units
+            ] = []  # of a join each writer makes parts of rows: a row is live from the first of them on
             for m in (m for m in tables.writers(t) if m in at):
                 made = cascade.steps(m).made[tables.written(m).index(t)]
-                lower = at[m][np.clip(np.searchsorted(made, rows, side="right") - 1, 0, len(at[m]) - 1)]
+                first.append(at[m][np.clip(np.searchsorted(made, rows, side="right") - 1, 0, len(at[m]) - 1)])
+            lower = np.min(first, axis=0) if first else lower
         if self.costs.last[t] >= j:
             upper = np.full_like(rows, end)
         else:
