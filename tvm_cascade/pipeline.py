@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm.ir import IRModule
 
@@ -30,6 +31,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import GraphError, UsageError, ValidationError
 from tvm_cascade.frontend import attach, io_spec
 from tvm_cascade.graph import Graph
+from tvm_cascade.importers.kernel_layout import planned_in_kernel_layout
 from tvm_cascade.memory.weights import ALIGN
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
@@ -200,21 +202,13 @@ def told_with_cut(loaded: Loaded) -> Iterator[None]:
     try:
         yield
     except GraphError as error:
-        checks = [_reads, _has_kernels]  # the cheaper one first
+        checks = [partial(_succeeds, e) for e in (extract_order_graph, extract_graph)]  # the cheaper one first
         refusing = next((has for has in checks if not has(loaded.mod)), None)
         if loaded.file is None or refusing is None:
             raise
         asked = loaded.request
         remedy = frontend.cut_in_front(loaded.file, asked.input_shapes, Cut(asked.until, asked.from_), refusing)
         raise GraphError(error.reason, remedy.text or error.remedy, remedy.operators) from error
-
-
-def _reads(mod: IRModule) -> bool:
-    return _succeeds(extract_order_graph, mod)
-
-
-def _has_kernels(mod: IRModule) -> bool:
-    return _succeeds(extract_graph, mod)
 
 
 def _succeeds(extract: Callable[[IRModule], object], mod: IRModule) -> bool:
@@ -233,8 +227,13 @@ def plan(
     Raises `InfeasibleError` where no candidate fits the cap, `GraphError` for an operator without a kernel.
     """
     source = reshaped_inputs(loaded.mod) if request.stream_input and has_interface(loaded.mod) else loaded.mod
+    asked: dict[str, Any] = {
+        "request": request,
+        "kernels": kernels,
+        "progress": lambda s: progress(f"{loaded.name}: {s}"),
+    }
     with told_with_cut(loaded):
-        found = plan_network(source, request, progress=lambda line: progress(f"{loaded.name}: {line}"), kernels=kernels)
+        source, found = planned_in_kernel_layout(source, partial(plan_network, **asked))
     mod = source if found.rewritten is None else found.rewritten.mod
     return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core, prices=found.prices))
 

@@ -1,4 +1,4 @@
-"""Layout conversion of quantized NCHW networks (ONNX with QuantizeLinear and DequantizeLinear) to NHWC for integer lowering.
+"""Layout conversion of NCHW networks to NHWC: of quantized ones as they are imported, of float ones as they are planned.
 
 Two rewrites, both exact: rank-4 tensors between convolutions move to NHWC, weights with them, with one transpose where a
 tensor enters and one where it leaves; and operators that move or compare values are moved before the dequantize that
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+import numpy as np
 import tvm
 
 from tvm_cascade.importers.channels_last_moves import LAST_AXIS, Moves, Placed
@@ -67,10 +68,10 @@ class _ChannelsLast(Moves):
         """A convolution in NHWC. Weights of a transposed one stay `[in, out, h, w]`, the layout that lowering reads."""
         attrs, (own_layout, outputs) = call.attrs, _CONVOLUTIONS[name_of(call)]
         weights = self._definition(self._place(call.args[1]).value)
-        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", own_layout) or name_of(
-            weights
-        ) != "dequantize":
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", own_layout):
             return self._other(call)
+        if name_of(weights) != "dequantize":
+            return self._float_convolution(call, constant_of(weights))
         if scales_of(weights) > 1 and int(weights.attrs.axis) % 4 != outputs:
             return self._other(self._with_real_weights(call))
         groups, window = int(attrs.groups), window_of(attrs, "strides", "padding", "dilation")
@@ -87,6 +88,26 @@ class _ChannelsLast(Moves):
         operator = getattr(relax.op.nn, name_of(call).removeprefix("nn."))
         result = operator(source, kernel, groups=groups, data_layout="NHWC", kernel_layout=layout, **window)
         return Placed(self.bb.emit(result), last=True)
+
+    def _float_convolution(self, call: Value, weights: np.ndarray | None) -> Placed:
+        """A convolution by constant float weights in NHWC; `_other` where they are computed."""
+        if weights is None:
+            return self._other(call)
+        attrs, transposed = call.attrs, name_of(call) == "nn.conv2d_transpose"
+        window = window_of(attrs, "strides", "padding", "dilation")
+        kernel, layout = (weights, "IOHW") if transposed else (weights.transpose(2, 3, 1, 0), "HWIO")
+        if transposed:
+            window |= window_of(attrs, "output_padding")
+        operator = getattr(relax.op.nn, name_of(call).removeprefix("nn."))
+        made = operator(
+            self._last_of(call.args[0]),
+            relax.const(np.ascontiguousarray(kernel), str(weights.dtype)),
+            groups=int(attrs.groups),
+            data_layout="NHWC",
+            kernel_layout=layout,
+            **window,
+        )
+        return Placed(self.bb.emit(made), last=True)
 
     def _pool(self, call: Value) -> Placed:
         attrs = call.attrs

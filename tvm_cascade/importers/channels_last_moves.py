@@ -86,6 +86,16 @@ class Moves(Rewriting):
         data = constant_of(value)
         if data is not None:
             return relax.const(np.ascontiguousarray(data.transpose(order)), str(data.dtype))
+        source = self._definition(value)
+        if name_of(source) == "permute_dims" and source.attrs.axes is not None:
+            inner = [int(a) for a in source.attrs.axes]
+            return self._permuted(source.args[0], [inner[axis] for axis in order])
+        if list(order) == sorted(order):
+            return value
+        shape = shape_of(value)
+        moved = [axis for axis in order if shape[axis] != 1]
+        if moved == sorted(moved):  # elements stay where they are
+            return self._reshaped(value, [shape[axis] for axis in order])
         return self.bb.emit(relax.op.permute_dims(value, list(order)))
 
     def _before_dequantize(

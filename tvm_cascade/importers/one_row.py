@@ -1,7 +1,7 @@
-"""Rewrite of quantized rank-3 networks (Conv1d) to rank 4 with one row: `[n, c, w]` becomes `[n, c, 1, w]`, exactly.
+"""Rewrite of rank-3 networks (Conv1d) to rank 4 with one row: `[n, c, w]` becomes `[n, c, 1, w]`, exactly.
 
-Integer lowering and the schedules support only two-dimensional convolutions and pools. An operator without a rule here
-reads its operands reshaped to rank 3, before their dequantize if they have one.
+Integer lowering, fused float layers and the schedules support only two-dimensional convolutions and pools. An operator
+without a rule here reads its operands reshaped to rank 3, before their dequantize if they have one.
 """
 
 from __future__ import annotations
@@ -120,14 +120,14 @@ class _Widening(Rewriting):
     def _convolution(self, call: Value) -> Value | None:
         attrs, (kind, old, new) = call.attrs, _CONVOLUTIONS[name_of(call)]
         weights = self._definition(self._narrow(call.args[1]))
-        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCW", old) or name_of(weights) != "dequantize":
+        quantized = name_of(weights) == "dequantize"
+        data = constant_of(weights.args[0] if quantized else weights)
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCW", old) or data is None:
             return None
-        data = constant_of(weights.args[0])
-        if data is None:
-            return None
-        stored = relax.const(data.reshape(*data.shape[:2], 1, data.shape[2]), str(data.dtype))
-        axis = _AXIS[int(weights.attrs.axis) % 3]
-        kernel = self.bb.emit(relax.op.dequantize(stored, weights.args[1], weights.args[2], axis=axis))
+        kernel = relax.const(data.reshape(*data.shape[:2], 1, data.shape[2]), str(data.dtype))
+        if quantized:
+            axis = _AXIS[int(weights.attrs.axis) % 3]
+            kernel = self.bb.emit(relax.op.dequantize(kernel, weights.args[1], weights.args[2], axis=axis))
         window = {**_window(attrs), "groups": int(attrs.groups), "kernel_layout": new}
         if kind == "nn.conv2d":
             return relax.op.nn.conv2d(self._widened(call.args[0]), kernel, **window)

@@ -1,0 +1,165 @@
+"""Float networks in the layout of kernels: transposes at the ends alone, normalizations folded, results as ONNX Runtime's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tvm_cascade import frontend, pipeline
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.importers.kernel_layout import in_kernel_layout, planned_in_kernel_layout
+from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
+from tvm_cascade.passes.plan_network import plan_network
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.host_check import run_plan
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+
+class Graph:
+    """A float ONNX network, operator by operator, with random weights."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape, self.rng, self.nodes, self.weights = shape, np.random.default_rng(3), [], []  # type: ignore[var-annotated]
+
+    def const(self, value: object, dtype: str = "float32") -> str:
+        name = f"w{len(self.weights)}"
+        self.weights.append(onnx.numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def random(self, *shape: int) -> str:
+        return self.const(self.rng.standard_normal(shape) / 3)
+
+    def op(self, kind: str, *operands: str, **attrs: object) -> str:
+        name = f"t{len(self.nodes)}"
+        self.nodes.append(onnx.helper.make_node(kind, operands, [name], **attrs))
+        return name
+
+    def conv(self, x: str, w: tuple[int, ...], kind: str = "Conv", **attrs: object) -> str:
+        outputs = w[0] if kind == "Conv" else w[1]
+        return self.op(kind, x, self.random(*w), self.random(outputs), **attrs)
+
+    def norm(self, x: str, n: int) -> str:
+        variance = self.const(self.rng.uniform(0.5, 1.5, n))
+        return self.op("BatchNormalization", x, self.random(n), self.random(n), self.random(n), variance)
+
+    def save(self, path: Path, y: str) -> Path:
+        info, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+        graph = onnx.helper.make_graph(
+            self.nodes, "g", [info("x", kind, self.shape)], [info(y, kind, None)], self.weights
+        )
+        made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+        onnx.save(onnx.shape_inference.infer_shapes(made), path)
+        return path
+
+
+def residual(g: Graph) -> str:
+    x = g.op("Relu", g.norm(g.conv("x", (8, 4, 3, 3), pads=[1] * 4), 8))
+    y = g.norm(g.conv(x, (8, 1, 3, 3), pads=[1] * 4, group=8), 8)
+    return g.op("Relu", g.op("Add", x, y))
+
+
+def pooled(g: Graph) -> str:
+    x = g.op("Clip", g.conv("x", (8, 4, 3, 3), strides=[2, 2]), g.const(0.0), g.const(6.0))
+    x = g.op("MaxPool", x, kernel_shape=[2, 2], strides=[1, 1])
+    x = g.op("Flatten", g.op("GlobalAveragePool", x))
+    return g.op("Softmax", g.op("Gemm", x, g.random(8, 5), g.random(5)), axis=-1)
+
+
+def skips(g: Graph) -> str:
+    a = g.op("Relu", g.conv("x", (8, 4, 3, 3), pads=[1] * 4))
+    b = g.op("AveragePool", a, kernel_shape=[2, 2], strides=[2, 2])
+    b = g.conv(b, (8, 6, 2, 2), "ConvTranspose", strides=[2, 2])
+    b = g.op("Concat", a, b, axis=1)
+    b = g.op("Resize", b, "", g.const([1, 1, 2, 2]), mode="nearest", coordinate_transformation_mode="asymmetric",
+             nearest_mode="floor")  # fmt: skip
+    b = g.op("Pad", b, g.const([0, 0, 1, 2, 0, 0, 0, 1], "int64"))
+    b = g.op("Sigmoid", g.conv(b, (3, 14, 1, 1)))
+    return g.op("Softmax", b, axis=1)
+
+
+def grouped(g: Graph) -> str:
+    x = g.conv("x", (8, 2, 3, 3), group=2, dilations=[2, 2], pads=[2] * 4)
+    return g.op("Mul", g.op("Sigmoid", x), g.op("ReduceMean", x, axes=[2, 3], keepdims=1))
+
+
+def row(g: Graph) -> str:
+    x = g.op("Relu", g.norm(g.conv("x", (8, 4, 3), strides=[2], pads=[1, 1]), 8))
+    x = g.op("MaxPool", g.norm(g.conv(x, (8, 8, 1)), 8), kernel_shape=[2], strides=[2])
+    return g.op("Flatten", g.op("GlobalAveragePool", g.conv(x, (6, 8, 3))))
+
+
+def norm_first(g: Graph) -> str:
+    return g.conv(g.op("Relu", g.norm("x", 4)), (8, 4, 3, 3))
+
+
+def shared(g: Graph) -> str:
+    x = g.conv("x", (8, 4, 1, 1))
+    return g.op("Add", g.norm(x, 8), x)
+
+
+def turned_in_the_file(g: Graph) -> str:
+    x = g.op("Transpose", "x", perm=[0, 3, 1, 2])
+    return g.op("Transpose", g.conv(x, (8, 4, 3, 3)), perm=[0, 2, 3, 1])
+
+
+IMAGE = (1, 4, 8, 6)
+NETWORKS = {
+    "residual": (residual, IMAGE, {"transpose": 2, "conv2d": 1, "depthwise_conv2d": 1, "add": 1, "relu": 1}),
+    "pooled": (pooled, IMAGE, {"transpose": 1, "conv2d": 1, "max_pool2d": 1, "mean": 1, "dense": 1, "softmax": 1}),
+    "skips": (skips, IMAGE, None),
+    "grouped": (grouped, IMAGE, None),
+    "row": (row, (1, 4, 32), {"transpose": 1, "conv2d": 3, "max_pool2d": 1, "mean": 1}),
+    "norm first": (norm_first, IMAGE, {"transpose": 2, "multiply": 1, "add": 1, "relu": 1, "conv2d": 1}),
+    "shared": (shared, IMAGE, {"transpose": 2, "conv2d": 1, "multiply": 1, "add": 2}),
+    "turned in the file": (turned_in_the_file, (1, 8, 6, 4), {"conv2d": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_results_and_kinds(name: str, tmp_path: Path) -> None:
+    build, shape, kinds = NETWORKS[name]
+    graph = Graph(*shape)
+    path = graph.save(tmp_path / "net.onnx", build(graph))
+    planned = pipeline.plan(pipeline.load(path), PlanRequest(), KernelSource(KernelTarget()))
+    feed = np.random.default_rng(5).standard_normal(shape).astype("float32")
+    (have,) = run_plan(planned.prepared, planned.plan, [feed]).outputs
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    (want,) = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, {"x": feed})
+    np.testing.assert_allclose(have.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
+    if kinds is not None:
+        assert Counter(op.kind for op in planned.plan.graph.ops if not op.view) == kinds
+
+
+def test_the_file_layout_stays_outside(tmp_path: Path) -> None:
+    graph = Graph(*IMAGE)
+    path = graph.save(tmp_path / "net.onnx", residual(graph))
+    mod = in_kernel_layout(frontend.load(path))
+    io = frontend.io_spec(mod)
+    assert (io.inputs[0].shape, io.outputs[0].shape) == (IMAGE, (1, 8, 8, 6))
+    assert in_kernel_layout(mod) is mod
+
+
+def test_modules_without_planes_are_not_changed() -> None:
+    for net, shape in ((Net("float32"), (1, 6, 6, 4)), (Net("int8"), (1, 6, 6, 4))):
+        mod = net.finish(net.conv(net.input(shape), 4, 3))
+        assert in_kernel_layout(mod) is mod
+
+
+def test_the_file_layout_where_only_that_fits() -> None:
+    net = Net("float32", "NCHW")
+    mod = net.finish(net.conv(net.input((1, 4, 6, 6)), 4, 3))
+
+    def plan(given: object) -> PlannedCandidate:
+        if given is not mod:
+            raise InfeasibleError(2, 1, (), "")
+        return plan_network(mod)
+
+    assert planned_in_kernel_layout(mod, plan)[0] is mod

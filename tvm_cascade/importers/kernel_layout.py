@@ -1,0 +1,58 @@
+"""Float networks in the layout that kernels read: channels last, one row for Conv1d, batch normalizations folded.
+
+A network is imported as its file has it, which is what is optimized and staged; this form is what is planned.
+Its inputs and outputs keep the layout of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.importers.batch_norms import fold_batch_norms
+from tvm_cascade.importers.channels_last import to_channels_last
+from tvm_cascade.importers.values import bindings_of, is_quantized, name_of, shape_of
+from tvm_cascade.passes.candidates.candidate import PlannedCandidate
+from tvm_cascade.passes.lower_quantized import why_not_read
+
+_PLANES = {
+    "nn.conv1d": "NCW",
+    "nn.conv1d_transpose": "NCW",
+    "nn.conv2d": "NCHW",
+    "nn.conv2d_transpose": "NCHW",
+}
+
+
+def planned_in_kernel_layout(mod: Any, plan: Callable[[Any], PlannedCandidate]) -> tuple[Any, PlannedCandidate]:
+    """Return `mod` in the layout that kernels read, and its plan; as it is where only that fits the cap.
+
+    Raises `InfeasibleError` where neither fits.
+    """
+    turned = in_kernel_layout(mod)
+    try:
+        return turned, plan(turned)
+    except InfeasibleError:
+        if turned is mod:
+            raise
+    return mod, plan(mod)
+
+
+def in_kernel_layout(mod: Any) -> Any:
+    """Return `mod` with the float network `main` in that form; `mod` itself where it is quantized or cannot be read."""
+    main = next((f for g, f in mod.functions.items() if g.name_hint == "main"), None)
+    if main is None or why_not_read(main) is not None or is_quantized(mod):
+        return mod
+    made = fold_batch_norms(mod)
+    return to_channels_last(made) if any(_reads_planes(b.value) for b in bindings_of(main)) else made
+
+
+def _reads_planes(call: Any) -> bool:
+    """Return whether a float convolution reads planes of several rows, columns or channels."""
+    planes = _PLANES.get(name_of(call))
+    return (
+        planes is not None
+        and str(call.attrs.data_layout) == planes
+        and str(call.ty.dtype) == "float32"
+        and shape_of(call) != ()
+    )
