@@ -94,15 +94,23 @@ class _Layer:
         return forms[name_of(self.core)](emitter)
 
     def _call(
-        self, emitter: Emitter, kind: str, sums: Callable[[Tensor, Tensor], Tensor], **attributes: object
+        self,
+        emitter: Emitter,
+        kind: str,
+        sums: Callable[[Tensor, Tensor], Tensor],
+        products: Sequence[Value] = (),
+        shape: tuple[int, ...] = (),
+        **attributes: object,
     ) -> Value:
+        """Emits the call; of `products` instead of the core's operands, with a result of `shape`, where they are given."""
         biases = [] if self.bias is None else [relax.op.reshape(emitter.new(self.bias), [prod(shape_of(self.bias))])]
-        operands = [emitter.new(a) for a in self.core.args[:2]] + [emitter.builder.emit(b) for b in biases]
+        first, shape = [*products] or [emitter.new(a) for a in self.core.args[:2]], shape or self.shape
+        operands = first + [emitter.builder.emit(b) for b in biases]
         places = [te.placeholder(shape_of(a), "float32", f"p{i}") for i, a in enumerate(operands)]
         total = sums(*places[:2])
         if biases or self.bounds != (-inf, inf):
             total = te.compute(
-                self.shape, lambda *i: self._finished(total[i], *(b[_of(b, i[-1])] for b in places[2:])), kind
+                shape, lambda *i: self._finished(total[i], *(b[_of(b, i[-1])] for b in places[2:])), kind
             )
         func = te.create_prim_func([*places, total], index_dtype_override="int32").without_attr("global_symbol")
         return emitter.call_func(kind, func, operands, 1, bounds=self.bounds, **attributes)
@@ -113,11 +121,21 @@ class _Layer:
         return value if low == -inf else tirx.max(value, tirx.const(low, "float32"))
 
     def _dense(self, emitter: Emitter) -> Value:
-        def sums(x: Tensor, w: Tensor) -> Tensor:
-            rc = te.reduce_axis((0, int(w.shape[0])), "rc")
-            return te.compute(self.shape, lambda *i: te.sum(x[(*i[:-1], rc)] * w[rc, i[-1]], axis=[rc]), "dense_acc")
+        """Emits a product of matrices: of one whose rows are all rows of `x`, where that has more axes."""
+        x, w = (emitter.new(a) for a in self.core.args[:2])
+        depth, units = shape_of(w)[-2:]
+        rows, flat = prod(self.shape) // units, len(shape_of(x)) == len(shape_of(w)) == 2
 
-        return self._call(emitter, "dense", sums, kernel_layout="IO")
+        def sums(x: Tensor, w: Tensor) -> Tensor:
+            rc = te.reduce_axis((0, depth), "rc")
+            return te.compute((rows, units), lambda y, c: te.sum(x[y, rc] * w[rc, c], axis=[rc]), "dense_acc")
+
+        operands = (x, w)
+        if not flat:
+            sides = (x, [rows, depth]), (w, [depth, units])
+            operands = tuple(emitter.emit(relax.op.reshape(value, to), "") for value, to in sides)
+        made = self._call(emitter, "dense", sums, operands, (rows, units), kernel_layout="IO")
+        return made if flat else emitter.emit(relax.op.reshape(made, list(self.shape)))
 
     def _max_pool2d(self, emitter: Emitter) -> Value:
         attrs, padding, least = self.core.attrs, _padding(self.core), tirx.min_value("float32").value
@@ -258,7 +276,7 @@ class _Layers:
         ):
             return False
         if name_of(call) == "relax.matmul":
-            return len(shape_of(w)) == 2 and len(shape_of(x)) == 2
+            return len(shape_of(w)) >= 2 and prod(shape_of(w)[:-2]) == 1
         attrs = call.attrs
         layouts = str(attrs.data_layout), str(attrs.out_layout) or "NHWC", str(attrs.kernel_layout)
         return layouts[:2] == ("NHWC", "NHWC") and (

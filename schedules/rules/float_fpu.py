@@ -87,6 +87,8 @@ def read_layer(spec: OperatorSpec) -> FloatLayer | None:
     if weights.dtype != np.float32:
         return None
     if spec.kind == "dense":
+        if len(spec.output.shape) != 2:
+            return None
         depth, units = weights.shape
         rows = prod(spec.output.shape) // units
         return FloatLayer(

@@ -109,6 +109,11 @@ def turned_in_the_file(g: Graph) -> str:
     return g.op("Transpose", g.conv(x, (8, 4, 3, 3)), perm=[0, 2, 3, 1])
 
 
+def linear(g: Graph) -> str:
+    x = g.op("Relu", g.op("Add", g.op("MatMul", "x", g.random(6, 9)), g.random(9)))
+    return g.op("Add", g.op("MatMul", x, g.random(1, 9, 5)), g.random(5))
+
+
 IMAGE = (1, 4, 8, 6)
 NETWORKS = {
     "residual": (residual, IMAGE, {"transpose": 2, "conv2d": 1, "depthwise_conv2d": 1, "add": 1, "relu": 1}),
@@ -118,6 +123,9 @@ NETWORKS = {
     "row": (row, (1, 4, 32), {"transpose": 1, "conv2d": 3, "max_pool2d": 1, "mean": 1}),
     "norm first": (norm_first, IMAGE, {"transpose": 2, "multiply": 1, "add": 1, "relu": 1, "conv2d": 1}),
     "shared": (shared, IMAGE, {"transpose": 2, "conv2d": 1, "multiply": 1, "add": 2}),
+    "linear of rank three": (linear, (2, 7, 6), {"dense": 2}),
+    "linear of rank four": (linear, (1, 2, 3, 6), {"dense": 2}),
+    "linear of rank one": (linear, (6,), {"dense": 2}),
     "turned in the file": (turned_in_the_file, (1, 8, 6, 4), {"conv2d": 1}),
 }  # fmt: skip
 
