@@ -31,7 +31,6 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import GraphError, UsageError, ValidationError
 from tvm_cascade.frontend import attach, io_spec
 from tvm_cascade.graph import Graph
-from tvm_cascade.importers.kernel_layout import planned_in_kernel_layout
 from tvm_cascade.memory.weights import ALIGN
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
@@ -233,7 +232,7 @@ def plan(
         "progress": lambda s: progress(f"{loaded.name}: {s}"),
     }
     with told_with_cut(loaded):
-        source, found = planned_in_kernel_layout(source, partial(plan_network, **asked))
+        source, found = frontend.planned_in_kernel_layout(source, partial(plan_network, **asked))
     mod = source if found.rewritten is None else found.rewritten.mod
     return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core, prices=found.prices))
 
