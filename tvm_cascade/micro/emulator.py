@@ -146,7 +146,8 @@ def run_without_inputs(elf: Path, board: Board, timeout_s: float) -> tuple[int, 
 def find_qemu(board: Board) -> str:
     """The path of the emulator of a board. Raises `UsageError` where it has none, `MissingToolError` where that is absent."""
     if board.qemu_machine is None:
-        raise UsageError(f"board {board.name} has no emulator; flash it and use --port, or choose another --board")
+        port = "flash it and use --port, or " if board.uart is not None else ""
+        raise UsageError(f"board {board.name} has no emulator: {port}choose another --board")
     qemu = shutil.which(board.family.qemu)
     if qemu is None:
         raise MissingToolError(board.family.qemu, board.family.qemu_remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.cmake import cmake_library, compile_flags
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.main_text import describe, main_source, serial_sources
@@ -9,19 +10,21 @@ from tvm_cascade.micro.network import Network, NetworkMemory
 from tvm_cascade.micro.shared_weights import SOURCE
 from tvm_cascade.micro.template import fill_template, template
 
+_SERIAL_ROW = "| `serial_main.c`, `uart.h` | the board's end of `tvm-cascade run --port`, in place of main.c |\n"
 _KINDS = {"c": "generated source", "o": "compiled kernels"}  # of files, by suffix
 
 
-def files(image: Image) -> dict[str, str]:
-    """Texts by file name: CMake files, README, `main.c`, serial programs, and `arena.c` for several networks."""
+def files(image: Image, board: Board) -> dict[str, str]:
+    """Texts by file name: CMake files, README, `main.c`, serial programs where the board has a port for them, and `arena.c`
+    for several networks."""
     values = _build_values(image)
     readme = "bundle_README.md.in" if image.several else "README.md.in"
     texts = {
         "CMakeLists.txt": fill_template(template("CMakeLists.txt.in"), values),
         "toolchain.cmake": fill_template(template("toolchain.cmake.in"), values),
-        "README.md": fill_template(template(readme), values | _readme_values(image)),
+        "README.md": fill_template(template(readme), values | _readme_values(image, board)),
         "main.c": main_source(image),
-        **serial_sources(image.networks),
+        **(serial_sources(image.networks) if board.uart is not None else {}),
     }
     return texts | ({"arena.c": arena_source(image)} if image.several else {})
 
@@ -91,17 +94,37 @@ def _build_values(image: Image) -> dict[str, str]:
     }
 
 
-def _readme_values(image: Image) -> dict[str, str]:
+def _readme_values(image: Image, board: Board) -> dict[str, str]:
+    how_to_run = {"how_to_run": _how_to_run(image, board)}
     if image.several:
         rows = [f"| `{n.name}.h`, `{n.name}.c`, ... | {n.interface.arena_bytes} |" for n in image.networks]
-        return {"network_rows": "\n".join(rows)}
+        return {"network_rows": "\n".join(rows), **how_to_run}
     network = image.networks[0]
     rows = [
         f"| `{name}` | {_KINDS.get(name.rsplit('.', 1)[-1], 'generated')} |"
         for name in (*network.objects, *network.sources)
     ]
     return {
+        **how_to_run,
         "file_rows": "\n".join(rows),
+        "serial_row": _SERIAL_ROW if board.uart is not None else "",
         "list_inputs": describe("inputs", network.inputs, "- "),
         "list_outputs": describe("outputs", network.outputs, "- "),
     }
+
+
+def _how_to_run(image: Image, board: Board) -> str:
+    """Return the commands that work for the board: in an emulator, its own or that of its core's default board, and on it."""
+    if board.qemu_machine is not None:
+        emulated = f"Run and measure it in the emulator: `tvm-cascade run . --board {board.name}`."
+    else:
+        other = image.target.default_board
+        emulated = f"No emulator knows {board.name}. Run and measure it on the emulated {other}: `tvm-cascade run .`."
+    if board.uart is not None:
+        own = "On the board itself: `tvm-cascade flash .`, then `tvm-cascade run . --port /dev/ttyACM0`."
+    else:
+        own = (
+            "On the board itself: `tvm-cascade flash . --image application`. `run --port` needs a `uart` in the board's file:\n"
+            f"add one to a copy of `boards/{board.name}/board.json`, and compile with that as `--board`."
+        )
+    return f"{emulated}\n{own}"

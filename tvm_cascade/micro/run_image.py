@@ -57,8 +57,8 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
     if asked.port is not None:
         asked = replace(asked, port=resolve_port(asked.port))
     feeds = [read_inputs(image, given)] if asked.frames is None else read_frames(image, asked.frames)
-    where = asked.port or asked.board or image.run_on
-    board = None if where == "host" else find_board(folder, asked.board or image.run_on)
+    board = _board(image, asked, progress)
+    where = asked.port or (board.name if board is not None and not asked.board else asked.board or "host")
     what = f"{len(image.networks)} networks " if image.several else ""
     progress(f"{image.name}: running {what}in this process, counting work")
     host, work, planned_macs = _on_host(image, feeds)
@@ -116,6 +116,29 @@ def _refuse(image: Image, asked: RunRequest) -> None:
             f"{image.folder} is a project for {image.board}, which no program behind a port is linked for: compile it for "
             "another target"
         )
+
+
+def _board(image: Image, asked: RunRequest, progress: Progress) -> Board | None:
+    """Return the board to run on, None for this process; in place of the image's own, where no emulator knows that, the default
+    one of its core. Raises `UsageError` where the board cannot serve."""
+    name = asked.board or image.run_on
+    if name == "host":
+        return None
+    board = find_board(image.folder, name)
+    if asked.port is not None:
+        require_uart(board)
+    elif board.qemu_machine is None and asked.board is None:
+        own, board = board, find_board(image.folder, image.target.default_board)
+        if lacking := [memory for memory in image.memory_names if memory not in board.memories]:
+            raise UsageError(
+                f"{own.name} has no emulator, and {board.name} no memory {lacking[0]}: run it with --board host"
+            )
+        progress(
+            f"{image.name}: {own.name} has no emulator: running on {board.name}, the emulated board of {image.target.name}"
+        )
+    if asked.port is None:
+        emulator.find_qemu(board)
+    return board
 
 
 def _stacked(calls: Sequence[Arrays]) -> dict[str, np.ndarray]:

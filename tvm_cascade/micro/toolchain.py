@@ -97,7 +97,9 @@ def find_tool(name: str, remedy: str) -> str:
 def require_uart(board: Board) -> None:
     """Raise `UsageError` if the board's file names no serial port."""
     if board.uart is None:
-        raise UsageError(f"board {board.name} names no uart; add one to its board file")
+        raise UsageError(
+            f"board {board.name} names no uart: add one to a copy of its file, and compile with that as --board"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,10 @@ def build_image(
         raise UsageError(f"board {board.name} has no memory called {lacking[0]}, which {image.name} was compiled for")
     if kind == "serial":
         require_uart(board)
+        if not (image.folder / "serial_main.c").is_file():
+            raise UsageError(
+                f"{image.folder} has no serial_main.c, as {image.board} names no uart: compile it for --board {board.name}"
+            )
     program, suffix = _program(image, kind)
     return link(program, board, image.folder / "build" / (board.name + suffix), jobs, unless_current, cache)
 

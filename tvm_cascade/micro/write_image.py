@@ -22,7 +22,7 @@ from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.shared_weights import SharedWeights, share
 from tvm_cascade.micro.template import startup_source, template
 
-_VERBATIM = ("port.h", "port_semihosting.c", "measure.h", "uart.h")
+_VERBATIM = ("port.h", "port_semihosting.c", "measure.h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: Build
         write_files(folder, {"CMakeLists.txt": image_text.host_library(image.networks[0])})
     else:
         copy_runtime(folder, options.target)
-        write_files(folder, image_text.files(image))
+        if options.board.uart is not None:
+            write_files(folder, {"uart.h": template("uart.h")})
+        write_files(folder, image_text.files(image, options.board))
         add_board(folder, options.board, image.memory_names)
     write_metadata(image)
     return read_image(folder)
