@@ -31,6 +31,7 @@ from tvm_cascade.schedules.driver.places import (
 from tvm_cascade.schedules.driver.streaming import HOST_FETCH, host_fetch, streamed_inputs
 from tvm_cascade.schedules.driver.trace import Program, compress
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, i32, ir, tirx, tvm_ffi
+from tvm_cascade.schedules.tir.aliasing import NOALIAS, alike
 
 __all__ = ["FlashItem", "Lowered", "lower_plan", "place_of"]
 
@@ -275,7 +276,7 @@ class Driver:
         # the LLVM back end can return constants only, so failures are reported through the status pointer
         stmts = [*self.memory.declarations(), *begin, *steps, tirx.Return(i32(STATUS_OK))]
         body = tir.sequence(stmts)  # it has no steps where all operators are views
-        return tirx.PrimFunc(params, body, ir.PrimType("int32"), attrs=ir.make_node("ir.DictAttrs", **{}))
+        return tirx.PrimFunc(params, body, ir.PrimType("int32"), attrs=ir.make_node("ir.DictAttrs", **{NOALIAS: True}))
 
 
 def _spare_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> int:
@@ -314,13 +315,13 @@ def lower_plan(
         names.append([])
         for stem, func in kernel.functions(op.kind) if kernel else ():
             func = func if transform is None else transform(func)
-            func = func.without_attr("tirx.noalias") if aliased else func
+            func = func.without_attr(NOALIAS) if aliased else func
             names[-1].append(_share(func.without_attr("global_symbol"), stem, functions, by_hash))
     driver = Driver(plan, kernels, names, counted, fetch, hook, segment_call)
     invoke = driver.build()
     if driver.streamed and fetch is None:
         functions[HOST_FETCH] = host_fetch(plan)
-    mod = IRModule({driver.globals[n]: functions[n] for n in functions} | {GlobalVar(name): invoke})
+    mod = IRModule(alike({driver.globals[n]: functions[n] for n in functions} | {GlobalVar(name): invoke}))
     flash = driver.flash
     return Lowered(
         plan,

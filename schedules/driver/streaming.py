@@ -11,6 +11,7 @@ from math import prod
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.schedules.tir import PrimFunc, Stmt, for_range, ir, pointer_var, tirx
+from tvm_cascade.schedules.tir.aliasing import NOALIAS
 
 HOST_FETCH = "fetch_row"
 
@@ -56,4 +57,5 @@ def host_fetch(plan: Plan) -> PrimFunc:
         body.append(tirx.IfThenElse(tirx.EQ(which, position), for_range(p, planes, copy), None))
         start += tensor.bytes
     body.append(tirx.Return(tirx.const(0, "int32")))
-    return tirx.PrimFunc([context, which, row, to], tirx.SeqStmt(body), ir.PrimType("int32"))
+    func = tirx.PrimFunc([context, which, row, to], tirx.SeqStmt(body), ir.PrimType("int32"))
+    return func.with_attr(NOALIAS, True)

@@ -13,6 +13,7 @@ from tvm_cascade.cascading import Plan, PlanOptions, layerwise, offsets_of, plan
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.schedules.driver.lower_plan import lower_plan
 from tvm_cascade.schedules.driver.places import overwrites
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
@@ -71,3 +72,14 @@ def test_an_output_ahead_of_its_input_is_refused(prepared: pipeline.Prepared) ->
     wrong = replace(plan.allocation, offsets=tuple(offsets), peak=plan.peak + 4)
     with pytest.raises(ValidationError):
         validate(replace(plan, allocation=wrong))
+
+
+def test_kernels_beside_one_that_overwrites_may_alias_too(prepared: pipeline.Prepared) -> None:
+    """TVM's LLVM back end takes `tirx.noalias` of one function for all of a module."""
+
+    def told(plan: Plan) -> set[bool]:
+        lowered = lower_plan(plan, prepared.kernels_of(plan))
+        return {"tirx.noalias" in dict(f.attrs) for f in lowered.mod.functions.values()}
+
+    plain = layerwise(prepared.graph, replace(ONE_BY_ONE, overlap=False))
+    assert told(layerwise(prepared.graph, ONE_BY_ONE)) == {False} and told(plain) == {True}
