@@ -24,6 +24,7 @@ from tvm_cascade.passes.partition_regions import REGION
 from tvm_cascade.passes.plan_network import promised
 from tvm_cascade.passes.plan_region import Planned, Probe, plan_region
 from tvm_cascade.passes.planned_program import flash_image, with_program, workspace_type
+from tvm_cascade.passes.relax_functions import sequence
 from tvm_cascade.passes.static_regions import Levels, Region, levels_of, unsupported
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tir import relax, tirx
@@ -197,7 +198,7 @@ class _Rewriter:
                 flash, arena = flash_image(planned.lowered), workspace_type(planned.lowered)
                 bindings += region_call(region, entry, [flash], [arena])
             blocks[position] = relax.DataflowBlock(bindings)
-        body = relax.SeqExpr(blocks, func.body.body)
+        body = sequence(blocks, func.body.body)
         function = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
         made.update_func(made.get_global_var(gv.name_hint), function)
         return made

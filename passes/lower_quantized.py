@@ -42,7 +42,7 @@ from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quanti
 from tvm_cascade.passes.integer.signed import signed_variables
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.lowered_source import with_source
-from tvm_cascade.passes.relax_functions import bindings_of, substitute
+from tvm_cascade.passes.relax_functions import bindings_of, sequence, substitute
 from tvm_cascade.search_monitor import counted
 
 LOG = logging.getLogger("tvm_cascade")
@@ -338,7 +338,7 @@ class _Lowering:
         """The new function with its bindings in the order of those that they come from, outputs last."""
         places, end = self.emitter.places, len(self.bindings)
         bindings = sorted(bindings_of(func), key=lambda b: places.get(b.var, end))
-        body = relax.SeqExpr([relax.DataflowBlock(bindings)], func.body.body)
+        body = sequence([relax.DataflowBlock(bindings)], func.body.body)
         return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
 
 

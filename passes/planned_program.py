@@ -16,8 +16,9 @@ from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.passes.relax_functions import UniqueNames
+from tvm_cascade.passes.relax_functions import UniqueNames, typed
 from tvm_cascade.schedules.driver.lower_plan import Lowered, place_of
+from tvm_cascade.schedules.tir.aliasing import NOALIAS, alike
 from tvm_cascade.schedules.tir.barrier import with_barriers
 
 # Relax's pipelines give every PrimFunc the packed ABI unless it is marked as lowered already (CallingConv kCPackedFunc):
@@ -37,7 +38,7 @@ def with_program(mod: IRModule, lowered: Lowered, entry: str) -> tuple[IRModule,
     graph = lowered.plan.graph
     types = sorted({graph.tensors[t].dtype for t in (*graph.inputs, *graph.outputs)})
     copies = {dtype: GlobalVar(names(f"copy_{dtype}")) for dtype in types}
-    functions = {copies[d]: _copy_function(d).with_attr(_LOWERED_ALREADY) for d in types}
+    functions = {copies[d]: _copy_function(d).with_attr({NOALIAS: True, **_LOWERED_ALREADY}) for d in types}
     for gv, func in lowered.mod.functions.items():
         functions[renamed[gv.name_hint]] = _calling(func, renamed).with_attr(_LOWERED_ALREADY)
     functions[GlobalVar(start)] = _entry(lowered, copies, renamed[lowered.invoke], start)
@@ -45,10 +46,18 @@ def with_program(mod: IRModule, lowered: Lowered, entry: str) -> tuple[IRModule,
     made = mod.clone()
     for name, (gv, func) in functions.items():
         if name != start:
-            made[gv] = func
+            made[typed(gv, func.ty)] = func
+    programs = {gv: f for gv, f in made.functions.items() if isinstance(f, PrimFunc) and _is_lowered_already(f)}
+    for gv, func in alike(programs).items():
+        made[gv] = func
     builder = relax.BlockBuilder(made)  # sets the type of the entry's variable, against which calls are checked
     variable = builder.add_func(functions[start][1], start)
     return builder.get(), variable
+
+
+def _is_lowered_already(func: PrimFunc) -> bool:
+    """Whether a function is of a program, this one or that of another region: TVM's own have no calling convention yet."""
+    return "calling_conv" in dict(func.attrs or {})
 
 
 def flash_image(lowered: Lowered) -> relax.Expr:
@@ -117,4 +126,4 @@ def _entry(lowered: Lowered, copies: dict[str, GlobalVar], invoke: GlobalVar, na
     further = [tirx.address_of(arena[use.start]) for use in plan.memories[1:]]
     body.append(Evaluate(Call(invoke, [base, *further, tirx.address_of(flash[0])], ret_ty="int32")))
     body += [move(t, p, False) for t, p in zip(graph.outputs, outs, strict=True)]
-    return PrimFunc([*ins, flash, *outs, arena], SeqStmt(body)).with_attr({"global_symbol": name, "tirx.noalias": True})
+    return PrimFunc([*ins, flash, *outs, arena], SeqStmt(body)).with_attr({"global_symbol": name, NOALIAS: True})

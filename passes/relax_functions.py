@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from tvm import relax
-from tvm.ir import IRModule
+from tvm.ir import IRModule, Type
 
 from tvm_cascade.passes.origin import file_name
 from tvm_cascade.schedules.tir import tvm_ffi
@@ -50,6 +50,18 @@ class UniqueNames:
 def substitute(expr: Any, variables: Mapping[Any, Any]) -> Any:
     """`expr` with every variable that is a key of `variables` replaced by its value."""
     return tvm_ffi.structural_map(expr, [(relax.Var, lambda var: variables.get(var, var))], order="post")
+
+
+def typed(expr: Any, ty: Any) -> Any:
+    """`expr` with the type `ty` where it has none: well-formed functions have no expression without a type."""
+    if type(expr.ty) is Type:
+        relax.expr._update_type(expr, ty)  # pyright: ignore[reportPrivateUsage]
+    return expr
+
+
+def sequence(blocks: Sequence[Any], result: Any) -> Any:
+    """The body of a function: blocks of bindings, and the result."""
+    return typed(relax.SeqExpr(list(blocks), result), result.ty)
 
 
 def bindings_of(func: Any) -> list[Any]:

@@ -78,8 +78,7 @@ def _staged(emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any],
             emitter.arguments(k, kernels[k])  # so that only kernel launches lie between the events
         shared = lanes(emitter.program, step.groups, len(streams) + 1) if len(step.groups) > 1 else step.groups
         launch_groups(emitter, device, (here, *streams[: len(shared) - 1]), shared, launch)
-    outputs = emitter.result()
-    result = outputs if isinstance(outputs, relax.Tuple) else relax.Tuple([outputs])
+    result = relax.Tuple([emitter.value(("tensor", t)) for t in emitter.graph.outputs])
     out = emitter.bind(result, relax.TupleType([f.ty for f in result.fields]), "results")
     return emitter.function([emitter.arena, *streams], out, out.ty)
 
@@ -120,7 +119,7 @@ def resources(lines: Lines, tensors: Sequence[Any], streams: int, device: str) -
     create = relax.Call(relax.ExternFunc("runtime.Device_StreamCreate"), [tvm.ir.StringImm(device)], ty_args=[_INT])
     held = [*tensors, *(lines.bind(create, _INT, f"stream_{k}") for k in range(streams))]
     ty = relax.TupleType([m.ty for m in held])
-    return lines.function([], lines.bind(relax.Tuple(held), ty, "resources"), ty).with_attr("relax.force_pure", True)
+    return lines.function([], lines.bind(relax.Tuple(held), ty, "resources"), ty)
 
 
 def cached(lines: Lines, function: Any, ty: Any) -> list[Any]:
@@ -147,15 +146,14 @@ def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device:
         lines.call(_copy(emitter, tensor.shape, tensor.dtype), [params[-1], target])
     call = run_or_capture(body, args, staged.ret_ty) if cuda_graph else relax.Call(body, args)
     outputs = lines.bind(call, staged.ret_ty, "results")
-    results = []
-    for k, ty in enumerate(staged.ret_ty.fields):
+    copies: dict[int, Any] = {}
+    for k, (t, ty) in enumerate(zip(graph.outputs, staged.ret_ty.fields, strict=True)):
         shape, dtype = tuple(int(d) for d in ty.shape.values), str(ty.dtype)
         value = lines.bind(relax.TupleGetItem(outputs, k), ty, "result")
-        results.append(lines.tensor(shape, dtype, "output"))
-        lines.call(_copy(emitter, shape, dtype), [value, results[-1]])
-    several = isinstance(emitter.program.net.result.ty, relax.TupleType)
-    ret = relax.TupleType([r.ty for r in results]) if several else results[0].ty
-    main = lines.function(params, relax.Tuple(results) if several else results[0], ret)
+        copies[t] = lines.tensor(shape, dtype, "output")
+        lines.call(_copy(emitter, shape, dtype), [value, copies[t]])
+    result = emitter.nested_result(lambda value: copies[emitter.program.net.tensors[value]])
+    main = lines.function(params, result, result.ty)
     return emitter.module(main, len(params))
 
 

@@ -4,16 +4,16 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import prod
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.passes.integer.expressions import constant
+from tvm_cascade.passes.relax_functions import sequence, typed
 from tvm_cascade.passes.stage_memory import MemoryPlan
 from tvm_cascade.passes.stage_program import ALIGNMENT, Program
 from tvm_cascade.passes.stage_specs import Kernel
@@ -30,7 +30,7 @@ class Lines:
     def bind(self, value: Any, ty: Any = _NOTHING, name: str = "_") -> Any:
         """Add a binding; returns its variable."""
         var = relax.Var(name, ty)
-        self.bindings.append(relax.VarBinding(var, value))
+        self.bindings.append(relax.VarBinding(var, typed(value, ty)))
         return var
 
     def call(self, function: Any, args: Sequence[Any]) -> None:
@@ -55,9 +55,9 @@ class Lines:
         return self.view(self.storage(prod(shape) * ITEM_BYTES[dtype], f"{name}_bytes"), 0, shape, dtype)
 
     def function(self, params: Sequence[Any], result: Any, ret: Any) -> Any:
-        """The Relax function of all bindings so far; `ret` is its return type."""
-        body = relax.SeqExpr([relax.BindingBlock(self.bindings)], result)
-        return relax.Function(list(params), body, ret, is_pure=False)
+        """The Relax function of all bindings so far; `ret` is its return type. It counts as pure, as lowered functions do."""
+        body = sequence([relax.BindingBlock(self.bindings)], result)
+        return relax.Function(list(params), body, ret).with_attr("relax.force_pure", True)
 
 
 class Emitter(Lines):
@@ -128,19 +128,26 @@ class Emitter(Lines):
         return self._storages[root]
 
     def result(self) -> Any:
-        """The function's result: a tensor, or a tuple of tensors as in the original function."""
-        expr = self.program.net.result
-        results = [self.value(("tensor", t)) for t in self.program.net.tensors_of(expr)]
-        if not results:
-            raise GraphError("the function returns a constant")
-        return relax.Tuple(results) if isinstance(expr.ty, relax.TupleType) else results[0]
+        """The function's result: tensors and constants, nested in tuples as in the original function."""
+        tensors = self.program.net.tensors
+        return self.nested_result(lambda value: self.value(("tensor", tensors[value])))
+
+    def nested_result(self, tensor_of: Callable[[int], Any]) -> Any:
+        """The function's result, in which `tensor_of` returns the tensor of a value of the program that is no constant."""
+        net = self.program.net
+
+        def nested(part: Any) -> Any:
+            if isinstance(part, tuple):
+                return relax.Tuple([nested(p) for p in part])
+            return constant(net.constants[part]) if part in net.constants else tensor_of(part)
+
+        return nested(net.program.result)
 
 
 def with_main(builder: Any, main: Any, inputs: int) -> tvm.IRModule:
     """The builder's module with the function `main`, which has `inputs` inputs."""
-    mod = builder.get()
-    mod["main"] = main.with_attrs({"num_input": inputs, "global_symbol": "main", "relax.force_pure": True})
-    return mod
+    builder.add_func(main.with_attrs({"num_input": inputs, "global_symbol": "main"}), "main")
+    return builder.get()
 
 
 def keys(program: Program, k: int, kernel: Kernel) -> tuple[Hashable, ...]:

@@ -30,6 +30,7 @@ from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
 from tvm_cascade.passes.stage_operators import with_plain_operators
+from tvm_cascade.passes.static_regions import why_no_operator
 
 Ids = tuple[int, ...]  # tensor indices
 WIDE = "float32"  # that kernels compute in
@@ -46,7 +47,6 @@ class StageGraph:
     program: Program = field(hash=False)
     tensors: Mapping[int, int] = field(hash=False)  # value number of an activation in `program` -> tensor index
     constants: Mapping[int, np.ndarray] = field(hash=False)  # value number of a constant or folded value -> array
-    result: Any = None  # the function's result expression
     tf32: bool = (
         False  # whether products of float32 are on tensor cores, which round what they multiply (`stage_precision`)
     )
@@ -75,8 +75,11 @@ def simplify(mod: tvm.IRModule) -> tvm.IRModule:
     """A copy of `mod` in inference form: batch normalization folded or decomposed, operators in the forms of `stage_operators`,
     dead code removed.
 
-    Other constants are folded by `_Reader`, because TVM's FoldConstant compiles a kernel for each.
+    Other constants are folded by `_Reader`, because TVM's FoldConstant compiles a kernel for each. Raises `GraphError` for batch
+    normalization by the statistics of the batch.
     """
+    for func in (f for f in mod.functions.values() if isinstance(f, relax.Function)):
+        relax.analysis.post_order_visit(func, _require_inference)
     passes = [
         relax.transform.FoldBatchnormToConv2D(),
         relax.transform.DecomposeOpsForInference(),
@@ -84,6 +87,12 @@ def simplify(mod: tvm.IRModule) -> tvm.IRModule:
         relax.transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(with_plain_operators(mod.clone()))
+
+
+def _require_inference(expr: Any) -> None:
+    """Raise `GraphError` for a batch normalization as in training: its inference form would compute something else."""
+    if getattr(getattr(expr, "op", None), "name", "") == "relax.nn.batch_norm" and expr.attrs.training:
+        raise GraphError("a batch norm takes its statistics from the batch, as in training")
 
 
 def stage_graph(mod: tvm.IRModule, function: str = "main") -> StageGraph:
@@ -119,10 +128,11 @@ class _Reader:
         for call in program.calls:
             self._call(call)
         outputs = tuple(dict.fromkeys(self._activations(program.result)))
+        if not outputs or not _holds_tensors_alone(program.result):
+            raise GraphError("the function returns no tensor that it computes, or something that is no tensor")
         tensors, ops = with_file_names(self.tensors, self.ops, inputs, outputs, self.in_file)
         graph = Graph(tensors, ops, inputs, outputs, self.function)
-        result = self.mod[self.function].body.body
-        return StageGraph(graph, self.mod, tuple(self.calls), program, self.tensor_of, self.constants, result)
+        return StageGraph(graph, self.mod, tuple(self.calls), program, self.tensor_of, self.constants)
 
     def _activations(self, argument: Argument) -> tuple[int, ...]:
         return tuple(self.tensor_of[v] for v in numbers_in(argument) if v in self.tensor_of)
@@ -131,6 +141,9 @@ class _Reader:
         return self.constants.get(argument) if isinstance(argument, int) else None
 
     def _call(self, call: OperatorCall) -> None:
+        reason = why_no_operator(self.mod, call.expr)
+        if reason is not None:
+            raise GraphError(f"{self.program.values[call.outputs[0]].name}: {reason}" if call.outputs else reason)
         folded = self._fold(call)
         if folded is not None:
             self.constants[call.outputs[0]] = folded
@@ -278,6 +291,11 @@ class _Geometry:
     columns: Window | None = None
     macs: int = 0
     attrs: Mapping[str, object] = field(default_factory=dict)
+
+
+def _holds_tensors_alone(argument: Argument) -> bool:
+    """Whether an argument is a tensor, or a tuple of tensors and such tuples."""
+    return isinstance(argument, int) or (isinstance(argument, tuple) and all(map(_holds_tensors_alone, argument)))
 
 
 def _macs_by_weights(kind: str, constants: Sequence[tuple[int, ...]], out: Tensor) -> int:

@@ -26,6 +26,11 @@ _CALLS_OUT = {
 }  # fmt: skip
 # before legalization TVM dispatches these to libraries or to kernels of its own
 _DISPATCHED = {"argsort", "cumprod", "cumsum", "multinomial_from_uniform", "sort", "topk"}
+_OF_THE_MACHINE = (
+    "relax.memory.",
+    "relax.builtin.",
+    "relax.vm.",
+)  # operators that allocate, or view memory as another type
 FOLLOWS = ""  # reason of a tuple, tuple item or alias that is unsupported only because its operand is
 
 
@@ -89,10 +94,12 @@ def unsupported(mod: Any, block: Any, refused: Reasons) -> dict[Var, str]:
 def levels_of(func: Any, block: Any, reasons: Reasons) -> Levels:
     """Partition a block of `func` into levels; exactly the bindings in `reasons` are unsupported."""
     reads = {b.var: _reads(b) for b in bindings_of(func)}
+    sizes = _sizes_defined(block)
     level: dict[Var, int] = {}
     for binding in block.bindings:
         left = binding.var in reasons
-        before = [level[v] + (left and v not in reasons) for v in reads[binding.var] if v in level]
+        needs = (*reads[binding.var], *(sizes[v] for v in _sizes_used(binding) if v in sizes))
+        before = [level[v] + (left and v not in reasons) for v in needs if v in level]
         level[binding.var] = max(before, default=0)
     count = max(level.values(), default=-1) + 1
     own: list[list[Binding]] = [[] for _ in range(count)]
@@ -100,6 +107,22 @@ def levels_of(func: Any, block: Any, reasons: Reasons) -> Levels:
     for binding in block.bindings:
         (between if binding.var in reasons else own)[level[binding.var]].append(binding)
     return Levels(tuple(map(tuple, between)), tuple(_region(func, reads, bindings) for bindings in own), reasons)
+
+
+def _sizes_defined(block: Any) -> dict[Var, Var]:
+    """The variables of sizes that a block matches when it runs, and by each the variable of its first `match_cast`."""
+    found: dict[Var, Var] = {}
+    for binding in block.bindings:
+        if isinstance(binding, relax.MatchCast):
+            found |= {v: binding.var for v in relax.analysis.tir_vars_in_type(binding.ty) if v not in found}
+    return found
+
+
+def _sizes_used(binding: Binding) -> list[Var]:
+    """The variables, of sizes too, in the value and in the type of a binding."""
+    found: list[Var] = []
+    tvm_ffi.structural_map(binding.value, [(tirx.Var, lambda v: found.append(v) or v)], order="post")
+    return [*found, *relax.analysis.tir_vars_in_type(binding.var.ty)]
 
 
 def _region(func: Any, reads: Mapping[Var, Sequence[Var]], bindings: Sequence[Binding]) -> Region:
@@ -129,10 +152,11 @@ def _why_not(mod: Any, binding: Binding) -> str | None:
         reason = _why_no_tensors(var.ty)
         if reason is not None:
             return f"its operand {var.name} {reason}"
-    return _why_no_operator(mod, value)
+    return why_no_operator(mod, value)
 
 
-def _why_no_operator(mod: Any, call: Any) -> str | None:
+def why_no_operator(mod: Any, call: Any) -> str | None:
+    """Why a call is of no operator that compiles to kernels of this module alone; None if it is."""
     if isinstance(call.op, ir.GlobalVar):
         return f"a call of the function {call.op.name_hint}"
     if not isinstance(call.op, ir.Op):
@@ -140,6 +164,8 @@ def _why_no_operator(mod: Any, call: Any) -> str | None:
     name = call.op.name
     if name.removeprefix("relax.") in _CALLS_OUT:
         return f"{name} calls out of TVM"
+    if name.startswith(_OF_THE_MACHINE):
+        return f"{name} is of TVM's virtual machine"
     if name.removeprefix("relax.") in _DISPATCHED:
         return f"{name} is made by TVM's own kernels or a library"
     if name == "relax.nn.batch_norm" and call.attrs.training:

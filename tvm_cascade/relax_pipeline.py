@@ -24,7 +24,7 @@ from tvm.ir import IRModule
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.errors import GraphError, UsageError
+from tvm_cascade.errors import CascadeError, GraphError, UsageError
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.cascade import SUBSTITUTIONS_ATTR, Cascade
 from tvm_cascade.passes.lower_quantized import LowerQuantized
@@ -35,6 +35,7 @@ from tvm_cascade.passes.stage_cpu import threads
 from tvm_cascade.passes.stage_precision import FP32, PRECISIONS
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.stages.processors import written
+from tvm_cascade.search_monitor import SearchStopped
 
 LOG = logging.getLogger("tvm_cascade")
 REWRITES = ("memory", "latency", "none")
@@ -91,9 +92,20 @@ def cascade_pipeline(
             mod = _of_less_latency(mod, cascade)
         if objective == "latency":
             return _staged(mod, precision, device)
-        return tvm.ir.transform.Sequential([LowerQuantized(), cascade, relax.get_pipeline("default_build")])(mod)
+        return _default_pipeline()(_planned(mod, cascade))
 
     return apply
+
+
+def _planned(mod: IRModule, cascade: Cascade) -> IRModule:
+    """The module with its static regions planned; as it is where TVM's passes refuse a form of it."""
+    try:
+        return tvm.ir.transform.Sequential([LowerQuantized(), cascade])(mod)
+    except (CascadeError, SearchStopped):
+        raise
+    except Exception as error:  # TVM's passes have no common class of errors
+        LOG.warning("everything is left to TVM: %s: %s", type(error).__name__, last_line(error))
+        return mod
 
 
 def _of_less_latency(mod: IRModule, cascade: Cascade) -> IRModule:
@@ -126,13 +138,25 @@ def _staged(mod: IRModule, precision: str, device: str | None) -> IRModule:
             model = AnalyticCost(find_device(device or ("cpu" if cores else None), kind, cores), precision)
             staged = ScheduleStages(model=model, lower=_lowered_for(target), precision=precision)
             return tvm.transform.Sequential([staged, stage_pipeline()])(mod)
-        except GraphError as error:
-            reason = last_line(error)
+        except (UsageError, SearchStopped):
+            raise
+        except Exception as error:  # TVM's passes have no common class of errors
+            reason = (
+                last_line(error) if isinstance(error, GraphError) else f"{type(error).__name__}: {last_line(error)}"
+            )
     LOG.info("main: no stages: %s", reason)
-    if target is None or kind == "llvm":
-        return relax.get_pipeline("default_build")(mod)
-    default: Any = relax.get_default_pipeline(target)
-    return default(mod)
+    return _default_pipeline()(mod)
+
+
+def _default_pipeline() -> Any:
+    """The pipeline that `tvm.compile` takes by default for the current target: with schedules for GPUs, without for others."""
+    target: Any = tvm.target.Target.current(allow_none=True)
+    if target is not None and "gpu" in target.keys:
+        try:
+            return relax.get_default_pipeline(target)
+        except (ValueError, AttributeError):  # a GPU that TVM has no pipeline for
+            pass
+    return relax.get_pipeline("default_build")
 
 
 def _lowered_for(target: Any) -> LowerOptions:

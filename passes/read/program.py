@@ -169,5 +169,8 @@ def _argument(expr: Any, names: Mapping[Any, Argument]) -> Argument:
     if isinstance(expr, relax.Tuple):
         return tuple(_argument(f, names) for f in expr.fields)
     if isinstance(expr, relax.TupleGetItem):
-        return _argument(expr.tuple_value, names)[expr.index]
+        fields = _argument(expr.tuple_value, names)
+        if not isinstance(fields, tuple):
+            raise GraphError(f"{expr.tuple_value} is a tuple that the function gets from its caller")
+        return fields[expr.index]
     return names.get(expr) if isinstance(expr, relax.Var) or is_constant(expr) else None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tvm_cascade.parallel.problem import Schedule
 from tvm_cascade.parallel.schedule_file import save_schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.library_kernels import calls_library
+from tvm_cascade.passes.read.program import numbers_in
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_precision import precision_of
@@ -161,10 +162,9 @@ def emit_folder(
         The network cannot be staged; the compiler or the linker fails.
     """
     place, name = Path(folder), staged.name
-    net, io, schedule = staged.net, staged.io, staged.schedule
+    net, io, schedule = _with_flat_result(staged.net), staged.io, staged.schedule
     require_free(place)
-    results = net.tensors_of(net.result)
-    if len(io.inputs) != len(net.graph.inputs) or len(io.outputs) != len(results):
+    if len(io.inputs) != len(net.graph.inputs) or len(io.outputs) != len(list(numbers_in(net.program.result))):
         raise GraphError(f"{name} returns constants, which no stage computes: leave them out with --until")
     progress(f"{name}: building kernels of {len(schedule.stages)} stages")
     lowered = lower_stages(net, staged.units, schedule, emission.lowering())
@@ -181,6 +181,12 @@ def emit_folder(
         written = tuple(sorted(path.name for path in staging.iterdir()))
     progress(f"{name}: written to {place}")
     return written
+
+
+def _with_flat_result(net: StageGraph) -> StageGraph:
+    """A network that returns the tensors of nested tuples in one tuple: outputs of a folder have names, and no nesting."""
+    result = net.program.result
+    return net if isinstance(result, int) else replace(net, program=replace(net.program, result=(*numbers_in(result),)))
 
 
 def _for(emission: Emission) -> str:
