@@ -15,7 +15,7 @@ pytest.importorskip("ai_edge_litert")
 import tvm_cascade
 from tvm_cascade.errors import LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.importers.cut import FileGraph, Node, cut_out
+from tvm_cascade.importers.cut import FileGraph, Node, cut_out, until_in_front
 from tvm_cascade.importers.cut_file import cut_data
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.tensor_spec import Cut
@@ -334,3 +334,10 @@ def test_torch_s_operators_that_change_what_they_read(tmp_path: Path) -> None:
         made(x, from_="mul"), (3 * np.maximum(x, 0).reshape(8) + 1, np.maximum(x, 0) - 1), strict=True
     ):
         np.testing.assert_allclose(one, other, 1e-6)
+
+
+def test_no_remedy_names_a_tensor_without_a_name() -> None:
+    graph = FileGraph((Node(("x",), ("",)), Node(("",), ("y",))), ("x",), ("y",))
+    assert until_in_front(graph, {"", "y"}, (0,)).text == ""
+    graph = FileGraph((Node(("x",), ("a", "")), Node(("a", ""), ("y",))), ("x",), ("y",))
+    assert until_in_front(graph, {"y"}).text.startswith("--until a ends")

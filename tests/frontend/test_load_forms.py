@@ -107,6 +107,29 @@ def test_broken_forms_are_refused_in_a_sentence_of_ours(tmp_path: Path, case: st
     assert not said(raised.value)
 
 
+@pytest.mark.parametrize(
+    "custom, text",
+    [
+        (
+            "ethos-u",
+            "ethos-u .*commands for an Ethos-U, which Vela has compiled: give the .tflite file that Vela was given",
+        ),
+        (
+            "SignalRfft",
+            "SignalRfft .*audio features of TFLite Micro's Signal library, which your program computes: --from t0",
+        ),
+    ],
+)
+def test_custom_operators_of_other_tools_are_named_with_the_way_out(tmp_path: Path, custom: str, text: str) -> None:
+    w = ModelWriter()
+    made = w.tensor((1, 4), "int8", 0.5)
+    w.operator("CUSTOM", [w.activation((1, 4), "int8", 0.5)], [made], custom=custom, inner=True)
+    w.operator("RELU", [made], [w.tensor((1, 4), "int8", 0.5)])
+    (tmp_path / "m.tflite").write_bytes(w.finish())
+    with pytest.raises(CascadeError, match=text):
+        load(tmp_path / "m.tflite")
+
+
 def test_forms_broken_at_random_are_refused_in_words_of_ours(tmp_path: Path) -> None:
     path, refused = tmp_path / "m.tflite", 0
     for seed in range(150):

@@ -180,7 +180,9 @@ def _from_behind(graph: FileGraph, at: Collection[int]) -> str:
     """The sentence that proposes to begin a network behind the operators `at`; empty where it would not leave them out."""
     start = tuple(dict.fromkeys(name for i in sorted(at) for name in graph.nodes[i].writes))
     used = {name for i, node in enumerate(graph.nodes) if i not in at for name in node.reads}
-    start = tuple(name for name in start if name in used)
+    start = tuple(
+        name for name in start if name and name in used
+    )  # ONNX leaves out inputs and outputs by an empty name
     try:
         left = cut_out(graph, Cut(start=start)).nodes if start else at
     except UsageError:
@@ -199,8 +201,8 @@ def names_in_front(graph: FileGraph, refused: Set[str]) -> tuple[str, ...]:
     """The tensors at which a network ends in front of the tensors `refused`; none where nothing is left in front."""
     wanted = [r for node in graph.nodes if not refused.isdisjoint(node.writes) for r in node.reads]
     known = behind(graph, (), graph.inputs) - refused - {*graph.inputs}
-    names = [name for name in dict.fromkeys((*wanted, *graph.outputs)) if name in known]
-    return tuple(names) if any(name in known for name in wanted) else ()
+    names = [name for name in dict.fromkeys((*wanted, *graph.outputs)) if name and name in known]
+    return tuple(names) if any(name and name in known for name in wanted) else ()
 
 
 def until_remedy(names: Sequence[str]) -> str:

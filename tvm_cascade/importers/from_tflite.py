@@ -17,6 +17,7 @@ from tvm_cascade.importers.cut import Remedy, behind, until_in_front
 from tvm_cascade.importers.file_names import with_graph
 from tvm_cascade.importers.interface import attach, check_input, check_inputs, check_sizes, fits
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
+from tvm_cascade.importers.tflite_coverage import NPU
 from tvm_cascade.importers.tflite_cut import graph_of
 from tvm_cascade.importers.tflite_kept import Variables
 from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, kind_of, open_model, original_name
@@ -79,7 +80,7 @@ def _unsupported(
     described = dict.fromkeys(printable(text) for text in found.values())
     graph: Any = model.Subgraphs(0)
     kinds = dict.fromkeys(kind_of(model, graph.Operators(at)) for at in found)
-    remedy = _until_in_front(model, found).text
+    remedy = "give the .tflite file that Vela was given" if NPU in kinds else _until_in_front(model, found).text
     return UnsupportedOperatorError(path, [*kinds], supported_operators(), partial, remedy, [*described])
 
 

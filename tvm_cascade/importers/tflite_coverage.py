@@ -10,6 +10,8 @@ from tvm_cascade.importers.tflite_model import kind_of
 
 _POST_PROCESS = "TFLite_Detection_PostProcess"
 _DECODER = "a decoder of detections, which is left to the host"
+NPU = "ethos-u (custom)"  # kind of what Vela writes
+_FEATURES = "Signal"  # how the names of TFLite Micro's operators for audio features begin
 _LOOP = "a loop of StableHLO: convert the network to TFLite's operators"
 _CONTROL = {"STABLEHLO_WHILE": _LOOP}
 
@@ -35,6 +37,12 @@ def coverage(converter: Any, known: Container[str], quantized: Container[str]) -
             absent[i] = f"{name} (operator {i}): {_CONTROL[name]}"
         elif name.startswith(_POST_PROCESS):
             absent[i] = f"{name} (operator {i}): {_DECODER}"
+        elif name == NPU:
+            absent[i] = f"{name} (operator {i}): commands for an Ethos-U, which Vela has compiled"
+        elif name.startswith(_FEATURES) and name.endswith("(custom)"):
+            absent[i] = (
+                f"{name} (operator {i}): audio features of TFLite Micro's Signal library, which your program computes"
+            )
         elif name not in known:
             absent[i] = name
         else:
