@@ -9,7 +9,8 @@ import numpy as np
 from tvm_cascade.micro.reference import Expected, real
 from tvm_cascade.tensor_spec import TensorSpec
 
-FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest: sums are reassociated
+FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest of the same output: sums are reassociated
+_STORED_BYTES = 2  # of the widest integers that a quantized network's outputs are stored in
 _REACH_FACTOR = 2  # a quantized network may differ from a float reference by this multiple of `Expected.reach`
 
 
@@ -42,29 +43,37 @@ def reference_tolerance(expected: Expected) -> float | None:
     return max(expected.step or 0.0, _REACH_FACTOR * expected.reach) * (1 + FLOAT_TOLERANCE)
 
 
-def _difference(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> float:
-    """Largest absolute difference over all outputs, by position; infinite where their number or sizes differ."""
-    if len(want) != len(have):
-        return float("inf")
-    worst = 0.0
-    for a, b in zip(want.values(), have.values(), strict=True):
-        if a.size != b.size:
-            return float("inf")
-        if a.size:
-            gap = np.abs(a.reshape(-1).astype(np.float64) - b.reshape(-1).astype(np.float64)).max()
-            worst = max(worst, float("inf") if np.isnan(gap) else float(gap))
-    return worst
-
-
 def _matches(
     want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray], tolerance: float = 0.0
 ) -> tuple[bool, float]:
-    """Whether outputs match, and the largest difference.
+    """Return whether outputs match by position, and the largest difference, infinite where number, size or type differ."""
+    if len(want) != len(have):
+        return False, float("inf")
+    found = [_compare(a, b, tolerance) for a, b in zip(want.values(), have.values(), strict=True)]
+    return all(match for match, _ in found), max((gap for _, gap in found), default=0.0)
 
-    Integers may differ by `tolerance`, floats by the greater of `tolerance` and `FLOAT_TOLERANCE * max(|want|, 1)`.
+
+def _compare(want: np.ndarray, have: np.ndarray, tolerance: float) -> tuple[bool, float]:
+    """Return whether one output matches, and the largest difference.
+
+    Floats may differ by the greater of `tolerance` and `FLOAT_TOLERANCE * max(|want|, 1)`, finite values of this output
+    alone; stored integers of up to 16 bits by `tolerance`; wider ones, which are indices and counts, not at all.
     """
-    gap = _difference(want, have)
-    if all(a.dtype.kind in "iub" for a in want.values()):
-        return gap <= tolerance, gap
-    scale = max((float(np.abs(a).max()) for a in want.values() if a.size), default=1.0)
-    return gap <= max(FLOAT_TOLERANCE * max(scale, 1.0), tolerance), gap
+    is_float = want.dtype.kind == "f"
+    if want.size != have.size or is_float != (have.dtype.kind == "f"):
+        return False, float("inf")
+    a, b = want.reshape(-1), have.reshape(-1)
+    gap = _difference(a, b)
+    if not is_float:
+        exact = a.dtype.itemsize > _STORED_BYTES or not tolerance
+        return bool(np.array_equal(a, b)) if exact else gap <= tolerance, gap
+    largest = np.abs(a[np.isfinite(a)].astype(np.float64)).max(initial=1.0)
+    return gap <= max(FLOAT_TOLERANCE * float(largest), tolerance), gap
+
+
+def _difference(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the largest absolute difference; equal infinities, and NaNs of any sign, do not differ."""
+    one, other = a.astype(np.float64), b.astype(np.float64)
+    differs = (one != other) & ~(np.isnan(one) & np.isnan(other))
+    gap = np.abs(one[differs] - other[differs])
+    return float("inf") if np.isnan(gap).any() else float(gap.max(initial=0.0))

@@ -115,6 +115,8 @@ def untrusted(model: Any) -> Iterator[str]:
             axis = attrs["axis"].i if "axis" in attrs else 1
             if axis not in (-1, rank - 1):
                 yield f"{node.op_type} of opset {opset}"
+        elif node.op_type == "BatchNormalization" and 9 <= opset < 14:
+            yield f"BatchNormalization of opset {opset}"  # it takes the statistics of the batch
         elif node.op_type == "LRN":
             yield "LRN"
         elif node.op_type == "LpNormalization" and "p" in attrs and attrs["p"].i == 1:

@@ -71,7 +71,7 @@ class RunReport:
         """The report as text, one line for each measurement."""
         exact = "equal, every element"
         if any(a.dtype.kind == "f" for a in self.outputs.values()):
-            exact = f"equal within {FLOAT_TOLERANCE} of the largest output (by up to {self.max_abs_diff})"
+            exact = f"equal within {FLOAT_TOLERANCE} of the largest value of each output (by up to {self.max_abs_diff})"
         if self.tolerance is not None and self.max_abs_diff is not None:
             unit = self.output_step or 1.0
             gap, most = (f"{v / unit:.3g}" for v in (self.max_abs_diff, self.tolerance))
