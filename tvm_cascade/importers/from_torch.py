@@ -3,13 +3,11 @@
 Quantized networks are those of PT2E: `quantized_decomposed` quantize and dequantize operators around float ones. They
 become Relax's own quantize and dequantize, which `passes.LowerQuantized` takes; `torch_quantized` has the converters.
 
-An archive of torch.export is read by torch itself: load none from a source that you would not run code from.
+Nothing of a file is executed: `torch_archive` reads it.
 """
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,16 +20,17 @@ from tvm_cascade.importers.channels_last import to_channels_last
 from tvm_cascade.importers.constant_indices import wrap_indices
 from tvm_cascade.importers.file_names import with_file_names
 from tvm_cascade.importers.interface import check_input, check_inputs, check_sizes, fits, with_interface
+from tvm_cascade.importers.torch_archive import RefusedArchive, open_program
 from tvm_cascade.importers.torch_cut import graph_of, kind_of, until_before
 from tvm_cascade.importers.torch_package import quietly, torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
 from tvm_cascade.importers.torch_recurrent import recurrent_converters, undecomposed
-from tvm_cascade.importers.torch_states import Mutated, with_buffer_ends, with_buffer_states
+from tvm_cascade.importers.torch_refused import check_conditions, check_types
+from tvm_cascade.importers.torch_states import Mutated, with_buffer_ends, with_buffer_states, without_none
 from tvm_cascade.importers.values import blocks_closed, is_quantized, relax
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
 
-_MOST_BYTES = 1 << 30  # of an archive's members together
 # aten operators that are not decomposed, because they can be imported as they are
 _KEPT = ("hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "elu", "silu", "pad")
 
@@ -49,14 +48,9 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter  # imports torch
 
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            unpacked = sum(member.file_size for member in archive.infolist())
-        if unpacked > _MOST_BYTES:
-            raise LoadError(path, f"holds {unpacked} bytes when unpacked, more than {_MOST_BYTES}")
-        with quietly():
-            exported = torch.export.load(io.BytesIO(data))
-    except CascadeError:
-        raise
+        exported = open_program(data)
+    except RefusedArchive as error:
+        raise LoadError(path, str(error)) from error
     except Exception as error:  # zip, pickle and version errors, by version
         raise LoadError(path, f"not an archive of torch.export, or truncated: {last_line(error)}") from error
     try:
@@ -64,12 +58,14 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
             given, exported = exported, exported.run_decompositions(_decompositions(torch, exported))
             converters = {**CONVERTERS, **recurrent_converters(exported)}
             _check_operators(path, given, exported, converters)
-            exported, mutated = with_buffer_ends(exported)
+            check_conditions(path, given, exported)
+            exported, mutated = with_buffer_ends(without_none(exported))
             importer: Any = ExportedProgramImporter()
             importer.convert_map = _named(path, given, importer.convert_map)
             converters = _named(path, given, converters)
             with blocks_closed([importer.block_builder]):
                 mod = importer.from_exported_program(exported, False, True, False, converters)
+            check_types(path, given, exported, importer.env)
             mod = with_file_names(mod, _values(exported, importer.env), graph_of(given))
         return with_buffer_states(_finished(path, given, mod, input_shapes, mutated), mutated)
     except CascadeError:
@@ -141,7 +137,10 @@ def _finished(
     else:
         mod = relax.transform.FoldBatchnormToConv2D()(mod)
     inputs = [str(p.name) for p in mod["main"].params]
-    outputs = [*(m.returned for m in mutated), *(str(name) for name in exported.graph_signature.user_outputs)]
+    outputs = [
+        *(m.returned for m in mutated),
+        *(str(name) for name in exported.graph_signature.user_outputs if name is not None),
+    ]
     return with_real_operators(with_interface(path, mod, inputs, outputs))
 
 

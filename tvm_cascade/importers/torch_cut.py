@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.cut import CutOut, FileGraph, Node, Remedy, behind, cut_out, kinds_of, until_in_front
+from tvm_cascade.importers.torch_archive import open_program
 from tvm_cascade.importers.torch_package import quietly, torch_package
 from tvm_cascade.messages import printable
 from tvm_cascade.tensor_spec import Cut
@@ -37,13 +38,6 @@ def cut_torch(data: bytes, cut: Cut) -> bytes:
         made = io.BytesIO()
         torch.export.save(_with(torch, program, kept), made)
     return made.getvalue()
-
-
-def open_program(data: bytes) -> Any:
-    """The program in an archive. Raises `MissingToolError` without torch."""
-    torch = torch_package()
-    with quietly():
-        return torch.export.load(io.BytesIO(data))
 
 
 def graph_of(program: Any) -> FileGraph:

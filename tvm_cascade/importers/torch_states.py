@@ -46,6 +46,19 @@ def with_buffer_ends(exported: Any) -> tuple[Any, tuple[Mutated, ...]]:
     return exported, tuple(sorted(found, key=lambda m: [*written].index(m.buffer)))
 
 
+def without_none(exported: Any) -> Any:
+    """A program without the outputs that are None."""
+    signature = exported.graph_signature
+    (end,) = exported.graph.find_nodes(op="output")
+    if None in end.args[0]:
+        kept = [
+            (spec, value) for spec, value in zip(signature.output_specs, end.args[0], strict=True) if value is not None
+        ]
+        end.args = (tuple(value for _, value in kept),)
+        signature.output_specs[:] = [spec for spec, _ in kept]
+    return exported
+
+
 def with_buffer_states(mod: IRModule, mutated: tuple[Mutated, ...]) -> IRModule:
     """`mod`, which takes and returns the buffers, with a state for each."""
     if not mutated:

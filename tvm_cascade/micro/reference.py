@@ -17,7 +17,7 @@ import numpy as np
 
 from tvm_cascade import extras
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
-from tvm_cascade.importers.torch_package import torch_package
+from tvm_cascade.importers.torch_archive import open_program
 from tvm_cascade.messages import last_line
 from tvm_cascade.micro.litert_defects import doubts, packed, repaired
 from tvm_cascade.micro.onnx_reference import ONNX_FLOATS, onnx_outputs, read_onnx
@@ -87,13 +87,12 @@ def float_inputs(path: Path) -> set[str]:
         kinds = read_onnx(path).graph.input
         return {str(i.name) for i in kinds if i.type.tensor_type.elem_type in ONNX_FLOATS}
     nodes = {str(n.name): n.meta.get("val") for n in _shared_program(path).graph.nodes if n.op == "placeholder"}
-    return {name for name, value in nodes.items() if value is not None and value.dtype.is_floating_point}
+    return {name for name, value in nodes.items() if hasattr(value, "dtype") and value.dtype.is_floating_point}
 
 
 def exported_program(path: Path) -> Any:
     """The program of a `.pt2` file. Raises `LoadError` for what is none."""
-    torch = torch_package()
-    return _read(path, lambda: torch.export.load(str(path)))
+    return _read(path, lambda: open_program(readable(path).read_bytes()))
 
 
 def _shared_program(path: Path) -> Any:
@@ -112,7 +111,7 @@ def _read(path: Path, read: Callable[[], Any]) -> Any:
 
 def _torch(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
     exported = _shared_program(path)
-    _require_same(path, dict.fromkeys(str(n) for n in exported.graph_signature.user_inputs), inputs)
+    _require_same(path, dict.fromkeys(n for n in exported.graph_signature.user_inputs if isinstance(n, str)), inputs)
     return run_exported(exported, inputs), ""
 
 

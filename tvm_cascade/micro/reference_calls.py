@@ -30,9 +30,7 @@ def reference_calls(
         run = reference.run if states else reference.anew
         return [Expected(run(call), reference.note) for call in calls]
     if path.suffix == ".pt2" and len(calls) > 1:
-        exported = exported_program(path)
-        module = exported.module()  # which keeps its buffers
-        return [Expected(run_exported(exported, call, lambda _fresh: module)) for call in calls]
+        return _torch_calls(path, calls, states)
     kept = {state.spec.name: state.array for state in states if state.returned}
     returned = {state.returned: state.spec.name for state in states if state.returned}
     made: list[Expected] = []
@@ -41,6 +39,21 @@ def reference_calls(
         kept = {returned[name]: found.outputs[name] for name in returned}
         own = {name: array for name, array in found.outputs.items() if name not in returned}
         made.append(Expected(own, found.note, found.reach, found.step))
+    return made
+
+
+def _torch_calls(path: Path, calls: Sequence[Arrays], states: Sequence[PlacedState]) -> list[Expected]:
+    """What torch makes of one call after the other: its module keeps its buffers, inputs that are states are outputs before."""
+    exported = exported_program(path)
+    module, taken = exported.module(), {str(name) for name in exported.graph_signature.user_inputs}
+    paired = [state for state in states if state.returned and state.spec.name in taken]
+    kept: Arrays = {state.spec.name: state.array for state in paired}
+    made: list[Expected] = []
+    for call in calls:
+        found = run_exported(exported, {**call, **kept}, module)
+        kept = {state.spec.name: found[state.returned] for state in paired}
+        returned = {state.returned for state in paired}
+        made.append(Expected({name: array for name, array in found.items() if name not in returned}))
     return made
 
 

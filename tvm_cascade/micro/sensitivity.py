@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.importers.onnx_file import read_model
+from tvm_cascade.importers.torch_archive import open_program
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.tensor_spec import unique_names
 
@@ -113,7 +114,7 @@ def read_program(path: Path) -> Any:
 
 @lru_cache(maxsize=1)
 def _read_program(path: str, _changed: int, _size: int) -> tuple[Any, dict[str, Any]]:
-    program = torch_package().export.load(path)
+    program = open_program(Path(path).read_bytes())
     return program, {name: value.clone() for name, value in program.named_buffers()}
 
 
@@ -127,19 +128,40 @@ def _torch(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generato
                 return made
             return torch.from_numpy(turned(made.numpy(), rng))
 
-    return run_exported(read_program(path), inputs, lambda module: Turning(module).run)
+    return run_exported(
+        read_program(path), inputs, flat=lambda module, values: Turning(module).run(*values, enable_io_processing=False)
+    )
 
 
 def run_exported(
-    exported: Any, inputs: Mapping[str, np.ndarray], runner: Callable[[Any], Callable[..., Any]] = lambda module: module
+    exported: Any,
+    inputs: Mapping[str, np.ndarray],
+    module: Any = None,
+    flat: Callable[[Any, list[Any]], Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Outputs by name of a torch.export program; `runner` turns its module into the callable that is executed."""
+    """Return the outputs by name of a torch.export program, without those that are None.
+
+    `module` is its own, made anew if None; `flat` executes it instead, given its inputs without the tuples, lists, dicts and
+    keywords that they are in.
+    """
     torch, signature = torch_package(), exported.graph_signature
+    tree, made = torch.utils._pytree, torch.export.graph_signature
+    module = exported.module() if module is None else module
+    given = [spec.arg for spec in signature.input_specs if spec.kind is made.InputKind.USER_INPUT]
+    values = [
+        arg.value if isinstance(arg, made.ConstantArgument) else torch.from_numpy(np.array(inputs[str(arg.name)]))
+        for arg in given
+    ]
     with torch.no_grad():
-        made = runner(exported.module())(*(torch.from_numpy(np.array(inputs[str(n)])) for n in signature.user_inputs))
-    values = torch.utils._pytree.tree_leaves(made)
-    names = unique_names(map(str, signature.user_outputs))
-    return {n: v.detach().numpy() for n, v in zip(names, values, strict=True)}
+        if flat is not None:
+            outputs = flat(module, values)
+        else:
+            args, kwargs = tree.tree_unflatten(values, exported.call_spec.in_spec)
+            outputs = module(*args, **kwargs)
+    leaves = zip(signature.user_outputs, tree.tree_leaves(outputs), strict=True)
+    kept = [(str(name), value) for name, value in leaves if value is not None]
+    names = unique_names(name for name, _ in kept)
+    return {n: value.detach().numpy() for n, (_, value) in zip(names, kept, strict=True)}
 
 
 def turned(stored: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -1,0 +1,74 @@
+"""Operators of torch.export that TVM's importer computes otherwise than torch are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tvm_cascade.errors import LoadError
+from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.micro.sensitivity import read_program, run_exported
+
+pytestmark = pytest.mark.torch
+
+_REFUSED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add.Tensor": lambda t, x, i: t.add(x, x, alpha=2),
+    "mul.Tensor": lambda t, x, i: i * 0.5,
+    "gt.Scalar": lambda t, x, i: i > 0.5,
+    "div.Tensor": lambda t, x, i: i / i,
+    "any.dim": lambda t, x, i: i.any(1),
+    "randn.default": lambda t, x, i: x + t.randn(4),
+    "batch_norm.default": lambda t, x, i: t.nn.functional.batch_norm(x, None, None, training=True),
+    "grid_sampler.default": lambda t, x, i: t.nn.functional.grid_sample(x, x[..., :2], align_corners=False),
+    "pad.default": lambda t, x, i: t.nn.functional.pad(x, (-1, 1, 0, 0), mode="circular"),
+    "max_pool2d_with_indices.default": lambda t, x, i: t.nn.functional.max_pool2d(x, 2, return_indices=True)[1],
+    "_upsample_bilinear2d_aa": lambda t, x, i: t.nn.functional.interpolate(
+        x, size=(2, 2), mode="bilinear", antialias=True
+    ),
+    "avg_pool3d.default": lambda t, x, i: t.nn.functional.avg_pool3d(x, 2, divisor_override=3),
+}
+
+
+def _saved(path: Path, function: Callable[..., Any], *inputs: Any, **keywords: Any) -> Path:
+    torch = pytest.importorskip("torch")
+
+    class Network(torch.nn.Module):
+        def forward(self, *args: Any, **given: Any) -> Any:
+            return function(*args, **given)
+
+    torch.export.save(torch.export.export(Network().eval(), inputs, keywords), path)
+    return path
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_an_operator_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    x, i = torch.rand(1, 4, 4, 4), torch.arange(6, dtype=torch.int32).reshape(2, 3)
+    path = _saved(tmp_path / "net.pt2", lambda x, i: (x * 1.5, _REFUSED[name](torch, x, i)), x, i)
+    with pytest.raises(LoadError, match=rf"operator {name}.* has a form that is not supported"):
+        load(path)
+
+
+def test_outputs_that_are_none_are_left_out(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = _saved(tmp_path / "net.pt2", lambda x: (None, x * 2.0, None), torch.ones(1, 3))
+    assert len(io_spec(load(path)).outputs) == 1
+    (made,) = run_exported(read_program(path), {"args_0": torch.ones(1, 3).numpy()}).values()
+    assert made.tolist() == [[2, 2, 2]]
+
+
+def test_inputs_in_tuples_lists_and_keywords(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    one = torch.ones(2)
+    path = _saved(
+        tmp_path / "net.pt2", lambda pair, more: pair[0] - pair[1][0] * more, (one, [one + 1]), more=one + 2
+    )  # one tensor given twice is one input
+    program = read_program(path)
+    first, second, more = program.graph_signature.user_inputs
+    (made,) = run_exported(
+        program, {first: (one * 9).numpy(), second: (one * 2).numpy(), more: (one * 3).numpy()}
+    ).values()
+    assert made.tolist() == [3, 3]
