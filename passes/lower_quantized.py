@@ -32,6 +32,7 @@ from tvm_cascade.passes.integer import (  # noqa: F401
     wide_numbers,
 )
 from tvm_cascade.passes.integer import island as integer
+from tvm_cascade.passes.integer.activations import activation_range
 from tvm_cascade.passes.integer.chains import lower_chain
 from tvm_cascade.passes.integer.data_movement import lower_split_part, transpose_axes, transposed
 from tvm_cascade.passes.integer.emitter import Emitter
@@ -234,8 +235,9 @@ class _Lowering:
         found = self.reader.island(quantize)
         offset = self.reader.offset(last)
         zero, dtype = found.zero_point - offset, "int8" if offset else found.dtype
-        lo, hi = _clipped(*integer.activation_range(found.bounds, found.step, zero, dtype), clip, offset)
-        output = Output(shape_of(found.source), dtype, found.step, zero, lo, hi, offset)
+        once = self.reader.real_operators
+        lo, hi = _clipped(*activation_range(found.bounds, found.step, zero, dtype, once), clip, offset)
+        output = Output(shape_of(found.source), dtype, found.step, zero, lo, hi, offset, once)
         if _is_one_value(output):
             return emitter.filled(shape_of(last), output.hi, output.dtype)
         lowered = self._lowered_core(found.source, Island(found.core, output, self.reader, emitter, found.bounds))
@@ -297,7 +299,7 @@ class _Lowering:
         offset = self.reader.offset(last)
         whole = Output.unbounded(shape_of(last), "int8" if offset else dtype_of(last), offset=offset)
         lo, hi = _clipped(*whole.clamp, clip, offset)
-        return replace(whole, lo=lo, hi=hi)
+        return replace(whole, lo=lo, hi=hi, once=self.reader.real_operators)
 
     def _clips_of_islands(self) -> dict[Value, Binding]:
         """The integer clip that is the only reader of a quantize, max pool or cast, by the variable that it reads."""

@@ -18,7 +18,8 @@ _MOST_SHIFT, _MOST_SHIFT_ONCE = 30, 14  # largest left shifts of the 32-bit and 
 
 @dataclass(frozen=True, slots=True)
 class ChannelScaling:
-    """The stored output `clamp(MBQM(sum + bias) + zero_point)`; with `once` (int16 activations) rounded once, in 64 bits."""
+    """The stored output `clamp(MBQM(sum + bias) + zero_point)`; with `once` (int16 activations) rounded once, in 64 bits,
+    and else as `Output.once` says."""
 
     output: Output
     bias: np.ndarray  # int32, one element per channel, like the next two
@@ -53,8 +54,19 @@ class ChannelScaling:
         if self.once:
             scaled = fp.te_rescale_once(total.astype("int64") + b[channel].astype("int64"), m[channel], s[channel])
         else:
-            scaled = fp.te_rescale_channel(total + b[channel], m[channel], s[channel], self.shift, self.bound)
+            given = self.multiplier, self.shift
+            scaled = rescaled_channel(self.output, total + b[channel], m[channel], s[channel], given, self.bound)
         return self.output.stored(scaled)
+
+
+def rescaled_channel(
+    output: Output, x: Scalar, m: Scalar, s: Scalar, given: tuple[np.ndarray, np.ndarray], bound: int
+) -> Scalar:
+    """An int32 in units of the output's scale: `x`, `|x| <= bound`, times a multiplier that differs by channel, rounded as the
+    output is. `given` are all that `m` and `s` take, in pairs."""
+    if output.once:
+        return fp.te_rescale_channel_even(x, m, s, given, bound)
+    return fp.te_rescale_channel(x, m, s, given[1], bound)
 
 
 def channel_bias(bias: np.ndarray | None, channels: int) -> np.ndarray:

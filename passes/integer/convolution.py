@@ -196,7 +196,7 @@ def scaling_of(
 ) -> ChannelScaling:
     """The `ChannelScaling` of a convolution by weights `data`, [kh, kw, in, out], or [kh, kw, channel, multiplier]."""
     scales = np.broadcast_to(w.scale.reshape(-1), bias.size)
-    if w.declared == "uint8":
+    if w.declared == "uint8" and not island.output.once:
         real = (x.step * scales).astype("float64") / np.float64(island.output.scale)
     else:
         real = np.float64(x.step) * scales.astype("float64") / np.float64(island.output.scale)

@@ -36,8 +36,12 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     scales = np.broadcast_to(weights.scale.reshape(-1), units).astype("float64")
     real = np.float64(x.step) * scales / np.float64(out.scale)
     total = np.abs(data.astype("int64") - weights.zero_point).sum(1) * x.reach + np.abs(bias.astype("int64"))
-    scaling = RoundedOnce.of(out, real, bias, total, wide=x.dtype == "int16" and int(total.max()) > INT32_MAX)
-    sums = scaling.sums
+    wide = int(total.max()) > INT32_MAX
+    if out.once and not wide:
+        scaling, sums = ChannelScaling.of(out, real, bias, int(total.max()), once=False), "int32"
+    else:
+        scaling = RoundedOnce.of(out, real, bias, total, wide=x.dtype == "int16" and wide)
+        sums = scaling.sums
 
     def compute(a: Tensor, w: Tensor, *constants: Tensor) -> Tensor:
         rc = te.reduce_axis((0, depth), "rc")
@@ -55,8 +59,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         input_zero_point=x.zero_point,
         weight_zero_point=weights.zero_point,
         **weight_type(weights),
-        **out.described,
-        rounding="once, half away from zero",
+        **{"rounding": "once, half away from zero", **out.described},
         kernel_layout="OI",
     )
 
@@ -275,7 +278,8 @@ def _scaling(
     if fully_connected:
         real = np.float64(a.step) * scales.astype("float64") / np.float64(out.scale)
         return RoundedOnce.of(out, real, bias, np.full(bias.size, bound, "int64"), wide=bound > INT32_MAX)
-    real = (a.step * scales).astype("float64") / np.float64(out.scale)
+    product = np.float64(a.step) * scales if out.once else a.step * scales
+    real = product.astype("float64") / np.float64(out.scale)
     return ChannelScaling.of(out, real, bias, bound, a.dtype == "int16")
 
 

@@ -74,11 +74,12 @@ def lower_multiply(island: Island) -> Value:
         return _binary(island, "squared_difference", *pair, square, **ratios)
     a, b = stored(island.operand(0)), stored(island.operand(1))
     out = island.output
-    m, s = bounded_multiplier(np.float64(np.float32(np.float32(a.step * b.step) / out.scale)))
+    ratio = np.float64(np.float32(np.float32(a.step * b.step) / out.scale))
+    m, s = bounded_multiplier(np.float64(a.step) * np.float64(b.step) / np.float64(out.scale) if out.once else ratio)
     bound = a.reach * b.reach
 
     def value(x: Scalar, y: Scalar) -> Scalar:
-        return te_rescale(a.centred(x) * b.centred(y), m, s, bound)
+        return out.rescaled(a.centred(x) * b.centred(y), m, s, bound)
 
     return _binary(island, "mul", a, b, value, multiplier=m, shift=s)
 
@@ -87,7 +88,8 @@ def lower_multiply(island: Island) -> Value:
 def lower_relu(island: Island) -> Value:
     """relu, relu6, relu_n1_to_1 and relu_0_to_1 as separate operators: a rescale and a clamp."""
     x = stored(island.operand(0))
-    return rescaled(island, "relu", x, np.float64(np.float32(x.step / island.output.scale)))
+    ratio = np.float64(np.float32(x.step / island.output.scale))
+    return rescaled(island, "relu", x, np.float64(x.step) / island.output.scale if island.output.once else ratio)
 
 
 def _sum(island: Island, kind: str) -> Value:
@@ -99,7 +101,7 @@ def _sum(island: Island, kind: str) -> Value:
     mo, so = bounded_multiplier(twice / np.float64(np.float32(high) * out.scale))
 
     left, right = _Summand(a.zero_point, a.reach, ma, sa), _Summand(b.zero_point, b.reach, mb, sb)
-    value = _Sum(kind, left, right, high, mo, so)
+    value = _Sum(kind, left, right, high, mo, so, out)
     return _binary(
         island, kind, a, b, value, head_room=_HEAD_ROOM[out.dtype], multipliers=(ma, mb, mo), shifts=(sa, sb, so)
     )
@@ -131,11 +133,13 @@ class _Sum:
     high: int
     multiplier: int
     shift: int
+    output: Output
 
     def __call__(self, x: Scalar, y: Scalar) -> Scalar:
         left, right = self.left.value(x, self.high), self.right.value(y, self.high)
         total = left + right if self.kind == "add" else left - right
-        return te_rescale(total, self.multiplier, self.shift, (self.left.reach + self.right.reach) * self.high // 2 + 2)
+        bound = (self.left.reach + self.right.reach) * self.high // 2 + 2
+        return self.output.rescaled(total, self.multiplier, self.shift, bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,6 @@ def _lower_summands(island: Island, parts: list[Quantized]) -> Value:
         total: Scalar = i32(0)
         for part, pair, x in zip(parts, scaling, given, strict=True):
             total = total + te_rescale(part.centred(te_broadcast(x, index)) * i32(high), *pair, part.reach * high)
-        return out.stored(te_rescale(total, *final, bound))
+        return out.stored(out.rescaled(total, *final, bound))
 
     return island.elementwise("add_several", element, [p.operand for p in parts])

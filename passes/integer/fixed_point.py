@@ -18,6 +18,7 @@ import numpy as np
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
 
 INT32_MAX = (1 << 31) - 1
+_MOST = 1 << 30  # beyond it every output saturates
 
 
 def range_of(dtype: str) -> tuple[int, int]:
@@ -154,6 +155,50 @@ def te_rescale_channel(x: Scalar, m: Scalar, s: Scalar, shifts: np.ndarray, boun
         e = tirx.max(e, const(0)) if hi > 0 else e
         result = (high + tirx.Select(e > const(0), sign, const(0)) + ((const(1) << e) >> const(1))) >> e
     return result if narrow else result.astype("int32")
+
+
+def may_tie(m: np.ndarray | int, s: np.ndarray | int, bound: int) -> bool:
+    """Return True if `x m 2^(s - 31)` may lie halfway between two integers for an integer x of `|x| <= bound`."""
+    product, shift = np.asarray(m, "int64"), 31 - np.asarray(s, "int64")
+    half = np.int64(1) << np.maximum(shift - 1, 0)
+    factor = np.maximum(product & -product, 1)  # the power of two in m: x needs the other factors of 2^(shift - 1)
+    return bool(np.any((product != 0) & (shift > 0) & (factor <= half) & (half // factor <= bound)))
+
+
+def te_rescale_even(x: Scalar, m: int, s: int, bound: int) -> Scalar:
+    """`x m 2^(s - 31)` rounded once, half to even, and saturated, as int32; parameters as of `te_rescale`."""
+    if m == 0:
+        return i32(0)
+    zeros = min((m & -m).bit_length() - 1, 31 - s)
+    m, shift = m >> zeros, 31 - s - zeros
+    half = (1 << shift) >> 1
+    largest = bound * abs(m) + half
+    const, x = (i32, x) if largest <= INT32_MAX else (i64, x.astype("int64"))
+    product = x if m == 1 else x * const(m)
+    if shift:
+        ties = bound >= half
+        odd = tirx.bitwise_and(product >> const(shift), const(1)) if ties else const(0)
+        product = (product + const(half - ties) + odd) >> const(shift)
+    return _saturated(product, largest >> shift)
+
+
+def te_rescale_channel_even(
+    x: Scalar, m: Scalar, s: Scalar, given: tuple[np.ndarray, np.ndarray], bound: int
+) -> Scalar:
+    """`te_rescale_even` by multipliers that differ by channel; `given` are all that `m` and `s` take, in pairs."""
+    product = x.astype("int64") * m.astype("int64")
+    shift = i64(31) - s.astype("int64")
+    half = i64(1) << (shift - i64(1))
+    if may_tie(*given, bound):
+        half = half - i64(1) + tirx.bitwise_and(product >> shift, i64(1))
+    return _saturated((product + half) >> shift, int((bound * np.ldexp(1.0, given[1])).max()) + 1)
+
+
+def _saturated(value: Scalar, largest: int) -> Scalar:
+    """`value`, at most `largest` in magnitude, as an int32 to which a zero point can be added."""
+    if largest > _MOST:
+        value = tirx.max(tirx.min(value, i64(_MOST)), i64(-_MOST))
+    return value.astype("int32")
 
 
 def once_rounded(m: np.ndarray | np.integer) -> np.ndarray:

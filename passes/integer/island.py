@@ -13,10 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.passes.integer.activations import activation_bounds
 from tvm_cascade.passes.integer.emitter import Emitter, Operand
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, number_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, range_of, round_half_away, te_clamp
+from tvm_cascade.passes.integer.fixed_point import (
+    i32,
+    quantize_multiplier,
+    range_of,
+    rounded,
+    te_clamp,
+    te_rescale,
+    te_rescale_even,
+)
 from tvm_cascade.passes.integer.untyped import Call, Scalar, Tensor, Value, ir, relax, te
+from tvm_cascade.schedules.kernels.spec import ONCE
 
 STORED_TYPES = ("int8", "uint8", "int16")  # of quantized activations; int16 ones have int8 weights
 BYTE_TYPES = ("int8", "uint8")
@@ -107,8 +117,7 @@ class Quantized:
     @property
     def operand(self) -> Operand:
         """The operand for `Emitter.call`: the data if constant, else the value."""
-        data = self.constant
-        return self.value if data is None else data
+        return self.value if self.constant is None else self.constant
 
     def centred(self, element: Scalar) -> Scalar:
         """`stored - zero_point` of an element, as int32."""
@@ -126,6 +135,9 @@ class Output:
     lo: int
     hi: int
     offset: int = 0  # as in `Quantized`
+    once: bool = (
+        False  # sums are rounded once, half to even, as of operators on real numbers; TFLite's are rounded twice
+    )
 
     @classmethod
     def unbounded(
@@ -146,8 +158,9 @@ class Output:
 
     @property
     def described(self) -> dict[str, Any]:
-        """Zero point and clamp, as attributes of the PrimFunc."""
-        return {"output_zero_point": self.zero_point, "clamp": self.clamp}
+        """Zero point, clamp and rounding, as attributes of the PrimFunc."""
+        rounding = {"rounding": ONCE} if self.once else {}
+        return {"output_zero_point": self.zero_point, "clamp": self.clamp, **rounding}
 
     @property
     def whole(self) -> bool:
@@ -165,6 +178,18 @@ class Output:
     def bounded(self, stored: Scalar) -> Scalar:
         """A stored value clamped to `[lo, hi]`; unchanged if that is the whole range."""
         return stored if self.whole else self.clamped(stored.astype("int32"))
+
+    def like(self, x: Quantized | Output, shape: tuple[int, ...], scale: np.float32) -> Output:
+        """An unbounded output of `shape` in the quantization of `x` that rounds as this one does."""
+        return Output(shape, x.dtype, scale, x.zero_point, *range_of(x.dtype), x.offset, self.once)
+
+    def rescaled(self, x: Scalar, m: int, s: int, bound: int) -> Scalar:
+        """An int32 in units of the scale: `x`, `|x| <= bound`, times a multiplier (`te_rescale`), rounded as the output is."""
+        return (te_rescale_even if self.once else te_rescale)(x, m, s, bound)
+
+    def rounded(self, quotients: Any) -> Any:
+        """Floats in units of the scale, rounded to integers of their own type: half to even, TFLite's away from zero."""
+        return np.rint(quotients) if self.once else rounded(quotients)
 
     def stored(self, scaled: Scalar) -> Scalar:
         """The stored form of an int32 in units of the scale: zero point added, clamped, cast."""
@@ -373,26 +398,3 @@ def bounded_multiplier(d: float | np.floating) -> tuple[int, int]:
     if s > 30:
         raise NotLowered(f"the scales give the multiplier {d:g}")
     return m, s
-
-
-def activation_bounds(core: Call) -> tuple[float, float | None] | None:
-    """Real (lower, upper) bounds of a relu or clip, upper None if there is none; None for any other operator."""
-    if name_of(core) == "relax.nn.relu":
-        return 0.0, None
-    if name_of(core) == "relax.clip":
-        lo, hi = (number_of(a) for a in core.args[1:3])
-        return lo, hi
-    return None
-
-
-def activation_range(
-    bounds: tuple[float, float | None] | None, scale: np.float32, zero_point: int, dtype: str
-) -> tuple[int, int]:
-    """Stored bounds of an activation with real `bounds` (None: unbounded), rounded half away from zero in float32."""
-    lo, hi = range_of(dtype)
-    if bounds is None:
-        return lo, hi
-    lo = max(lo, zero_point + round_half_away(np.float32(bounds[0]) / scale))
-    if bounds[1] is not None:
-        hi = min(hi, zero_point + round_half_away(np.float32(bounds[1]) / scale))
-    return lo, hi

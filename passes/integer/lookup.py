@@ -78,6 +78,9 @@ def lower_leaky_relu(island: Island) -> Value:
         return int16.lower_int16_leaky_relu(island, x, float(island.core.attrs.alpha))
     slope = np.float32(x.step * np.float32(island.core.attrs.alpha))
     d = _centred(x)
+    if out.once:
+        real = np.where(d >= 0, np.float64(x.step), np.float64(slope)) * d
+        return lookup(island, x, _clipped(out.rounded(real / out.scale).astype("int64"), out))
     above = rescale(d, *fp.quantize_multiplier(float(np.float32(x.step / out.scale))))
     m, s = fp.quantize_multiplier(float(np.float32(slope / out.scale)))
     below = rescale(d, abs(m), s) * (-1 if m < 0 else 1)
@@ -91,7 +94,9 @@ def lower_abs(island: Island) -> Value:
     if x.dtype == "int16":
         return int16.lower_int16_abs(island, x)
     magnitude = np.abs(_centred(x))
-    if x.step != out.scale:
+    if out.once:
+        magnitude = out.rounded(magnitude * (np.float64(x.step) / np.float64(out.scale))).astype("int64")
+    elif x.step != out.scale:
         magnitude = rescale(magnitude, *fp.quantize_multiplier(float(np.float32(x.step / out.scale))))
     return lookup(island, x, _clipped(magnitude, out))
 
@@ -145,7 +150,7 @@ def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out:
     with np.errstate(over="ignore"):
         scaled = (function(real).astype("float32") * (np.float32(1) / out.scale)).astype("float32")
     finite = np.nan_to_num(scaled, nan=-_FAR, posinf=_FAR, neginf=-_FAR)
-    stored = (fp.rounded(finite) + np.float32(out.zero_point)).astype("float32")
+    stored = (out.rounded(finite) + np.float32(out.zero_point)).astype("float32")
     return np.clip(stored, out.lo, out.hi).astype("int64")
 
 

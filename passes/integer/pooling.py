@@ -14,9 +14,14 @@ from math import prod
 
 import numpy as np
 
+from tvm_cascade.passes.integer.channel_scaling import rescaled_channel
 from tvm_cascade.passes.integer.convolution import te_pad2d
 from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_rescale, te_rescale_channel
+from tvm_cascade.passes.integer.fixed_point import (
+    INT32_MAX,
+    i32,
+    quantize_multiplier,
+)
 from tvm_cascade.passes.integer.island import (
     DIRECT,
     ISLANDS,
@@ -27,7 +32,7 @@ from tvm_cascade.passes.integer.island import (
     bounded_multiplier,
 )
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import HALF_UP
+from tvm_cascade.schedules.kernels.spec import HALF_UP, ONCE
 
 _NONE = (0, 0, 0, 0)
 _HEAD_ROOM = 8  # left shift of an average's sum, so that the first of MBQM's two roundings does not change the result
@@ -57,8 +62,8 @@ def lower_max_pool2d(island: Island) -> Value:
 def lower_average_island(island: Island) -> Value:
     """Average pooling of floats between dequantize and quantize: the reference's form if the quantizations are equal."""
     x = island.operand(0)
-    same = x.step == island.output.scale and x.zero_point == island.output.zero_point
-    if same and not (bool(island.core.attrs.count_include_pad) and any(_declared_padding(island.core))):
+    out, padded = island.output, any(_declared_padding(island.core)) and bool(island.core.attrs.count_include_pad)
+    if x.step == out.scale and x.zero_point == out.zero_point and not out.once and not padded:
         return _average(island, x.value)
     return _scaled_average(island, x)
 
@@ -148,7 +153,7 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
     ratio = np.float64(x.step) / np.float64(out.scale) / (1 << head_room)
     pairs = {n: bounded_multiplier(ratio / n) for n in sorted(counts)}
     tables = _multiplier_tables(pairs)
-    shifts = np.array([s for _, s in pairs.values()])
+    taken = np.array([m for m, _ in pairs.values()]), np.array([s for _, s in pairs.values()])
 
     def compute(a: Tensor, *given: Tensor) -> Tensor:
         acc = _window_sums(island, a)
@@ -156,12 +161,10 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
         def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
             taps = rows(y, _NONE) * columns(xx, _NONE) if any(padding) else i32(kh * kw)
             centred = (acc[n, y, xx, c] - taps * i32(x.zero_point)) * i32(1 << head_room)
-            if given:
-                at = rows(y, declared) * columns(xx, declared)
-                scaled = te_rescale_channel(centred, given[0][at], given[1][at], shifts, bound)
-            else:
-                scaled = te_rescale(centred, *next(iter(pairs.values())), bound)
-            return out.stored(scaled)
+            if not given:
+                return out.stored(out.rescaled(centred, *next(iter(pairs.values())), bound))
+            at = rows(y, declared) * columns(xx, declared)
+            return out.stored(rescaled_channel(out, centred, given[0][at], given[1][at], taken, bound))
 
         return te.compute(out.shape, finish, name="avg_pool2d")
 
@@ -173,6 +176,7 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
         input_zero_point=x.zero_point,
         output_zero_point=out.zero_point,
         head_room=head_room,
+        **({"rounding": ONCE} if out.once else {}),
         **_attributes(island, padding),
         **({"multiplier": m, "shift": s} if single else {}),
     )
@@ -222,15 +226,16 @@ class RescaledSum:
         """The stored output of a sum."""
         bound = self.count * self.x.span
         centred = total - i32(self.x.zero_point * self.count)
-        return self.output.stored(te_rescale(centred, self.multiplier, self.shift, bound))
+        return self.output.stored(self.output.rescaled(centred, self.multiplier, self.shift, bound))
 
 
 def rescaled_sum(island: Island) -> RescaledSum:
     """The arithmetic of a mean or a sum. Raises `NotLowered` where 32 bits do not hold it."""
     x, kind = island.operand(0), name_of(island.core).removeprefix("relax.")
     count = prod(x.shape[a] for a in reduced_axes(island))
-    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale)))
-    if kind == "mean":
+    ratio, once = np.float64(x.step) / np.float64(island.output.scale), island.output.once
+    m, s = quantize_multiplier(float(ratio / count if once and kind == "mean" else ratio))
+    if kind == "mean" and not once:
         bits = min(count.bit_length() - 1, 32, 31 + s)
         m, s = (m << bits) // count, s - bits
     if s > 30 or count * x.span > INT32_MAX:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.passes.integer.channel_scaling import rescaled_channel
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of
-from tvm_cascade.passes.integer.fixed_point import i32, te_broadcast, te_rescale, te_rescale_channel
+from tvm_cascade.passes.integer.fixed_point import i32, te_broadcast
 from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
 
@@ -43,8 +44,8 @@ def _by_floats(island: Island, x: Quantized, slopes: np.ndarray, axis: int) -> V
     def element(index: tuple[Index, ...], a: Tensor, multipliers: Tensor, shifts: Tensor) -> Scalar:
         d = x.centred(a[index]) * i32(1 << _HEAD_ROOM)
         channel = index[axis] if slopes.size > 1 else i32(0)
-        below = te_rescale_channel(d, multipliers[channel], shifts[channel], s, bound)
-        return out.stored(tirx.Select(d >= i32(0), te_rescale(d, *above, bound), below))
+        below = rescaled_channel(out, d, multipliers[channel], shifts[channel], (m, s), bound)
+        return out.stored(tirx.Select(d >= i32(0), out.rescaled(d, *above, bound), below))
 
     return island.elementwise("scaled_prelu", element, [x.operand, m, s], "prelu")
 
@@ -72,8 +73,8 @@ def _sloped(island: Island, x: Quantized, slopes: Quantized, data: np.ndarray, a
     def element(index: tuple[Index, ...], a: Tensor, alpha: Tensor) -> Scalar:
         d = x.centred(a[index])
         slope = slopes.centred(te_broadcast(alpha, index) if axis is None else alpha[index[axis]])
-        scaled = te_rescale(d * slope, *below, x.reach * slopes.reach)
-        return out.stored(tirx.Select(d >= i32(0), te_rescale(d, *above, x.reach), scaled))
+        scaled = out.rescaled(d * slope, *below, x.reach * slopes.reach)
+        return out.stored(tirx.Select(d >= i32(0), out.rescaled(d, *above, x.reach), scaled))
 
     return island.elementwise(
         "prelu",

@@ -18,7 +18,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_broadcast,
     te_rescale_once,
 )
-from tvm_cascade.passes.integer.island import INDEX, ISLANDS, STORED_TYPES, Island, Output, Quantized
+from tvm_cascade.passes.integer.island import INDEX, ISLANDS, STORED_TYPES, Island, Quantized
 from tvm_cascade.passes.integer.pooling import reduced_axes, te_reduced
 from tvm_cascade.passes.integer.requantize import from_own_scale, in_output_scale, in_scale_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
@@ -64,8 +64,7 @@ def _real_operand(island: Island, expr: Value) -> Operand:
     if name_of(inner) not in ("relax.maximum", "relax.minimum"):
         return in_output_scale(island, expr)
     out = island.output
-    inner_output = Output.unbounded(shape_of(expr), out.dtype, out.scale, out.zero_point, out.offset)
-    return lower_compare(island.writing(inner_output, inner))
+    return lower_compare(island.writing(out.like(out, shape_of(expr), out.scale), inner))
 
 
 def _extreme(island: Island, parts: list[Operand]) -> Value:

@@ -15,19 +15,21 @@ import numpy as np
 from tvm_cascade.passes.integer import island as integer
 from tvm_cascade.passes.integer.emitter import Emitter, Operand
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import i32, range_of, round_half_away, te_rescale
+from tvm_cascade.passes.integer.fixed_point import i32, range_of, te_rescale
 from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 
 def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
-    """float32 to stored integers: `clamp(rha(x / s) + z)` in float32; `rha` rounds half away from zero."""
+    """float32 to stored integers: `clamp(round(x / s) + z)` in float32, halves to even or away from zero (`Output.once`)."""
 
     def compute(a: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
             quotient = a[index] / tirx.const(float(output.scale), "float32")
             # beyond these bounds the result saturates anyway, and the cast to int32 might overflow
             bounded = tirx.max(tirx.min(quotient, tirx.const(1 << 20, "float32")), tirx.const(-(1 << 20), "float32"))
+            if output.once:
+                return output.stored(_half_to_even(bounded))
             whole, half = tirx.trunc(bounded), tirx.const(0.5, "float32")
             up = tirx.Select(bounded - whole >= half, i32(1), i32(0))
             down = tirx.Select(bounded - whole <= -half, i32(1), i32(0))
@@ -36,6 +38,12 @@ def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
         return te.compute(output.shape, at, name="quantize")
 
     return emitter.call("quantize", compute, [source], **output.described)
+
+
+def _half_to_even(value: Scalar) -> Scalar:
+    """The nearest int32 of a float32 below 2^22 in magnitude: there 1.5 * 2^23 leaves no bits for a fraction."""
+    bits = tirx.reinterpret("int32", value + tirx.const(3 << 22, "float32"))
+    return bits - i32(_BITS_OF_SHIFTER)
 
 
 def lower_dequantize(x: Quantized, emitter: Emitter) -> Value:
@@ -65,11 +73,11 @@ def lower_sign(source: Value, emitter: Emitter) -> Value:
 
 
 def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
-    """`clamp(rha(x / s) + z)` of an array in float32, as `lower_quantize` computes it; NaN counts as 0."""
+    """`clamp(round(x / s) + z)` of an array in float32, as `lower_quantize` computes it; NaN counts as 0."""
     with np.errstate(all="ignore"):
         quotients = np.nan_to_num(values / out.scale, nan=0.0)
     bounded = np.clip(quotients, -(1 << 20), 1 << 20)
-    return np.clip([round_half_away(v) + out.zero_point for v in bounded], out.lo, out.hi)
+    return np.clip(out.rounded(bounded).astype("int64") + out.zero_point, out.lo, out.hi)
 
 
 @ISLANDS.lowers("dequantize")
@@ -97,7 +105,7 @@ def from_own_scale(island: Island, own: Output, value: Value) -> Value:
 
 
 def rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Value:
-    """`clamp(MBQM(x - z) + z_out)` with the multiplier of `ratio`."""
+    """`clamp(MBQM(x - z) + z_out)` with the multiplier of `ratio`, or rounded once (`Output.once`)."""
     if x.constant is not None:
         raise NotLowered("its input is constant")
     out = island.output
@@ -113,6 +121,9 @@ def rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Valu
     )
 
 
+_BITS_OF_SHIFTER = 0x4B400000  # of 1.5 * 2^23 in float32
+
+
 @dataclass(frozen=True, slots=True)
 class _Rescaled:
     """Elements of an output, from those of a tensor of the same shape."""
@@ -125,7 +136,7 @@ class _Rescaled:
 
     def __call__(self, index: tuple[Index, ...], x: Tensor) -> Scalar:
         centred = x[index].astype("int32") - i32(self.zero_point)
-        return self.output.stored(te_rescale(centred, self.multiplier, self.shift, self.reach))
+        return self.output.stored(self.output.rescaled(centred, self.multiplier, self.shift, self.reach))
 
 
 def requantized_wide(emitter: Emitter, x: Value, scale: np.float32, zero_point: int, out: Output) -> Value:
@@ -165,10 +176,10 @@ def in_output_scale(island: Island, expr: Value) -> Operand:
         return stored_numbers(data.reshape(-1), out).reshape(data.shape).astype(out.dtype)
     if operand is None or operand.constant is not None:
         raise NotLowered(f"an operand of {name_of(island.core)} is not dequantized from integers")
-    inner = Output.unbounded(shape_of(expr), out.dtype, out.scale, out.zero_point, out.offset)
+    inner = out.like(out, shape_of(expr), out.scale)
     return lower_requantize(island.writing(inner, core))
 
 
 def in_scale_of(island: Island, x: Quantized) -> Island:
     """The island with an output of the same shape in the quantization of `x`, its operand."""
-    return island.writing(Output.unbounded(island.output.shape, x.dtype, x.step, x.zero_point, x.offset))
+    return island.writing(island.output.like(x, island.output.shape, x.step))

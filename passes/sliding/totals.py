@@ -9,7 +9,7 @@ so what the operator's arithmetic makes of the sum is the same bit for bit. Sums
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tvm_cascade.passes.integer.emitter import Emitter
@@ -112,6 +112,7 @@ class _Finder:
         found = self.reader.island(quantize)
         moves = {name_of(self.reader.define(m)) for m in found.moves}
         out = Output.unbounded(shape_of(found.source), found.dtype, found.step, found.zero_point)
+        out = replace(out, once=self.reader.real_operators)
         island = Island(found.core, out, self.reader, Emitter(relax.BlockBuilder(), {}))
         if not moves <= VIEWS or island.explicit:
             return None

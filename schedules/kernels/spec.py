@@ -20,6 +20,7 @@ KIND, ACTIVATIONS = "op_kind", "num_activations"  # PrimFunc attributes in addit
 
 
 HALF_UP = "half up"  # rounding of averages: half away from zero otherwise
+ONCE = "once, half to even"  # rounding of operators that are defined on real numbers; TFLite's round twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Attributes:
     bounds: tuple[float, ...] | None = (
         None  # smallest and largest output of a float operator, infinite where there is none
     )
-    rounding: str | None = None  # of a dense layer; of an average, where it is `HALF_UP`
+    rounding: str | None = None  # `ONCE`; of a dense layer of TFLite; of an average, where it is `HALF_UP`
     lowest: int | None = None  # the stored input value to which a table's first entry belongs
     function: str | None = None
     constant_first: bool | None = None  # whether the first operand is the constant one

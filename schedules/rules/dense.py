@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.kernels.spec import ONCE, OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.quantized import RANGES, QuantizedConv, centred
 from tvm_cascade.schedules.rules.requantize import WIDE_LOW, Requantize, accumulator_bounds, plan_requantize
@@ -29,7 +29,7 @@ def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
     data, given = spec.inputs[0], spec.attributes
     if not {data.dtype, spec.output.dtype} <= RANGES.keys() or weights.dtype != np.int8 or weights.ndim != 2:
         return None
-    if given.rounding != ROUNDING or given.kernel_layout != "OI":
+    if given.rounding not in (ROUNDING, ONCE) or given.kernel_layout != "OI":
         return None
     if len(data.shape) != 2 or data.shape[1] != weights.shape[1]:
         return None
@@ -42,7 +42,10 @@ def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
     bounds = accumulator_bounds(taps.reshape(depth, units), bias, zero_in, RANGES[data.dtype])
     m, s = (np.broadcast_to(a.ravel(), (units,)).astype(np.int64) for a in (multiplier, shift))
     plan = plan_single if multiplier.dtype == np.int32 else plan_wide
-    requantize = plan(m, s, bounds, zero_out, (lo, hi))
+    even = given.rounding == ONCE
+    requantize = (
+        plan_requantize(m, s, *bounds, zero_out, (lo, hi), True) if even else plan(m, s, bounds, zero_out, (lo, hi))
+    )
     if requantize is None:
         return None
     conv = QuantizedConv(window, taps, bias.ravel().astype(np.int32), zero_in, requantize, False)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
+from tvm_cascade.schedules.kernels.spec import ONCE, Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import RANGES
@@ -41,6 +41,7 @@ class Binary:
     clamp: tuple[int, int]
     head_room: int = 20
     dtype: str = "int8"
+    even: bool = False  # the output is rounded once, half to even
 
     def reach(self, operand: int) -> int:
         """The largest distance of a stored value from its zero point."""
@@ -56,10 +57,10 @@ def _plain(spec: OperatorSpec, dtypes: Collection[str] = tuple(STORED)) -> str |
     return dtype if alike and len(shape) == 4 and shape[0] == 1 and dtype in dtypes else None
 
 
-def rescale(values: np.ndarray, ratio: tuple[int, int]) -> np.ndarray:
-    """`MultiplyByQuantizedMultiplier` of int64 values by one ratio (multiplier, shift)."""
+def rescale(values: np.ndarray, ratio: tuple[int, int], even: bool = False) -> np.ndarray:
+    """`MultiplyByQuantizedMultiplier` of int64 values by one ratio (multiplier, shift); with `even` rounded once."""
     m, s = (np.full(values.shape, r, np.int64) for r in ratio)
-    return reference(values, m, s, 0, (-(1 << 62), 1 << 62))
+    return reference(values, m, s, 0, (-(1 << 62), 1 << 62), even)
 
 
 def _ratios(given: Attributes) -> tuple[tuple[int, int], ...]:
@@ -85,6 +86,7 @@ def read_binary(spec: OperatorSpec, dtypes: Collection[str] = tuple(STORED)) -> 
         (clamp[0], clamp[1]),
         _head_room(given),
         dtype,
+        given.rounding == ONCE,
     )
 
 
@@ -99,7 +101,7 @@ def read_table(spec: OperatorSpec) -> np.ndarray | None:
         return None
     clamp = given.clamp or RANGES[dtype]
     if spec.kind in ("relu", "requantize") and not constants:
-        result = rescale(STORED[dtype] - (given.input_zero_point or 0), _ratios(given)[0])
+        result = rescale(STORED[dtype] - (given.input_zero_point or 0), _ratios(given)[0], given.rounding == ONCE)
     elif spec.kind in ("add", "sub", "mul") and len(constants) == 1 and prod(constants[0].shape) == 1:
         result = _with_constant(spec.kind, given, int(constants[0].ravel()[0]), STORED[dtype])
     else:
@@ -108,15 +110,15 @@ def read_table(spec: OperatorSpec) -> np.ndarray | None:
 
 
 def _with_constant(kind: str, given: Attributes, constant: int, stored: np.ndarray) -> np.ndarray:
-    zeros, ratios = given.input_zero_points or (0, 0), _ratios(given)
+    zeros, ratios, even = given.input_zero_points or (0, 0), _ratios(given), given.rounding == ONCE
     fixed = np.full(256, constant, np.int64)
     a, b = (fixed, stored) if given.constant_first else (stored, fixed)
     if kind == "mul":
-        return rescale((a - zeros[0]) * (b - zeros[1]), ratios[0])
+        return rescale((a - zeros[0]) * (b - zeros[1]), ratios[0], even)
     ra, rb, ro = ratios
     high = _head_room(given)
     left, right = rescale((a - zeros[0]) << high, ra), rescale((b - zeros[1]) << high, rb)
-    return rescale(left + right if kind == "add" else left - right, ro)
+    return rescale(left + right if kind == "add" else left - right, ro, even)
 
 
 class _Elements:
@@ -169,7 +171,7 @@ def mul_kernel(op: Binary, q: Requantize) -> RowKernel:
         product = row.k.let((x - zero) * (y - other), "p")
         return emit_requantize(row.k, q, product, m, addend, shift)
 
-    return row.run(element, "mul", q.sign, q.lo, q.hi)
+    return row.run(element, "mul", q.sign, q.even, q.lo, q.hi)
 
 
 def requantize_of(op: Binary) -> Requantize:
@@ -179,7 +181,7 @@ def requantize_of(op: Binary) -> Requantize:
     else:
         reach, ratio = (op.reach(0) + op.reach(1)) << op.head_room, op.ratios[2]
     m, s, low, high = (np.array([v]) for v in (*ratio, -reach, reach))
-    return plan_requantize(m, s, low, high, op.zero_out, op.clamp)
+    return plan_requantize(m, s, low, high, op.zero_out, op.clamp, op.even)
 
 
 def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
@@ -208,13 +210,13 @@ def sum_kernel(op: Binary, q: Requantize) -> RowKernel:
         else:
             doubled = left + row.tables[1][tirx.bitwise_and(looked, i32(255))]
         acc = row.k.let(doubled, "acc")
-        high = row.k.let(call("smmlar", acc, m, addend), "h")
+        high = row.k.let(call("smmla" if q.even else "smmlar", acc, m, addend), "h")
         if q.sign:
             high = row.k.let(high + tirx.shift_right(acc, i32(31)), "h")
         return clamp_value(row.k, q, tirx.shift_right(high, shift))
 
     factors = shifted, signs[shifted], signs[other] if plain else None, op.head_room
-    return row.run(element, "sum", *factors, q.sign, q.lo, q.hi)
+    return row.run(element, "sum", *factors, q.sign, q.even, q.lo, q.hi)
 
 
 def scalar_elementwise(spec: OperatorSpec) -> list[Variant]:

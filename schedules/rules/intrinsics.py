@@ -57,6 +57,10 @@ def _smmlar(a: Value, b: Value, c: Value) -> Value:
     return ((wide + tirx.const(1 << 31, "int64")) >> tirx.const(32, "int64")).astype("int32")
 
 
+def _smmla(a: Value, b: Value, c: Value) -> Value:
+    return ((a.astype("int64") * b.astype("int64")) >> tirx.const(32, "int64")).astype("int32") + c
+
+
 def _smlalh(a: Value, b: Value, low: Value, high: Value) -> Value:
     start = (high.astype("int64") << tirx.const(32, "int64")) + low.astype("uint32").astype("int64")
     return ((a.astype("int64") * b.astype("int64") + start) >> tirx.const(32, "int64")).astype("int32")
@@ -93,6 +97,7 @@ INTRINSICS = (
     Intrinsic("smax8", lambda a, b: _bytewise_max(a, b, "int8")),
     Intrinsic("umax8", lambda a, b: _bytewise_max(a, b, "uint8")),
     Intrinsic("smmlar", _smmlar),
+    Intrinsic("smmla", _smmla),
     Intrinsic("smlalh", _smlalh),
     Intrinsic("uxtb16", _llvm("llvm.arm.uxtb16")),
     Intrinsic("uxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.uxtb16", _ror8(a))),
@@ -198,6 +203,7 @@ TC_INLINE int32_t tc_smlalh(int32_t a, int32_t b, int32_t low, int32_t high) {
         int32_t r; __asm(text : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
 TC_ASM4(tc_smlad, "smlad %0, %1, %2, %3")
 TC_ASM4(tc_smmlar, "smmlar %0, %1, %2, %3")
+TC_ASM4(tc_smmla, "smmla %0, %1, %2, %3")
 TC_INLINE int32_t tc_smax8(int32_t a, int32_t b) {
     int32_t r; __asm("ssub8 %0, %1, %2\n\tsel %0, %1, %2" : "=&r"(r) : "r"(a), "r"(b) : "cc"); return r; }
 TC_INLINE int32_t tc_umax8(int32_t a, int32_t b) {
@@ -221,6 +227,9 @@ TC_INLINE int32_t tc_smlad(int32_t a, int32_t b, int32_t c) {
 }
 TC_INLINE int32_t tc_smmlar(int32_t a, int32_t b, int32_t c) {
     return (int32_t)(((int64_t)a * b + ((int64_t)((uint64_t)(int64_t)c << 32) + 0x80000000LL)) >> 32);
+}
+TC_INLINE int32_t tc_smmla(int32_t a, int32_t b, int32_t c) {
+    return (int32_t)((uint32_t)(((int64_t)a * b) >> 32) + (uint32_t)c);
 }
 TC_INLINE int32_t tc_smax8(int32_t a, int32_t b) {
     int32_t r; int8_t x[4], y[4]; memcpy(x, &a, 4); memcpy(y, &b, 4);

@@ -1,7 +1,7 @@
 """MVE vectors of four int32 lanes in TIR: loads, stores, and TFLite's rescaling by `vqrdmulh` and `vrshl`.
 
 `vqrdmulh` is SRDHM (`schedules.rules.requantize`). `vrshl` by -e is RDivPOT except for negative h, which have one
-subtracted first: h + (h >> 31).
+subtracted first: h + (h >> 31). What `vqdmulh` rounds down `vrshl` rounds once, half up (`Requantize.even`).
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ def each_vector(
         put(k, out, start + (count - LANES), last, LANES)
 
 
-def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False) -> Value:
-    """SRDHM of two vectors; with `sign`, negative lanes are decremented by one, which `rounded_lanes` needs."""
-    high = k.let(tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vqrdmulh", acc, m), "h", "int32x4")
+def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False, even: bool = False) -> Value:
+    """SRDHM of two vectors; with `sign`, negative lanes are decremented by one, which `rounded_lanes` needs. With `even`
+    the high words are rounded down, so that what `rounded_lanes` makes of them is rounded once."""
+    name = "llvm.arm.mve.vqdmulh" if even else "llvm.arm.mve.vqrdmulh"
+    high = k.let(tirx.call_llvm_pure_intrin("int32x4", name, acc, m), "h", "int32x4")
     if not sign:
         return high
     return k.let(high + tirx.shift_right(high, splat(31)), "h", "int32x4")
@@ -76,7 +78,7 @@ def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shif
     `zero` is the output's zero point, loaded from memory so that layers of one shape share a kernel; None where it is always 0.
     Limits of `q` that no int32 exceeds are left out.
     """
-    value = rounded_lanes(high_lanes(k, acc, m, q.sign), shift)
+    value = rounded_lanes(high_lanes(k, acc, m, q.sign, q.even), shift)
     value = k.let(value if zero is None else value + splat(zero), "q", "int32x4")
     value = value if q.hi >= _LARGEST else tirx.min(value, splat(q.hi))
     return value if q.lo <= -_LARGEST - 1 else tirx.max(value, splat(q.lo))

@@ -16,7 +16,7 @@ import numpy as np
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.kernels.spec import HALF_UP, OperatorSpec
+from tvm_cascade.schedules.kernels.spec import HALF_UP, ONCE, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_bases, row_offsets, valid_row
 from tvm_cascade.schedules.rules.intrinsics import call
@@ -95,7 +95,7 @@ def _rescaled(spec: OperatorSpec, window: Sliding, clamp: tuple[int, int]) -> Po
     zero_in, zero_out, head_room = given.input_zero_point or 0, given.output_zero_point or 0, given.head_room or 0
     low, high = (taps * (v - zero_in) << head_room for v in (int(info.min), int(info.max)))
     m, s = np.array([given.multiplier]), np.array([given.shift])
-    q = plan_requantize(m, s, np.array([low]), np.array([high]), zero_out, clamp)
+    q = plan_requantize(m, s, np.array([low]), np.array([high]), zero_out, clamp, given.rounding == ONCE)
     return Pool("average", window, dtype, clamp, zero_in, q, head_room) if q.short else None
 
 

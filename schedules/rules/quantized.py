@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from tvm_cascade.operators.record import TensorType
-from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.kernels.spec import ONCE, OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.requantize import Requantize, accumulator_bounds, constant_channels, plan_requantize
 
@@ -140,7 +140,16 @@ def _read_parts(spec: OperatorSpec, kind: str) -> QuantizedConv | None:
 def _conv(spec: OperatorSpec, window: Sliding, weights: np.ndarray, depthwise: bool) -> QuantizedConv:
     given, dtype, out, outputs = spec.attributes, spec.inputs[0].dtype, spec.output.dtype, spec.output.shape[3]
     zeros = given.input_zero_point or 0, given.output_zero_point or 0
-    layer = _Layer(id(spec.constants), spec.constants, weights, dtype, outputs, zeros, given.clamp or RANGES[out])
+    layer = _Layer(
+        id(spec.constants),
+        spec.constants,
+        weights,
+        dtype,
+        outputs,
+        zeros,
+        given.clamp or RANGES[out],
+        given.rounding == ONCE,
+    )
     weights, bias, requantize = _requantized(layer)
     times = outputs // window.channels if depthwise else 1
     groups = 1 if depthwise else given.groups or 1
@@ -159,6 +168,7 @@ class _Layer:
     outputs: int
     zero_points: tuple[int, int]  # of input and output
     clamp: tuple[int, ...]
+    even: bool  # rounds once, half to even
 
 
 @lru_cache(maxsize=256)  # kernels of a row, of some pixels and of several rows share a layer
@@ -169,11 +179,12 @@ def _requantized(layer: _Layer) -> tuple[np.ndarray, np.ndarray, Requantize]:
     lo, hi = layer.clamp
     bias, (m, s) = bias.ravel(), (np.broadcast_to(a.ravel(), (outputs,)).astype(np.int64) for a in ratio)
     bounds = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[layer.dtype])
-    constant, value = constant_channels(m, s, *bounds, zero_out, (lo, hi))
+    constant, value = constant_channels(m, s, *bounds, zero_out, (lo, hi), layer.even)
     if constant.any():
-        # v is the accumulator 4 (v - zo) under the multiplier 2^30 and the shift -1, the short form: (2 (v - zo) + 1) >> 1
+        # v is the accumulator 4 (v - zo) under the multiplier 2^30 and the shift -1, the short form: (2 (v - zo) + 1) >> 1.
+        # 2^30 + 1 gives the same, rounded once, and no accumulator lies halfway
         weights = np.where(constant, 0, weights).astype(weights.dtype)
         bias = np.where(constant, 4 * (value - zero_out), bias).astype(bias.dtype)
-        m, s = np.where(constant, 1 << 30, m), np.where(constant, -1, s)
+        m, s = np.where(constant, 1 << 30 | layer.even, m), np.where(constant, -1, s)
         bounds = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[layer.dtype])
-    return weights, bias, plan_requantize(m, s, *bounds, zero_out, (lo, hi))
+    return weights, bias, plan_requantize(m, s, *bounds, zero_out, (lo, hi), layer.even)

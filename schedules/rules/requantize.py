@@ -18,6 +18,9 @@ Where zo is at or below the lower clamp (a fused ReLU) every acc < 0 gives the l
 because y is monotone in acc and acc = 0 gives zo: the term is left out.
 
 All other layers use the general form in 64 bits.
+
+Operators on real numbers (`ONCE`) round once, half to even. Where no accumulator lies halfway (`_may_tie`) that is
+`h = 2 acc * m / 2^32 + r`, rounded down, and `y = clamp(h >> e)`: one `smmla`, with nothing to correct.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class Requantize:
     hi: int
     reason: str = ""  # why it is not the short form
     once: bool = False  # rounds once, half away from zero; `table` is then m, 2^(e-1), e with e = -shift - 1
+    even: bool = False  # rounds once, half to even; in the short form no accumulator lies halfway
     wide: bool = (
         False  # rounds once, by multipliers m of 53 bits; `table` is then m >> 25, the rest of m, e (`WIDE_LOW`)
     )
@@ -66,22 +70,39 @@ def plan_requantize(
     acc_hi: np.ndarray,
     zero_point: int,
     clamp: tuple[int, int],
+    even: bool = False,
 ) -> Requantize:
-    """The short form where it is exact for accumulators in `[acc_lo, acc_hi]` (int64 [channels]), else the general one."""
+    """The short form where it is exact for accumulators in `[acc_lo, acc_hi]` (int64 [channels]), else the general one.
+    With `even` both round once, half to even."""
     m, s = multiplier.astype(np.int64).ravel(), shift.astype(np.int64).ravel()
     lo, hi = clamp
     reason = _refusal(m, s, acc_lo, acc_hi, zero_point)
+    if even and not reason and _may_tie(m, s, np.maximum(np.abs(acc_lo), np.abs(acc_hi))):
+        reason = "an accumulator may lie halfway"
     if reason:
         table = np.stack([m, np.zeros_like(m), s], axis=1).astype(np.int32)
-        return Requantize(table, False, True, zero_point, lo, hi, reason)
+        return Requantize(table, False, True, zero_point, lo, hi, reason, even=even)
     e = -s
     addend = (np.int64(1) << (e - 1)) + (zero_point * (np.int64(1) << e))
     table = np.stack([m, addend, e], axis=1).astype(np.int32)
-    return Requantize(table, True, zero_point > lo, zero_point, lo, hi)
+    return Requantize(table, True, zero_point > lo and not even, zero_point, lo, hi, even=even)
 
 
-def reference(acc: np.ndarray, m: np.ndarray, s: np.ndarray, zero_point: int, clamp: tuple[int, int]) -> np.ndarray:
-    """`clamp(MBQM(acc, m, s) + zero_point)`, element-wise on int64 arrays; shifts `s` are negative to the right."""
+def _may_tie(m: np.ndarray, s: np.ndarray, most: np.ndarray) -> bool:
+    """Whether `acc m / 2^(31 - s)` may lie halfway between two integers for some `|acc| <= most`, by channel."""
+    half, factor = np.int64(1) << (30 - s), np.maximum(m & -m, 1)
+    return bool(((m != 0) & (half // factor <= most)).any())
+
+
+def reference(
+    acc: np.ndarray, m: np.ndarray, s: np.ndarray, zero_point: int, clamp: tuple[int, int], even: bool = False
+) -> np.ndarray:
+    """`clamp(MBQM(acc, m, s) + zero_point)`, element-wise on int64 arrays; shifts `s` are negative to the right. With `even`
+    the product is rounded once, half to even."""
+    if even:
+        product, shift = acc * m, 31 - np.asarray(s, np.int64)
+        odd = (product >> shift) & 1
+        return np.clip(((product + (np.int64(1) << (shift - 1)) - 1 + odd) >> shift) + zero_point, *clamp)
     left, right = np.maximum(s, 0), np.maximum(-s, 0)
     shifted = ((acc << left) + (1 << 31)) % (1 << 32) - (1 << 31)
     product = (shifted * m + (1 << 30)) >> 31  # of two numbers of 32 bits: below 2^63
@@ -91,14 +112,20 @@ def reference(acc: np.ndarray, m: np.ndarray, s: np.ndarray, zero_point: int, cl
 
 
 def constant_channels(
-    m: np.ndarray, s: np.ndarray, acc_lo: np.ndarray, acc_hi: np.ndarray, zero_point: int, clamp: tuple[int, int]
+    m: np.ndarray,
+    s: np.ndarray,
+    acc_lo: np.ndarray,
+    acc_hi: np.ndarray,
+    zero_point: int,
+    clamp: tuple[int, int],
+    even: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which channels (bool [channels]) have the same output for every input, and that output (int64 [channels]).
 
     The reference is monotone in the accumulator (unless a left shift wraps, which is excluded), so it is constant where
     it is equal at both bounds. Trained networks have such channels, with weights of 0 and biases beyond 2^30.
     """
-    low, high = (reference(a, m, s, zero_point, clamp) for a in (acc_lo, acc_hi))
+    low, high = (reference(a, m, s, zero_point, clamp, even) for a in (acc_lo, acc_hi))
     safe = np.maximum(np.abs(acc_lo), np.abs(acc_hi)) < (np.int64(1) << (31 - np.clip(s, 0, 31)))
     return (low == high) & safe & (m >= 0), low
 
@@ -139,8 +166,8 @@ def emit_requantize(b: Builder, q: Requantize, acc: Value, m: Value, addend: Val
     if q.once:
         return _once(b, q, acc, m, addend, shift)
     if not q.short:
-        return _general(b, q, acc, m, shift)
-    h = b.let(call("smmlar", acc * 2, m, addend), "h")
+        return (_general_even if q.even else _general)(b, q, acc, m, shift)
+    h = b.let(call("smmla" if q.even else "smmlar", acc * 2, m, addend), "h")
     if q.sign:
         h = b.let(h + tirx.shift_right(acc, tirx.const(31, "int32")), "h")
     return clamp_value(b, q, tirx.shift_right(h, shift))
@@ -171,6 +198,17 @@ def clamp_value(b: Builder, q: Requantize, value: Value) -> Value:
     if q.lo <= -128:
         return tirx.min(call("ssat8", value), tirx.const(q.hi, "int32"))
     return tirx.max(tirx.min(value, tirx.const(q.hi, "int32")), tirx.const(q.lo, "int32"))
+
+
+def _general_even(b: Builder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:
+    """`acc m 2^(shift - 31) + zo` in 64 bits, rounded once, half to even, and saturated."""
+    product = b.let(acc.astype("int64") * m.astype("int64"), "p", "int64")
+    down = b.let(tirx.const(31, "int64") - shift.astype("int64"), "down", "int64")
+    odd = tirx.bitwise_and(tirx.shift_right(product, down), tirx.const(1, "int64"))
+    below = tirx.shift_left(tirx.const(1, "int64"), down - 1) - 1
+    whole = b.let(tirx.shift_right(product + below + odd, down), "whole", "int64")
+    most = tirx.const(1 << 30, "int64")
+    return clamp_value(b, q, tirx.max(tirx.min(whole, most), 0 - most).astype("int32") + q.zero_point)
 
 
 def _general(b: Builder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:

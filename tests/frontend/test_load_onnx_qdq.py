@@ -176,7 +176,7 @@ def test_maps_leave_in_their_own_layout(tmp_path: Path) -> None:
     y = net.stored(net.node("AveragePool", [b], kernel_shape=[3, 3], strides=[2, 2]), 0.02, 130)
     net.finish(tmp_path / "n.onnx", y, [1, 2, 9, 9], [1, 4, 4, 3])
     kinds = _compare(tmp_path / "n.onnx", (1, 2, 9, 9), 0.02, 2)
-    assert {"avg_pool2d", "lut"} <= set(kinds) and kinds.count("transpose") == 2
+    assert {"scaled_avg_pool2d", "lut"} <= set(kinds) and kinds.count("transpose") == 2
     assert "pad" not in kinds  # folded into the convolution
 
 

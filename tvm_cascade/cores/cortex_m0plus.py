@@ -15,6 +15,7 @@ OPERATIONS = MappingProxyType(
         "load8": 2.0,
         "mla": 3.0,
         "smmlar": 45.0,
+        "smmla": 42.0,
         "smlalh": 45.0,
         "ssat8": 5.0,
         "usat8": 5.0,

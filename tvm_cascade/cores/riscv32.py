@@ -26,6 +26,7 @@ CORE = Core(
         {
             "mla": 2.0,
             "smmlar": 7.0,
+            "smmla": 4.0,
             "smlalh": 6.0,
             "ssat8": 4.0,
             "usat8": 4.0,

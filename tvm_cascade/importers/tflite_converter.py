@@ -34,7 +34,7 @@ from tvm_cascade.importers.tflite_moves import (
 )
 from tvm_cascade.importers.tflite_site import InvalidForm, Site, UnsupportedForm, described
 from tvm_cascade.messages import last_line
-from tvm_cascade.passes.integer.island import activation_range
+from tvm_cascade.passes.integer.activations import activation_range
 from tvm_cascade.passes.origin import marked
 from tvm_cascade.search_monitor import counted
 

@@ -1,8 +1,9 @@
 """Rounding sensitivity of a quantized network: the tolerance for comparing its outputs with those of a float evaluator.
 
 ONNX's evaluator and torch compute `dequantize -> operator -> quantize` in floats and round half to even; kernels rescale
-sums by fixed-point multipliers and round twice. Where a value is close to a half, the two store neighbouring integers: a
-few elements in a thousand of every operator. How much that changes the outputs depends on the network: a shallow one loses
+sums by fixed-point multipliers, and round once, half to even. Where a value is within the rounding of floats of a half, or
+an operator has an integer arithmetic of its own (softmax), the two may store neighbouring integers. How much that
+changes the outputs depends on the network: a shallow one loses
 it, a deep one with random weights amplifies it to tens of steps. So it is measured on the float evaluator: `float_reach`
 moves a hundredth of all stored elements by one step ("turned roundings") and returns how far the outputs move.
 """

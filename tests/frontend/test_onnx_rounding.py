@@ -1,0 +1,151 @@
+"""Quantized `.onnx` operators round once, half to even: equal to ONNX Runtime in every element, ties among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tvm_cascade.frontend import load
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.schedules.rules.requantize import plan_requantize, reference
+from tvm_cascade.testing.reference import Compiled
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+CHANNELS, DEPTH = 8, 40
+KINDS = ["Add", "Sub", "Mul", "Conv", "Depthwise", "Gemm", "Relu", "Clip", "Transpose", "LeakyRelu", "AveragePool"]
+KINDS += ["GlobalAveragePool", "ReduceMean", "Quantize"]
+IMAGE, ROW = [1, CHANNELS, 6, 6], [1, DEPTH]
+
+
+class Case:
+    """A network of one quantized operator; powers of two as scales give ties."""
+
+    def __init__(self, kind: str, seed: int, ties: bool) -> None:
+        self.rng, self.ties, self.kind = np.random.default_rng(seed), ties, kind
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+        self.inputs: list[Any] = []
+        self.shape = ROW if kind == "Gemm" else IMAGE
+        result, scale = self.operator()
+        zero = np.int8(self.rng.integers(-20, 20))
+        named = [self.constant(np.float32(scale)), self.constant(zero)]
+        self.nodes.append(onnx.helper.make_node("QuantizeLinear", [result, *named], ["q"]))
+        output = onnx.helper.make_tensor_value_info("q", onnx.TensorProto.INT8, None)
+        graph = onnx.helper.make_graph(self.nodes, "one", self.inputs, [output], self.weights)
+        self.model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+
+    def constant(self, data: Any) -> str:
+        self.weights.append(onnx.numpy_helper.from_array(np.asarray(data), f"c{len(self.weights)}"))
+        return self.weights[-1].name
+
+    def node(self, kind: str, inputs: list[str], **attributes: Any) -> str:
+        self.nodes.append(onnx.helper.make_node(kind, inputs, [f"n{len(self.nodes)}"], **attributes))
+        return self.nodes[-1].output[0]
+
+    def factor(self, low: float, high: float) -> np.float32:
+        """A number in a range; a power of two for `ties`."""
+        drawn = self.rng.uniform(np.log2(low), np.log2(high))
+        return np.float32(2.0 ** (round(drawn) if self.ties else drawn))
+
+    def stored(self) -> tuple[str, np.float32]:
+        """A quantized input, dequantized, and its scale."""
+        name, scale = f"x{len(self.inputs)}", self.factor(2**-8, 2**-2)
+        self.inputs.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT8, self.shape))
+        zero = np.int8(self.rng.integers(-20, 20))
+        return self.node("DequantizeLinear", [name, self.constant(scale), self.constant(zero)]), scale
+
+    def weighted(self, shape: tuple[int, ...], scales: np.ndarray, units: np.ndarray) -> list[str]:
+        data = self.rng.integers(-127, 128, shape).astype("int8")
+        bias = self.rng.integers(-2000, 2000, len(scales)).astype("int32")
+        zeros = np.zeros(len(scales))
+        parts = ((data, scales, zeros.astype("int8")), (bias, units, zeros.astype("int32")))
+        return [self.node("DequantizeLinear", [self.constant(p) for p in part], axis=0) for part in parts]
+
+    def operator(self) -> tuple[str, Any]:
+        """The operator's result and the scale by which it is quantized."""
+        kind = self.kind
+        if kind == "Quantize":
+            self.inputs.append(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self.shape))
+            return self.node("Transpose", ["x"], perm=[0, 1, 3, 2]), np.float32(0.5)
+        x, s = self.stored()
+        if kind in ("Add", "Sub", "Mul"):
+            y, t = self.stored()
+            unit = s * t * 64 if kind == "Mul" else 2 * max(s, t)
+            return self.node(kind, [x, y]), unit * self.factor(0.6, 1.4)
+        if kind in ("Conv", "Depthwise", "Gemm"):
+            count, depth = (12, DEPTH) if kind == "Gemm" else (CHANNELS, CHANNELS * 9)
+            scales = np.array([self.factor(2**-9, 2**-6) for _ in range(count)], "float32")
+            unit = s * scales.max() * self.factor(300, 1500)
+            if kind == "Gemm":
+                return self.node("Gemm", [x, *self.weighted((count, depth), scales, s * scales)], transB=1), unit
+            groups = CHANNELS if kind == "Depthwise" else 1
+            parts = self.weighted((count, CHANNELS // groups, 3, 3), scales, s * scales)
+            return self.node("Conv", [x, *parts], group=groups, pads=[1, 1, 1, 1]), unit
+        attributes: dict[str, Any] = {
+            "LeakyRelu": {"alpha": 0.25},
+            "AveragePool": {"kernel_shape": [2, 2], "strides": [2, 2]},
+            "ReduceMean": {"axes": [2, 3], "keepdims": 0},
+            "Clip": {},
+            "Transpose": {"perm": [0, 1, 3, 2]},
+        }.get(kind, {})
+        more = [self.constant(np.float32(0)), self.constant(np.float32(s * 90.5))] if kind == "Clip" else []
+        mean = kind in ("GlobalAveragePool", "ReduceMean")
+        return self.node(kind, [x, *more], **attributes), s * self.factor(*((0.2, 0.4) if mean else (0.5, 2)))
+
+    def draw(self) -> list[np.ndarray]:
+        if self.kind == "Quantize":
+            return [(self.rng.integers(-400, 400, self.shape) * 0.25).astype("float32")]
+        return [self.rng.integers(-128, 128, self.shape).astype("int8") for _ in self.inputs]
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize(
+    "kind",
+    KINDS,
+)
+def test_equal_to_onnx_runtime(tmp_path: Path, kind: str, ties: bool) -> None:
+    lower: Any = LowerQuantized()
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    case = Case(kind, 1, ties)
+    onnx.save(case.model, tmp_path / "one.onnx")
+    run = Compiled(lower(load(tmp_path / "one.onnx")))
+    session = onnxruntime.InferenceSession(case.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    for _ in range(3):
+        arrays = case.draw()
+        (want,) = session.run(None, {i.name: a for i, a in zip(session.get_inputs(), arrays, strict=True)})
+        np.testing.assert_array_equal(run(*arrays)[0].reshape(want.shape), want)
+
+
+def test_the_short_form_rounds_once() -> None:
+    """`(2 acc m >> 32) + r >> e` equals the definition wherever it is planned; ties are left to the general form."""
+    rng, reach, planned = np.random.default_rng(0), 1 << 20, 0
+    acc = np.concatenate([rng.integers(-reach, reach + 1, 2000), np.arange(-300, 300)])
+    for _ in range(200):
+        m = int(rng.integers(1 << 30, 1 << 31)) if rng.random() < 0.8 else 1 << 30
+        e, zero = int(rng.integers(1, 20)), int(rng.integers(-128, 128))
+        q = plan_requantize(
+            np.array([m]), np.array([-e]), np.array([-reach]), np.array([reach]), zero, (-128, 127), True
+        )
+        exact = acc.astype(object) * m
+        want = [round(v / (1 << (31 + e))) if v % (1 << (30 + e)) else _tie(int(v), 31 + e) for v in exact]
+        want = np.clip(np.array(want) + zero, -128, 127)
+        assert (reference(acc, np.array(m), np.array(-e), zero, (-128, 127), True) == want).all()
+        if q.short:
+            planned += 1
+            h = (2 * acc * m >> 32) + int(q.table[0, 1])
+            assert (np.clip(h >> e, -128, 127) == want).all() and not q.sign
+        else:
+            assert q.even and (m & (m - 1) == 0 or q.reason != "an accumulator may lie halfway" or m % 1024 == 0)
+    assert planned > 100
+
+
+def _tie(value: int, bits: int) -> int:
+    """`value / 2^bits` of a multiple of half of 2^bits, half to even."""
+    whole, rest = value >> bits, value & ((1 << bits) - 1)
+    return whole + (whole & 1 if rest else 0)
