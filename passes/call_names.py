@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from tvm_cascade.graph import Tensor
 from tvm_cascade.passes.relax_functions import UniqueNames
+
+_MOVES = ("reshape", "transpose", "permute_dims")
+_NUMBER = re.compile(r"[_\d]+$")
 
 
 class Named(Protocol):
@@ -34,7 +38,8 @@ def with_file_names(
     """Return tensors and calls of a program, called as a model's file calls what they are.
 
     A call that computes a tensor of the file has the tensor's name. What is computed for such a tensor alone is a part
-    of it, `NAME, part 1 of 3`, and the last part, which computes the tensor, is called NAME. Other calls keep their names.
+    of it, `NAME, part 1 of 3`, and the last part, which computes the tensor, is called NAME. What only looks at the bytes of
+    a tensor in another shape is no part: `NAME, view`. Other calls keep their names.
 
     Parameters
     ----------
@@ -57,15 +62,27 @@ def with_file_names(
             parts.setdefault(owner, []).append(at)
     unique, names = UniqueNames([tensors[t].name for t in inputs]), [""] * len(calls)
     for owner, members in parts.items():
-        names[members[-1]] = unique(owner)
-        for number, at in enumerate(members[:-1], 1):
-            names[at] = unique(f"{owner}, part {number} of {len(members)}")
+        computing = [at for at in members if not _is_view(calls[at], tensors)] or members[-1:]
+        names[computing[-1]] = unique(owner)
+        for number, at in enumerate(computing[:-1], 1):
+            names[at] = unique(f"{owner}, part {number} of {len(computing)}")
+        for at in members:
+            names[at] = names[at] or unique(f"{owner}, view")
     names = [name or unique(call.name) for name, call in zip(names, calls, strict=True)]
     renamed = list(tensors)
     for call, name, of in zip(calls, names, files, strict=True):
         for k, t in enumerate(call.outputs):
             renamed[t] = replace(tensors[t], name=name if len(of) == 1 else of[k] or f"{name}:{k}")
     return tuple(renamed), tuple(replace(call, name=name) for call, name in zip(calls, names, strict=True))  # type: ignore[type-var]
+
+
+def _is_view(call: Named, tensors: Sequence[Tensor]) -> bool:
+    """Return True if a call moves no data: a reshape, or a transpose that leaves all axes but those of size 1 in their order."""
+    kind = _NUMBER.sub("", call.name)
+    if kind not in _MOVES or len(call.inputs) != 1:
+        return False
+    before, after = (tuple(d for d in tensors[t].shape if d > 1) for t in (call.inputs[0], call.outputs[0]))
+    return kind == "reshape" or (before == after and len({*before}) == len(before))
 
 
 def _owners(own: Sequence[str | None], calls: Sequence[Named], outputs: Collection[int]) -> list[str | None]:

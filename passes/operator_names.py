@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import relax
+
 from tvm_cascade.graph import Tensor
 from tvm_cascade.passes.call_names import with_file_names
 from tvm_cascade.passes.origin import file_name, plain
-from tvm_cascade.passes.read.program import numbers_in, read_program
+from tvm_cascade.passes.read.program import Value, numbers_in, read_program
 from tvm_cascade.passes.relax_functions import UniqueNames, bindings_of, is_call_tir
 from tvm_cascade.passes.relax_ops import readable
 
@@ -25,7 +27,7 @@ class _Called:
 def operator_names(main: Any) -> dict[Any, str]:
     """Return by variable the name that `extract_graph` gives to the `call_tir` that it is bound to."""
     program, unique = read_program(main), UniqueNames()
-    values = [Tensor(k, plain(v.name) if k in program.inputs else v.name, (), "") for k, v in enumerate(program.values)]
+    values = [_tensor(k, value, k in program.inputs) for k, value in enumerate(program.values)]
     for k in program.inputs:
         unique(values[k].name)
     calls = [
@@ -38,3 +40,8 @@ def operator_names(main: Any) -> dict[Any, str]:
     by_output = {t: call.name for call in named for t in call.outputs}
     variables = [b.var for b in bindings_of(main) if is_call_tir(b.value)]
     return {var: by_output[next(numbers_in(program.argument(var)))] for var in variables}
+
+
+def _tensor(index: int, value: Value, is_input: bool) -> Tensor:
+    shape = value.shape if isinstance(value.type, relax.TensorType) else ()
+    return Tensor(index, plain(value.name) if is_input else value.name, shape, "")

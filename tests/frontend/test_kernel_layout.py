@@ -84,6 +84,12 @@ def skips(g: Graph) -> str:
     return g.op("Softmax", b, axis=1)
 
 
+def windows_apart(g: Graph) -> str:
+    x = g.op("Relu", g.conv("x", (8, 4, 3, 3)))
+    x = g.op("Relu", g.conv(x, (8, 6, 2, 3), "ConvTranspose", strides=[2, 3]))
+    return g.conv(x, (6, 2, 3, 3), "ConvTranspose", strides=[2, 2], output_padding=[1, 1])
+
+
 def grouped(g: Graph) -> str:
     x = g.conv("x", (8, 2, 3, 3), group=2, dilations=[2, 2], pads=[2] * 4)
     return g.op("Mul", g.op("Sigmoid", x), g.op("ReduceMean", x, axes=[2, 3], keepdims=1))
@@ -119,6 +125,7 @@ NETWORKS = {
     "residual": (residual, IMAGE, {"transpose": 2, "conv2d": 1, "depthwise_conv2d": 1, "add": 1, "relu": 1}),
     "pooled": (pooled, IMAGE, {"transpose": 1, "conv2d": 1, "max_pool2d": 1, "mean": 1, "dense": 1, "softmax": 1}),
     "skips": (skips, IMAGE, None),
+    "windows apart": (windows_apart, IMAGE, None),
     "grouped": (grouped, IMAGE, None),
     "row": (row, (1, 4, 32), {"transpose": 1, "conv2d": 3, "max_pool2d": 1, "mean": 1}),
     "norm first": (norm_first, IMAGE, {"transpose": 2, "multiply": 1, "add": 1, "relu": 1, "conv2d": 1}),
@@ -153,6 +160,21 @@ def test_the_file_layout_stays_outside(tmp_path: Path) -> None:
     io = frontend.io_spec(mod)
     assert (io.inputs[0].shape, io.outputs[0].shape) == (IMAGE, (1, 8, 8, 6))
     assert in_kernel_layout(mod) is mod
+
+
+def test_rows_where_pixels_do_not_fit(tmp_path: Path) -> None:
+    graph = Graph(*IMAGE)
+    mod = frontend.load(graph.save(tmp_path / "net.onnx", windows_apart(graph)))
+    kinds: list[bool] = []
+
+    def plan(given: object) -> PlannedCandidate:
+        kinds.append("conv2d_transpose" in str(given))
+        if len(kinds) == 1:
+            raise InfeasibleError(2, 1, (), "")
+        return plan_network(given)  # type: ignore[arg-type]
+
+    assert planned_in_kernel_layout(mod, plan)[0] is not mod
+    assert len(kinds) == 2
 
 
 def test_modules_without_planes_are_not_changed() -> None:

@@ -49,6 +49,12 @@ def test_calls_that_compute_one_tensor_in_parts_are_numbered() -> None:
     assert named(calls, dict.fromkeys(("v1", "v2", "v3"), "y"), (3,)) == ["y, part 1 of 3", "y, part 2 of 3", "y"]
 
 
+def test_views_are_no_parts() -> None:
+    calls = [Call("transpose", (0,), (1,)), Call("mean", (1,), (2,)), Call("reshape_1", (2,), (3,))]
+    assert named(calls, {"v3": "y"}, (3,)) == ["y, view", "y", "y, view_1"]
+    assert named([Call("reshape", (0,), (1,))], {"v1": "y"}, (1,)) == ["y"]
+
+
 def test_no_call_is_called_as_an_input() -> None:
     assert named([Call("relu", (0,), (1,))], {"v1": "x"}, (1,)) == ["x_1"]
 

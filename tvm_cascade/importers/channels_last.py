@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import numpy as np
 import tvm
@@ -27,14 +28,16 @@ _UNARY = frozenset((
 ))  # fmt: skip
 
 
-def to_channels_last(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` with `main` rewritten; its parameters and results keep their layout."""
-    return _ChannelsLast(to_one_row(mod, _UNARY, _BINARY)).run()
+def to_channels_last(mod: tvm.IRModule, by_pixel: bool = True) -> tvm.IRModule:
+    """`mod` with `main` rewritten; its parameters and results keep their layout. `by_pixel`: transposed float convolutions
+    whose windows do not overlap become 1 x 1 convolutions, which are faster and do not work row by row."""
+    return _ChannelsLast(to_one_row(mod, _UNARY, _BINARY), by_pixel).run()
 
 
 class _ChannelsLast(Moves):
-    def __init__(self, mod: tvm.IRModule) -> None:
+    def __init__(self, mod: tvm.IRModule, by_pixel: bool) -> None:
         super().__init__(mod)
+        self.by_pixel = by_pixel
         self.handlers: dict[str, Callable[[Value], Placed]] = {
             **dict.fromkeys(_CONVOLUTIONS, self._convolution),
             **dict.fromkeys(("nn.max_pool2d", "nn.avg_pool2d"), self._pool),
@@ -94,6 +97,8 @@ class _ChannelsLast(Moves):
         if weights is None:
             return self._other(call)
         attrs, transposed = call.attrs, name_of(call) == "nn.conv2d_transpose"
+        if transposed and self.by_pixel and _windows_apart(attrs, weights):
+            return self._by_pixel(call, weights)
         window = window_of(attrs, "strides", "padding", "dilation")
         kernel, layout = (weights, "IOHW") if transposed else (weights.transpose(2, 3, 1, 0), "HWIO")
         if transposed:
@@ -108,6 +113,21 @@ class _ChannelsLast(Moves):
             **window,
         )
         return Placed(self.bb.emit(made), last=True)
+
+    def _by_pixel(self, call: Value, weights: np.ndarray) -> Placed:
+        """A transposed convolution whose windows do not overlap: each pixel becomes a window by a 1 x 1 convolution."""
+        (n, _, h, w), (depth, outputs, kh, kw) = shape_of(call.args[0]), weights.shape
+        kernel = np.ascontiguousarray(weights.transpose(0, 2, 3, 1).reshape(1, 1, depth, kh * kw * outputs))
+        made = self.bb.emit(
+            relax.op.nn.conv2d(
+                self._last_of(call.args[0]),
+                relax.const(kernel, str(weights.dtype)),
+                data_layout="NHWC",
+                kernel_layout="HWIO",
+            )
+        )
+        windows = self._permuted(self._reshaped(made, [n, h, w, kh, kw, outputs]), [0, 1, 3, 2, 4, 5])
+        return Placed(self._reshaped(windows, [n, h * kh, w * kw, outputs]), last=True)
 
     def _pool(self, call: Value) -> Placed:
         attrs = call.attrs
@@ -201,3 +221,10 @@ class _ChannelsLast(Moves):
         if not placed.last:
             return Placed(self.bb.emit(relax.Call(call.op, [placed.value, *rest], call.attrs)))
         return Placed(self.bb.emit(elementwise(call, placed.value, rest, LAST_AXIS)), last=True)
+
+
+def _windows_apart(attrs: Any, weights: np.ndarray) -> bool:
+    """Whether the windows of a transposed convolution lie side by side and cover all of its output."""
+    window = window_of(attrs, "strides", "padding", "output_padding", "dilation")
+    side_by_side = window["strides"] == list(weights.shape[2:]) and set(window["dilation"]) == {1}
+    return side_by_side and int(attrs.groups) == 1 and not any(window["padding"] + window["output_padding"])

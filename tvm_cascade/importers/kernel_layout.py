@@ -7,7 +7,10 @@ Its inputs and outputs keep the layout of the file.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+from tvm_ffi import structural_equal
 
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.importers.batch_norms import fold_batch_norms
@@ -25,26 +28,30 @@ _PLANES = {
 
 
 def planned_in_kernel_layout(mod: Any, plan: Callable[[Any], PlannedCandidate]) -> tuple[Any, PlannedCandidate]:
-    """Return `mod` in the layout that kernels read, and its plan; as it is where only that fits the cap.
+    """Return `mod` in the layout that kernels read, and its plan: the fastest form that fits the cap.
 
-    Raises `InfeasibleError` where neither fits.
+    Raises `InfeasibleError` where none fits.
     """
-    turned = in_kernel_layout(mod)
-    try:
-        return turned, plan(turned)
-    except InfeasibleError:
-        if turned is mod:
-            raise
-    return mod, plan(mod)
+    forms: list[Any] = []
+    for form in (in_kernel_layout(mod), in_kernel_layout(mod, by_pixel=False), mod):
+        if not any(structural_equal(form, known) for known in forms):
+            forms.append(form)
+    for form in forms[:-1]:
+        with suppress(InfeasibleError):
+            return form, plan(form)
+    return forms[-1], plan(forms[-1])
 
 
-def in_kernel_layout(mod: Any) -> Any:
-    """Return `mod` with the float network `main` in that form; `mod` itself where it is quantized or cannot be read."""
+def in_kernel_layout(mod: Any, by_pixel: bool = True) -> Any:
+    """Return `mod` with the float network `main` in that form; `mod` itself where it is quantized or cannot be read.
+
+    `by_pixel` is that of `to_channels_last`.
+    """
     main = next((f for g, f in mod.functions.items() if g.name_hint == "main"), None)
     if main is None or why_not_read(main) is not None or is_quantized(mod):
         return mod
     made = fold_batch_norms(mod)
-    return to_channels_last(made) if any(_reads_planes(b.value) for b in bindings_of(main)) else made
+    return to_channels_last(made, by_pixel) if any(_reads_planes(b.value) for b in bindings_of(main)) else made
 
 
 def _reads_planes(call: Any) -> bool:
