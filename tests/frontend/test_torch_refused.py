@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.micro.reference_calls import reference_calls
 from tvm_cascade.micro.sensitivity import read_program, run_exported
 
 pytestmark = pytest.mark.torch
@@ -19,6 +22,8 @@ _REFUSED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "mul.Tensor": lambda t, x, i: i * 0.5,
     "gt.Scalar": lambda t, x, i: i > 0.5,
     "div.Tensor": lambda t, x, i: i / i,
+    "sgn.default": lambda t, x, i: t.sgn(i > 0),
+    "add.Tensor ": lambda t, x, i: (i > 0) + (i > 1),
     "any.dim": lambda t, x, i: i.any(1),
     "randn.default": lambda t, x, i: x + t.randn(4),
     "batch_norm.default": lambda t, x, i: t.nn.functional.batch_norm(x, None, None, training=True),
@@ -48,7 +53,7 @@ def test_an_operator_is_refused_by_name(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch")
     x, i = torch.rand(1, 4, 4, 4), torch.arange(6, dtype=torch.int32).reshape(2, 3)
     path = _saved(tmp_path / "net.pt2", lambda x, i: (x * 1.5, _REFUSED[name](torch, x, i)), x, i)
-    with pytest.raises(LoadError, match=rf"operator {name}.* has a form that is not supported"):
+    with pytest.raises(LoadError, match=rf"operator {name.strip()}.* has a form that is not supported"):
         load(path)
 
 
@@ -72,3 +77,16 @@ def test_inputs_in_tuples_lists_and_keywords(tmp_path: Path) -> None:
         program, {first: (one * 9).numpy(), second: (one * 2).numpy(), more: (one * 3).numpy()}
     ).values()
     assert made.tolist() == [3, 3]
+
+
+def test_a_state_by_inputs_and_outputs_is_kept_between_calls(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = _saved(tmp_path / "net.pt2", lambda x, h: (x * 2.0 + h, x + h), torch.ones(1, 3), torch.zeros(1, 3))
+    x, h = read_program(path).graph_signature.user_inputs
+    doubled, kept = read_program(path).graph_signature.user_outputs
+    start = np.zeros((1, 3), "float32")
+    state = SimpleNamespace(returned=kept, array=start, spec=SimpleNamespace(name=h))
+    calls = [{x: np.full((1, 3), k, "float32")} for k in (1, 10, 100)]
+    made = reference_calls(path, calls, {}, [state])  # type: ignore[list-item]
+    assert [call.outputs[doubled][0, 0] for call in made] == [2, 21, 211]
+    assert [list(call.outputs) for call in made] == [[doubled]] * 3

@@ -128,12 +128,16 @@ _ARITHMETIC = (
     "fmod",
     "floor_divide",
 )
+_OF_NUMBERS = ("sign", "sgn", "abs", "neg", "square", "relu", "pad", "constant_pad_nd", "amax", "amin", "max", "min")
+_OF_FLOATS = ("isinf", "isnan", "isfinite")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isclose")
 
 
 def _mixed_types(node: Any) -> str:
     name, types = _name(node), _types(node)
-    if name not in (*_ARITHMETIC, *_COMPARISONS) or not types:
+    if name in _OF_FLOATS:
+        return "" if all(t.is_floating_point for t in types) else "of integers, which are all finite"
+    if name not in (*_ARITHMETIC, *_COMPARISONS, *_OF_NUMBERS) or not types:
         return ""
     if any(isinstance(a, float) for a in node.args) and not any(t.is_floating_point for t in types):
         return "integers with a float: convert them before"
