@@ -43,7 +43,16 @@ from tvm_cascade.importers.onnx_normalizations import (
     lp_normalization,
     rms_normalization,
 )
-from tvm_cascade.importers.onnx_numbers import bit_cast, bit_shift, of_truths, power, remainder, sloped
+from tvm_cascade.importers.onnx_numbers import (
+    bit_cast,
+    bit_shift,
+    cast_to_integers,
+    of_truths,
+    power,
+    remainder,
+    sloped,
+)
+from tvm_cascade.importers.onnx_placing import counted_from_start, hardmax, inside, scatter_nd
 from tvm_cascade.importers.onnx_recurrent import gru, lstm, rnn, with_outputs_read
 from tvm_cascade.importers.onnx_resize import resize, text, upsample
 from tvm_cascade.importers.onnx_signals import cumulative_product, fourier, short_time_fourier
@@ -251,41 +260,13 @@ def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | N
     return relax.op.take(flat, relax.const(at, "int32"), 0)
 
 
-def _scatter_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """ScatterND: each row of the indices names a part of the data by its leading axes."""
-    shape, rows, given = shape_of(inputs[0]), shape_of(inputs[1]), _constant(inputs, 1)
-    if not rows or (given is not None and not given.size):
-        return None
-    extents, kind = shape[: rows[-1]], text(attrs, "reduction", "none")
-    places = _counted_from_start(bb, inputs[1], extents) if given is None else _inside(given, extents)
-    return None if places is None else relax.op.scatter_nd(inputs[0], places, inputs[2], kind.replace("none", "update"))
-
-
 def _places(bb: Any, inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
     """Indices into axes of `extents`: negative ones, counted from the end, become positive, and constant ones int32, which
     kernels take. None where one of both has no shape."""
     indices = _constant(inputs, 1)
     if not shape_of(inputs[0]) or not extents:
         return None
-    return _counted_from_start(bb, inputs[1], extents) if indices is None else _inside(indices, extents)
-
-
-def _inside(indices: np.ndarray, extents: Sequence[int]) -> Value:
-    """Constant indices as int32, counted from the start. Raises `ValueError` where one is outside of its axis."""
-    bounds = np.array(extents)
-    if indices.size == 0 or (indices < -bounds).any() or (indices >= bounds).any():
-        raise ValueError(f"indices outside of an axis of {', '.join(map(str, extents))}")
-    return relax.const((indices % bounds).reshape(indices.shape).astype("int32"), "int32")
-
-
-def _counted_from_start(bb: Any, indices: Value, extents: Sequence[int]) -> Value | None:
-    """Computed indices, of which the importer asks the network for the extents; None for what is no tensor."""
-    dtype = str(getattr(getattr(indices, "ty", None), "dtype", ""))
-    if dtype not in ("int32", "int64"):
-        return None
-    bounds = relax.const(np.array(extents if len(extents) > 1 else extents[0], dtype), dtype)
-    below = bb.normalize(relax.op.less(indices, relax.const(0, dtype)))
-    return bb.normalize(relax.op.where(below, bb.normalize(relax.op.add(indices, bounds)), indices))
+    return counted_from_start(bb, inputs[1], extents) if indices is None else inside(indices, extents)
 
 
 def _local_normalization(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> None:
@@ -385,7 +366,9 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "Gather": _along_axis(relax.op.take),
         "GatherElements": _along_axis(relax.op.gather_elements),
         "GatherND": _gather_nd,
-        "ScatterND": _scatter_nd,
+        "ScatterND": scatter_nd,
+        "Hardmax": hardmax,
+        "Cast": cast_to_integers,
         "LRN": _local_normalization,
         "Conv": _window,
         "MaxPool": _window,

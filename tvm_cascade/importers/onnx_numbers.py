@@ -117,3 +117,20 @@ def of_truths(operator: Callable[..., Value]) -> Callable[[Any, Sequence[Value],
         return relax.op.astype(bb.normalize(operator(numbers, over, bool(attrs.get("keepdims", 1)))), "bool")
 
     return convert
+
+
+_NARROW = {6: "int32", 3: "int8", 5: "int16", 2: "uint8", 4: "uint16"}  # codes of ONNX
+_OF_FLOATS = ("float16", "float32", "float64")
+
+
+def cast_to_integers(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Cast floats to integers of at most 32 bits by truncation, as C does; ONNX leaves open what becomes of others.
+
+    TVM's importer takes 64-bit integers on the way, which kernels do not have.
+    """
+    wide = _NARROW.get(int(attrs["to"]))
+    dtype = str(getattr(getattr(inputs[0], "ty", None), "dtype", ""))
+    if wide is None or dtype not in _OF_FLOATS or constant_of(inputs[0]) is not None:
+        return None
+    whole = relax.op.astype(inputs[0], "int32")
+    return whole if wide == "int32" else relax.op.astype(_bb.normalize(whole), wide)
