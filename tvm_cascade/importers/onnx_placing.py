@@ -90,7 +90,7 @@ def inside(indices: np.ndarray, extents: Sequence[int]) -> Value:
 
 
 def counted_from_start(bb: Any, indices: Value, extents: Sequence[int]) -> Value | None:
-    """Return computed indices counted from the start, of which the importer asks the network for the extents; None for no tensor."""
+    """Return computed indices counted from the start, of which the importer asks the network for the extents; None for others."""
     dtype = str(getattr(getattr(indices, "ty", None), "dtype", ""))
     if dtype not in ("int32", "int64"):
         return None
