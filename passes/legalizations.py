@@ -115,11 +115,57 @@ def _powers(bb: Any, call: Any) -> Any:
     return bb.call_te(power, *operands, primfunc_name_hint="power")
 
 
+def _adaptive_average(bb: Any, call: Any) -> Any:
+    """Legalize an adaptive average pool whose sizes do not divide, by windows of one constant size with a guard.
+
+    Output `o` of `n` is the mean of elements `[o * size // n, ceil((o + 1) * size / n))`: TVM's form sums over an extent that
+    is an expression.
+    """
+    layout, shape, outputs = str(call.attrs.layout), shape_of(call.args[0]), shape_of(call)
+    axes = [k for k, axis in enumerate(layout) if axis in "DHW"]
+    if len(layout) != len(shape) or all(shape[a] % outputs[a] == 0 for a in axes):
+        plain = {1: topi.nn.adaptive_pool1d, 2: topi.nn.adaptive_pool, 3: topi.nn.adaptive_pool3d}[len(axes)]
+        size = [int(d) for d in call.attrs.output_size] if call.attrs.output_size else [shape[a] for a in axes]
+        return bb.call_te(plain, call.args[0], size, "avg", layout)
+
+    def bounds(axis: int, o: Any) -> tuple[Any, Any]:
+        size, n = shape[axis], outputs[axis]
+        return tirx.floordiv(o * size, n), tirx.floordiv((o + 1) * size + n - 1, n)
+
+    def pooled(data: Any) -> Any:
+        most = {a: max(-(-(o + 1) * shape[a] // outputs[a]) - o * shape[a] // outputs[a] for o in range(outputs[a]))
+                for a in axes}  # fmt: skip
+        steps = {a: te.reduce_axis((0, most[a])) for a in axes}
+        zero = tirx.const(0, data.dtype)
+
+        def element(*i: Any) -> Any:
+            at, inside = list(i), tirx.const(True, "bool")
+            for a in axes:
+                first, last = bounds(a, i[a])
+                at[a] = tirx.min(first + steps[a], tirx.const(shape[a] - 1, "int32"))
+                inside = tirx.all(inside, first + steps[a] < last)
+            return te.sum(tirx.Select(inside, data(*at), zero), axis=list(steps.values()))
+
+        total = te.compute(outputs, element, "adaptive_pool_sum")
+
+        def mean(*i: Any) -> Any:
+            count = tirx.const(1, "int32")
+            for a in axes:
+                first, last = bounds(a, i[a])
+                count = count * (last - first)
+            return total(*i) / tirx.Cast(data.dtype, count)
+
+        return te.compute(outputs, mean, "adaptive_pool_avg")
+
+    return bb.call_te(pooled, call.args[0], primfunc_name_hint="adaptive_avg_pool")
+
+
 # TVM's own forms read out of bounds, lose infinities, fail or call a library
 LEGALIZATIONS: Mapping[str, Legalization] = {
     "relax.take": _take,
     "relax.max": _extreme(tirx.max, "max", float("-inf")),
     "relax.min": _extreme(tirx.min, "min", float("inf")),
+    **dict.fromkeys((f"relax.nn.adaptive_avg_pool{n}d" for n in (1, 2, 3)), _adaptive_average),
     "relax.cumsum": partial(scanned, product=False),
     "relax.cumprod": partial(scanned, product=True),
     "relax.divide": partial(_divided, topi.divide),

@@ -108,3 +108,30 @@ def test_a_row_of_a_join_is_live_from_its_first_part_on(late: bool) -> None:
     trace = lives.cascade(0, len(whole.ops)).trace
     of_join = next(one for one in lives.lives(0, len(whole.ops)) if one.tensor == join.outputs[0])
     assert int(of_join.lower.min()) == min(trace.index(o) for o in writers if o is not None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [
+        ((1, 1, 3, 3), (2, 2)),
+        ((1, 3, 7, 5), (3, 2)),
+        ((1, 2, 4, 4), (6, 5)),
+        ((1, 4, 6, 6), (3, 3)),
+        ((1, 2, 7), (3,)),
+        ((1, 2, 5, 4, 3), (2, 3, 2)),
+    ],
+)
+def test_adaptive_average_pools_whose_sizes_do_not_divide(shape: Shape, sizes: Shape) -> None:
+    operator = getattr(relax.op.nn, f"adaptive_avg_pool{len(sizes)}d")
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    want = np.zeros((*shape[:2], *sizes), "float32")
+    for at in np.ndindex(*sizes):
+        spans = [slice(o * n // m, -(-(o + 1) * n // m)) for o, n, m in zip(at, shape[2:], sizes, strict=True)]
+        want[(slice(None), slice(None), *at)] = x[(slice(None), slice(None), *spans)].mean(tuple(range(2, len(shape))))
+    prepared = pipeline.prepare(
+        _network(shape, lambda emit, v: emit(operator(v, sizes if len(sizes) > 1 else sizes[0]))), KernelTarget()
+    )
+    plan = plan_graph(prepared.graph)
+    validate(plan)
+    got = run_plan(prepared, plan, [x]).outputs[0].reshape(want.shape)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
