@@ -341,3 +341,9 @@ def test_no_remedy_names_a_tensor_without_a_name() -> None:
     assert until_in_front(graph, {"", "y"}, (0,)).text == ""
     graph = FileGraph((Node(("x",), ("a", "")), Node(("a", ""), ("y",))), ("x",), ("y",))
     assert until_in_front(graph, {"y"}).text.startswith("--until a ends")
+
+
+def test_no_remedy_is_proposed_where_nothing_is_known_to_begin_behind() -> None:
+    graph = FileGraph((Node(("x",), ("y",), "Resize"),), ("x",), ("y",))
+    assert until_in_front(graph, {"y"}) == ("", ("Resize",))
+    assert until_in_front(graph, {"y"}, {0}).text == ""

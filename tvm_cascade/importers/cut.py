@@ -183,8 +183,10 @@ def _from_behind(graph: FileGraph, at: Collection[int]) -> str:
     start = tuple(
         name for name in start if name and name in used
     )  # ONNX leaves out inputs and outputs by an empty name
+    if not start:
+        return ""
     try:
-        left = cut_out(graph, Cut(start=start)).nodes if start else at
+        left = cut_out(graph, Cut(start=start)).nodes
     except UsageError:
         return ""
     if not set(left).isdisjoint(at):
