@@ -21,7 +21,7 @@ from tvm_cascade.importers.cut import FileGraph, Remedy, cut_out, until_option
 from tvm_cascade.importers.cut_by_trial import until_by_trial
 from tvm_cascade.importers.cut_file import cut_copy, cut_data, file_graph
 from tvm_cascade.importers.index_inputs import with_index_inputs
-from tvm_cascade.importers.interface import attach, io_spec
+from tvm_cascade.importers.interface import attach, has_interface, io_spec
 from tvm_cascade.importers.kernel_layout import planned_in_kernel_layout
 from tvm_cascade.importers.limits import check_types
 from tvm_cascade.importers.shorter_end import end_of_work
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from tvm_cascade.importers.sliding import Frame
 
 __all__ = [
-    "IoSpec", "TensorSpec", "io_spec", "load", "load_frame", "planned_in_kernel_layout", "storable_inputs", "until_option",
+    "IoSpec", "TensorSpec", "has_interface", "io_spec", "load", "load_frame", "planned_in_kernel_layout", "storable_inputs",
+    "until_option",
 ]  # fmt: skip
 
 MAX_FILE_BYTES = 1 << 30

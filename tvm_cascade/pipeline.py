@@ -29,7 +29,7 @@ from tvm_cascade import frontend
 from tvm_cascade.cascading import Plan, PlanOptions, not_searched, validate
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import GraphError, UsageError, ValidationError
-from tvm_cascade.frontend import attach, io_spec
+from tvm_cascade.frontend import attach, has_interface, io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory.weights import ALIGN
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
@@ -39,7 +39,6 @@ from tvm_cascade.passes.origin import file_graph_of
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.relax_functions import UniqueNames
-from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
 from tvm_cascade.report.estimate import with_waits
 from tvm_cascade.report.frontier import frontier_report
 from tvm_cascade.report.left_out import left_out
@@ -225,14 +224,14 @@ def plan(
 
     Raises `InfeasibleError` where no candidate fits the cap, `GraphError` for an operator without a kernel.
     """
-    source = reshaped_inputs(loaded.mod) if request.stream_input and has_interface(loaded.mod) else loaded.mod
     asked: dict[str, Any] = {
         "request": request,
         "kernels": kernels,
         "progress": lambda s: progress(f"{loaded.name}: {s}"),
     }
     with told_with_cut(loaded):
-        source, found = frontend.planned_in_kernel_layout(source, partial(plan_network, **asked))
+        search = partial(plan_network, **asked)
+        source, found = frontend.planned_in_kernel_layout(loaded.mod, search, request.stream_input)
     mod = source if found.rewritten is None else found.rewritten.mod
     return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core, prices=found.prices))
 
@@ -365,15 +364,6 @@ def file_inputs(loaded: Loaded) -> tuple[tuple[str, str], ...] | None:
 def output_names(mod: IRModule) -> tuple[str, ...] | None:
     """Names of a module's outputs as its file has them; None where it was not loaded from one."""
     return tuple(str(tensor.name) for tensor in io_spec(mod).outputs) if has_interface(mod) else None
-
-
-def has_interface(mod: IRModule) -> bool:
-    """Whether a module says how its file names and shapes its inputs and outputs."""
-    try:
-        io_spec(mod)
-    except UsageError:
-        return False
-    return True
 
 
 def lower(

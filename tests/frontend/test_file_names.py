@@ -78,7 +78,7 @@ def test_layers_of_an_onnx_file_have_its_names_and_say_what_they_hold(tmp_path: 
     told = {name for layer in found for name in layer["origin"]}
     assert told == {"/0/Conv_output.0", "/1/Relu", "y"}
     assert {layer["name"] for layer in found if ", part" not in layer["name"]} == {"/1/Relu", "y"}
-    assert layers(path, until="/1/Relu")[-1] == "/1/Relu"
+    assert "/1/Relu" in layers(path, until="/1/Relu")
 
 
 @pytest.mark.torch

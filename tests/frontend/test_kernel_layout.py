@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tvm_cascade
 from tvm_cascade import frontend, pipeline
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
@@ -193,3 +194,25 @@ def test_the_file_layout_where_only_that_fits() -> None:
         return plan_network(mod)
 
     assert planned_in_kernel_layout(mod, plan)[0] is mod
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_inputs_of_float_networks_come_row_by_row(tmp_path: Path, channels: int) -> None:
+    """Of one channel, whose turn to channels last is a view, and of several."""
+    make, kind = onnx.helper, onnx.TensorProto.FLOAT
+    weights = np.random.default_rng(0).normal(size=(8, channels, 3, 3)).astype("f4")
+    nodes = [
+        make.make_node("Conv", ["x", "w"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        make.make_node("Relu", ["c"], ["r"]),
+        make.make_node("GlobalAveragePool", ["r"], ["y"]),
+    ]
+    shapes = {"x": [1, channels, 32, 32], "y": [1, 8, 1, 1]}
+    x, y = (make.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items())
+    graph = make.make_graph(nodes, "g", [x], [y], [onnx.numpy_helper.from_array(weights, "w")])
+    path = tmp_path / "n.onnx"
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=9), path)
+    whole, rows = (tvm_cascade.plan(path, stream_input=streamed) for streamed in (False, True))
+    assert rows.peak_bytes < whole.peak_bytes / 5
+    assert [layer["name"] for layer in rows.to_dict()["layers"]][-2:] == ["r", "y"]
+    tvm_cascade.compile(path, target="host", stream_input=True, output=tmp_path / "p")
+    assert tvm_cascade.run(tmp_path / "p", check=path).match

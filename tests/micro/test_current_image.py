@@ -11,6 +11,7 @@ import pytest
 import tvm_cascade
 from tvm_cascade.cores import get_core
 from tvm_cascade.errors import MissingToolError, UsageError
+from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.bundle import write_bundle
@@ -85,6 +86,7 @@ def test_run_follows_an_edited_board(tmp_path: Path, emulator_tools: None, monke
         with pytest.raises(MissingToolError, match="qemu-system-arm"):
             tvm_cascade.run(tmp_path / "moved")
         _edit(board, bytes=16384)
+        bare.setattr(emulator, "find_qemu", lambda _board: "")
         with pytest.raises(MissingToolError, match="arm-none-eabi-gcc"):
             tvm_cascade.run(tmp_path / "moved")
     said: list[str] = []

@@ -194,7 +194,7 @@ def test_what_needs_an_image_is_refused_without_a_compiler(tmp_path: Path) -> No
             api.compile(str(SHAPES), target="esp32s3", output=tmp_path / "p", **options)
     folder = tmp_path / "p"
     api.compile(str(SHAPES), target="esp32s3", output=folder, sram=9000)
-    for board, port in (("esp32s3", None), (None, "/dev/none")):
-        with pytest.raises(UsageError, match="linked for"):
+    for board, port, words in (("esp32s3", None, "has no emulator"), (None, "/dev/none", "linked for")):
+        with pytest.raises(UsageError, match=words):
             api.run(folder, board=board, port=port)
     assert "src/shapes.c" in api.export(folder, kind="esp-idf", output=tmp_path / "component")

@@ -72,8 +72,8 @@ def test_streaming_is_suggested_where_a_plan_with_it_is_smaller(
 def test_streaming_is_not_suggested_where_the_output_overwrites_the_input(
     size: int, channels: int, helps: bool
 ) -> None:
-    net = Net(layout="NCHW")
-    mod = net.finish(net.conv(net.input((1, 1, size, size)), channels, stride=1 if channels > 1 else 4))
+    net = Net(layout="NHWC")
+    mod = net.finish(net.conv(net.input((1, size, size, 1)), channels, stride=1 if channels > 1 else 4))
     plain, streamed = (tvm_cascade.plan(mod, stream_input=s) for s in (False, True))
     assert (streamed.peak_bytes < plain.peak_bytes) == helps
     assert any(s.startswith("--stream-input") for s in plain.suggestions) == helps

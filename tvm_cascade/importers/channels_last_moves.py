@@ -79,7 +79,9 @@ class Moves(Rewriting):
         key = (value, last)
         if key not in self.moved:
             order = TO_LAST if last else TO_FIRST
+            named, self.bb.name = self.bb.name, ""  # the file has no such tensor
             self.moved[key] = self._before_dequantize(value, lambda v: self._permuted(v, order), order)
+            self.bb.name = named
         return self.moved[key]
 
     def _permuted(self, value: Value, order: Sequence[int]) -> Value:

@@ -53,6 +53,15 @@ def io_spec(mod: Any) -> IoSpec:
     raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")
 
 
+def has_interface(mod: tvm.IRModule) -> bool:
+    """Return True if a module says how its file names and shapes its inputs and outputs."""
+    try:
+        io_spec(mod)
+    except UsageError:
+        return False
+    return True
+
+
 def check_sizes(path: object, mod: Any) -> None:
     """Raise for a tensor of more than `MAX_ELEMENTS` elements, before anything allocates it, or with an extent of 0 or
     less, as windows larger than their input give.

@@ -15,9 +15,11 @@ from tvm_ffi import structural_equal
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.importers.batch_norms import fold_batch_norms
 from tvm_cascade.importers.channels_last import to_channels_last
+from tvm_cascade.importers.interface import has_interface
 from tvm_cascade.importers.values import bindings_of, is_quantized, name_of, shape_of
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.lower_quantized import why_not_read
+from tvm_cascade.passes.reshaped_inputs import reshaped_inputs
 
 _PLANES = {
     "nn.conv1d": "NCW",
@@ -27,13 +29,19 @@ _PLANES = {
 }
 
 
-def planned_in_kernel_layout(mod: Any, plan: Callable[[Any], PlannedCandidate]) -> tuple[Any, PlannedCandidate]:
+def planned_in_kernel_layout(
+    mod: Any, plan: Callable[[Any], PlannedCandidate], by_rows: bool = False
+) -> tuple[Any, PlannedCandidate]:
     """Return `mod` in the layout that kernels read, and its plan: the fastest form that fits the cap.
 
-    Raises `InfeasibleError` where none fits.
+    With `by_rows` inputs come row by row, in the shape that the network works on; a module that does not come from a file
+    keeps its own inputs and layout. Raises `InfeasibleError` where no form fits.
     """
+    if by_rows and not has_interface(mod):
+        return mod, plan(mod)
     forms: list[Any] = []
     for form in (in_kernel_layout(mod), in_kernel_layout(mod, by_pixel=False), mod):
+        form = reshaped_inputs(form) if by_rows else form
         if not any(structural_equal(form, known) for known in forms):
             forms.append(form)
     for form in forms[:-1]:

@@ -24,7 +24,7 @@ from tvm_cascade.report.estimate import Estimate, estimate_operators, total
 from tvm_cascade.search_monitor import SearchStopped, monitor
 
 FRONTIER_MACS = 2.0  # largest work on a frontier, as a factor of the network's multiply-accumulates
-_CAPS = 8  # caps at most that are planned for a frontier
+_CAPS = 4  # caps at most that are planned for a frontier
 _GAP = 1.05  # factor of bytes between two plans, in which another is looked for
 
 
