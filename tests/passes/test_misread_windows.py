@@ -110,6 +110,17 @@ def test_a_row_of_a_join_is_live_from_its_first_part_on(late: bool) -> None:
     assert int(of_join.lower.min()) == min(trace.index(o) for o in writers if o is not None)
 
 
+def test_products_of_computed_operands_of_unlike_ranks() -> None:
+    """Each plane of the operand of rank 4 times a plane of that of rank 3."""
+
+    def write(emit: Any, x: Any) -> Any:
+        part = emit(relax.op.exp(emit(relax.op.strided_slice(x, [2], [0], [9]))))
+        planes = emit(relax.op.permute_dims(emit(relax.op.reshape(part, (3, 9, 8))), [0, 2, 1]))
+        return emit(relax.op.matmul(emit(relax.op.nn.relu(x)), planes))
+
+    _check((1, 3, 12, 8), write)
+
+
 @pytest.mark.parametrize(
     ("shape", "sizes"),
     [
