@@ -47,7 +47,8 @@ class Axis:
 
 
 def upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
-    """Upsample as a Resize by the same scales, with asymmetric coordinates."""
+    """Upsample as a Resize by the same scales, with asymmetric coordinates; mode nearest of opset 10 rounds down where it
+    enlarges, and up where it shrinks, as ONNX Runtime does."""
     x, scales = inputs[0], _constant(inputs, 1) if inputs[1] is not None else attrs.get("scales")
     if scales is None:
         raise NotImplementedError(f"scales that are computed: {_FIXED}")
@@ -56,6 +57,10 @@ def upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
         "coordinate_transformation_mode": "asymmetric",
         "nearest_mode": "floor",
     }
+    if how["mode"] == "nearest" and (len(scales) != 4 or min(scales) < 1):
+        axes = dict(enumerate(_axes([x, None, relax.const(list(scales), "float32"), None], {})))
+        x = _gathered(bb, x, {k: a for k, a in axes.items() if a.scale < 1}, "asymmetric", "ceil")
+        return _gathered(bb, x, {k: a for k, a in axes.items() if a.scale > 1}, "asymmetric", "floor")
     whole = [x, None, relax.const(list(scales), "float32"), None]
     resized = resize(bb, whole, how)
     if resized is not None:
@@ -109,7 +114,9 @@ def _axes(inputs: list[Value], attrs: Attributes) -> list[Axis]:
         data = _constant(inputs, index)
         if data is None:
             raise NotImplementedError(f"{name} that are computed: {_FIXED}")
-        if data.size:
+        if not data.size:
+            inputs[index] = None  # the only way of opsets 11 to 13 to leave scales out
+        else:
             given[name] = [float(v) for v in data.reshape(-1)]
     sizes, scales = _sizes(shape, chosen, given, text(attrs, "keep_aspect_ratio_policy", "stretch"))
     roi = given.get("roi", [0.0] * len(chosen) + [1.0] * len(chosen))
