@@ -121,7 +121,8 @@ setup(
         "tvm_cascade.schedules": "schedules",
     },
     package_data={
-        "tvm_cascade.micro": ["boards/*.json", "templates/**"],
+        "tvm_cascade.boards": ["data/*.json"],
+        "tvm_cascade.emit": ["templates/**"],
         "tvm_cascade": ["py.typed"],
         "tvm_cascade.report": ["templates/*"],
         "tvm_cascade.deploy": ["templates/*"],

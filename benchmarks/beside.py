@@ -51,9 +51,9 @@ def measure(pair: str, repeats: int) -> dict[str, Any]:
     from tvm_cascade.parallel.problem import CONCURRENT
     from tvm_cascade.parallel.units import unit_graph
     from tvm_cascade.passes.join_networks import join_networks
-    from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-    from tvm_cascade.passes.stage_graph import stage_graph
     from tvm_cascade.runtime import Session, compile_stages
+    from tvm_cascade.staging.program.graph import stage_graph
+    from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 
     mods = {}
     for key, name in zip("ab", pair.split("+"), strict=True):

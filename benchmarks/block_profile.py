@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.emulator import emulator_command
+from tvm_cascade.boards.board import Board
+from tvm_cascade.runs.emulator import emulator_command
 
 DISASSEMBLER = "llvm-objdump-19"  # `apt-get install llvm-19`; its text is what llvm-mca reads
 

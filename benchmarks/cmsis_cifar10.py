@@ -20,11 +20,11 @@ from pathlib import Path
 from block_profile import profiled
 from cycles import RESULTS, Timed, symbols
 
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cores import get_core
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.board_files import board_header, linker_script
-from tvm_cascade.micro.toolchain import run_tool
-from tvm_cascade.micro.write_image import copy_runtime
+from tvm_cascade.emit.board_files import board_header, linker_script
+from tvm_cascade.emit.toolchain import run_tool
+from tvm_cascade.emit.write_image import copy_runtime
 
 CORE, BOARD, CLOCK = "cortex-m7", "mps2-an500", 216_000_000
 LAYERS = {  # milliseconds of Table 1; convolutions with the ReLU behind them

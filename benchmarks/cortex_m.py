@@ -25,17 +25,17 @@ from cortex_m_table import BOARDS, MODELS, PLANS, table
 from step_profile import by_operator, profile
 
 from tvm_cascade import pipeline
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cascading import Plan, plan_graph
+from tvm_cascade.checking.reference import reference_outputs
 from tvm_cascade.cores import get_core, kernel_target
+from tvm_cascade.emit.codegen import emit_network
+from tvm_cascade.emit.entry import hook_symbol
+from tvm_cascade.emit.names import c_identifier
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.frontend import load
-from tvm_cascade.micro import emulator
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.codegen import emit_network
-from tvm_cascade.micro.entry import hook_symbol
-from tvm_cascade.micro.names import c_identifier
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.reference import reference_outputs
-from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.runs import emulator
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.testing.builds import build
 from tvm_cascade.testing.plan_options import rows_alone

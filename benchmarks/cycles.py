@@ -26,12 +26,12 @@ from core_timing import REFILL, cycles_of
 from estimates import tasks_of
 
 import tvm_cascade
+from tvm_cascade.boards.board import Board
 from tvm_cascade.cores import KernelTarget, kernel_target
+from tvm_cascade.emit.board_files import find_board
+from tvm_cascade.emit.image import read_image
 from tvm_cascade.errors import CascadeError
-from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.board_files import find_board
-from tvm_cascade.micro.count import batches, counting_image
-from tvm_cascade.micro.image import read_image
+from tvm_cascade.runs.count import batches, counting_image
 from tvm_cascade.schedules.tuning import rates
 from tvm_cascade.schedules.tuning.counting import Task
 from tvm_cascade.schedules.tuning.rates import Family, Rates

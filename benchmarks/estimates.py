@@ -16,11 +16,11 @@ from pathlib import Path
 from tvm.ir import IRModule
 
 from tvm_cascade.cores import KernelTarget, kernel_target
+from tvm_cascade.emit.board_files import find_board
 from tvm_cascade.errors import CascadeError
-from tvm_cascade.micro.board_files import find_board
-from tvm_cascade.micro.count import counter_of
 from tvm_cascade.passes.choose_variants import candidates_of, tensors_of
 from tvm_cascade.pipeline import prepare
+from tvm_cascade.runs.count import counter_of
 from tvm_cascade.schedules.tuning import rates
 from tvm_cascade.schedules.tuning.counting import Task
 from tvm_cascade.schedules.tuning.plan_cost import task_instructions

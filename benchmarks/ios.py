@@ -39,7 +39,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.parallel import VARIANTS, Options, Schedule, schedule, with_batch
 from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.testing.stage_blocks import block_from_edges, count
 from tvm_cascade.testing.zoo.inception import inception_e
 

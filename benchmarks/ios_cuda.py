@@ -33,15 +33,15 @@ from tvm_cascade.cost.measured import MeasuredCost
 from tvm_cascade.errors import CascadeError
 from tvm_cascade.parallel import Options, Schedule, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_cuda import cuda_target
-from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session, compile_stages, host_target, require_cuda
 from tvm_cascade.runtime.bench import LocalBench
-from tvm_cascade.runtime.stages import measured_model, search_measured
-from tvm_cascade.runtime.tune_stages import tune_stages
 from tvm_cascade.schedules.tuning.metaschedule import Search
+from tvm_cascade.staging.measured.search import measured_model, search_measured
+from tvm_cascade.staging.measured.tune_stages import tune_stages
+from tvm_cascade.staging.program.cuda import cuda_target
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.testing.zoo import nasnet, randwire
 from tvm_cascade.testing.zoo.inception import inception_v3
 from tvm_cascade.testing.zoo.squeezenet import squeezenet

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tvm
 
-from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
+from tvm_cascade.staging.program.graph import StageGraph, stage_graph
 from tvm_cascade.testing.zoo import nasnet, randwire_files
 from tvm_cascade.testing.zoo.inception import inception_v3
 from tvm_cascade.testing.zoo.squeezenet import squeezenet

@@ -21,10 +21,10 @@ from tvm_cascade import frontend
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_precision import FP32, PRECISIONS, in_precision
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.precision import FP32, PRECISIONS, in_precision
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 
 RESULTS = Path(__file__).parent / "results"
 INPUTS = 8

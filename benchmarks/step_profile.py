@@ -10,12 +10,12 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from tvm_cascade.boards.board import Board
 from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.emit.image import read_image
+from tvm_cascade.emit.toolchain import Program, link
 from tvm_cascade.errors import ToolError, UsageError
-from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.emulator import run_without_inputs
-from tvm_cascade.micro.image import read_image
-from tvm_cascade.micro.toolchain import Program, link
+from tvm_cascade.runs.emulator import run_without_inputs
 
 _TIMEOUT_S = 600
 _MAIN = r"""

@@ -64,7 +64,7 @@ def _onnx_of_the_suite() -> Iterator[tuple[str, Any]]:
     constants: steps, widths and indices have to be."""
     from onnx import numpy_helper
 
-    from tvm_cascade.importers.onnx_folding import copied
+    from tvm_cascade.importers.onnx.folding import copied
     from tvm_cascade.testing.onnx_suite import suite
 
     for case in suite():

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from tvm_cascade.passes.order_ops import OrderOps
     from tvm_cascade.passes.partition_regions import PartitionRegions
     from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
-    from tvm_cascade.passes.schedule_stages import ScheduleStages
     from tvm_cascade.passes.sliding.incremental import Incremental
     from tvm_cascade.passes.split_channels import SplitChannels
     from tvm_cascade.passes.substitute_graph import SubstituteGraph
+    from tvm_cascade.staging.program.schedule_stages import ScheduleStages
 
 __all__ = [
     "Cascade",
@@ -49,7 +49,7 @@ _MODULES = {
     "PartitionRegions": "partition_regions",
     "PassResult": "base",
     "RewriteForMemory": "rewrite_for_memory",
-    "ScheduleStages": "schedule_stages",
+    "ScheduleStages": "tvm_cascade.staging.program.schedule_stages",
     "SplitChannels": "split_channels",
     "SubstituteGraph": "substitute_graph",
     "tune_kernels": "kernel_tuning",

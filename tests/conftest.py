@@ -180,7 +180,7 @@ def quick_programs_are_linked() -> Iterator[None]:
 
     Files about what users run have a fixture of this name that does nothing.
     """
-    host = sys.modules.get("tvm_cascade.micro.host")
+    host = sys.modules.get("tvm_cascade.emit.host")
     if host is None:
         yield
         return
@@ -202,7 +202,7 @@ def _sources_are_compiled_once(_cache_of_run: Path) -> Iterator[None]:
 
     The object is kept under the compiler, its options, and the contents of the file and of all headers that it can see.
     """
-    toolchain = sys.modules.get("tvm_cascade.micro.toolchain")
+    toolchain = sys.modules.get("tvm_cascade.emit.toolchain")
     if toolchain is None:  # none of the files of this run compiles anything
         yield
         return
@@ -272,7 +272,7 @@ def _types_of_torch_are_read_once() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def quick_host() -> Iterator[None]:
     """Host programs of projects are built without optimisation: for files that are about other code than theirs."""
-    from tvm_cascade.micro import host
+    from tvm_cascade.emit import host
     from tvm_cascade.testing.quick_build import quick_build
 
     with pytest.MonkeyPatch.context() as patched:

@@ -19,9 +19,9 @@ import numpy as np
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cores import KernelTarget
+from tvm_cascade.emit.host import host_program, run_host
+from tvm_cascade.emit.placement import place_io
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.micro.host import host_program, run_host
-from tvm_cascade.micro.placement import place_io
 from tvm_cascade.report.steps import step_table
 from tvm_cascade.report.text import summary
 from tvm_cascade.tensor_spec import graph_io

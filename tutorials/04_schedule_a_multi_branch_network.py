@@ -27,11 +27,11 @@ import tvm
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, run_stages, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_cuda import cuda_target
-from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.runtime import Session, compile_stages, has_cuda
 from tvm_cascade.runtime.cuda import with_architecture
+from tvm_cascade.staging.program.cuda import cuda_target
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.testing.zoo.inception import inception_e
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
 

@@ -23,8 +23,8 @@ from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import InfeasibleError, MissingToolError
+from tvm_cascade.optimizing.module import load_optimized, optimize_module, save_optimized
 from tvm_cascade.passes.substitution_read import read_function
-from tvm_cascade.runtime.optimize_module import load_optimized, optimize_module, save_optimized
 from tvm_cascade.substitution.costs import Figure, Latency, cudnn
 from tvm_cascade.substitution.metaflow import SearchOptions, search
 from tvm_cascade.substitution.picture import describe, draw

@@ -21,8 +21,8 @@ import shutil
 from pathlib import Path
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.errors import InfeasibleError, UsageError
-from tvm_cascade.micro.board import load_board
 from tvm_cascade.testing import shapes
 
 MODEL = Path(shapes.__file__).parent / "data" / "shapes.tflite"
@@ -35,7 +35,7 @@ out.mkdir(parents=True, exist_ok=True)
 # %%
 # The board's file
 # ----------------
-# The head of ``tvm_cascade/micro/board.py`` lists all keys.
+# The head of ``tvm_cascade/boards/board.py`` lists all keys.
 BOARD = {
     "name": "doorbell",
     "description": "Doorbell, revision C: STM32F405; what the application leaves of 1 MiB flash and 128 KiB RAM",
@@ -48,7 +48,7 @@ BOARD = {
     # The rest is optional. Without "qemu" the board can be compiled for and flashed, but not emulated;
     # "counter" counts instructions, "uart" serves `run --port`, "flash_tool" names the board for pyocd and openocd.
     # A port is one of the known kinds (this one: {"kind": "stm32", "address": "0x40011000"}), or its registers, as here.
-    # All keys: the head of tvm_cascade/micro/board.py.
+    # All keys: the head of tvm_cascade/boards/board.py.
     "qemu": {"machine": "netduinoplus2"},
     "uart": {
         "kind": "polled",

@@ -22,8 +22,8 @@ import shutil
 from pathlib import Path
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.micro.board import load_board
 from tvm_cascade.testing import shapes
 
 MODEL = Path(shapes.__file__).parent / "data" / "shapes.tflite"

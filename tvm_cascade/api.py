@@ -44,9 +44,9 @@ from tvm_cascade.results import CompileResult, PlanResult
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tvm_cascade.micro.bundle import BundleResult
-    from tvm_cascade.micro.run_report import RunReport
+    from tvm_cascade.emit.bundle import BundleResult
     from tvm_cascade.quantization.result import QuantizeResult
+    from tvm_cascade.runs.run_report import RunReport
     from tvm_cascade.samples.sample_set import Data
     from tvm_cascade.validation.report import ValidationReport
 
@@ -56,7 +56,7 @@ __all__ = [
     "stages", "targets", "validate",
 ]  # fmt: skip
 
-_RESULTS = {"BundleResult": "tvm_cascade.micro.bundle", "RunReport": "tvm_cascade.micro.run_report",
+_RESULTS = {"BundleResult": "tvm_cascade.emit.bundle", "RunReport": "tvm_cascade.runs.run_report",
             "QuantizeResult": "tvm_cascade.quantization.result", "ValidationReport": "tvm_cascade.validation.report"}  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def compile(
         No plan fits the cap, or the linked image exceeds the memory of its board; the cross compiler is not installed.
     """
     from tvm_cascade import compilation
-    from tvm_cascade.micro.machines import on_board, with_core
+    from tvm_cascade.boards.machines import on_board, with_core
 
     started, folder = time.perf_counter(), checks.path("output", output)
     asked = request_of(target, options, COMPILE_OPTIONS)

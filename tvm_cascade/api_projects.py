@@ -16,11 +16,11 @@ from tvm_cascade.request import FrontEndRequest, RunRequest
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tvm_cascade.micro.bundle import BundleResult
-    from tvm_cascade.micro.doctor import Doctor
-    from tvm_cascade.micro.flash import FlashResult
-    from tvm_cascade.micro.front_end import FrontEnd
-    from tvm_cascade.micro.run_report import RunReport
+    from tvm_cascade.checking.doctor import Doctor
+    from tvm_cascade.emit.bundle import BundleResult
+    from tvm_cascade.emit.front_end import FrontEnd
+    from tvm_cascade.runs.flash import FlashResult
+    from tvm_cascade.runs.run_report import RunReport
     from tvm_cascade.schema.targets import Target
 
 
@@ -67,7 +67,7 @@ def run(
     LoadError, MissingToolError, ToolError
         The folder or a file cannot be read; the emulator is not installed, or fails.
     """
-    from tvm_cascade.micro.run_image import run_image
+    from tvm_cascade.runs.run_image import run_image
 
     return run_image(checks.path("directory", directory), RunRequest.of_all(options), inputs, progress)
 
@@ -100,8 +100,8 @@ def export(
         An unknown `kind`, an `output` that is not empty, or a project that the package cannot hold; `directory` is no
         compiled project; the target's binutils are not installed.
     """
-    from tvm_cascade.micro.export import export_folder
-    from tvm_cascade.micro.packages import KINDS
+    from tvm_cascade.emit.export import export_folder
+    from tvm_cascade.emit.packages import KINDS
 
     checks.choice(*KINDS)("as", kind)
     heard = checks.optional(checks.path)("front_end", front_end)
@@ -136,7 +136,7 @@ def bundle(
     """
     folders, folder = [checks.path("directories", d) for d in directories], checks.path("output", output)
     on, kept = checks.optional(checks.name_or_path)("board", board), checks.flag("keep_states", keep_states)
-    from tvm_cascade.micro.bundle import make_bundle
+    from tvm_cascade.emit.bundle import make_bundle
 
     return make_bundle(folders, folder, on, kept)
 
@@ -176,7 +176,7 @@ def flash(
         cross compiler, is installed; the tool fails, as where no board is plugged in.
     """
     on = checks.optional(checks.name_or_path)("board", board)
-    from tvm_cascade.micro.flash import flash_folder
+    from tvm_cascade.runs.flash import flash_folder
 
     return flash_folder(checks.path("directory", directory), on, kind, tool, probe)
 
@@ -218,7 +218,7 @@ def front_end(*, output: str | Path, **options: Unpack[FrontEndKeywords]) -> Fro
     UsageError
         A value that an option cannot have, values that make no front end, or an `output` that is not empty.
     """
-    from tvm_cascade.micro.front_end import write_front_end
+    from tvm_cascade.emit.front_end import write_front_end
 
     return write_front_end(FrontEndRequest.of_all(options), checks.path("output", output))
 
@@ -232,7 +232,7 @@ def targets() -> list[Target]:
         Of each its name, core, clock in Hz, memories in bytes, and the documents that these figures come from: the JSON
         object of `tvm-cascade targets`.
     """
-    from tvm_cascade.micro.target_table import targets as known
+    from tvm_cascade.boards.target_table import targets as known
 
     return known()
 
@@ -255,6 +255,6 @@ def doctor(model: str | Path | None = None) -> Doctor:
     LoadError, GraphError
         The model cannot be read (unknown operators are no error); it cannot be planned.
     """
-    from tvm_cascade.micro.doctor import diagnose
+    from tvm_cascade.checking.doctor import diagnose
 
     return diagnose(model)

@@ -18,7 +18,7 @@ from tvm_cascade.search_monitor import SearchMonitor
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tvm_cascade.runtime.optimize_module import Optimized
+    from tvm_cascade.optimizing.module import Optimized
     from tvm_cascade.substitution.pattern import Rule
 
 Model = str | Path | IRModule
@@ -192,7 +192,7 @@ def _stages(
     from tvm_cascade.deploy.search import folder_of
     from tvm_cascade.ordering.graph_file import is_graph_file
     from tvm_cascade.parallel.authors_schedule import stages_of_authors_file
-    from tvm_cascade.runtime import stages as command
+    from tvm_cascade.staging.measured import search as command
 
     if is_graph_file(models[0]) and len(models) == 1:
         return stages_of_authors_file(models[0], request, readings[0])
@@ -268,8 +268,8 @@ def _optimized(
 ) -> tuple[Optimization, str]:
     """What `optimize` returns."""
     from tvm_cascade.deploy.search import folder_of
+    from tvm_cascade.optimizing.module import require_exportable
     from tvm_cascade.runtime.measuring import refuse_idle_farm
-    from tvm_cascade.runtime.optimize_module import require_exportable
     from tvm_cascade.substitution.report import format_report, rules_report
     from tvm_cascade.substitution.rules import ALL_RULES
     from tvm_cascade.substitution.rules_taso import load_taso_rules
@@ -294,8 +294,8 @@ def _optimized(
 
 def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule]) -> Optimized:
     """The best graph; for a file of ONNX one that has no more nodes than the network."""
+    from tvm_cascade.optimizing.module import optimize_module, with_no_more_nodes
     from tvm_cascade.runtime.measuring import measuring
-    from tvm_cascade.runtime.optimize_module import optimize_module, with_no_more_nodes
     from tvm_cascade.substitution.metaflow import SearchOptions
 
     foreign = asked.output is not None and Path(asked.output).suffix == ".onnx"
@@ -312,7 +312,7 @@ def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule]) -> O
 
 def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, limited: bool) -> Optimization:
     """The JSON object, after the files that were asked for are written: the graph, and a picture of it before and after."""
-    from tvm_cascade.runtime.optimize_module import save_optimized
+    from tvm_cascade.optimizing.module import save_optimized
 
     if asked.output is not None:
         save_optimized(done, asked.output, pipeline.output_names(loaded.mod), pipeline.file_inputs(loaded))

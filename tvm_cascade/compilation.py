@@ -11,16 +11,15 @@ from typing import Any
 from tvm.ir.transform import PassContext
 
 from tvm_cascade import pipeline
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cache import NO_CACHE, Cache, cache_folder
 from tvm_cascade.compiled import Compiled, keep, key_of, read
 from tvm_cascade.cores import get_core, kernel_target
+from tvm_cascade.emit import firmware
+from tvm_cascade.emit.toolchain import find_tool
+from tvm_cascade.emit.total_ram import RamExceededError
+from tvm_cascade.emit.write_image import BuildOptions
 from tvm_cascade.errors import InfeasibleError, UsageError
-from tvm_cascade.micro import firmware
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.count import counter_of, require_counter
-from tvm_cascade.micro.toolchain import find_tool
-from tvm_cascade.micro.total_ram import RamExceededError
-from tvm_cascade.micro.write_image import BuildOptions
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.passes.plan_network import plan_options
@@ -29,6 +28,7 @@ from tvm_cascade.publish import publish
 from tvm_cascade.report.cost import Cost
 from tvm_cascade.request import LEAST_BESIDE, KernelRequest, Request
 from tvm_cascade.results import CompileResult, PlanResult
+from tvm_cascade.runs.count import counter_of, require_counter
 from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.schedules.tuning.tune import shipped, with_shipped
 from tvm_cascade.search_monitor import SearchMonitor

@@ -16,10 +16,10 @@ from pathlib import Path
 from tvm.ir import IRModule
 
 from tvm_cascade.cache import Cache, package_version
+from tvm_cascade.emit.firmware import Emitted
+from tvm_cascade.emit.host import HostProgram
+from tvm_cascade.emit.network import EmittedNetwork
 from tvm_cascade.errors import CascadeError
-from tvm_cascade.micro.firmware import Emitted
-from tvm_cascade.micro.host import HostProgram
-from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.plain_files import readable
 from tvm_cascade.records import from_json, to_json
 from tvm_cascade.request import Request

@@ -45,19 +45,19 @@ _Loader = Callable[[Path, bytes, Mapping[str, tuple[int, ...]], bool], tvm.IRMod
 
 
 def _tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], stateless: bool) -> tvm.IRModule:
-    from tvm_cascade.importers.from_tflite import load_tflite
+    from tvm_cascade.importers.tflite.load import load_tflite
 
     return load_tflite(path, data, input_shapes, stateless)
 
 
 def _onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], _: bool) -> tvm.IRModule:
-    from tvm_cascade.importers.from_onnx import load_onnx
+    from tvm_cascade.importers.onnx.load import load_onnx
 
     return load_onnx(path, data, input_shapes)
 
 
 def _torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], _: bool) -> tvm.IRModule:
-    from tvm_cascade.importers.from_torch import load_torch
+    from tvm_cascade.importers.torch.load import load_torch
 
     return load_torch(path, data, input_shapes)
 
@@ -127,7 +127,7 @@ def wide_inputs(path: Path) -> frozenset[str]:
     """The names of inputs that a file of ONNX has as int64: as indices, a loaded module has them as int32. Others have none."""
     if path.suffix != ".onnx":
         return frozenset()
-    from tvm_cascade.importers.onnx_graph import wide_inputs as of_onnx
+    from tvm_cascade.importers.onnx.graph import wide_inputs as of_onnx
 
     return of_onnx(path)
 

@@ -8,12 +8,14 @@ from importlib import import_module
 
 
 def exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The functions `__getattr__` and `__dir__` of a package; `modules` has the module of each name, relative to the package."""
+    """The functions `__getattr__` and `__dir__` of a package; `modules` has the module of each name: relative
+    to the package, or a whole name of `tvm_cascade`."""
 
     def get(name: str) -> object:
         if name not in modules:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        return getattr(import_module(f"{package}.{modules[name]}"), name)
+        module = modules[name]
+        return getattr(import_module(module if module.startswith("tvm_cascade.") else f"{package}.{module}"), name)
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *modules})

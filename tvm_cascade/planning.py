@@ -19,7 +19,7 @@ from tvm_cascade.shorter_end import plan_or_suggest, shorter_end
 
 def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str], None]) -> PlanResult:
     """The plan of a request, described with its whole frontier."""
-    from tvm_cascade.micro.machines import on_board, with_core
+    from tvm_cascade.boards.machines import on_board, with_core
 
     started, asked = time.perf_counter(), request
     request = on_board(*with_core(asked))

@@ -30,12 +30,12 @@ from tvm_cascade.passes.cascade import SUBSTITUTIONS_ATTR, Cascade
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.rewriting import rewrite_for_latency
-from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages, stage_pipeline
-from tvm_cascade.passes.stage_cpu import threads
-from tvm_cascade.passes.stage_precision import FP32, PRECISIONS
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.schedules.stages.processors import written
 from tvm_cascade.search_monitor import SearchStopped
+from tvm_cascade.staging.kernels.processors import written
+from tvm_cascade.staging.program.cpu import threads
+from tvm_cascade.staging.program.precision import FP32, PRECISIONS
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, ScheduleStages, stage_pipeline
 
 LOG = logging.getLogger("tvm_cascade")
 REWRITES = ("memory", "latency", "none")
@@ -67,7 +67,7 @@ def cascade_pipeline(
         on a CPU for as many threads as TVM's pool has, for CUDA as one CUDA graph; `request` is of no use. What cannot be
         read as such a network, and other targets, are built as TVM's default pipeline builds them.
     precision, device : str
-        With objective="latency": "fp32", "fp16", "bf16" or "tf32" (`passes.stage_precision`); the description of a device by
+        With objective="latency": "fp32", "fp16", "bf16" or "tf32" (`staging.program.precision`); the description of a device by
         which stages are priced, "h200" (`cost.device`), None: the generic one of the target.
 
     Raises

@@ -229,7 +229,7 @@ class SearchRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class StagesRequest(SearchRequest):
-    """Options of `stages`, the search for a schedule of stages (`runtime.stages`)."""
+    """Options of `stages`, the search for a schedule of stages (`staging.measured.search`)."""
 
     batch: Annotated[int | None, checks.optional(checks.whole(1, 1 << 16))] = None
     unit: Annotated[str, checks.choice("op", "fused", "sepconv", "cell")] = "fused"  # what is scheduled as one
@@ -245,7 +245,7 @@ class StagesRequest(SearchRequest):
 
 @dataclass(frozen=True, slots=True)
 class OptimizeRequest(SearchRequest):
-    """Options of `optimize`, the search for an equivalent graph (`runtime.optimize_module`)."""
+    """Options of `optimize`, the search for an equivalent graph (`optimizing.module`)."""
 
     cost: Annotated[str, checks.text] = "latency"
     alpha: Annotated[float, checks.factor(1.0)] = 1.05  # how much worse a graph may get on the way

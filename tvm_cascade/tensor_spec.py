@@ -18,7 +18,7 @@ __all__ = ["IoSpec", "State", "TensorSpec", "free_name", "graph_io", "named_apar
 class TensorSpec:
     """One input or output, in the element type and layout that the model's file gives it.
 
-    Importers fill in the first five fields, `micro.placement` the others.
+    Importers fill in the first five fields, `emit.placement` the others.
     """
 
     name: str  # in the model's file, any text; made unique among the inputs or the outputs (`named_apart`)

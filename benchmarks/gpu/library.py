@@ -23,19 +23,19 @@ from tvm_cascade.errors import MissingToolError
 from tvm_cascade.parallel import Options, Schedule, schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.join_modules import join_modules
-from tvm_cascade.passes.library_kernels import library_kernel, with_library
 from tvm_cascade.passes.relax_functions import ByStructure
-from tvm_cascade.passes.stage_concat import write_in_place
-from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda, schedule_cuda
-from tvm_cascade.passes.stage_graph import StageGraph
-from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_network import stage_network
-from tvm_cascade.passes.stage_precision import BF16, FP16, FP32, TF32
-from tvm_cascade.passes.stage_probe import evict_module, probe_module
-from tvm_cascade.passes.stage_program import check_groups, plan_program
-from tvm_cascade.passes.stage_specs import Kernel, Spec
 from tvm_cascade.runtime import compile_stages
-from tvm_cascade.schedules.stages.stage_records import digest
+from tvm_cascade.staging.kernels.records import digest
+from tvm_cascade.staging.program.concat import write_in_place
+from tvm_cascade.staging.program.cuda import cuda_target, emit_cuda, schedule_cuda
+from tvm_cascade.staging.program.graph import StageGraph
+from tvm_cascade.staging.program.kernels import build_kernels
+from tvm_cascade.staging.program.library_kernels import library_kernel, with_library
+from tvm_cascade.staging.program.network import stage_network
+from tvm_cascade.staging.program.precision import BF16, FP16, FP32, TF32
+from tvm_cascade.staging.program.probe import evict_module, probe_module
+from tvm_cascade.staging.program.program import check_groups, plan_program
+from tvm_cascade.staging.program.specs import Kernel, Spec
 
 Measured = Mapping[OpFeatures, float]  # milliseconds of kernels alone
 VARIANTS = {"sequential": "sequential", "greedy": "greedy", "ios": "both"}  # schedule -> variant of the search
@@ -46,7 +46,7 @@ PRECISIONS = {
     TF32: 4e-3,
 }  # and the largest error, as a share of the largest expected value
 CUDNN = "cudnn"  # part of the names of programs that call it
-COPIES = 16  # of a kernel in the CUDA graph that times it, as `runtime.measure_cuda` has them
+COPIES = 16  # of a kernel in the CUDA graph that times it, as `staging.measured.measure_cuda` has them
 EVICT = "evict"  # the program that reads more than the cache holds
 _SOURCE = Path(__file__).with_name("stub_cuda.c")
 

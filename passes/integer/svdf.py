@@ -8,7 +8,7 @@ int8 with zero point `z_s`. A unit adds the products of its filters' states and 
 Where states start at zero in every call, only the last column of the time weights counts, and the sum over m is one product.
 A state lies step by step, [steps, batch, filters], so that the steps that are still needed move up together. With one of int8
 the features are a convolution of one pixel, and the sums one over time where every unit has one filter: the importer writes
-these as such (`importers/tflite_svdf.py`).
+these as such (`importers/tflite/svdf.py`).
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def fetching(position: int) -> float:
 
 
 def task_instructions(task: Task, target: KernelTarget) -> float:
-    """Instructions of a kernel's calls in one inference, without a rate: what `micro.count` counts for the task."""
+    """Instructions of a kernel's calls in one inference, without a rate: what `runs.count` counts for the task."""
     function = Function(Counter.of(target), task.kernel.func)
 
     def value(p: Param, y: int) -> int | None:

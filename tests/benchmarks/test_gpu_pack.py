@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tvm_cascade.runtime.cuda import cuda_compiler
-from tvm_cascade.schedules.stages.stage_records import KernelRecords
+from tvm_cascade.staging.kernels.records import KernelRecords
 from tvm_cascade.testing import compiled_once
 
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"

@@ -22,8 +22,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.emit.image import read_image
 from tvm_cascade.errors import UnsupportedOperatorError
-from tvm_cascade.micro.image import read_image
 
 MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
 PLAN_KEYS = {

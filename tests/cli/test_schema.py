@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
 from tvm_cascade.cli.group import tvm_cascade as main
-from tvm_cascade.micro.flash import FlashResult
+from tvm_cascade.runs.flash import FlashResult
 from tvm_cascade.testing.onnx_layers import Layers
 
 MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
@@ -65,7 +65,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory, emulator: None, quick_hos
 def test_what_is_printed(
     command: str, projects: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tvm_cascade.micro.flash.flash_folder", Mock(return_value=FlashResult(tmp_path, "pyocd", ())))
+    monkeypatch.setattr("tvm_cascade.runs.flash.flash_folder", Mock(return_value=FlashResult(tmp_path, "pyocd", ())))
     np.savez(tmp_path / "d.npz", image=np.zeros((2, 64, 64, 1), np.int8), labels=np.array([0, 5]))
     np.savez(tmp_path / "d_frames.npz", image=np.zeros((2, 64, 64, 1), np.int8))
     np.savez(tmp_path / "s.npz", x=np.linspace(-1, 1, 4 * 48, dtype="float32").reshape(4, 3, 4, 4))

@@ -23,14 +23,14 @@ def test_the_package_imports_neither_tvm_nor_torch() -> None:
 
 
 def test_planning_imports_neither_what_compiles_nor_what_it_does_not_read() -> None:
-    rooms = ("micro", "parallel", "runtime", "importers.from_onnx", "importers.from_torch", "importers.from_tflite")
+    rooms = ("micro", "parallel", "runtime", "importers.onnx.load", "importers.torch.load", "importers.tflite.load")
     code = f"""
 import sys, tvm_cascade.api
 print([m for m in sys.modules for r in {rooms!r} if f"{{m}}.".startswith(f"tvm_cascade.{{r}}.")])
 print(tvm_cascade.api.RunReport.__module__)
 """
     done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\ntvm_cascade.micro.run_report\n"
+    assert done.stdout == "[]\ntvm_cascade.runs.run_report\n"
 
 
 def test_dir_lists_the_api() -> None:

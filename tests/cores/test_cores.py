@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tvm_cascade import cores
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cli.options import TARGETS
 from tvm_cascade.cores import CORES, get_core, kernel_target
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board import load_board
 from tvm_cascade.schedules.rules.select import RULE_SETS
 
 

@@ -24,7 +24,7 @@ from tvm_cascade.deploy.folder import require_free
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.runtime import Session
 from tvm_cascade.runtime.shared_library import with_machine_code
-from tvm_cascade.schedules.stages.processors import processor
+from tvm_cascade.staging.kernels.processors import processor
 from tvm_cascade.testing.builder import Net
 
 SHAPE = (1, 6, 12, 10)

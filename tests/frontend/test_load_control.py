@@ -13,7 +13,7 @@ pytest.importorskip("ai_edge_litert")
 
 from tvm_cascade.errors import LoadError, UnsupportedOperatorError
 from tvm_cascade.frontend import load
-from tvm_cascade.importers import tflite_control
+from tvm_cascade.importers.tflite import control as tflite_control
 from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.testing.litert_check import equal_outputs, host_equals
 from tvm_cascade.testing.tflite import ModelWriter

@@ -17,7 +17,7 @@ pytest.importorskip("ai_edge_litert")
 
 from tvm_cascade.errors import GraphError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.frontend import load
-from tvm_cascade.importers.tflite_model import open_model
+from tvm_cascade.importers.tflite.model import open_model
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.testing import weighted_cases
 from tvm_cascade.testing.operator_cases import OPERATORS

@@ -15,9 +15,9 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tvm_cascade
+from tvm_cascade.checking.reference import reference_outputs
 from tvm_cascade.errors import GraphError, LoadError
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled
@@ -411,6 +411,6 @@ def test_a_shape_that_neither_the_file_nor_the_rules_of_onnx_know_is_refused(
     given, made = (helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", (2, 3)), ("y", (2, 4))))
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [given], [made])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "n.onnx")
-    monkeypatch.setattr("tvm_cascade.importers.onnx_folding.inferred_output", lambda *_: (2, 4))
+    monkeypatch.setattr("tvm_cascade.importers.onnx.folding.inferred_output", lambda *_: (2, 4))
     with pytest.raises(LoadError, match=r"output y has the shape \[2, 4\] in the file, \[2, 3\] computed"):
         load(tmp_path / "n.onnx")

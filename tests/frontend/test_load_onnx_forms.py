@@ -15,11 +15,11 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
+from tvm_cascade.checking.doctor import diagnose
+from tvm_cascade.checking.reference import reference_outputs
 from tvm_cascade.errors import CascadeError, GraphError, LoadError
 from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.importers.limits import check_types
-from tvm_cascade.micro.doctor import diagnose
-from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import load
-from tvm_cascade.importers.onnx_loops import unrolled
+from tvm_cascade.importers.onnx.loops import unrolled
 from tvm_cascade.testing.reference import Compiled
 
 STEPS, UNITS = 4, 3

@@ -15,7 +15,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from tvm_cascade.frontend import load
-from tvm_cascade.importers.onnx_folding import fold_shapes
+from tvm_cascade.importers.onnx.folding import fold_shapes
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized

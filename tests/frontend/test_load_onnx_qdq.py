@@ -225,7 +225,7 @@ def test_weights_of_uint8_take_the_kernels_of_int8(tmp_path: Path) -> None:
 
 
 def test_contrib_operators_are_spelled_out() -> None:
-    from tvm_cascade.importers.onnx_qoperators import RULES, spell_out
+    from tvm_cascade.importers.onnx.qoperators import RULES, spell_out
 
     pair = ["s", "z"]
     nodes = [
@@ -252,7 +252,7 @@ def test_qgemm(tmp_path: Path, transposed: int, alpha: float, real: bool) -> Non
     """What ONNX Runtime's quantizer makes of every dense layer, against its definition in integers."""
     from onnx.reference import ReferenceEvaluator
 
-    from tvm_cascade.importers.onnx_qoperators import spell_out
+    from tvm_cascade.importers.onnx.qoperators import spell_out
 
     rng = np.random.default_rng(4)
     a = rng.integers(0, 256, (2, 7)).astype("uint8")

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
+from tvm_cascade.checking.reference import reference_outputs
 from tvm_cascade.errors import LoadError, UnsupportedOperatorError
 from tvm_cascade.frontend import load
-from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, rounding_divide, srdhm
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing import move_cases, operator_cases, weighted_cases

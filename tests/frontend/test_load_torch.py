@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.checking.sensitivity import read_program, run_exported
 from tvm_cascade.errors import LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.micro.sensitivity import read_program, run_exported
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled

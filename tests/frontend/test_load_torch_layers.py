@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tvm_cascade.checking.reference import reference_outputs
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.importers.torch_package import torch_package
-from tvm_cascade.micro.reference import reference_outputs
+from tvm_cascade.importers.torch.package import torch_package
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.checking.reference import reference_outputs
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import load
-from tvm_cascade.importers.onnx_file import read_model
-from tvm_cascade.micro.reference import reference_outputs
+from tvm_cascade.importers.onnx.file import read_model
 
 onnx = pytest.importorskip("onnx")
 

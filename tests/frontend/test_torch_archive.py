@@ -100,7 +100,7 @@ def test_sizes_and_names_that_are_code(tmp_path: Path) -> None:
 
 
 def test_guards_of_a_program_are_not_executed(tmp_path: Path) -> None:
-    from tvm_cascade.micro.sensitivity import read_program
+    from tvm_cascade.checking.sensitivity import read_program
 
     members = _members(tmp_path)
     program = json.loads(members["net/models/model.json"])

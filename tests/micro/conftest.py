@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.emit.network import EmittedNetwork
 from tvm_cascade.tensor_spec import TensorSpec
 
 LENGTH = 24

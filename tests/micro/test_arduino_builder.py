@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
+from tvm_cascade.checking.reference import reference_outputs
 from tvm_cascade.cores import get_core
 from tvm_cascade.cores.families import ARM
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.image import Image, read_image
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.reference import reference_outputs
-from tvm_cascade.micro.template import startup_source, template
-from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.emit.bundle import write_bundle
+from tvm_cascade.emit.export import export_folder
+from tvm_cascade.emit.image import Image, read_image
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.template import startup_source, template
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 
 pytestmark = pytest.mark.usefixtures("quick_host")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.boards.board import Counter, CounterRegister, available_ram, list_boards, load_board
 from tvm_cascade.cores import CORES, get_core
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board import Counter, CounterRegister, available_ram, list_boards, load_board
 
 OWN = {
     "name": "own",

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import tvm_cascade
+from tvm_cascade.emit.board_files import load_board
+from tvm_cascade.emit.image import read_image
+from tvm_cascade.emit.toolchain import build_image
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board_files import load_board
-from tvm_cascade.micro.image import read_image
-from tvm_cascade.micro.toolchain import build_image
 
 MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cores import get_core
+from tvm_cascade.emit.bundle import write_bundle
+from tvm_cascade.emit.elf import memory_use
+from tvm_cascade.emit.image import Image
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.toolchain import build_image
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import ToolError, UsageError
-from tvm_cascade.micro import emulator
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.elf import memory_use
-from tvm_cascade.micro.image import Image
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.toolchain import build_image
-from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.runs import emulator
 
 pytestmark = pytest.mark.usefixtures("quick_host")
 

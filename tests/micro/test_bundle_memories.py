@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tvm_cascade import api
+from tvm_cascade.emit.elf import read_sections
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.elf import read_sections
 from tvm_cascade.testing.builder import Net
 
 MEMORY = ("sram=600:0.5", "psram=64KiB:4")

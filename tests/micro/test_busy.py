@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import tvm_cascade
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.image import Image, read_image
-from tvm_cascade.micro.image_text import arena_source
-from tvm_cascade.micro.toolchain import Program, build_image, link
+from tvm_cascade.boards.board import load_board
+from tvm_cascade.emit.bundle import write_bundle
+from tvm_cascade.emit.image import Image, read_image
+from tvm_cascade.emit.image_text import arena_source
+from tvm_cascade.emit.toolchain import Program, build_image, link
 from tvm_cascade.testing.tflite import ModelWriter
 
 pytestmark = pytest.mark.usefixtures("quick_host")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_cascade.micro.compare_outputs import compare_with_reference, same_outputs
-from tvm_cascade.micro.reference import Expected
+from tvm_cascade.checking.compare_outputs import compare_with_reference, same_outputs
+from tvm_cascade.checking.reference import Expected
 
 
 def _float(*values: float) -> np.ndarray:

@@ -15,9 +15,9 @@ from tvm.ir import IRModule
 
 from tvm_cascade import api
 from tvm_cascade.cache import Cache
+from tvm_cascade.emit import codegen, host, toolchain
+from tvm_cascade.emit.object_cache import CachedObject
 from tvm_cascade.errors import ToolError
-from tvm_cascade.micro import codegen, host, toolchain
-from tvm_cascade.micro.object_cache import CachedObject
 
 SOURCES = 5  # C files of an image: network, weights, main.c, startup.c, port
 NETWORK = """

@@ -12,10 +12,10 @@ import pytest
 import tvm
 
 from tvm_cascade import api, compilation, compiled
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cache import Cache, cache_folder
 from tvm_cascade.cascading import Plan
 from tvm_cascade.errors import InfeasibleError, LoadError
-from tvm_cascade.micro.board import load_board
 from tvm_cascade.records import from_json, to_json
 from tvm_cascade.results import CompileResult, PlanResult
 from tvm_cascade.testing.tflite import ModelWriter

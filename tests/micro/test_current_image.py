@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cores import get_core
+from tvm_cascade.emit.board_files import find_board
+from tvm_cascade.emit.bundle import write_bundle
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.toolchain import MemoryOverflowError, build_image
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import MissingToolError, UsageError
-from tvm_cascade.micro import emulator
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.board_files import find_board
-from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.toolchain import MemoryOverflowError, build_image
-from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.runs import emulator
 from tvm_cascade.testing.tflite import ModelWriter
 
 pytestmark = pytest.mark.usefixtures("quick_host")

@@ -13,16 +13,16 @@ import pytest
 from click.testing import CliRunner, Result
 from serial.tools.list_ports_common import ListPortInfo
 
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cores import get_core
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.toolchain import build_image
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import ToolError, UsageError
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.desk import resolve_port, serial_ports
-from tvm_cascade.micro.flash import flash_image
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.serial_link import EXIT, FLAG, REPLY, TEXT, SerialLink, TextReader, encode
-from tvm_cascade.micro.toolchain import build_image
-from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.runs.desk import resolve_port, serial_ports
+from tvm_cascade.runs.flash import flash_image
+from tvm_cascade.runs.serial_link import EXIT, FLAG, REPLY, TEXT, SerialLink, TextReader, encode
 
 NUCLEO = ("/dev/ttyACM0", 0x0483, "STM32 STLink", "066DFF525750")
 PICO = ("/dev/ttyACM1", 0x2E8A, "Pico", None)

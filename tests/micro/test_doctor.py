@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tvm_cascade.cli.guard import guarded
-from tvm_cascade.micro import doctor
-from tvm_cascade.micro.doctor import (
+from tvm_cascade.checking import doctor
+from tvm_cascade.checking.doctor import (
     Check,
     Doctor,
     check_all,
@@ -20,6 +19,7 @@ from tvm_cascade.micro.doctor import (
     diagnose,
     healthy,
 )
+from tvm_cascade.cli.guard import guarded
 from tvm_cascade.passes.float_remains import FloatRemain
 from tvm_cascade.testing.tflite import ModelWriter
 
@@ -125,7 +125,7 @@ def test_one_list_of_what_is_missing_and_what_stays_float(tmp_path: Path) -> Non
 
 def test_a_model_is_not_read_where_something_required_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = check_package("no-such-distribution", "compiling networks", True)
-    monkeypatch.setattr("tvm_cascade.micro.doctor.check_all", lambda: (gone,))
+    monkeypatch.setattr("tvm_cascade.checking.doctor.check_all", lambda: (gone,))
     found = diagnose("net.tflite")
     assert found.unread and not found.ok
     assert found.to_text().splitlines()[-1].strip() == "net.tflite was not read: install what is missing first"

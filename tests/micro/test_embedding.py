@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import tvm_cascade
-from tvm_cascade.micro import emulator
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.image import Image, read_image, read_network
-from tvm_cascade.micro.toolchain import ToolError, build_image
+from tvm_cascade.boards.board import load_board
+from tvm_cascade.emit.bundle import write_bundle
+from tvm_cascade.emit.image import Image, read_image, read_network
+from tvm_cascade.emit.toolchain import ToolError, build_image
+from tvm_cascade.runs import emulator
 from tvm_cascade.testing.builds import build_host
 from tvm_cascade.testing.tflite import ModelWriter
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
+from tvm_cascade.emit import toolchain
+from tvm_cascade.emit.image import Image, read_image, read_network
 from tvm_cascade.errors import ToolError, UsageError
-from tvm_cascade.micro import emulator, toolchain
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.image import Image, read_image, read_network
+from tvm_cascade.runs import emulator
 from tvm_cascade.testing.builds import build_host
 
 pytestmark = pytest.mark.usefixtures("quick_host")

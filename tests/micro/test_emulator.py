@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.boards.board import available_ram, list_boards, load_board
 from tvm_cascade.cores import CORES, get_core
+from tvm_cascade.emit import toolchain
+from tvm_cascade.emit.network import EmittedNetwork
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
-from tvm_cascade.micro import toolchain
-from tvm_cascade.micro.board import available_ram, list_boards, load_board
-from tvm_cascade.micro.emulator import FirmwareError, RunResult, run
-from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.runs.emulator import FirmwareError, RunResult, run
 from tvm_cascade.testing.builds import build
 
 Inputs = list[tuple[np.ndarray, np.ndarray]]

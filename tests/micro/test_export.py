@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cores import get_core
+from tvm_cascade.emit.bundle import write_bundle
+from tvm_cascade.emit.export import export_folder
+from tvm_cascade.emit.image import Image
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import LoadError, UsageError
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.image import Image
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.tensor_spec import TensorSpec
 
 M4 = get_core("cortex-m4")

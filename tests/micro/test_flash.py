@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.boards.board import FlashTool, load_board
 from tvm_cascade.cores import get_core
+from tvm_cascade.emit.bundle import write_bundle
+from tvm_cascade.emit.image import Image
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
-from tvm_cascade.micro.board import FlashTool, load_board
-from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.flash import choose_tool, flash_folder, flash_image
-from tvm_cascade.micro.image import Image
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.runs.flash import choose_tool, flash_folder, flash_image
 
 DISCOVERY = load_board("stm32vldiscovery")
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
+from tvm_cascade.emit.front_end import front_end, write_front_end
+from tvm_cascade.emit.image import read_image
+from tvm_cascade.emit.toolchain import build_image
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.emulator import emulator_command
-from tvm_cascade.micro.front_end import front_end, write_front_end
-from tvm_cascade.micro.image import read_image
-from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.request import FrontEndRequest
+from tvm_cascade.runs.emulator import emulator_command
 from tvm_cascade.testing.front_end import FrontEndOracle
 
 BOARD = load_board("mps2-an386")

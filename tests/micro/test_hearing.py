@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
+from tvm_cascade.emit.front_end import write_front_end
+from tvm_cascade.emit.image import read_image
+from tvm_cascade.emit.packages import KINDS
+from tvm_cascade.emit.template import template
+from tvm_cascade.emit.toolchain import build_image
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.emulator import emulator_command
-from tvm_cascade.micro.front_end import write_front_end
-from tvm_cascade.micro.image import read_image
-from tvm_cascade.micro.packages import KINDS
-from tvm_cascade.micro.template import template
-from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.request import FrontEndRequest
+from tvm_cascade.runs.emulator import emulator_command
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.front_end import FrontEndOracle
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.emit.network import EmittedNetwork
 from tvm_cascade.errors import ToolError
-from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.testing.builds import build_host
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tvm_cascade
-from tvm_cascade.micro import host
-from tvm_cascade.micro.host import HostProgram, run_host
+from tvm_cascade.emit import host
+from tvm_cascade.emit.host import HostProgram, run_host
 
 MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
 

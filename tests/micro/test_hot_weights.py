@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tvm_cascade
-from tvm_cascade.micro.elf import read_sections
+from tvm_cascade.emit.elf import read_sections
 from tvm_cascade.testing.tflite import ModelWriter
 
 pytestmark = pytest.mark.usefixtures("quick_host")

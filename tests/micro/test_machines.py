@@ -13,15 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from tvm_cascade import api
+from tvm_cascade.boards.board import list_boards, load_board
+from tvm_cascade.boards.machines import machine_of, on_board, target_names, with_core
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cores import CORES, get_core
+from tvm_cascade.emit.board_files import linker_script
+from tvm_cascade.emit.elf import read_sections
+from tvm_cascade.emit.image import read_image
 from tvm_cascade.errors import UsageError
 from tvm_cascade.machine import Ram
-from tvm_cascade.micro.board import list_boards, load_board
-from tvm_cascade.micro.board_files import linker_script
-from tvm_cascade.micro.elf import read_sections
-from tvm_cascade.micro.image import read_image
-from tvm_cascade.micro.machines import machine_of, on_board, target_names, with_core
 from tvm_cascade.request import EmitRequest, PlanRequest, Request, TimeRequest
 from tvm_cascade.testing.builder import Net
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tvm_cascade import api
+from tvm_cascade.boards.board import load_board
+from tvm_cascade.boards.region import Region
 from tvm_cascade.cores import get_core
+from tvm_cascade.emit.board_files import linker_script
+from tvm_cascade.emit.elf import read_sections
+from tvm_cascade.emit.image import read_image
 from tvm_cascade.errors import InfeasibleError, UsageError
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.board_files import linker_script
-from tvm_cascade.micro.elf import read_sections
-from tvm_cascade.micro.image import read_image
-from tvm_cascade.micro.region import Region
 from tvm_cascade.testing.builder import Net
 
 BOARDS = {"mps2-an500": ("cortex-m7", "sram", "psram"), "mps3-an547": ("cortex-m55", "dtcm", "sram")}

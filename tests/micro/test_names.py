@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tvm_cascade.micro.names import c_comment, c_identifier, network_identifier, unique_identifier
+from tvm_cascade.emit.names import c_comment, c_identifier, network_identifier, unique_identifier
 
 NASTY = ["", "int", "3d", "a b/c", "../../etc", "*/ int x; /*", "é€", "x" * 300, "main", "%s%n", "A", "_", "<script>"]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tvm_cascade.emit.network import EmittedNetwork, Interface
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.network import EmittedNetwork, Interface
 from tvm_cascade.tensor_spec import TensorSpec
 
 

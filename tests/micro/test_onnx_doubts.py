@@ -8,7 +8,7 @@ pytest.importorskip("onnx")
 
 import onnx
 
-from tvm_cascade.micro.onnx_reference import untrusted
+from tvm_cascade.checking.onnx_reference import untrusted
 
 
 @pytest.mark.parametrize(("opset", "trusted"), [(7, True), (9, False), (13, False), (14, True), (15, True)])

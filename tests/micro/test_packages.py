@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cores import get_core
+from tvm_cascade.emit.bundle import write_bundle
+from tvm_cascade.emit.export import export_folder
+from tvm_cascade.emit.image import Image
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.packages import KINDS
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.image import Image
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.packages import KINDS
-from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.streaming import wake_word
 
 M4, BOARD = get_core("cortex-m4"), load_board("mps2-an386")

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cores import get_core
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.elf import read_sections
-from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.emit.elf import read_sections
+from tvm_cascade.emit.export import export_folder
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 
 M4 = get_core("cortex-m4")
 PLATFORM = """\

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.boards.board import list_boards, load_board
 from tvm_cascade.cores import get_core
+from tvm_cascade.emit.board_files import add_board, board_header, find_board, linker_script
+from tvm_cascade.emit.image import read_image, read_network, write_metadata
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import LoadError, UsageError
-from tvm_cascade.micro.board import list_boards, load_board
-from tvm_cascade.micro.board_files import add_board, board_header, find_board, linker_script
-from tvm_cascade.micro.image import read_image, read_network, write_metadata
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.write_image import BuildOptions, write_image
 
 M3 = get_core("cortex-m3")
 

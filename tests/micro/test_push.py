@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.emit.host import HostProgram, run_host
+from tvm_cascade.emit.image import host_records, read_image
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.host import HostProgram, run_host
-from tvm_cascade.micro.image import host_records, read_image
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.tflite import ModelWriter
 

@@ -21,13 +21,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.boards.board import list_boards, load_board
 from tvm_cascade.cores import CORES
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.toolchain import build_image
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board import list_boards, load_board
-from tvm_cascade.micro.emulator import FirmwareError
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.serial_link import FLAG, REPLY, Decoder, LinkError, SerialLink, _why_not, encode
-from tvm_cascade.micro.serial_run import (
+from tvm_cascade.runs.emulator import FirmwareError
+from tvm_cascade.runs.serial_link import FLAG, REPLY, Decoder, LinkError, SerialLink, _why_not, encode
+from tvm_cascade.runs.serial_run import (
     BEGIN,
     CONTINUE,
     HELLO,
@@ -39,8 +41,6 @@ from tvm_cascade.micro.serial_run import (
     crc32c,
     run_serial,
 )
-from tvm_cascade.micro.toolchain import build_image
-from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.serial_lines import Answering, BadLine, EmulatedBoard, Forger
 
 DAMAGED, WANTS = 1, 3  # outcomes

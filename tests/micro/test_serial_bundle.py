@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cores import get_core
+from tvm_cascade.emit.bundle import write_bundle
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.toolchain import build_image
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro import serial_run as wire
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.emulator import FirmwareError
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.serial_link import SerialLink
-from tvm_cascade.micro.serial_run import SerialOptions, run_serial
-from tvm_cascade.micro.toolchain import build_image
-from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.runs import serial_run as wire
+from tvm_cascade.runs.emulator import FirmwareError
+from tvm_cascade.runs.serial_link import SerialLink
+from tvm_cascade.runs.serial_run import SerialOptions, run_serial
 from tvm_cascade.testing.serial_lines import BadLine, EmulatedBoard
 
 BOARD = load_board("mps2-an386")

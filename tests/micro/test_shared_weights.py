@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import tvm_cascade
-from tvm_cascade.micro import write_image
-from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.shared_weights import LEAST, SOURCE, SYMBOL, SharedWeights, share
-from tvm_cascade.micro.weights import Weights, emit_weights, laid_out, read_weights
+from tvm_cascade.emit import write_image
+from tvm_cascade.emit.export import export_folder
+from tvm_cascade.emit.shared_weights import LEAST, SOURCE, SYMBOL, SharedWeights, share
+from tvm_cascade.emit.weights import Weights, emit_weights, laid_out, read_weights
 from tvm_cascade.schedules.driver.lower_plan import FlashItem
 from tvm_cascade.testing.tflite import ModelWriter
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
+from tvm_cascade.emit.host import HostProgram, run_host
+from tvm_cascade.emit.image import Image, host_records, read_image
+from tvm_cascade.emit.toolchain import build_image
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro import emulator
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.host import HostProgram, run_host
-from tvm_cascade.micro.image import Image, host_records, read_image
-from tvm_cascade.micro.toolchain import build_image
+from tvm_cascade.runs import emulator
 from tvm_cascade.testing.streaming import wake_word
 
 pytestmark = pytest.mark.usefixtures("quick_host", "emulator")

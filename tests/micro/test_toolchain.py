@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from tvm_cascade import api
+from tvm_cascade.boards.board import available_ram, load_board
 from tvm_cascade.cores import get_core
+from tvm_cascade.emit import toolchain
+from tvm_cascade.emit.elf import memory_use, read_sections
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.write_image import BuildOptions, write_image
 from tvm_cascade.errors import LoadError, MissingToolError, ToolError
-from tvm_cascade.micro import emulator, toolchain
-from tvm_cascade.micro.board import available_ram, load_board
-from tvm_cascade.micro.elf import memory_use, read_sections
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.runs import emulator
 from tvm_cascade.search_monitor import Progress, SearchMonitor
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.builds import build

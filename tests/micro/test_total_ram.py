@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import tvm_cascade
+from tvm_cascade.emit.board_files import find_board
+from tvm_cascade.emit.elf import read_sections
+from tvm_cascade.emit.stack_bound import NoStackBoundError, deepest, read_functions
 from tvm_cascade.errors import InfeasibleError, UsageError
-from tvm_cascade.micro.board_files import find_board
-from tvm_cascade.micro.elf import read_sections
-from tvm_cascade.micro.stack_bound import NoStackBoundError, deepest, read_functions
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.request import PlanRequest
 

@@ -9,7 +9,7 @@ import pytest
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, lattice, schedule, validate_schedule
 from tvm_cascade.parallel.scheduler import NetworkSchedule
-from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.testing.looks import with_more_and_more_time
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
 

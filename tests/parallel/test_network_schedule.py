@@ -28,7 +28,7 @@ from tvm_cascade.parallel.blocks import cut_points, split
 from tvm_cascade.parallel.merging import merge_classes, merged_window
 from tvm_cascade.parallel.stage_search import search
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.stage_blocks import block_from_edges
 from tvm_cascade.testing.zoo import randwire_files

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
-from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.testing.zoo import nasnet_large, randwire_files
 
 

@@ -11,9 +11,9 @@ from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
 from tvm_cascade.cascading.unread_columns import has_unread_columns
 from tvm_cascade.cores import KernelTarget
+from tvm_cascade.emit.host import host_program, run_host
+from tvm_cascade.emit.placement import place_io
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.host import host_program, run_host
-from tvm_cascade.micro.placement import place_io
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net

@@ -13,8 +13,8 @@ from tvm import relax
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.channels_last import channels_last
-from tvm_cascade.passes.stage_graph import simplify, stage_graph
-from tvm_cascade.passes.stage_network import stage_network
+from tvm_cascade.staging.program.graph import simplify, stage_graph
+from tvm_cascade.staging.program.network import stage_network
 from tvm_cascade.testing.quick_build import quick_run
 from tvm_cascade.testing.random_images import random_images
 from tvm_cascade.testing.zoo.inception import inception_e

@@ -10,9 +10,9 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.join_modules import join_modules
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.testing.zoo.inception import inception_e
 
 VARIANTS = ("sequential", "greedy", "both")

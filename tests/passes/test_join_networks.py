@@ -21,11 +21,11 @@ from tvm_cascade.importers.interface import attach
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.join_networks import interleaved, join_networks
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import fold
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.substitution.export_onnx import export_onnx
 from tvm_cascade.tensor_spec import IoSpec, State, TensorSpec
 from tvm_cascade.testing.builder import Net

@@ -20,12 +20,12 @@ from tvm_cascade.errors import GraphError, ValidationError
 from tvm_cascade.parallel import MERGE, Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages, emit_cpu, lower_stages
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_memory import plan_memory
-from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.kernels import build_kernels
+from tvm_cascade.staging.program.memory import plan_memory
+from tvm_cascade.staging.program.program import plan_program
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, ScheduleStages, emit_cpu, lower_stages
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.poison import Poison
 from tvm_cascade.testing.zoo.inception import inception_e

@@ -23,18 +23,18 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cuda_toolkit import find_nvcc
 from tvm_cascade.parallel import MERGE, Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_memory import plan_memory
-from tvm_cascade.passes.stage_probe import evict_module, probe_module
-from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.runtime.bench import LocalBench
-from tvm_cascade.runtime.measure_cuda import CudaRunner, evicted_bytes, without
-from tvm_cascade.schedules.stages.cuda_default import on_tensor_cores
+from tvm_cascade.staging.kernels.cuda_default import on_tensor_cores
+from tvm_cascade.staging.measured.measure_cuda import CudaRunner, evicted_bytes, without
+from tvm_cascade.staging.program.cuda import cuda_target, emit_cuda
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.kernels import build_kernels
+from tvm_cascade.staging.program.memory import plan_memory
+from tvm_cascade.staging.program.probe import evict_module, probe_module
+from tvm_cascade.staging.program.program import plan_program
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.inception import inception_e
 
@@ -246,9 +246,9 @@ import sys, tvm
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_cuda import cuda_target
-from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.staging.program.cuda import cuda_target
+from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.runtime import compile_stages
 from tvm_cascade.testing.builder import Net
 

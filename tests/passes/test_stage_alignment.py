@@ -12,10 +12,10 @@ from tvm import relax
 
 from tvm_cascade.parallel import MERGE, Schedule, Stage
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_program import ALIGNMENT, plan_program
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.program import ALIGNMENT, plan_program
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.testing.builder import Net
 
 TARGETS = {"llvm": 64, "cuda -arch=sm_90": ALIGNMENT}

@@ -15,15 +15,15 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.attention import MOST_COLUMNS
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_specs import Spec
 from tvm_cascade.runtime import Session, compile_stages
-from tvm_cascade.schedules.stages import cuda_attention
-from tvm_cascade.schedules.stages.cpu_compute import softmax
-from tvm_cascade.schedules.stages.cpu_float import schedule_cpu
-from tvm_cascade.schedules.stages.cuda_default import cuda_target, schedule_cuda
+from tvm_cascade.staging.kernels import cuda_attention
+from tvm_cascade.staging.kernels.cpu_compute import softmax
+from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
+from tvm_cascade.staging.kernels.cuda_default import cuda_target, schedule_cuda
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.kernels import build_kernels
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.staging.program.specs import Spec
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.quick_build import quick_build, quick_run
 from tvm_cascade.testing.threads_in_turn import in_turn

@@ -15,11 +15,11 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import MERGE, Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.problem import CONCURRENT
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_concat import write_in_place
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.program.concat import write_in_place
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.program import plan_program
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.poison import Poison
 from tvm_cascade.testing.quick_build import quick_run

@@ -18,13 +18,13 @@ from tvm_cascade.cost.interface import NO_BOUND, Groups, OpBound, OpFeatures
 from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel import UNITS, VARIANTS, Options, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_layouts import may_merge, packed_bytes, packed_tensors
-from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.runtime import Session, compile_stages
-from tvm_cascade.schedules.stages import cpu_winograd
+from tvm_cascade.staging.kernels import cpu_winograd
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.layouts import may_merge, packed_bytes, packed_tensors
+from tvm_cascade.staging.program.program import plan_program
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.poison import Poison
 from tvm_cascade.testing.quick_build import quick_run

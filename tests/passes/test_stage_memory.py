@@ -16,15 +16,15 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.join_networks import join_networks
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_concat import write_in_place
-from tvm_cascade.passes.stage_cuda import emit_cuda
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_memory import plan_memory
-from tvm_cascade.passes.stage_program import Program, plan_program
-from tvm_cascade.passes.stage_specs import reads, writes
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.program.concat import write_in_place
+from tvm_cascade.staging.program.cuda import emit_cuda
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.kernels import build_kernels
+from tvm_cascade.staging.program.memory import plan_memory
+from tvm_cascade.staging.program.program import Program, plan_program
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.staging.program.specs import reads, writes
 from tvm_cascade.testing.builder import Net
 
 H200 = AnalyticCost(find_device("h200"))

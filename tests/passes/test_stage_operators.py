@@ -13,11 +13,11 @@ from tvm import relax as _relax
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_network import stage_network
-from tvm_cascade.passes.stage_operators import with_plain_operators
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.network import stage_network
+from tvm_cascade.staging.program.operators import with_plain_operators
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.testing.builder import Net
 
 relax: Any = _relax

@@ -15,12 +15,12 @@ import tvm
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.stage_concat import write_in_place
-from tvm_cascade.passes.stage_cuda import emit_cuda
-from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_network import stage_network
-from tvm_cascade.passes.stage_program import Program, check_groups, plan_program
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.staging.program.concat import write_in_place
+from tvm_cascade.staging.program.cuda import emit_cuda
+from tvm_cascade.staging.program.kernels import build_kernels
+from tvm_cascade.staging.program.network import stage_network
+from tvm_cascade.staging.program.program import Program, check_groups, plan_program
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.quick_build import QUICK_TARGET, quick_run
 from tvm_cascade.testing.random_images import random_images

@@ -21,10 +21,10 @@ from tvm_cascade.cuda_toolkit import find_nvcc
 from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel import UNITS, Options, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages, lower_stages
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_precision import in_precision, precision_of
 from tvm_cascade.runtime import Session, compile_stages, cuda_code, shared_library
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.precision import in_precision, precision_of
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, ScheduleStages, lower_stages
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.quick_build import quick_run
 from tvm_cascade.testing.random_images import random_images

@@ -12,8 +12,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_cascade.errors import GraphError
-from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.relax_pipeline import cascade_pipeline
+from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.testing.quick_build import QUICK_TARGET
 
 

@@ -12,10 +12,10 @@ import pytest
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cores import KernelTarget
+from tvm_cascade.emit.host import host_program, run_host
+from tvm_cascade.emit.placement import place_io
 from tvm_cascade.frontend import load
 from tvm_cascade.graph import Window
-from tvm_cascade.micro.host import host_program, run_host
-from tvm_cascade.micro.placement import place_io
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import lowered
 from tvm_cascade.tensor_spec import graph_io

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from tvm_cascade import api, frontend
-from tvm_cascade.runtime.optimize_module import optimize_module
+from tvm_cascade.optimizing.module import optimize_module
 from tvm_cascade.testing.quick_build import QUICK_TARGET
 
 onnx = pytest.importorskip("onnx")

@@ -23,19 +23,19 @@ from tvm_cascade.cost.records import CONCURRENT, RecordStore, stage_key
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime.bench import FailedRunError, LocalBench, Program, kernel_program
-from tvm_cascade.runtime.choose_module import fastest_on, staged
 from tvm_cascade.runtime.farm import Farm, Tracker
 from tvm_cascade.runtime.farm_bench import FarmBench
-from tvm_cascade.runtime.measure import CpuRunner
-from tvm_cascade.runtime.measure_farm import QUICK, FarmRunner, fill_for_search
-from tvm_cascade.runtime.runners import runner_on
-from tvm_cascade.runtime.stages import search_measured, stages
-from tvm_cascade.runtime.tune_stages import tune_stages
-from tvm_cascade.schedules.stages.stage_records import KernelRecords
 from tvm_cascade.schedules.tuning.metaschedule import Search
+from tvm_cascade.staging.kernels.records import KernelRecords
+from tvm_cascade.staging.measured.choose_module import fastest_on, staged
+from tvm_cascade.staging.measured.measure import CpuRunner
+from tvm_cascade.staging.measured.measure_farm import QUICK, FarmRunner, fill_for_search
+from tvm_cascade.staging.measured.runners import runner_on
+from tvm_cascade.staging.measured.search import search_measured, stages
+from tvm_cascade.staging.measured.tune_stages import tune_stages
+from tvm_cascade.staging.program.graph import stage_graph
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.rnn import rnntc
 

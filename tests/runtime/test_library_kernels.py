@@ -24,20 +24,21 @@ from tvm_cascade.cuda_toolkit import find_nvcc
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.parallel import Options, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.library_kernels import CUDNN, calls_library, library_kernel, with_library
-from tvm_cascade.passes.stage_concat import write_in_place
-from tvm_cascade.passes.stage_cuda import emit_cuda
-from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_network import stage_network
-from tvm_cascade.passes.stage_program import plan_program
-from tvm_cascade.passes.stage_specs import Spec
 from tvm_cascade.request import StagesRequest
-from tvm_cascade.runtime import Session, choose_library, compile_stages
+from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.runtime.bench import FailedRunError, LocalBench, Program
 from tvm_cascade.runtime.library_kernels import Library
-from tvm_cascade.runtime.measure_cuda import CudaRunner
-from tvm_cascade.runtime.stages import stages
-from tvm_cascade.schedules.stages.stage_records import KernelRecords
+from tvm_cascade.staging.kernels.records import KernelRecords
+from tvm_cascade.staging.measured import choose_library
+from tvm_cascade.staging.measured.measure_cuda import CudaRunner
+from tvm_cascade.staging.measured.search import stages
+from tvm_cascade.staging.program.concat import write_in_place
+from tvm_cascade.staging.program.cuda import emit_cuda
+from tvm_cascade.staging.program.kernels import build_kernels
+from tvm_cascade.staging.program.library_kernels import CUDNN, calls_library, library_kernel, with_library
+from tvm_cascade.staging.program.network import stage_network
+from tvm_cascade.staging.program.program import plan_program
+from tvm_cascade.staging.program.specs import Spec
 from tvm_cascade.testing import cudnn_stand_in
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.graph_builtins import register_graph_builtins, remove_graph_builtins

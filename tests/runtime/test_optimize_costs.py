@@ -19,12 +19,12 @@ from tvm import relax
 from tvm_cascade.cost import AnalyticCost, OpFeatures, find_device
 from tvm_cascade.cost.interface import Groups, Runner
 from tvm_cascade.errors import InfeasibleError, MissingToolError, UsageError
+from tvm_cascade.optimizing.measured import Effort, optimize_measured
+from tvm_cascade.optimizing.module import optimize_module
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session
 from tvm_cascade.runtime.bench import LocalBench, Program
 from tvm_cascade.runtime.cuda import has_cuda
-from tvm_cascade.runtime.optimize_measured import Effort, optimize_measured
-from tvm_cascade.runtime.optimize_module import optimize_module
 from tvm_cascade.schema import schema_of
 from tvm_cascade.schema.searches import Substituted
 from tvm_cascade.substitution.costs import CUDNN, Latency
@@ -125,7 +125,7 @@ class Together(Alone):
 
 def test_operators_that_a_search_meets_are_measured_together(monkeypatch):
     """Not only those of the first graphs; what is found and what is measured are the same as one by one."""
-    mod, module = inception_e(width=0.0625, size=5), sys.modules["tvm_cascade.runtime.optimize_measured"]
+    mod, module = inception_e(width=0.0625, size=5), sys.modules["tvm_cascade.optimizing.measured"]
     effort = Effort(options=SearchOptions(max_graphs=100, patience=40), seconds=600, runs=1)
     done, runners = [], []
     for kind in (Alone, Together):

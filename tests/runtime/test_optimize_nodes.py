@@ -9,9 +9,9 @@ import pytest
 import tvm
 
 from tvm_cascade import api
+from tvm_cascade.optimizing.module import optimize_module, with_no_more_nodes
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import fold
-from tvm_cascade.runtime.optimize_module import optimize_module, with_no_more_nodes
 from tvm_cascade.substitution.export_onnx import export_onnx
 from tvm_cascade.substitution.node_count import runtime_nodes
 from tvm_cascade.substitution.rules import ALL_RULES

@@ -13,8 +13,8 @@ from tvm import relax as _relax
 
 from tvm_cascade import api
 from tvm_cascade.errors import UnsupportedOperatorError
+from tvm_cascade.optimizing.module import optimize_module, require_exportable, save_optimized
 from tvm_cascade.runtime import Session
-from tvm_cascade.runtime.optimize_module import optimize_module, require_exportable, save_optimized
 from tvm_cascade.substitution.metaflow import SearchOptions
 
 onnx = pytest.importorskip("onnx")

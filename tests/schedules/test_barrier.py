@@ -9,7 +9,7 @@ from tvm import relax
 from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import plan_graph
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.micro import host
+from tvm_cascade.emit import host
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan

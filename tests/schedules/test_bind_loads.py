@@ -12,7 +12,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
-from tvm_cascade.micro import codegen
+from tvm_cascade.emit import codegen
 from tvm_cascade.schedules.rules.emit import Builder
 from tvm_cascade.schedules.tir import i32
 

@@ -15,7 +15,7 @@ from tvm import te
 from tvm.s_tir import dlight
 
 from tvm_cascade.errors import GraphError, UsageError
-from tvm_cascade.schedules.stages.cuda_default import (
+from tvm_cascade.staging.kernels.cuda_default import (
     architecture_of,
     cuda_target,
     frames_without_files_known,

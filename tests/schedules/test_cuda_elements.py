@@ -13,11 +13,11 @@ import pytest
 import tvm
 from tvm import relax, s_tir
 
-from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_specs import Spec
-from tvm_cascade.schedules.stages.cuda_default import cuda_target
-from tvm_cascade.schedules.stages.cuda_elements import Elements
+from tvm_cascade.staging.kernels.cuda_default import cuda_target
+from tvm_cascade.staging.kernels.cuda_elements import Elements
+from tvm_cascade.staging.program.graph import stage_graph
+from tvm_cascade.staging.program.kernels import build_kernels
+from tvm_cascade.staging.program.specs import Spec
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.quick_build import quick_build
 from tvm_cascade.testing.threads_in_turn import in_turn

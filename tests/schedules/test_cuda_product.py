@@ -30,14 +30,14 @@ from tvm_cascade.cost.tiles import (
     shared_bytes,
     tile_sets,
 )
-from tvm_cascade.schedules.stages.cuda_compute import (
+from tvm_cascade.staging.kernels.cuda_compute import (
     convolution_as_product,
     dense_as_product,
     pack_rows,
     product_conv2d,
 )
-from tvm_cascade.schedules.stages.cuda_default import on_tensor_cores, schedule_cuda
-from tvm_cascade.schedules.stages.tensor_cores import MULTIPLIED, fragment_intrinsics
+from tvm_cascade.staging.kernels.cuda_default import on_tensor_cores, schedule_cuda
+from tvm_cascade.staging.kernels.tensor_cores import MULTIPLIED, fragment_intrinsics
 from tvm_cascade.testing.quick_build import linked, quick_build
 from tvm_cascade.testing.threads_in_turn import in_turn
 

@@ -13,10 +13,10 @@ import pytest
 from tvm_cascade import api
 from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cores import get_core, kernel_target
-from tvm_cascade.micro.board_files import find_board
-from tvm_cascade.micro.count import counter_of
+from tvm_cascade.emit.board_files import find_board
 from tvm_cascade.passes.choose_variants import candidates_of
 from tvm_cascade.pipeline import prepare
+from tvm_cascade.runs.count import counter_of
 from tvm_cascade.schedules.kernels.kernel import Deferred
 from tvm_cascade.schedules.rules.emit import Builder
 from tvm_cascade.schedules.rules.intrinsics import call

@@ -10,8 +10,8 @@ import pytest
 import tvm
 from tvm import te, tirx
 
+from tvm_cascade.emit.codegen import print_c
 from tvm_cascade.graph import IDENTITY
-from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.row_kernel import row_kernel
 

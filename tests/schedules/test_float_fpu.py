@@ -12,8 +12,8 @@ import tvm
 
 from tvm_cascade import api
 from tvm_cascade.cores import kernel_target
-from tvm_cascade.micro.arrays import load_arrays
 from tvm_cascade.pipeline import prepare
+from tvm_cascade.runs.arrays import load_arrays
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.rules.select import variants_of
 from tvm_cascade.testing.builder import Net, Value

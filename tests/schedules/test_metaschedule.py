@@ -11,9 +11,9 @@ import pytest
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cores import KernelTarget
+from tvm_cascade.emit.host import host_program, run_host
+from tvm_cascade.emit.placement import place_io
 from tvm_cascade.errors import MissingToolError, UsageError
-from tvm_cascade.micro.host import host_program, run_host
-from tvm_cascade.micro.placement import place_io
 from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.tir import PrimFunc, outputs_of, s_tir, shape_of, tirx

@@ -9,17 +9,17 @@ import pytest
 from tvm.ir import IRModule
 
 from tvm_cascade import api
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cascading import validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cores import get_core, kernel_target
+from tvm_cascade.emit.codegen import emit_network
 from tvm_cascade.graph import Tile
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.codegen import emit_network
-from tvm_cascade.micro.emulator import run
 from tvm_cascade.pipeline import lower, prepare
+from tvm_cascade.runs.emulator import run
 from tvm_cascade.schedules.forms.multi_row import MultiRowSteps
 from tvm_cascade.schedules.forms.rows import RowSteps
 from tvm_cascade.testing.builder import Net

@@ -9,7 +9,7 @@ import pytest
 import tvm
 from tvm import te
 
-from tvm_cascade.schedules.stages.cpu_compute import (
+from tvm_cascade.staging.kernels.cpu_compute import (
     LANES,
     PACKED,
     direct_conv2d,
@@ -19,8 +19,8 @@ from tvm_cascade.schedules.stages.cpu_compute import (
     pack_columns,
     pack_rows,
 )
-from tvm_cascade.schedules.stages.cpu_float import default_pixels, schedule_cpu
-from tvm_cascade.schedules.stages.processors import accumulators, processor, written
+from tvm_cascade.staging.kernels.cpu_float import default_pixels, schedule_cpu
+from tvm_cascade.staging.kernels.processors import accumulators, processor, written
 
 MODELS = {"skylake-avx512": 24, "haswell": 6, "znver3": 6, "x86-64": 3}
 

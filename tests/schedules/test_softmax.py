@@ -12,8 +12,8 @@ import tvm
 
 from tvm_cascade import api
 from tvm_cascade.cores import kernel_target
+from tvm_cascade.emit.codegen import print_c
 from tvm_cascade.frontend import load
-from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.operators.record import TensorType
 from tvm_cascade.passes.integer.softmax import exponentials
 from tvm_cascade.pipeline import prepare

@@ -20,22 +20,18 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.parallel import MERGE, Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_cuda import cuda_target
-from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
-from tvm_cascade.passes.stage_kernels import build_kernels
-from tvm_cascade.passes.stage_layouts import packed_tensors
-from tvm_cascade.passes.stage_specs import Spec
 from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime import Session, compile_stages, has_cuda, host_target
 from tvm_cascade.runtime.bench import LocalBench
-from tvm_cascade.runtime.measure import CpuRunner
-from tvm_cascade.runtime.stages import stages
-from tvm_cascade.runtime.tune_stages import BenchMachine, tune_stages
-from tvm_cascade.schedules.stages.cpu_float import convolution_shape, schedule_cpu
-from tvm_cascade.schedules.stages.cpu_pointwise import PointTiling, is_pointwise, point_rows, tile_pointwise
-from tvm_cascade.schedules.stages.processors import accumulators
-from tvm_cascade.schedules.stages.stage_records import (
+from tvm_cascade.schedules.tuning import metaschedule
+from tvm_cascade.schedules.tuning.in_process import local_pair
+from tvm_cascade.schedules.tuning.metaschedule import Search, ms
+from tvm_cascade.schema import schema_of
+from tvm_cascade.schema.searches import Schedule as ScheduleJson
+from tvm_cascade.staging.kernels.cpu_float import convolution_shape, schedule_cpu
+from tvm_cascade.staging.kernels.cpu_pointwise import PointTiling, is_pointwise, point_rows, tile_pointwise
+from tvm_cascade.staging.kernels.processors import accumulators
+from tvm_cascade.staging.kernels.records import (
     KernelRecords,
     Record,
     TunedKernels,
@@ -44,12 +40,16 @@ from tvm_cascade.schedules.stages.stage_records import (
     plain_trace,
     threaded,
 )
-from tvm_cascade.schedules.stages.stage_tuning import Machine, design, tune
-from tvm_cascade.schedules.tuning import metaschedule
-from tvm_cascade.schedules.tuning.in_process import local_pair
-from tvm_cascade.schedules.tuning.metaschedule import Search, ms
-from tvm_cascade.schema import schema_of
-from tvm_cascade.schema.searches import Schedule as ScheduleJson
+from tvm_cascade.staging.kernels.tuning import Machine, design, tune
+from tvm_cascade.staging.measured.measure import CpuRunner
+from tvm_cascade.staging.measured.search import stages
+from tvm_cascade.staging.measured.tune_stages import BenchMachine, tune_stages
+from tvm_cascade.staging.program.cuda import cuda_target
+from tvm_cascade.staging.program.graph import StageGraph, stage_graph
+from tvm_cascade.staging.program.kernels import build_kernels
+from tvm_cascade.staging.program.layouts import packed_tensors
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.staging.program.specs import Spec
 from tvm_cascade.testing.builder import Net
 
 

@@ -10,16 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from tvm_cascade import api
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.errors import CascadeError, LoadError
 from tvm_cascade.frontend import load
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.count import counter_of, require_counter
 from tvm_cascade.passes.choose_variants import candidates_of, choose_variants, shapes_of
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.pipeline import prepare
+from tvm_cascade.runs.count import counter_of, require_counter
 from tvm_cascade.schedules.rules.select import GENERIC
 from tvm_cascade.schedules.tuning.counting import Count, Task
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost

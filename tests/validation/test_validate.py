@@ -14,11 +14,11 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 import tvm_cascade
+from tvm_cascade.boards.board import load_board
 from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.emit.image import read_image
+from tvm_cascade.emit.toolchain import build_image
 from tvm_cascade.errors import LoadError, MissingToolError, ToolError, UsageError
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.image import read_image
-from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.tensor_spec import TensorSpec
 from tvm_cascade.testing.serial_lines import EmulatedBoard
 from tvm_cascade.validation.programs import target_for

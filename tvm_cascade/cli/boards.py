@@ -23,7 +23,7 @@ def _list(context: click.Context, _option: click.Parameter, asked: bool) -> None
 
 @guarded
 def _show_ports() -> None:
-    from tvm_cascade.micro.desk import serial_ports
+    from tvm_cascade.runs.desk import serial_ports
 
     ports = serial_ports()
     show(False, {}, "\n".join(map(str, ports)) or "no serial port over USB: is the board plugged in?")
@@ -49,7 +49,7 @@ LIST = click.option("--list", is_flag=True, is_eager=True, expose_value=False, c
 @guarded
 def flash(directory: Path, as_json: bool, **options: Any) -> None:
     """Write the project in DIR to the board that is plugged in."""
-    from tvm_cascade.micro.flash import flash_folder
+    from tvm_cascade.runs.flash import flash_folder
 
     done = flash_folder(directory, **options)
     show(as_json, {"elf": str(done.elf), "tool": done.tool}, f"{done.elf} written with {done.tool}")
@@ -75,8 +75,8 @@ def monitor(device: str, baud: int, seconds: float | None) -> None:
 
     A board that holds the serial image of a project says nothing by itself, except where it has faulted or ended.
     """
-    from tvm_cascade.micro.desk import resolve_port
-    from tvm_cascade.micro.serial_link import SerialLink
+    from tvm_cascade.runs.desk import resolve_port
+    from tvm_cascade.runs.serial_link import SerialLink
 
     with SerialLink(resolve_port(device), baud) as link, lifted():
         click.echo(printable(f"{link.port} at {baud} baud"), err=True)

@@ -18,7 +18,7 @@ def targets(as_json: bool) -> None:
     A microcontroller or board stands for its core, its memories, its clock and the programs that flash it. --json also says
     which documents the figures come from.
     """
-    from tvm_cascade.micro.target_table import target_table
-    from tvm_cascade.micro.target_table import targets as known
+    from tvm_cascade.boards.target_table import target_table
+    from tvm_cascade.boards.target_table import targets as known
 
     show(as_json, {"targets": known()} if as_json else {}, "" if as_json else target_table())

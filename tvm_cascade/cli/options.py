@@ -15,11 +15,11 @@ import click
 from click.core import ParameterSource
 
 from tvm_cascade import checks
+from tvm_cascade.boards.board import list_boards
+from tvm_cascade.boards.machines import target_names
 from tvm_cascade.cli import option_file
 from tvm_cascade.cores import CORES
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board import list_boards
-from tvm_cascade.micro.machines import target_names
 from tvm_cascade.request import Asked, EmitRequest, KernelRequest, LoadRequest, PlanRequest, TimeRequest, checks_of
 from tvm_cascade.sizes import parse_frequency, parse_input_shape, parse_size
 

@@ -12,7 +12,7 @@ from tvm_cascade.cli.boards import LIST
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.options import FOLDER, NEW_FOLDER, PATH, board, option, require_new_file
-from tvm_cascade.micro.packages import KINDS
+from tvm_cascade.emit.packages import KINDS
 from tvm_cascade.request import RunRequest
 from tvm_cascade.schema.comparison import Comparison
 from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
@@ -99,7 +99,7 @@ def bundle(directories: tuple[Path, ...], as_json: bool, **options: Any) -> None
 @guarded
 def doctor(model: Path | None, as_json: bool) -> None:
     """Say what is installed, what is missing, and how to get it."""
-    from tvm_cascade.micro.doctor import diagnose
+    from tvm_cascade.checking.doctor import diagnose
 
     result = diagnose(model)
     show(as_json, result.to_dict(), result.to_text())

@@ -52,7 +52,7 @@ def front_end(output: Path, as_json: bool, **options: Any) -> None:
 
     The arithmetic is that of TensorFlow Lite Micro's front end, bit for bit; the defaults are those of its micro_speech.
     """
-    from tvm_cascade.micro.front_end import write_front_end
+    from tvm_cascade.emit.front_end import write_front_end
 
     made = write_front_end(FrontEndRequest.of(options), output)
     sizes = {key: getattr(made, key) for key in ("ram_bytes", "table_bytes", "step_samples", "first_row")}

@@ -48,7 +48,7 @@ _GPUS = (
     Device("gpu", "gpu", 64, 7.0e12, 600e9, 2.5, 6.0, cache_bytes=6 << 20),  # of no architecture: generic
 )
 _TENSOR_MACS_PER_S = {"v100": 62.5e12, "a100": 156e12, "h100": 494.7e12, "h200": 494.7e12, "rtx3080": 29.75e12}
-# CPU figures are those that this project's own kernels reach (`schedules.stages.cpu_float`), with 512-bit and 256-bit vectors.
+# CPU figures are those that this project's own kernels reach (`staging.kernels.cpu_float`), with 512-bit and 256-bit vectors.
 _CPUS = (
     Device("cpu2", "cpu", 2, 300e9, 20e9, 1.0, 8.0, contention=0.0, cache_bytes=16 << 20, cache_bytes_per_s=80e9),
     Device("cpu", "cpu", 4, 240e9, 25e9, 1.0, 8.0, contention=0.0, cache_bytes=16 << 20, cache_bytes_per_s=120e9),

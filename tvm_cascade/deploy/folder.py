@@ -27,18 +27,18 @@ from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.parallel.problem import Schedule
 from tvm_cascade.parallel.schedule_file import save_schedule
 from tvm_cascade.parallel.units import UnitGraph
-from tvm_cascade.passes.library_kernels import calls_library
 from tvm_cascade.passes.read.program import numbers_in
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_graph import StageGraph
-from tvm_cascade.passes.stage_precision import precision_of
 from tvm_cascade.publish import publish
 from tvm_cascade.request import SearchRequest
 from tvm_cascade.runtime import library_kernels
 from tvm_cascade.runtime.cuda import with_architecture
 from tvm_cascade.runtime.cuda_code import CudaCode, parse_architectures, require_cuda_compiler
-from tvm_cascade.schedules.stages.cuda_default import architecture_of, cuda_target, on_tensor_cores
-from tvm_cascade.schedules.stages.processors import processor
+from tvm_cascade.staging.kernels.cuda_default import architecture_of, cuda_target, on_tensor_cores
+from tvm_cascade.staging.kernels.processors import processor
+from tvm_cascade.staging.program.graph import StageGraph
+from tvm_cascade.staging.program.library_kernels import calls_library
+from tvm_cascade.staging.program.precision import precision_of
+from tvm_cascade.staging.program.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 METADATA, LIBRARY = "metadata.json", "network.so"

@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from tvm_cascade.errors import CascadeError, LoadError
-from tvm_cascade.importers import tflite_cut, torch_cut
 from tvm_cascade.importers.cut import FileGraph
-from tvm_cascade.importers.onnx_file import read_model
-from tvm_cascade.importers.tflite_model import MalformedModel, open_model
+from tvm_cascade.importers.onnx.file import read_model
+from tvm_cascade.importers.tflite import cut as tflite_cut
+from tvm_cascade.importers.tflite.model import MalformedModel, open_model
+from tvm_cascade.importers.torch import cut as torch_cut
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.plain_files import readable
 from tvm_cascade.tensor_spec import Cut
@@ -79,15 +80,15 @@ def _cut_tflite(_path: Path, data: bytes, cut: Cut) -> bytes:
 
 def _onnx_graph(path: Path, data: bytes) -> FileGraph:
     model = read_model(path, data)
-    from tvm_cascade.importers.onnx_cut import graph_of
-    from tvm_cascade.importers.onnx_graph import in_order
+    from tvm_cascade.importers.onnx.cut import graph_of
+    from tvm_cascade.importers.onnx.graph import in_order
 
     return graph_of(in_order(path, model))
 
 
 def _cut_onnx(path: Path, data: bytes, cut: Cut) -> bytes:
     model = read_model(path, data)
-    from tvm_cascade.importers.onnx_cut import cut_onnx
+    from tvm_cascade.importers.onnx.cut import cut_onnx
 
     return cut_onnx(model, cut).SerializeToString()
 

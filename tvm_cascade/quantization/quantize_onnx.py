@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.checking.onnx_reference import read_onnx
+from tvm_cascade.checking.sensitivity import in_own_types
 from tvm_cascade.errors import LoadError, UsageError
-from tvm_cascade.importers.onnx_halves import as_floats
+from tvm_cascade.importers.onnx.halves import as_floats
 from tvm_cascade.messages import last_line
-from tvm_cascade.micro.onnx_reference import read_onnx
-from tvm_cascade.micro.sensitivity import in_own_types
 from tvm_cascade.request import QuantizeRequest
 from tvm_cascade.samples.sample_set import SampleSet
 from tvm_cascade.search_monitor import monitor

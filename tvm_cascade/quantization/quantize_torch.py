@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.checking.reference import exported_program
 from tvm_cascade.errors import LoadError, UsageError
-from tvm_cascade.importers.torch_package import torch_package
+from tvm_cascade.importers.torch.package import torch_package
 from tvm_cascade.messages import last_line
-from tvm_cascade.micro.reference import exported_program
 from tvm_cascade.request import QuantizeRequest
 from tvm_cascade.samples.sample_set import SampleSet
 from tvm_cascade.search_monitor import monitor

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import tvm
 
 from tvm_cascade.errors import ToolError
-from tvm_cascade.passes.stage_cpu import threads
-from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.runtime.clock import MIN_MS, Timer, Types, clock_of, last_line, run_in_turn
 from tvm_cascade.runtime.cuda import require_cuda, with_architecture
 from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
-from tvm_cascade.schedules.stages.processors import host_target
+from tvm_cascade.staging.kernels.processors import host_target
+from tvm_cascade.staging.program.cpu import threads
+from tvm_cascade.staging.program.cuda import cuda_target
 
 
 class FailedRunError(ToolError):

@@ -15,9 +15,9 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.passes.schedule_stages import stage_pipeline
 from tvm_cascade.runtime.cuda_code import CudaCode, compiled_as
-from tvm_cascade.schedules.stages.processors import host_target
+from tvm_cascade.staging.kernels.processors import host_target
+from tvm_cascade.staging.program.schedule_stages import stage_pipeline
 
 
 def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None, code: CudaCode | None = None) -> Any:

@@ -12,13 +12,13 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.runtime.bench import FailedRunError, Program, milliseconds_or_reason
 from tvm_cascade.runtime.clock import Timer
 from tvm_cascade.runtime.cuda_code import CudaCode
 from tvm_cascade.runtime.farm import Farm, Job
 from tvm_cascade.runtime.shared_library import write_library
-from tvm_cascade.schedules.stages.processors import written
+from tvm_cascade.staging.kernels.processors import written
+from tvm_cascade.staging.program.cuda import cuda_target
 
 
 class FarmBench:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.checking.litert_defects import packed
 from tvm_cascade.errors import CascadeError, LoadError
-from tvm_cascade.micro.litert_defects import packed
 from tvm_cascade.testing.single_operators import GENERATORS, Drawn, change_attribute, change_type
 from tvm_cascade.testing.tflite import ELEMENT_TYPES, ModelWriter
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tvm_cascade.boards.board import Board
 from tvm_cascade.cores import Core, get_core
+from tvm_cascade.emit.board_files import board_header
+from tvm_cascade.emit.cmake import compile_flags
+from tvm_cascade.emit.image import Image
+from tvm_cascade.emit.main_text import main_source
+from tvm_cascade.emit.network import EmittedNetwork
+from tvm_cascade.emit.template import template
+from tvm_cascade.emit.toolchain import BuildResult, build_image, find_tool, run_tool
+from tvm_cascade.emit.write_image import BuildOptions, write_files, write_image
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.board_files import board_header
-from tvm_cascade.micro.cmake import compile_flags
-from tvm_cascade.micro.image import Image
-from tvm_cascade.micro.main_text import main_source
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.template import template
-from tvm_cascade.micro.toolchain import BuildResult, build_image, find_tool, run_tool
-from tvm_cascade.micro.write_image import BuildOptions, write_files, write_image
 
 
 def build(folder: Path, network: EmittedNetwork, target: Core, board: Board) -> BuildResult:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import tvm
 
-from tvm_cascade.micro.codegen import print_c
+from tvm_cascade.emit.codegen import print_c
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 

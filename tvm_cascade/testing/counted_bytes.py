@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.cascading import Plan
+from tvm_cascade.emit.host import host_program, run_host
+from tvm_cascade.emit.placement import place_io
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.micro.host import host_program, run_host
-from tvm_cascade.micro.placement import place_io
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.lower_plan import lower_plan

@@ -1,4 +1,4 @@
-"""An audio front end as numpy and whole numbers of any size compute it: the oracle of the C that `micro.front_end` writes.
+"""An audio front end as numpy and whole numbers of any size compute it: the oracle of the C that `emit.front_end` writes.
 
 It shares nothing with that: its tables are spelled out here, the transform recurses, the filters are matrices.
 """

@@ -11,8 +11,8 @@ from tvm.ir import IRModule
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions
-from tvm_cascade.micro.host import host_program, run_host
-from tvm_cascade.micro.placement import place_io
+from tvm_cascade.emit.host import host_program, run_host
+from tvm_cascade.emit.placement import place_io
 from tvm_cascade.passes.candidates.candidate import KernelSource, Network, PlannedCandidate
 from tvm_cascade.passes.plan_network import lower_integers, plan_lowered
 from tvm_cascade.passes.prepare_graph import PreparedGraph

@@ -9,9 +9,9 @@ import numpy as np
 
 import tvm_cascade
 from tvm_cascade.cascading import plan_graph
+from tvm_cascade.checking.litert_defects import repaired
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.micro.litert_defects import repaired
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.testing.host_check import run_calls

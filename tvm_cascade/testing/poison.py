@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import te
 
-from tvm_cascade.passes.stage_emit import Emitter
+from tvm_cascade.staging.program.emit import Emitter
 
 
 class Poison:

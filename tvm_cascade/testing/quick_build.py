@@ -19,7 +19,7 @@ from tvm import relax as _relax
 from tvm import s_tir as _s_tir
 from tvm import tirx as _tirx
 
-from tvm_cascade.micro.host import register_pipeline
+from tvm_cascade.emit.host import register_pipeline
 
 relax: Any = _relax  # its nodes get their fields at run time
 s_tir: Any = _s_tir

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.serial_link import Decoder, encode
+from tvm_cascade.boards.board import Board
+from tvm_cascade.runs.serial_link import Decoder, encode
 
 
 class EmulatedBoard:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.checking.litert_defects import doubts, packed, repaired
 from tvm_cascade.errors import CascadeError
 from tvm_cascade.frontend import load
-from tvm_cascade.micro.litert_defects import doubts, packed, repaired
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing import activation_cases, choice_cases, move_cases, operator_cases, weighted_cases

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.importers.torch_package import torch_package
+from tvm_cascade.importers.torch.package import torch_package
 
 CLASSES = 10
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from tvm_cascade import extras
+from tvm_cascade.boards.board import load_board
+from tvm_cascade.boards.machines import core_of
+from tvm_cascade.emit.board_files import find_board
+from tvm_cascade.emit.host import HostProgram, host_function
+from tvm_cascade.emit.image import METADATA, Image, host_records
+from tvm_cascade.emit.toolchain import build_image, require_uart
 from tvm_cascade.errors import LoadError, UsageError
-from tvm_cascade.micro import emulator
-from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.board_files import find_board
-from tvm_cascade.micro.desk import resolve_port
-from tvm_cascade.micro.host import HostProgram, host_function
-from tvm_cascade.micro.image import METADATA, Image, host_records
-from tvm_cascade.micro.machines import core_of
-from tvm_cascade.micro.run_image import serial_options
-from tvm_cascade.micro.serial_run import run_serial
-from tvm_cascade.micro.toolchain import build_image, require_uart
+from tvm_cascade.runs import emulator
+from tvm_cascade.runs.desk import resolve_port
+from tvm_cascade.runs.run_image import serial_options
+from tvm_cascade.runs.serial_run import run_serial
 
 HOST = "host"
 Feed = dict[str, np.ndarray]

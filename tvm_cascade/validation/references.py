@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from tvm_cascade import extras
+from tvm_cascade.checking.onnx_reference import read_onnx, runtime_function
+from tvm_cascade.checking.reference import LiteRtReference, Scales, exported_program, float_inputs, real
+from tvm_cascade.checking.sensitivity import in_own_types, onnx_evaluator, run_exported
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.messages import last_line
-from tvm_cascade.micro.onnx_reference import read_onnx, runtime_function
-from tvm_cascade.micro.reference import LiteRtReference, Scales, exported_program, float_inputs, real
-from tvm_cascade.micro.sensitivity import in_own_types, onnx_evaluator, run_exported
 from tvm_cascade.tensor_spec import unique_names
 
 Feed = Mapping[str, np.ndarray]

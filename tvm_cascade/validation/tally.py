@@ -7,8 +7,8 @@ from math import sqrt
 
 import numpy as np
 
+from tvm_cascade.checking.reference import real
 from tvm_cascade.errors import ToolError
-from tvm_cascade.micro.reference import real
 from tvm_cascade.tensor_spec import TensorSpec
 
 MOST_CLASSES = 1000  # of a confusion matrix

@@ -55,8 +55,8 @@ def inline(text: str) -> list[nodes.Node]:
 
 
 def boards() -> Rows:
-    from tvm_cascade.micro.board import list_boards, load_board
-    from tvm_cascade.micro.target_table import programmers
+    from tvm_cascade.boards.board import list_boards, load_board
+    from tvm_cascade.boards.target_table import programmers
 
     rows = [("target or board", "core", "clock", "flash", "RAM", "emulated as", "serial port", "flashed by")]
     for board in map(load_board, list_boards()):
@@ -78,7 +78,7 @@ def boards() -> Rows:
 
 def figures() -> Rows:
     """What the files of microcontrollers say of their memories, with the documents that say so."""
-    from tvm_cascade.micro.board import list_boards, load_board
+    from tvm_cascade.boards.board import list_boards, load_board
 
     rows = [("target", "figures", "source")]
     for board in map(load_board, list_boards()):
@@ -142,15 +142,15 @@ def _traits(one: object) -> str:
 
 def hybrid() -> Sequence[str]:
     """Operators of `.tflite` files that are read with float activations and int8 weights."""
-    from tvm_cascade.importers.tflite_hybrid import HYBRID
+    from tvm_cascade.importers.tflite.hybrid import HYBRID
 
     return sorted(HYBRID)
 
 
 def tflite(quantized: bool) -> Sequence[str]:
     """Operators of `.tflite` files that are read quantized and float, or only float."""
-    from tvm_cascade.importers.from_tflite import supported_operators
-    from tvm_cascade.importers.tflite_converter import Converter
+    from tvm_cascade.importers.tflite.converter import Converter
+    from tvm_cascade.importers.tflite.load import supported_operators
 
     return [name for name in supported_operators() if (name in Converter._SUPPORTED_QUANTIZED_OPS) == quantized]
 
@@ -158,7 +158,7 @@ def tflite(quantized: bool) -> Sequence[str]:
 def onnx() -> Sequence[str]:
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-    from tvm_cascade.importers.onnx_converters import CONVERTERS
+    from tvm_cascade.importers.onnx.converters import CONVERTERS
 
     return sorted({*_get_convert_map(), *CONVERTERS})
 

@@ -1,0 +1,112 @@
+"""Machines as targets: `--target stm32f746ng` is the core, the memories and the clock of a microcontroller or a board.
+
+A machine is what a board file describes (`boards.board`). As a target it stands for its core, and for `--board` with its own
+name. Its memories are those that the network lies in where it has several and nothing else is asked for; its clock and what
+its flash waits are those of estimates. A memory that is named without a size is all of the board's, at the board's cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+
+from tvm_cascade.boards.board import Board, list_boards, load_board
+from tvm_cascade.cores import CORES, Core, get_core
+from tvm_cascade.errors import UsageError
+from tvm_cascade.machine import Ram, require_size
+from tvm_cascade.request import PlanRequest, Request
+
+_ALIKE = 0.5  # least likeness of names that may be meant
+
+
+def target_names() -> tuple[str, ...]:
+    """Everything that `--target` takes by name: cores, then machines."""
+    return (*CORES, *list_boards())
+
+
+def core_of(board: Board) -> Core:
+    """The target that a board takes: the one of its own core, or that with the most of its instructions."""
+    fitting = [one for one in CORES.values() if board.core in one.runs_on]
+    own = [one for one in fitting if one.name == board.core]
+    return min(own or fitting, key=lambda one: len(one.runs_on))
+
+
+def machine_of(target: str) -> Board | None:
+    """The machine that a target names, in letters of either case, or by the path of its file; None for a core.
+
+    Raises `UsageError` for a target that is neither.
+    """
+    if target in CORES:
+        return None
+    if target.endswith(".json"):
+        return load_board(target)
+    if target.lower() in list_boards():
+        return load_board(target.lower())
+    try:
+        get_core(target)  # says what is known
+    except UsageError as error:
+        names, given = list_boards(), target.lower()
+        near = [name for name in names if name.startswith(given)] or get_close_matches(given, names, 3, _ALIKE)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ";"
+        raise UsageError(f"{error}{meant} `tvm-cascade targets` lists microcontrollers and boards") from None
+    return None
+
+
+def with_core(request: Request) -> tuple[Request, Board | None]:
+    """The request for the core of the machine that its target names, and that machine; None where it names a core.
+
+    Raises `UsageError` for an unknown target, and for `--board` beside a machine.
+    """
+    machine = machine_of(request.target)
+    if machine is None:
+        return request, None
+    if request.emit.board not in (None, request.target, machine.name):
+        raise UsageError(
+            f"--target {request.target} is a machine of its own: leave --board out, or give the core, "
+            f"--target {core_of(machine).name}"
+        )
+    named = request.target if request.target.endswith(".json") else machine.name
+    emit, plan = replace(request.emit, board=named), request.plan
+    one_arena = plan.sram is not None or plan.ram is not None
+    if len(machine.memories) > 1 and not plan.memory and not one_arena:
+        plan = replace(plan, memory=tuple(Ram(name) for name in machine.memories))
+    return replace(request, target=core_of(machine).name, emit=emit, plan=plan), machine
+
+
+def on_board(request: Request, board: Board | None) -> Request:
+    """The request with what the board's file says: sizes, costs and addresses of memories, the clock, waits of flash.
+
+    Raises `UsageError` for a memory that the board lacks, or that is smaller than what the network may take of it, and for
+    an objective of memories without any.
+    """
+    time, plan = request.time, request.plan
+    if board is not None:
+        clock = board.clock if time.clock is None else time.clock
+        wait = board.flash.cycles_per_byte if plan.flash_wait is None else plan.flash_wait
+        watts = time.watts
+        if watts is None and board.supply is not None and clock == board.clock:
+            watts = board.supply.watts
+        time, plan = replace(time, clock=clock, watts=watts), replace(plan, flash_wait=wait or None)
+    return replace(request, plan=_placed(plan, board), time=time)
+
+
+def _placed(plan: PlanRequest, board: Board | None) -> PlanRequest:
+    if plan.objective != PlanRequest().objective and not plan.memory:
+        raise UsageError(f"--objective {plan.objective} is of blocks in several memories: give --memory too")
+    made: list[Ram] = []
+    for ram in plan.memory:
+        if board is None:
+            require_size(ram)
+            made.append(ram)
+            continue
+        if ram.name not in board.memories:
+            names = ", ".join(board.memories) or "none that its file names"
+            raise UsageError(f"--memory {ram.name}: board {board.name} has {names}")
+        own = board.memories[ram.name]
+        if ram.capacity is not None and ram.capacity > own.bytes:
+            raise UsageError(f"--memory {ram}: the board's {ram.name} has {own.bytes} bytes")
+        if ram.capacity is None:
+            cost = ram.cycles_per_byte if own.cycles_per_byte is None else own.cycles_per_byte
+            ram = replace(ram, capacity=board.usable(ram.name), cycles_per_byte=cost)
+        made.append(replace(ram, address=own.origin))
+    return replace(plan, memory=tuple(made))

@@ -1,0 +1,245 @@
+"""Reference outputs of a model (`run --check`): by LiteRT's reference kernels for `.tflite` (the `test` extra), ONNX's
+evaluator or ONNX Runtime for `.onnx` (`checking.onnx_reference`), torch for `.pt2`.
+
+The last two compute quantized networks in floats and round after every operator, where kernels add and rescale
+integers: results agree to within the network's sensitivity to single roundings (`checking.sensitivity`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade import extras
+from tvm_cascade.checking.litert_defects import doubts, packed, repaired
+from tvm_cascade.checking.onnx_reference import ONNX_FLOATS, onnx_outputs, read_onnx
+from tvm_cascade.checking.sensitivity import float_reach, read_program, run_exported
+from tvm_cascade.errors import LoadError, MissingToolError, UsageError
+from tvm_cascade.importers.torch.archive import open_program
+from tvm_cascade.messages import last_line
+from tvm_cascade.plain_files import readable
+from tvm_cascade.tensor_spec import unique_names
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Reference outputs of one inference, named as in the model, and the figures that their tolerance needs."""
+
+    outputs: Mapping[str, np.ndarray]
+    note: str = ""  # what computed them, or what to doubt, where it is not the preferred reference
+    reach: float | None = None  # of a quantized network computed in floats: `sensitivity.float_reach`
+    step: float | None = None  # largest quantization step of the outputs of such a network, where it quantizes them
+
+
+Scales = Mapping[str, tuple[float | None, int | None]]  # scale and zero point by name
+
+
+def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales | None = None) -> Expected:
+    """Outputs of one inference by the reference for the file's suffix. Where the model takes floats, stored integers are
+    dequantized by their `scales` first.
+
+    Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for other suffixes and for inputs
+    that are not the model's, `LoadError` for a file that is damaged or that the reference refuses.
+    """
+    if path.suffix == ".tflite":
+        return _litert(path, inputs, scales or {})
+    if path.suffix in (".onnx", ".pt2"):
+        floats, known = float_inputs(path), scales or {}
+        inputs = {n: real(a, *known[n]) if n in floats and n in known else a for n, a in inputs.items()}
+        made, note = (_onnx if path.suffix == ".onnx" else _torch)(path, inputs)
+        return Expected(made, note, _reach(path, inputs, made, note), output_step(path))
+    raise UsageError(f"--check knows .tflite, .onnx and .pt2 files, not {path.name}")
+
+
+def real(stored: np.ndarray, scale: float | None, zero_point: int | None) -> np.ndarray:
+    """Dequantize stored integers to float32; floats, and integers without a scale, are returned as they are."""
+    if scale is None or stored.dtype.kind == "f":
+        return stored
+    return (np.float32(scale) * (stored.astype("int64") - (zero_point or 0)).astype("float32")).astype("float32")
+
+
+def output_step(path: Path) -> float | None:
+    """The largest quantization step among the outputs that an ONNX or torch model dequantizes; None without such outputs."""
+    if path.suffix == ".onnx":
+        from onnx import numpy_helper
+
+        graph = read_onnx(path).graph
+        weights = {w.name: w for w in graph.initializer}
+        made = {o: n for n in graph.node for o in n.output}
+        last = [made[o.name] for o in graph.output if o.name in made]
+        scales = [weights[n.input[1]] for n in last if n.op_type == "DequantizeLinear" and n.input[1] in weights]
+        return max((float(numpy_helper.to_array(s).max()) for s in scales), default=None)
+    if path.suffix == ".pt2":
+        nodes = next(n for n in _shared_program(path).graph.nodes if n.op == "output").all_input_nodes
+        steps = [float(n.args[1]) for n in nodes if "dequantize_per_tensor" in str(n.target)]
+        return max(steps, default=None)
+    return None
+
+
+def float_inputs(path: Path) -> set[str]:
+    """The names of inputs of an ONNX or torch model that are floats."""
+    if path.suffix == ".onnx":
+        kinds = read_onnx(path).graph.input
+        return {str(i.name) for i in kinds if i.type.tensor_type.elem_type in ONNX_FLOATS}
+    nodes = {str(n.name): n.meta.get("val") for n in _shared_program(path).graph.nodes if n.op == "placeholder"}
+    return {name for name, value in nodes.items() if hasattr(value, "dtype") and value.dtype.is_floating_point}
+
+
+def exported_program(path: Path) -> Any:
+    """The program of a `.pt2` file. Raises `LoadError` for what is none."""
+    return _read(path, lambda: open_program(readable(path).read_bytes()))
+
+
+def _shared_program(path: Path) -> Any:
+    """As `exported_program`, for callers that change nothing of it (`read_program`)."""
+    return _read(path, lambda: read_program(path))
+
+
+def _read(path: Path, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except MissingToolError:
+        raise
+    except Exception as error:  # of many types, by version
+        raise LoadError(path, f"not a program of torch.export: {last_line(error)}") from error
+
+
+def _torch(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
+    exported = _shared_program(path)
+    _require_same(path, dict.fromkeys(n for n in exported.graph_signature.user_inputs if isinstance(n, str)), inputs)
+    return run_exported(exported, inputs), ""
+
+
+def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
+    graph = read_onnx(path).graph
+    weights = {w.name for w in graph.initializer}
+    _require_same(path, dict.fromkeys(str(i.name) for i in graph.input if i.name not in weights), inputs)
+    return onnx_outputs(path, inputs)
+
+
+def _reach(path: Path, inputs: Mapping[str, np.ndarray], made: Mapping[str, np.ndarray], note: str) -> float | None:
+    """`float_reach` where the evaluator made the outputs; 0 where another program did and the network is quantized."""
+    if note:
+        return None if output_step(path) is None else 0.0
+    return float_reach(path, inputs, made)
+
+
+def _litert(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> Expected:
+    reference = LiteRtReference(path, inputs, scales)
+    made = reference.run(inputs)
+    return Expected(made, "; ".join(filter(None, [reference.note, doubts(reference.interpreter)])))
+
+
+class LiteRtReference:
+    """LiteRT's reference kernels on a `.tflite` file; raises as `reference_outputs` does."""
+
+    def __init__(self, path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> None:
+        """`inputs` gives the shapes that the file leaves open."""
+        try:
+            data = readable(path).read_bytes()
+        except OSError as error:
+            raise LoadError(path, error.strerror or str(error)) from error
+        if data[4:8] != b"TFL3":
+            raise LoadError(path, "not a TFLite model" if data else "is empty")
+        self._path, self._scales = path, scales
+        self.interpreter, self.note = _interpreter(data, path, inputs)
+        self._details = _named_details(self.interpreter.get_input_details())
+        self._floats = {name for name, d in self._details.items() if np.dtype(d["dtype"]).kind == "f"}
+        self._forms = {n: (str(np.dtype(d["dtype"])), tuple(d["shape"])) for n, d in self._details.items()}
+
+    def anew(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs of one inference by name, that of a network whose variables hold what they hold at first."""
+        self.interpreter.reset_all_variables()
+        return self.run(inputs)
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs of one inference by name; variables hold what the one before has left."""
+        scales, floats = self._scales, self._floats
+        inputs = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in inputs.items()}
+        _require_same(self._path, self._forms, inputs)
+        for name, detail in self._details.items():
+            self.interpreter.set_tensor(detail["index"], inputs[name])
+        try:
+            self.interpreter.invoke()
+        except RuntimeError as error:  # such as integers to a negative power
+            text = (
+                f"{self._path.name}: the reference refuses these inputs ({last_line(error)}): give others by --inputs"
+            )
+            raise UsageError(text) from error
+        results = _named_details(self.interpreter.get_output_details())
+        return {name: self.interpreter.get_tensor(d["index"]).copy() for name, d in results.items()}
+
+
+def _named_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """LiteRT's records of inputs or outputs, by the names that the importer gives them, in order."""
+    names = unique_names(str(d["name"]) or f"tensor_{d['index']}" for d in details)
+    return dict(zip(names, details, strict=True))
+
+
+def _require_same(
+    path: Path, wanted: Mapping[str, tuple[str, tuple[int, ...]] | None], inputs: Mapping[str, np.ndarray]
+) -> None:
+    """Raise `UsageError` where the inputs that the model takes (`wanted`) are not among the `inputs` of the compiled one."""
+    for name, form in wanted.items():
+        given = inputs.get(name)
+        if given is None or (form is not None and (str(given.dtype), given.shape) != (form[0], tuple(form[1]))):
+            raise UsageError(
+                f"{path.name} is not the model that was compiled: it wants {', '.join(wanted)}, "
+                f"the project has {', '.join(f'{k} {v.dtype}{list(v.shape)}' for k, v in inputs.items())}"
+            )
+
+
+def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[Any, str]:
+    """An interpreter of the model, and a note.
+
+    It has the reference kernels, for a model in which their known defects do not show; where those lack an operator it has
+    the ordinary ones. The note says so. Extents that the file leaves open are those of `inputs`.
+    """
+    litert = extras.load("ai-edge-litert", ".interpreter")
+    Interpreter, OpResolverType = litert.Interpreter, litert.OpResolverType
+    try:
+        data, changes = repaired(data)
+        cleared = _cleared(data)
+    except Exception as error:  # flatbuffers raises whatever reading beyond the end gives
+        raise LoadError(path, "not a TFLite model, or truncated") from error
+    reasons: list[str] = []
+    for resolver in (OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES):
+        for content in (data, cleared):
+            try:
+                interpreter = Interpreter(model_content=content, experimental_op_resolver_type=resolver, num_threads=1)
+                _resize(interpreter, inputs)
+                interpreter.allocate_tensors()
+            except (ValueError, RuntimeError) as error:
+                reasons.append(str(error).strip().splitlines()[0])
+            else:
+                notes = [f"LiteRT with {change}" for change in changes]
+                if resolver != OpResolverType.BUILTIN_REF:
+                    notes.append(f"LiteRT's ordinary kernels, the reference ones say: {reasons[-1]}")
+                return interpreter, "; ".join(notes)
+    raise LoadError(path, f"the reference interpreter refuses it: {reasons[-1]}")
+
+
+def _resize(interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
+    for name, detail in _named_details(interpreter.get_input_details()).items():
+        given = inputs.get(name)
+        if given is not None and tuple(detail["shape"]) != given.shape and -1 in detail["shape_signature"]:
+            with suppress(ValueError):  # of another rank: refused where inputs are compared
+                interpreter.resize_tensor_input(detail["index"], given.shape, strict=True)
+
+
+def _cleared(data: bytes) -> bytes:
+    """The model with each quantized_dimension beyond its tensor's rank, which LiteRT refuses, set to 0."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(bytearray(data), 0))
+    for graph in model.subgraphs or ():
+        for tensor in graph.tensors or ():
+            rank = 0 if tensor.shape is None else len(tensor.shape)
+            if tensor.quantization is not None and tensor.quantization.quantizedDimension >= max(rank, 1):
+                tensor.quantization.quantizedDimension = 0
+    return packed(model)

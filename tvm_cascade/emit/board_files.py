@@ -1,0 +1,149 @@
+"""The files of a board in a compiled folder, `boards/<board>/`: linker script, constants, and the board's own JSON file.
+
+One folder may hold several boards. Once edited by the user, `link.ld` and `board.h` are not overwritten.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from tvm_cascade.boards.board import Board, CounterRegister, UartSide, load_board
+from tvm_cascade.emit.template import fill_template, template
+
+_BOARD = "board.json"  # the board's own file
+
+
+def add_board(folder: Path, board: Board, memories: Sequence[str] = ()) -> Path:
+    """Write `boards/<board>/` into a compiled folder and return its path.
+
+    `memories` are those of the board that the networks lie in, each in a section of its own.
+    `board.json` is always brought up to date, `link.ld` and `board.h` unless edited; an existing `board.cmake` stays.
+    """
+    place = folder / "boards" / board.name
+    place.mkdir(parents=True, exist_ok=True)
+    for name, text in _board_files(board, memories).items():
+        path = place / name
+        old = path.read_text(encoding="utf-8") if path.is_file() else None
+        if old != text and (name == _BOARD or old is None or old == _marked(old[: old.rfind("/*")])):
+            path.write_text(text, encoding="utf-8")
+    return place
+
+
+def _board_files(board: Board, memories: Sequence[str]) -> dict[str, str]:
+    texts = {"link.ld": _marked(linker_script(board, memories)), "board.h": _marked(board_header(board))}
+    return texts | {"board.cmake": f"# {board.name}: {board.core}\n"} | ({_BOARD: board.source} if board.source else {})
+
+
+def _marked(text: str) -> str:
+    """`text` of a C file or linker script, and a last comment with its CRC-32, by which a later edit is recognised."""
+    crc = zlib.crc32(text.encode())
+    return f"{text}/* Written from {_BOARD}, with CRC-32 {crc:08X} of all above; once edited, it stays. */\n"
+
+
+def find_board(folder: Path, name_or_path: str) -> Board:
+    """The board by the copy of its file in `folder`, if that was linked for a board of this name; else by `load_board`."""
+    own = folder / "boards" / name_or_path / _BOARD
+    return load_board(own if own.is_file() else name_or_path)
+
+
+def linker_script(board: Board, memories: Sequence[str] = ()) -> str:
+    """The linker script of a board: memories, sections, and a stack reserve that makes an overflow a link error.
+
+    Each of `memories`, names of the board's, has a section of its own: in a region of its own, or inside of the RAM, behind
+    data and bss where it begins with that, else from its own begin.
+    """
+    regions, sections = "", ""
+    for name in sorted(memories, key=lambda name: board.memories[name].origin):
+        at = board.memories[name]
+        inside = at.inside(board.ram)
+        region = "RAM" if inside else f"MEMORY_{name.upper()}"
+        regions += "" if inside else f"    {region} (rw) : ORIGIN = 0x{at.origin:08X}, LENGTH = {at.bytes}\n"
+        place = f" 0x{at.origin:08X}" if inside and at.origin > board.ram.origin else ""
+        sections += f"    .{name}{place} (NOLOAD) : {{ *(.{name}) }} > {region}\n\n"
+    vectors = ""
+    if board.vectors:
+        vectors = f"    VECTORS (rx) : ORIGIN = 0x{board.vectors.origin:08X}, LENGTH = {board.vectors.bytes}\n"
+    stack = ""
+    if board.stack:
+        stack = f"    STACK_RAM (rw) : ORIGIN = 0x{board.stack.origin:08X}, LENGTH = {board.stack.bytes}\n"
+    values = {
+        "board": board.name,
+        "vectors_region": vectors,
+        "vectors_memory": "VECTORS" if board.vectors else "FLASH",
+        "stack_region": stack + regions,
+        "memory_sections": sections,
+        "stack_memory": "STACK_RAM" if board.stack else "RAM",
+        "flash_origin": f"0x{board.flash.origin:08X}",
+        "flash_bytes": str(board.flash.bytes),
+        "ram_origin": f"0x{board.ram.origin:08X}",
+        "ram_bytes": str(board.ram.bytes),
+        "stack_reserve": str(board.stack_reserve),
+    }
+    return fill_template(template("link.ld.in"), values)
+
+
+def board_header(board: Board | None) -> str:
+    """`board.h`: how the board's instruction counter is set up and read, as inline functions; None is the host."""
+    counter = board.counter if board else None
+    return (
+        f"/* Constants of {board.name if board else 'the host'}. */\n"
+        "#ifndef TVM_CASCADE_BOARD_H\n#define TVM_CASCADE_BOARD_H\n\n#include <stdint.h>\n\n"
+        f"static inline void counter_setup(void)\n{{\n{_stores(counter.setup if counter else ())}}}\n\n"
+        f"static inline uint32_t counter_low(void)\n{{\n{_read(counter.low if counter else None)}}}\n\n"
+        f"static inline uint32_t counter_coarse(void)\n{{\n{_read(counter.coarse if counter else None)}}}\n\n"
+        f"{_uart_text(board)}#endif\n"
+    )
+
+
+def _uart_text(board: Board | None) -> str:
+    if board is None or board.uart is None:
+        return ""
+    uart = board.uart
+    places = f"#define UART_BASE 0x{uart.address:08X}u\n"
+    if uart.receive is not None and uart.transmit is not None:
+        places = _side_text("RECEIVE", uart.receive) + _side_text("TRANSMIT", uart.transmit)
+    return (
+        f"#define UART_{uart.kind.upper()} 1\n{places}\n"
+        f"static inline void uart_setup(void)\n{{\n{_stores(uart.setup)}}}\n\n"
+    )
+
+
+def _side_text(name: str, side: UartSide) -> str:
+    """Macros of one direction of a polled port: whether a byte may pass, and the register it passes through."""
+    status, data = (f"(*(volatile uint{side.bits}_t *)0x{place:08X}u)" for place in (side.status, side.data))
+    ready = "!=" if side.ready_when_set else "=="
+    return f"#define UART_{name}_READY (({status} & 0x{side.mask:X}u) {ready} 0u)\n#define UART_{name}_DATA {data}\n"
+
+
+def _stores(pairs: Sequence[tuple[int, int]]) -> str:
+    return "".join(f"    {_store(*pair)}\n" for pair in pairs) or "    /* nothing to set up */\n"
+
+
+def _store(address: int, value: int) -> str:
+    return f"*(volatile uint32_t *)0x{address:08X}u = 0x{value:X}u;"
+
+
+def _read(register: CounterRegister | None) -> str:
+    if register is None:
+        return "    return 0;\n"
+    if register.csr:
+        return _read_csr(register)
+    sample = f"    {_store(*register.sample)}\n" if register.sample else ""
+    mask = "" if register.bits == 32 else f" & 0x{(1 << register.bits) - 1:X}u"
+    return f"{sample}    return *(volatile uint32_t *)0x{register.address:08X}u{mask};\n"
+
+
+def _read_csr(register: CounterRegister) -> str:
+    """C that reads 32 bits of a 64-bit counter, beginning at bit `log2(low_ticks)`, consistently over both halves."""
+    shift = register.low_ticks.bit_length() - 1
+    low = f'__asm__ volatile("csrr %0, {register.csr}" : "=r"(low));'
+    if shift == 0:
+        return f"    uint32_t low;\n    {low}\n    return low;\n"
+    high = f'__asm__ volatile("csrr %0, {register.csr}h" : "=r"({{}}));'
+    return (
+        "    uint32_t low;\n    uint32_t high;\n    uint32_t again;\n    do {\n"
+        f"        {high.format('high')}\n        {low}\n        {high.format('again')}\n"
+        f"    }} while (high != again);\n    return (high << {32 - shift}) | (low >> {shift});\n"
+    )

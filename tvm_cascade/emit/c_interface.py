@@ -1,0 +1,61 @@
+"""`CInterface`: what the emitters of `<name>.h` and `<name>.c` need to know about a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tvm_cascade.emit.hot_weights import Copies
+from tvm_cascade.emit.network import Interface, NetworkMemory
+from tvm_cascade.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CInterface:
+    """The C interface of a network. Its inputs and outputs have arena offsets and C names (`emit.placement`)."""
+
+    interface: Interface
+    steps: int | None = None  # of the plan, where the application's hook is called after each; None without a hook
+    copies: Copies = field(default_factory=Copies)  # weights that are copied to RAM and read there
+
+    @property
+    def name(self) -> str:
+        """The prefix of every symbol, a C identifier."""
+        return self.interface.name
+
+    @property
+    def upper(self) -> str:
+        """The prefix of every macro."""
+        return self.name.upper()
+
+    @property
+    def memories(self) -> tuple[NetworkMemory, ...]:
+        """The memories that the network lies in, each an array."""
+        return self.interface.arrays
+
+    def array(self, memory: NetworkMemory) -> str:
+        """The name of a memory's array."""
+        return f"{self.name}_{memory.label}"
+
+    def place(self, offset: int) -> str:
+        """A C expression for the byte at an offset of `TensorSpec`: `<array>[n]`."""
+        at = next(m for m in reversed(self.memories) if m.start <= offset and (m.bytes or len(self.memories) == 1))
+        return f"{self.array(at)}[{offset - at.start}]"
+
+    def side(self, which: str) -> tuple[str, tuple[TensorSpec, ...]]:
+        """For the struct `inputs` or `outputs`: the qualifier of its pointers ("const " or ""), and its tensors."""
+        return ("const ", self.interface.inputs) if which == "inputs" else ("", self.interface.outputs)
+
+    @property
+    def hook(self) -> bool:
+        return self.steps is not None
+
+    @property
+    def calls_back(self) -> bool:
+        """Whether a run calls functions of the application; if so, the byte `<name>_busy` in RAM is set during a run."""
+        return self.hook or any(spec.streamed for spec in self.interface.inputs)
+
+    @property
+    def takes_pushed(self) -> bool:
+        """Whether a run takes what `<name>_push` was given: of networks with states and one input, such as rows of a stream."""
+        inputs = self.interface.inputs
+        return bool(self.interface.states) and len(inputs) == 1 and not inputs[0].streamed

@@ -1,0 +1,279 @@
+"""Code generation for a network from a lowered plan: kernels as C99 or as an LLVM object, weights as const data, one header.
+
+The emitted C needs no TVM header, only standard ones; `<math.h>` and `<stdbool.h>` only where kernels use them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import tvm
+from tvm import tirx
+
+from tvm_cascade.cache import NO_CACHE, Cache
+from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cores import CORES
+from tvm_cascade.emit import hot_weights
+from tvm_cascade.emit.c_interface import CInterface
+from tvm_cascade.emit.entry import emit_entry
+from tvm_cascade.emit.header import emit_header
+from tvm_cascade.emit.hot_weights import Copies
+from tvm_cascade.emit.names import network_identifier
+from tvm_cascade.emit.network import EmittedNetwork, Interface, NetworkMemory
+from tvm_cascade.emit.placement import place_io, placed_states
+from tvm_cascade.emit.weights import Weights, emit_weights
+from tvm_cascade.passes.copied_weights import CopiedWeights
+from tvm_cascade.schedules.driver.lower_plan import Lowered
+from tvm_cascade.schedules.driver.streaming import request_order
+from tvm_cascade.schedules.rules.helpers import needed
+from tvm_cascade.schedules.tir.bind_loads import bind_loads
+from tvm_cascade.schedules.tir.c_names import with_c_names
+from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
+from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
+from tvm_cascade.schedules.tir.mve_conversions import keep_products
+from tvm_cascade.search_monitor import counted, monitor
+from tvm_cascade.tensor_spec import IoSpec
+
+_ANY_NAME = "tvm_cascade_kernel"  # of a kernel in the cache
+
+_LOWERING = (
+    tirx.transform.FlattenBuffer,
+    tirx.transform.StmtSimplify,
+    tirx.transform.VectorizeLoop,
+    tirx.transform.UnrollLoop,
+    tirx.transform.StmtSimplify,
+    tirx.transform.LowerTVMBuiltin,
+    tirx.transform.LowerIntrin,
+)
+
+
+def lower_for(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Lower the functions of `mod`, which take raw pointers and allocate nothing on a heap, for `target.build.c` or `.llvm`."""
+    bound = tirx.transform.BindTarget(target.with_host(target))(mod)
+    return tvm.ir.transform.Sequential([p() for p in _LOWERING])(bound)
+
+
+def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str, cache: Cache = NO_CACHE) -> bytes:
+    """Compile the kernels of a plan, without the driver, to a relocatable object; each is named `<symbol>_<kernel>`."""
+    mod = _renamed(lowered, symbol, f"{symbol}_")
+    del mod[mod.get_global_var(lowered.invoke)]
+    monitor().report("kernels, all at once by LLVM", len(mod.get_global_vars()), unit="")
+    return cache.value("object", lambda: (repr(dict(target)), tvm.ir.save_json(mod)), lambda: build_object(mod, target))
+
+
+def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
+    """Compile the functions of `mod`, which take raw pointers, to a relocatable object by LLVM; returns its bytes."""
+    made_for = tvm.target.Target(dict(target))
+    lowered = lower_for(mod, made_for)
+    if any(core.mve and core.mcpu == target.get("mcpu") for core in CORES.values()):
+        lowered = tvm.IRModule({gv: keep_products(func) for gv, func in lowered.functions_items()})
+    built = tvm.get_global_func("target.build.llvm")(lowered, made_for)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.o"
+        built.write_to_file(str(path))
+        return path.read_bytes()
+
+
+def emit_c_driver(lowered: Lowered, symbol: str, cache: Cache = NO_CACHE) -> str:
+    """The driver alone as a C function called `symbol`, with declarations of the kernels that it calls.
+
+    Driver and kernels are compiled separately: LLVM would inline the kernels into one function, short of registers.
+    """
+    texts = _print_driver(_renamed(lowered, symbol, f"{symbol}_"), lowered.invoke, cache)
+    heads = [_head(text).removeprefix("" if name == lowered.invoke else "static ") for name, text in texts.items()]
+    return _unit(heads, [text if name == lowered.invoke else "" for name, text in texts.items()])
+
+
+def _renamed(lowered: Lowered, symbol: str, prefix: str = "") -> tvm.IRModule:
+    """The functions of a plan under public names: the driver is `symbol`, kernels have the prefix."""
+    mod = lowered.mod.clone()
+    for gv in mod.get_global_vars():
+        name = symbol if gv.name_hint == lowered.invoke else f"{prefix}{gv.name_hint}"
+        mod[gv] = mod[gv].with_attr("global_symbol", name)
+    return mod
+
+
+def emit_c_functions(lowered: Lowered, symbol: str, cache: Cache = NO_CACHE) -> str:
+    """The kernels and the driver as static C functions; the driver is called `symbol`."""
+    mod = _renamed(lowered, symbol)
+    driver = _print_driver(mod, lowered.invoke, cache)[lowered.invoke]
+    texts = [
+        driver if gv.name_hint == lowered.invoke else _print_kernel(mod[gv], cache)
+        for gv in counted("kernels", list(mod.get_global_vars()))
+    ]
+    return _unit([_head(text) for text in texts], texts)
+
+
+def print_c(mod: tvm.IRModule) -> str:
+    """The functions of `mod`, which take raw pointers and do not call one another, as C99 text."""
+    texts = [_print_kernel(mod[gv], NO_CACHE) for gv in mod.get_global_vars()]
+    return _unit([_head(text) for text in texts], texts)
+
+
+def _print_kernel(func: tirx.PrimFunc, cache: Cache) -> str:
+    """The C text of one function, which calls no other; kept under its code, whatever its name is in this network."""
+    unnamed = func.with_attr("global_symbol", _ANY_NAME)
+
+    def printed() -> str:
+        return _print_module(tvm.IRModule({_ANY_NAME: unnamed}))[_ANY_NAME]
+
+    text = cache.text("C", lambda: [tvm.ir.save_json(unnamed)], printed)
+    return text.replace(f" {_ANY_NAME}(", f" {func.attrs['global_symbol']}(", 1)
+
+
+def _print_driver(mod: tvm.IRModule, driver: str, cache: Cache) -> dict[str, str]:
+    """The C texts of the function `driver` and, with empty bodies, of those that it calls, by their names in `mod`."""
+    mod = mod.clone()
+    for gv in mod.get_global_vars():
+        if gv.name_hint != driver:
+            func, zero = mod[gv], tirx.const(0, "int32")
+            mod[gv] = tirx.PrimFunc(func.params, tirx.Return(zero), func.ret_type).with_attr(dict(func.attrs or {}))
+    made = cache.text("C driver", lambda: [tvm.ir.save_json(mod)], lambda: json.dumps(_print_module(mod)))
+    return json.loads(made)
+
+
+def _print_module(mod: tvm.IRModule) -> dict[str, str]:
+    """The functions of `mod` as C99 texts, by their names in it."""
+    target = tvm.target.Target("c")
+    mod = lower_for(mod, target)
+    for gv in mod.get_global_vars():
+        mod[gv] = with_c_names(mark_floats(bind_loads(remove_dead_binds(mod[gv]))))
+    source = tvm.get_global_func("target.build.c")(mod, target).inspect_source()
+    names = [gv.name_hint for gv in mod.get_global_vars()]
+    return dict(zip(names, map(print_floats, tidy_c(source)), strict=True))
+
+
+def _head(text: str) -> str:
+    """The declaration of a C function, without the semicolon."""
+    return text.split(" {\n", 1)[0]
+
+
+def _unit(heads: Sequence[str], texts: Sequence[str]) -> str:
+    """C text that declares all functions at the top."""
+    return "".join(f"{head};\n" for head in heads) + "\n" + "\n".join(texts)
+
+
+# A cast of a buffer to another element type. It goes through void*: views are aligned, which -Wcast-align cannot see.
+_VIEW = re.compile(r"\(\((u?int(?:8|16|32|64)_t|float|double)\*\)(\w+)\)")
+
+
+def tidy_c(source: str) -> list[str]:
+    """The functions in text of TVM's C back end, one by one: static, without includes, exports and declarations."""
+    body: list[str] = []
+    for line in source.splitlines():
+        text = line.strip()
+        if text.startswith(("#include", "#define TVM_EXPORTS", "void* __tvm_ffi", "// tvm target", "#pragma unroll")):
+            continue
+        if text in ('extern "C"', "#ifdef __cplusplus", "#endif"):
+            continue
+        body.append(line)
+    text = "\n".join(body)
+    text = re.sub(r"^(?:TVM_DLL )(.*?\));\n", "", text, flags=re.M)
+    text = re.sub(r"^(?:TVM_DLL )?int32_t (\w+)\(", r"static int32_t \1(", text, flags=re.M)
+    text = text.replace(" __restrict__", "")
+    text = re.sub(r"\binff\b", "INFINITY", text)  # as TVM prints the start of a maximum of floats
+    text = _VIEW.sub(r"((\1*)(void*)\2)", text)
+    text = re.sub(r"\n{3,}", "\n\n", text).strip()
+    text = re.sub(r"^static int32_t \w+\(([^)]*)\) \{\n(.*?)^\}", _mark_unused, text, flags=re.M | re.S)
+    return [f"{function.rstrip()}\n" for function in re.split(r"^(?=static int32_t \w+\()", text, flags=re.M)[1:]]
+
+
+def _mark_unused(function: re.Match[str]) -> str:
+    """The text of a matched C function with a `(void)` statement added for each unused parameter."""
+    head, body = function[0].split("\n", 1)
+    names = [p.split()[-1].lstrip("*") for p in function[1].split(",") if p.strip()]
+    unused = [n for n in names if not re.search(rf"\b{n}\b", function[2])]
+    return "\n".join([head, *(f"  (void){n};" for n in unused), body])
+
+
+def _functions(
+    lowered: Lowered, name: str, target: Mapping[str, object] | None, cache: Cache
+) -> tuple[str, dict[str, bytes]]:
+    """The C text of a plan's functions, and the object file of its kernels where they are compiled for `target`."""
+    symbol = f"{name}_invoke"
+    if target is None:
+        return emit_c_functions(lowered, symbol, cache), {}
+    driver = emit_c_driver(lowered, symbol, cache)
+    return driver, {f"{name}_kernels.o": emit_object(lowered, target, symbol, cache)}
+
+
+def _memories(plan: Plan, copies: Copies) -> tuple[NetworkMemory, ...]:
+    """The memories that a plan was placed in, as the emitted network has them, with copies of weights beside its blocks."""
+    made = [NetworkMemory(use.ram.name, use.start, use.bytes, use.ram.address) for use in plan.placed]
+    return tuple(replace(m, weights=copies.bytes) if m.name == copies.memory else m for m in made)
+
+
+def _texts(c: CInterface, functions: str, helpers: str, lowered: Lowered) -> dict[str, bytes]:
+    """The header, the source and the weights of a network, by file name."""
+    weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
+    texts = {
+        f"{c.name}.h": emit_header(c, c.name),
+        f"{c.name}.c": emit_entry(c, functions, helpers),
+        f"{c.name}_weights.c": emit_weights(c.name, weights),
+    }
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def emit_network(
+    lowered: Lowered,
+    name: str,
+    io: IoSpec,
+    *,
+    target: Mapping[str, object] | None = None,
+    align: int = 8,
+    prelude: str = "",
+    copied: CopiedWeights | None = None,
+    cache: Cache = NO_CACHE,
+) -> EmittedNetwork:
+    """Emit the files of one network: header, source, weights, and for a `target` the object with its kernels.
+
+    Parameters
+    ----------
+    name : str
+        Prefix of files and symbols, made a C identifier here.
+    io : IoSpec
+        Inputs and outputs in the order of the plan's graph.
+    target : mapping, optional
+        An LLVM target: kernels are emitted as `<name>_kernels.o`. Without it they are emitted as C99 in `<name>.c`.
+    align : int
+        Alignment of the arena in bytes.
+    prelude : str
+        C helper functions for kernels; those that no kernel calls are left out.
+    copied : CopiedWeights, optional
+        Constants that are copied to RAM and read there (`emit.hot_weights`).
+    cache : Cache
+        Keeps the kernels' code, each by itself; kernels of an object, which LLVM compiles together, as one.
+    """
+    name = network_identifier(name)
+    functions, files = _functions(lowered, name, target, cache)
+    objects = tuple(files)
+    helpers = needed(prelude, functions)
+    copies = hot_weights.copies_of(lowered, functions, copied or CopiedWeights())
+    functions = hot_weights.redirect(lowered, functions, name, copies)
+    plan = lowered.plan
+    placed = place_io(plan, io, lowered.hooked)
+    requests, memories, states = request_order(plan), _memories(plan, copies), placed_states(placed)
+    inputs, outputs = placed.own_inputs, placed.own_outputs
+    interface = Interface(name, inputs, outputs, plan.peak, align, requests, memories=memories, states=states)
+    steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
+    files |= _texts(CInterface(interface, steps, copies), functions, helpers, lowered)
+    return EmittedNetwork(
+        name=name,
+        files=files,
+        sources=(f"{name}.c", f"{name}_weights.c"),
+        objects=objects,
+        inputs=inputs,
+        outputs=outputs,
+        arena_bytes=plan.peak,
+        arena_align=align,
+        requests=requests,
+        ram_weight_bytes=copies.bytes,
+        cut=io.cut,
+        memories=memories,
+        states=states,
+    )

@@ -1,0 +1,170 @@
+"""Emit `<name>.c`: the arena, the mapping of inputs and outputs to it, and `<name>_run` around the driver.
+
+The template is `templates/network.c.in`. A run that calls functions of the application, or whose arena is shared, marks the
+arena as busy until it ends; a call that needs the same arena meanwhile returns an error, not a wrong result. See the
+comments of the header (`emit.header`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tvm_cascade.emit.c_interface import CInterface
+from tvm_cascade.emit.hot_weights import before_run, definition
+from tvm_cascade.emit.network import C_TYPES, NetworkMemory
+from tvm_cascade.emit.states import definitions, marks, only_shared, restored, stored, taken
+from tvm_cascade.emit.template import fill_template, template
+
+_NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
+# what float kernels use of <math.h>: functions, with or without the suffix f, and infinity
+_MATHS = re.compile(rf"\b(?:(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(|INFINITY\b)")
+_BOOLEANS = re.compile(r"\bbool\b")
+
+
+def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
+    """The text of `<name>.c`.
+
+    `functions` is C of the kernels and the driver, or of the driver alone where the kernels are in an object file;
+    `helpers` is C of the functions that the kernels call.
+    """
+    name, upper, can_fail = c.name, c.upper, c.calls_back
+    refusal = [f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"]
+    load = before_run(name, c.copies)
+    pointers = [f"{which}->{spec.c_name}" for which in ("inputs", "outputs") for spec in c.side(which)[1]]
+    context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
+    held = [f"(int8_t *)(void *){c.array(m)}" if _has_array(c, m) else "(int8_t *)NULL" for m in c.memories]
+    memory = ", ".join((*held, f"(int8_t *)(uintptr_t){name}_flash"))
+    blocks = {
+        "headers": [
+            *(["#include <math.h>"] if _MATHS.search(functions) else []),
+            *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
+        ],
+        "hot_weights": definition(name, c.copies),
+        "fetch": _fetch(c),
+        "hook": _hook(name) if c.hook else [],
+        "refuse_if_any_runs": _unless_marked(refusal, can_fail),
+        "refuse_if_it_runs": refusal if can_fail else [],
+        "input_places": _places(c, "inputs"),
+        "output_places": _places(c, "outputs"),
+        "state_mark": marks(c),
+        "take_pushed": taken(c),
+        "states": [*definitions(c), ""] if c.interface.states else [],
+        "begin": [*_unless_marked([f"    {name}_busy = 1u;"], can_fail), *load, *restored(c)],
+        "copy_inputs": _copies(c, "inputs"),
+        "copy_outputs": [*stored(c), *(f"    {line}" for line in _copies(c, "outputs"))],
+        "end": _unless_marked([f"    {name}_busy = 0u;"], can_fail),
+    }
+    values = {
+        "name": name,
+        "NAME": upper,
+        "helpers": helpers,
+        "functions": functions,
+        "any_null": " || ".join(f"{pointer} == NULL" for pointer in ("inputs", "outputs", *pointers)),
+        "invoke": f"{'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
+    }
+    mark = f"volatile uint8_t {name}_busy;\n" if can_fail else ""
+    blocks |= {"arrays": _arrays(c, mark), "ready": _ready(c, blocks)}
+    blocks_of_lines = {key: "".join(f"{line}\n" for line in lines) for key, lines in blocks.items()}
+    return fill_template(template("network.c.in"), values | blocks_of_lines)
+
+
+def _has_array(c: CInterface, memory: NetworkMemory) -> bool:
+    return not memory.name or memory.bytes > 0
+
+
+def _arrays(c: CInterface, mark: str) -> list[str]:
+    """Definitions of the memories' arrays: of the arena wherever the application's build says, of others in sections."""
+    if not c.interface.memories:
+        filled = fill_template(template("arena_array.c.in"), {"name": c.name, "NAME": c.upper, "mark": mark})
+        return filled.removesuffix("\n").split("\n")
+    lines = [
+        f"{c.upper}_ALIGNED({c.upper}_ARENA_ALIGN) {c.upper}_SECTION({c.upper}_{m.label.upper()}_SECTION) "
+        f"uint8_t {c.array(m)}[{c.upper}_{m.label.upper()}_SIZE];"
+        for m in c.memories
+        if _has_array(c, m)
+    ]
+    return ["#if !defined(TVM_CASCADE_SHARED_ARENA)", *lines, *mark.splitlines(), "#endif"]
+
+
+def _ready(c: CInterface, blocks: Mapping[str, list[str]]) -> list[str]:
+    """The function that says whether a run may begin, and that which sets the arena where it lies behind a pointer."""
+    lines = {key: "".join(f"{line}\n" for line in blocks[key]) for key in ("refuse_if_any_runs", "refuse_if_it_runs")}
+    if not c.interface.memories:
+        lines["forget_states"] = f"    {c.name}_has_state = 0u;\n" if c.interface.states else ""
+        filled = fill_template(template("arena_ready.c.in"), {"name": c.name, "NAME": c.upper, **lines})
+        return filled.removesuffix("\n").split("\n")
+    own = [c.array(m) for m in c.memories if _has_array(c, m)]
+    wrong = " || ".join(f"((uintptr_t){name} % {c.upper}_ARENA_ALIGN) != 0u" for name in own)
+    return [
+        f"static int32_t {c.name}_ready(void) {{",
+        *blocks["refuse_if_any_runs"],
+        f"    return ({wrong}) ? {c.upper}_MISALIGNED : {c.upper}_OK;",
+        "}",
+    ]
+
+
+def hook_symbol(name: str) -> str:
+    """Name of the C function that the driver calls after each step where the application has a hook."""
+    return f"{name}_between_steps"
+
+
+def _unless_marked(lines: list[str], busy: bool) -> list[str]:
+    """`lines`, which use the byte `<name>_busy`; without callbacks (`busy` False) compiled only with a shared arena."""
+    return lines if busy else only_shared(lines)
+
+
+def _places(c: CInterface, which: str) -> list[str]:
+    """C statements that point the members of the struct `inputs` or `outputs` at their tensors in the arena."""
+    const, specs = c.side(which)
+    places: list[str] = []
+    for spec in specs:
+        member = f"{which}->{spec.c_name}"
+        if spec.streamed:
+            places += [f"    {member} = NULL;", f"    {member}_context = NULL;"]
+            continue
+        cast = f"({const}{C_TYPES[spec.dtype]} *)(void *)"
+        places.append(f"    {member} = status == {c.upper}_OK ? {cast}&{c.place(spec.offset or 0)} : NULL;")
+    if c.hook and which == "inputs":
+        places += ["    inputs->hook = NULL;", "    inputs->hook_context = NULL;"]
+    return places
+
+
+def _copies(c: CInterface, which: str) -> list[str]:
+    """C statements that copy tensors that the application keeps outside of the arena: inputs into it, outputs out of it."""
+    lines: list[str] = []
+    for spec in c.side(which)[1]:
+        if spec.streamed:
+            continue
+        place = f"&{c.place(spec.offset or 0)}"
+        theirs = f"{which}->{spec.c_name}"
+        source, target = (theirs, place) if which == "inputs" else (place, theirs)
+        lines += [f"    if ((const void *){theirs} != (const void *){place}) {{"]
+        lines += [f"        memcpy({target}, {source}, {spec.bytes}u);", "    }"]
+    return lines
+
+
+def _fetch(c: CInterface) -> list[str]:
+    """The C function that the driver calls for each row of a streamed input; no lines where no input is streamed."""
+    cases: list[str] = []
+    for k, spec in enumerate(c.interface.inputs):
+        if spec.streamed:
+            cast = f"({C_TYPES[spec.dtype]} *)(void *)to"
+            member = f"inputs->{spec.c_name}"
+            call = f"({member})({member}_context, row, {cast})"  # parentheses: a macro of that name is not expanded
+            cases += [f"    if (input == {k}) {{", f"        return {call};", "    }"]
+    if not cases:
+        return []
+    head = f"static int32_t {c.name}_fetch(int8_t *context, int32_t input, int32_t row, int8_t *to)"
+    return [f"{head} {{", _context(c.name), *cases, f"    return {c.upper}_NULL_POINTER;", "}", ""]
+
+
+def _hook(name: str) -> list[str]:
+    """The C function that the driver calls after each step; it calls the application's hook, if that is set."""
+    head = f"static int32_t {hook_symbol(name)}(int8_t *context, int32_t done)"
+    call = "    return inputs->hook == NULL ? 0 : inputs->hook(inputs->hook_context, done);"
+    return [f"{head} {{", _context(name), call, "}", ""]
+
+
+def _context(name: str) -> str:
+    return f"    const struct {name}_inputs *inputs = (const struct {name}_inputs *)(const void *)context;"

@@ -1,0 +1,55 @@
+"""Export a compiled folder as a package for another build system, such as a Zephyr module or an Arduino library.
+
+A package holds the networks (headers, sources, weights, compiled kernels if any) and an example that calls them. Its kinds
+are the modules of `micro.packages`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tvm_cascade.emit.hearing import read_hearing
+from tvm_cascade.emit.image import read_image
+from tvm_cascade.emit.names import c_identifier
+from tvm_cascade.emit.package import Package, common_values, write_file
+from tvm_cascade.emit.packages import KINDS, package_kind
+from tvm_cascade.emit.template import fill_template, template_folder
+from tvm_cascade.errors import UsageError
+from tvm_cascade.publish import publish, require_empty
+
+
+def export_folder(folder: Path, kind: str, out: Path, front_end: Path | None = None) -> tuple[str, ...]:
+    """Write the compiled `folder` as a package of `kind` into the new folder `out`; returns the files, relative to it.
+
+    Parameters
+    ----------
+    kind : str
+        One of `packages.KINDS`.
+    front_end : Path, optional
+        A folder that `front-end` wrote: its C goes with the network's, and the example from sound to outputs.
+
+    Raises
+    ------
+    UsageError
+        `kind` is unknown, or `out` exists and is not empty; kernels are compiled for cores that the kind does not serve;
+        the network lies in several memories, which the kind does not place; the name of `out` is none that the kind allows;
+        there is no front end in `front_end`, or none for the only network.
+    MissingToolError
+        Compiled kernels have to be packed and the target's binutils are missing.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"unknown kind of package {kind!r}; known: {', '.join(KINDS)}")
+    image = read_image(folder)
+    # named after its network, or after its folder where there are several
+    writer = package_kind(kind)
+    hearing = None if front_end is None else read_hearing(front_end, writer.microphone)
+    if hearing is not None and image.several:
+        raise UsageError(f"--front-end is for one network, and {folder} holds several")
+    package = Package(c_identifier(folder.resolve().name, image.name) if image.several else image.name, image, hearing)
+    writer.refuse(package, out)
+    with publish(out, require_empty) as staging:
+        values = common_values(package) | writer.write(package, staging)
+        for place, text in template_folder(writer.templates).items():
+            write_file(staging / place.replace("NAME", package.name), fill_template(text, values))
+        writer.finish(package, staging)
+        return tuple(sorted(path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file()))

@@ -1,0 +1,326 @@
+"""Host run: a lowered plan executed in this process, its kernels and driver compiled by LLVM and their work counted.
+
+The program is instrumented: every multiply-accumulate adds one to a counter, and canaries around the arena detect writes
+outside of it. A compiled folder stores it as LLVM text, so a run needs no compiler.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir as _s_tir
+from tvm import tirx
+from tvm.ir import Call, GlobalVar
+from tvm.tirx import compilation_pipeline
+
+from tvm_cascade.cache import NO_CACHE, Cache
+from tvm_cascade.emit.network import PlacedState
+from tvm_cascade.emit.placement import placed_states
+from tvm_cascade.errors import UsageError, ValidationError
+from tvm_cascade.schedules.driver.lower_plan import Lowered
+from tvm_cascade.schedules.tir.barrier import with_barriers
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec
+
+s_tir: Any = _s_tir  # its passes get their names at run time
+
+_MOST_OPTIMISED = 200  # functions of a program that LLVM optimises
+_CANARY = 64  # bytes on either side of the arena
+_ENTRY, _KERNELS = "host_main", "host_kernels"
+_PAINTS = (0x5A, 0x2D)  # two patterns: a byte that equals one of them by chance differs from the other
+
+
+@dataclass(frozen=True)
+class HostProgram:
+    """A plan compiled for this machine, with kernels that count their multiply-accumulates, and the interface to run it."""
+
+    llvm: str  # LLVM text
+    flash: bytes
+    arena_bytes: int  # of all memories, which lie in one array at the addresses of the plan
+    spare_bytes: int  # after the arena: scratch that the generic kernels need beyond that of the board's kernels
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    memories: tuple[tuple[int, int], ...] = ()  # start and bytes of each in the array; none: the arena alone
+    states: tuple[PlacedState, ...] = ()  # kept from one call to the next
+
+    def save(self, folder: Path) -> dict[str, object]:
+        """Write the program's two files; returns the other fields as JSON-ready data for `load`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "program.ll").write_text(self.llvm)
+        (folder / "flash.bin").write_bytes(self.flash)
+        sides = {"inputs": [_to_dict(s) for s in self.inputs], "outputs": [_to_dict(s) for s in self.outputs]}
+        placed: dict[str, object] = {"memories": self.memories} if self.memories else {}
+        placed |= {"states": [state.to_dict() for state in self.states]} if self.states else {}
+        return {"arena_bytes": self.arena_bytes, "spare_bytes": self.spare_bytes, **sides, **placed}
+
+    @classmethod
+    def load(cls, folder: Path, data: Mapping[str, object]) -> HostProgram:
+        """Read what `save` wrote. Raises `UsageError` where files are missing."""
+        try:
+            llvm, flash = (folder / "program.ll").read_text(), (folder / "flash.bin").read_bytes()
+        except OSError as error:
+            raise UsageError(f"{folder}: no host program here ({error.strerror}); compile again") from None
+        sides = {}
+        for side in ("inputs", "outputs"):
+            rows = data[side]
+            assert isinstance(rows, list)
+            sides[side] = tuple(_from_dict(row) for row in rows)
+        arena, spare = (int(str(data[k])) for k in ("arena_bytes", "spare_bytes"))
+        given: Any = data.get("memories", ())
+        memories = tuple((int(start), int(size)) for start, size in given)
+        kept: Any = data.get("states", ())
+        states = tuple(PlacedState.from_dict(one) for one in kept)
+        return cls(llvm, flash, arena, spare, sides["inputs"], sides["outputs"], memories, states)
+
+
+_STREAMED = -1  # "offset" of a streamed input in metadata.json
+
+
+def _to_dict(spec: TensorSpec) -> dict[str, object]:
+    offset = _STREAMED if spec.offset is None else spec.offset
+    return {"name": spec.name, "dtype": spec.dtype, "shape": spec.shape, "offset": offset}
+
+
+def _from_dict(data: Mapping[str, Any]) -> TensorSpec:
+    offset = int(data["offset"])
+    return TensorSpec(
+        name=str(data["name"]),
+        shape=tuple(data["shape"]),
+        dtype=str(data["dtype"]),
+        offset=None if offset == _STREAMED else offset,
+    )
+
+
+@dataclass(frozen=True)
+class HostResult:
+    """Outputs of every inference by name; multiply-accumulates of the last; of every memory, highest byte written, plus
+    one."""
+
+    outputs: tuple[dict[str, np.ndarray], ...]
+    executed_macs: int
+    memory_high_water: tuple[int, ...]
+    macs: tuple[int, ...] = ()  # multiply-accumulates of every inference
+
+    @property
+    def arena_high_water(self) -> int:
+        """Of all memories."""
+        return sum(self.memory_high_water)
+
+
+def register_pipeline(name: str, *passes: Any) -> str:
+    """Register `name` as a pipeline for `tvm.tirx.build`: `passes`, then what LLVM and an entry with tensors need; returns it.
+
+    TVM's default pipeline takes twice as long: its passes for blocks, threads and stray statements find nothing in kernels
+    that take raw pointers.
+    """
+    plain = tirx.transform
+    ending = (
+        plain.UnrollLoop(),
+        s_tir.transform.RewriteUnsafeSelect(),  # LLVM evaluates both sides of a Select, also one that may not be read
+        plain.AnnotateEntryFunc(),
+        plain.SplitHostDevice(),
+        plain.MakePackedAPI(),
+    )
+
+    def finish() -> Any:
+        return tvm.transform.Sequential([plain.LowerTVMBuiltin(), plain.LowerIntrin()])
+
+    def pipeline() -> Any:
+        """Passes of a module, and those that finish functions of the host and of a device."""
+        return tvm.transform.Sequential([*passes, *ending]), finish, finish
+
+    compilation_pipeline.register_tir_pipeline(name, pipeline)
+    return name
+
+
+_PIPELINE = register_pipeline(
+    "tvm_cascade.host", tirx.transform.FlattenBuffer(), tirx.transform.StmtSimplify(), tirx.transform.VectorizeLoop()
+)
+
+
+def optimised(mod: Any) -> Any:
+    """Compile functions for the generic CPU of this machine's architecture (TVM target "llvm").
+
+    LLVM takes a twentieth of a second a kernel to optimise and twice as long to load what it made of it, which many inferences
+    of a large network do not win back.
+    """
+    level = 3 if len(mod.get_global_vars()) <= _MOST_OPTIMISED else 0
+    return tvm.compile(mod, target=tvm.target.Target({"kind": "llvm", "opt-level": level}), tir_pipeline=_PIPELINE)
+
+
+def host_program(
+    lowered: Lowered, io: IoSpec, build: Callable[[Any], Any] | None = None, cache: Cache = NO_CACHE
+) -> HostProgram:
+    """Compile a plan lowered with `counted=True` by `build` (default `optimised`); `io` has arena offsets."""
+    assert lowered.counted
+    room = lowered.plan.allocation.peak + lowered.spare_bytes
+    mod = lowered.mod.clone()
+    arena = tirx.decl_buffer((room + 2 * _CANARY,), "int8", "arena")
+    flash = tirx.decl_buffer((max(len(lowered.flash), 8),), "int8", "flash")
+    macs = tirx.decl_buffer((1,), "int64", "macs")
+    streamed = sum(spec.bytes for spec in io.inputs if spec.offset is None)
+    context = tirx.decl_buffer((max(streamed, 1),), "int8", "context")
+    pointers = [tirx.address_of(arena[_CANARY + use.start]) for use in lowered.plan.memories]
+    pointers += [tirx.address_of(flash[0])]
+    status = tirx.decl_buffer((1,), "int32", "status")
+    pointers += [tirx.address_of(context[0]), tirx.address_of(status[0])] if streamed else []
+    pointers += [tirx.address_of(macs[0])]
+    call = Call(mod.get_global_var(lowered.invoke), pointers, ret_ty="int32")
+    entry = tirx.PrimFunc([arena, flash, context, status, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
+    mod[GlobalVar(_ENTRY)] = entry
+    mod[GlobalVar(_KERNELS)] = _calls_of_all(lowered)
+    mod, build = with_barriers(mod), build or optimised
+    llvm = cache.text("host", lambda: (build.__qualname__, tvm.ir.save_json(mod)), lambda: _llvm_text(build(mod).mod))
+    room = lowered.plan.allocation.peak
+    placed = tuple((use.start, use.bytes) for use in lowered.plan.placed)
+    sizes, states = (room, lowered.spare_bytes), placed_states(io)
+    return HostProgram(llvm, lowered.flash, *sizes, io.own_inputs, io.own_outputs, placed, states)
+
+
+def _calls_of_all(lowered: Lowered) -> Any:
+    """A function that calls every kernel once more and is never called, so that LLVM does not inline all kernels.
+
+    LLVM inlines a private function with a single call, however large it is; one function of all kernels of NASNetMobile
+    (15 MB of LLVM text) takes 6 GB and minutes to compile.
+    """
+    memory = tirx.decl_buffer((8,), "int8", "memory")
+
+    def argument(param: tirx.Var) -> Any:
+        dtype = str(getattr(param.ty, "dtype", ""))
+        unknown = memory[0].astype("int32")  # a known argument would make the kernel look small enough to inline
+        return unknown.astype(dtype) if dtype.startswith(("int", "uint")) else tirx.address_of(memory[unknown])
+
+    calls: list[tirx.Stmt] = [
+        tirx.Evaluate(Call(gv, [argument(p) for p in lowered.mod[gv].params], ret_ty="int32"))
+        for gv in lowered.mod.get_global_vars()
+        if gv.name_hint != lowered.invoke
+    ]
+    body = tirx.SeqStmt(calls) if len(calls) > 1 else calls[0] if calls else tirx.Evaluate(tirx.const(0, "int32"))
+    return tirx.PrimFunc([memory], body).with_attr("global_symbol", _KERNELS)
+
+
+def _llvm_text(built: Any) -> str:
+    """The LLVM text of a compiled module, made reproducible: no buffer addresses in the names of TVM's alias classes."""
+    # LLVM's own reader refuses what TVM prints: a private function with a storage class
+    text = str(built.inspect_source("ll")).replace("private dllexport ", "private ")
+    numbers: dict[str, int] = {}
+    return re.sub(r'!"(0x[0-9a-f]+)', lambda m: f'!"buffer{numbers.setdefault(m[1], len(numbers))}', text)
+
+
+def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]]) -> HostResult:
+    """Run every inference twice, over arenas painted differently; multiply-accumulates are those of the last one.
+
+    A network with states finds them as the inference before left them, the first time with their initial values.
+    Raises `ValidationError` where a canary was overwritten, that is, something wrote outside of the arena.
+    """
+    results: list[dict[str, np.ndarray]] = []
+    work: list[int] = []
+    high = (0,) * max(len(program.memories), 1)
+    infer = _loaded(program)
+    kept = {paint: initial_states(program) for paint in _PAINTS}
+    for feed in inferences:
+        outputs, macs = {}, 0
+        for paint in _PAINTS:
+            outputs, macs, top = infer(feed, paint, kept[paint])
+            high = tuple(map(max, high, top))
+        results.append(outputs)
+        work.append(macs)
+    return HostResult(tuple(results), work[-1] if work else 0, high, tuple(work))
+
+
+def host_function(program: HostProgram) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """The program as a function from inputs to outputs by name, for many inferences; it raises as `run_host` does. States
+    are those that the inference before has left."""
+    infer, kept = _loaded(program), initial_states(program)
+    return lambda feed: infer(feed, _PAINTS[0], kept)[0]
+
+
+def initial_states(program: HostProgram) -> list[np.ndarray]:
+    """The bytes of every state before the first inference."""
+    return [np.frombuffer(s.initial or bytes(s.spec.bytes), np.int8).copy() for s in program.states]
+
+
+def read_llvm(text: str) -> Any:
+    """The module of an LLVM text, whose functions are compiled where they are asked for."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.ll"
+        path.write_text(text)
+        return tvm.runtime.load_module(str(path))
+
+
+_Inference = Callable[
+    [Mapping[str, np.ndarray], int, list[np.ndarray]], tuple[dict[str, np.ndarray], int, tuple[int, ...]]
+]
+
+
+def _loaded(program: HostProgram) -> _Inference:
+    """`_infer` with a program that LLVM has compiled into this process."""
+    function = read_llvm(program.llvm)[_ENTRY]
+    flash = np.frombuffer(program.flash + b"\0" * max(0, 8 - len(program.flash)), np.int8)
+
+    def infer(feed: Mapping[str, np.ndarray], paint: int, kept: list[np.ndarray]) -> Any:
+        arena = np.full(program.arena_bytes + program.spare_bytes + 2 * _CANARY, paint, np.int8)
+        spans = [slice(s.spec.offset or 0, (s.spec.offset or 0) + s.spec.bytes) for s in program.states]
+        body = arena[_CANARY : _CANARY + program.arena_bytes]
+        for span, state in zip(spans, kept, strict=True):
+            body[span] = state
+        after, *measured = _infer(function, program, flash, feed, paint, arena)
+        kept[:] = [after[span].copy() for span in spans]
+        return tuple(measured)
+
+    return infer
+
+
+def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str, np.ndarray], paint: int, arena):
+    room = program.arena_bytes + program.spare_bytes
+    body = arena[_CANARY : _CANARY + program.arena_bytes]
+    rows: list[np.ndarray] = []
+    for spec in program.inputs:
+        value = feed.get(spec.name)
+        if value is None:
+            wanted = ", ".join(s.name for s in program.inputs)
+            raise UsageError(f"no input '{spec.name}'; the network wants {wanted}")
+        spec.check(value)
+        raw = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.int8)
+        if spec.offset is None:
+            rows.append(raw)
+        else:
+            body[spec.offset : spec.offset + spec.bytes] = raw
+    memory, counter = tvm.runtime.tensor(arena), tvm.runtime.tensor(np.zeros(1, np.int64))
+    context = np.concatenate(rows) if rows else np.zeros(1, np.int8)
+    status = tvm.runtime.tensor(np.zeros(1, np.int32))
+    function(memory, tvm.runtime.tensor(flash), tvm.runtime.tensor(context), status, counter)
+    after = memory.numpy()
+    if (after[:_CANARY] != paint).any() or (after[_CANARY + room :] != paint).any():
+        raise ValidationError("the host run wrote outside of its arena")
+    body = after[_CANARY : _CANARY + program.arena_bytes]
+    outputs = {spec.name: _read(body, spec) for spec in program.outputs}
+    touched = tuple(_touched(body[start : start + size], paint) for start, size in _memories(program))
+    between = np.ones(len(body), np.bool_)
+    for start, size in _memories(program):
+        between[start : start + size] = False
+    if (body[between] != paint).any():
+        raise ValidationError("the host run wrote between its memories")
+    return body, outputs, int(counter.numpy()[0]), touched
+
+
+def _memories(program: HostProgram) -> tuple[tuple[int, int], ...]:
+    return program.memories or ((0, program.arena_bytes),)
+
+
+def _touched(memory: np.ndarray, paint: int) -> int:
+    """The highest byte that is not as it was painted, plus one."""
+    written = np.nonzero(memory != paint)[0]
+    return int(written[-1]) + 1 if len(written) else 0
+
+
+def _read(arena: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    assert spec.offset is not None
+    raw = arena[spec.offset : spec.offset + spec.bytes].tobytes()
+    return np.frombuffer(raw, spec.dtype).reshape(spec.shape).copy()

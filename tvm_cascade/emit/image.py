@@ -1,0 +1,252 @@
+"""Compiled folders: `Image`, the record of one network or several linked into one image, read from `metadata.json`.
+
+An image of one network is a project. Several networks (a bundle) run one after the other and share one arena, as large as
+the largest needs: the maximum of their arenas, not the sum. They are compiled with TVM_CASCADE_SHARED_ARENA, which makes
+each of them use `tvm_cascade_arena` in place of an array of its own; the same of every memory that they were placed in. What they
+keep from one run to the next lies beside it (TVM_CASCADE_KEEP_STATES).
+
+Layout of a folder: the networks' own files, `main.c`, `startup.c`, the I/O port for measuring, `CMakeLists.txt`, `README.md`,
+`metadata.json`, `boards/<board>/`, `host/` with the programs for this machine, and `build/` with the images. Several
+networks add `arena.c`, one `serial_<network>.c` for each, and `constants.c` with the weights that they have in common.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade.cores import Core, get_core
+from tvm_cascade.emit.network import EmittedNetwork, Interface, Network, NetworkMemory, split_outputs
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.messages import printable
+from tvm_cascade.report.cost import Cost, read_cost
+from tvm_cascade.tensor_spec import TensorSpec
+
+METADATA = "metadata.json"
+SHARED_ARENA, KEEP_STATES = "TVM_CASCADE_SHARED_ARENA", "TVM_CASCADE_KEEP_STATES"
+HOST_FOLDER = "host"
+_SEVERAL = "networks"  # name of an image of several networks
+_ONE_KEY, _SEVERAL_KEY = "project", "bundle"  # of metadata.json
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A compiled folder, enough to build, run, flash and export it. A run executes all networks once, in order."""
+
+    folder: Path
+    networks: tuple[Network, ...]
+    target: Core
+    board: str  # name of the board that it was compiled for, or "host"
+    optimise: str
+    shared_weight_bytes: int = 0  # of weights that several networks have in common, stored once
+    saved_flash_bytes: int = 0  # by sharing them
+
+    @property
+    def several(self) -> bool:
+        """Whether networks share an arena."""
+        return len(self.networks) > 1
+
+    @property
+    def run_on(self) -> str:
+        """The board that `run` takes by default: its own, or "host", this process, where nothing is linked for that."""
+        return self.board if self.target.family.links else "host"
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """Macros for every file that includes a header of the networks."""
+        kept = (KEEP_STATES,) if any(n.interface.states for n in self.networks) else ()
+        return (SHARED_ARENA, *kept) if self.several else ()
+
+    @property
+    def name(self) -> str:
+        """Name of the image: that of its network, or `networks` where there are several."""
+        return _SEVERAL if self.several else self.networks[0].name
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of all memories."""
+        return sum(memory.bytes for memory in self.arrays)
+
+    @property
+    def arrays(self) -> tuple[NetworkMemory, ...]:
+        """The memories that its networks lie in, each as large as the largest needs; copies of weights are each network's own."""
+        found: dict[str, NetworkMemory] = {}
+        for own in (m for network in self.networks for m in network.interface.arrays):
+            other = found.get(own.name, replace(own, weights=0))
+            found[own.name] = replace(own, bytes=max(own.bytes, other.bytes), weights=own.weights + other.weights)
+        return tuple(found.values())
+
+    @property
+    def memory_names(self) -> tuple[str, ...]:
+        """Names of memories of the board that have a section of their own."""
+        return tuple(one.name for one in self.arrays if one.name and one.all_bytes)
+
+    @property
+    def arena_align(self) -> int:
+        return max(network.interface.arena_align for network in self.networks)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Outputs of all networks, one network after the other."""
+        return tuple(spec for network in self.networks for spec in network.outputs)
+
+    def label(self, network: Network, name: str) -> str:
+        """Name of a tensor in files of inputs and outputs: `x`, or `network/x` where there are several networks."""
+        return f"{network.name}/{name}" if self.several else name
+
+    def named_inputs(self) -> Iterator[tuple[str, TensorSpec]]:
+        """Every input of every network by its label."""
+        return ((self.label(n, spec.name), spec) for n in self.networks for spec in n.inputs)
+
+    def named_outputs(self) -> Iterator[tuple[str, TensorSpec]]:
+        """Every output of every network by its label."""
+        return ((self.label(n, spec.name), spec) for n in self.networks for spec in n.outputs)
+
+    def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
+        """The inputs of all networks, one network after the other, as the firmware reads them.
+
+        Raises `UsageError` where number, element type or shape differ from the models'.
+        """
+        parts, start = [], 0
+        for network in self.networks:
+            end = start + len(network.inputs)
+            parts.append(network.interface.pack_inputs(arrays[start:end]))
+            start = end
+        if start != len(arrays):
+            raise UsageError(f"{len(arrays)} input arrays given, the networks have {start}")
+        return b"".join(parts)
+
+    def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]:
+        """The arrays of `outputs`."""
+        return split_outputs(self.outputs, data)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """Metadata of a network's host program (`emit.host`) in a compiled folder."""
+
+    folder: Path
+    data: Mapping[str, Any]  # for `HostProgram.load`
+    macs: int  # multiply-accumulates by the plan
+    cost: Cost | None = None  # estimated of an inference; None in folders of older versions
+
+
+def read_image(folder: Path) -> Image:
+    """The image whose files are in `folder`; raises `LoadError` where it holds none, or damaged metadata."""
+    path = folder / METADATA
+    data = read_metadata(folder)
+    try:
+        own = data[_SEVERAL_KEY] if _SEVERAL_KEY in data else data[_ONE_KEY]
+        records = own["projects"] if _SEVERAL_KEY in data else [own]
+        return Image(
+            folder=folder,
+            networks=tuple(_inside(folder, _network(record)) for record in records),
+            target=get_core(records[0]["target"]),
+            board=str(own["board"]),
+            optimise=str(records[0]["optimise"]),
+            shared_weight_bytes=int(own.get("shared_weight_bytes", 0)),
+            saved_flash_bytes=int(own.get("saved_flash_bytes", 0)),
+        )
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise LoadError(path, f"is not the metadata of a compiled network ({error}); compile again") from None
+
+
+def _inside(folder: Path, network: Network) -> Network:
+    """Return the network. Raise `ValueError` where the name of a file of it leads out of the folder."""
+    for name in network.files:
+        if Path(name).name != name or "\\" in name or not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"the file {printable(repr(name))} lies outside of the folder")
+    return network
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """The JSON object of a folder's `metadata.json`; raises `LoadError` where there is none."""
+    path = folder / METADATA
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LoadError(path, f"{error.strerror}; is {folder} a folder made by `tvm-cascade compile`?") from None
+    except ValueError as error:
+        raise LoadError(path, f"is not the metadata of a compiled network ({error})") from None
+    if not isinstance(data, dict):
+        raise LoadError(path, "is not the metadata of a compiled network; compile again")
+    return data
+
+
+def write_metadata(image: Image, more: Mapping[str, object] | None = None) -> None:
+    """Write the folder's `metadata.json`: the fields that `read_image` reads, and the entries of `more`."""
+    networks = [
+        {
+            "interface": network.interface.to_dict(),
+            "sources": network.sources,
+            "objects": network.objects,
+            "network_flags": network.c_flags,
+            "target": image.target.name,
+            "board": image.board,
+            "optimise": image.optimise,
+        }
+        for network in image.networks
+    ]
+    data: dict[str, object] = {_ONE_KEY: networks[0], **(more or {})}
+    if image.several:
+        own = {"networks": [n.name for n in image.networks], "target": image.target.name, "board": image.board}
+        own |= {"arena_bytes": image.arena_bytes, "shared_weight_bytes": image.shared_weight_bytes}
+        own |= {"saved_flash_bytes": image.saved_flash_bytes, "projects": networks}
+        data = {_SEVERAL_KEY: {**own, **(more or {})}}
+    (image.folder / METADATA).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def read_network(image: Image, network: Network) -> EmittedNetwork:
+    """A network of `image` as it was emitted, its files read back from the folder."""
+    interface = network.interface
+    return EmittedNetwork(
+        name=network.name,
+        files={name: (image.folder / name).read_bytes() for name in network.files},
+        sources=network.sources,
+        objects=network.objects,
+        inputs=interface.inputs,
+        outputs=interface.outputs,
+        arena_bytes=interface.arena_bytes,
+        arena_align=interface.arena_align,
+        c_flags=network.c_flags,
+        requests=interface.requests,
+        cut=interface.cut,
+        memories=interface.memories,
+        states=interface.states,
+    )
+
+
+def host_records(image: Image) -> dict[str, HostRecord]:
+    """Records of the host programs by network name; a network that was written without one is left out.
+
+    Raises `LoadError` for damaged metadata.
+    """
+    data, place = read_metadata(image.folder), image.folder / HOST_FOLDER
+    try:
+        if image.several:
+            found = data[_SEVERAL_KEY].get("hosts", {})
+            return {
+                name: HostRecord(place / name, one["host"], int(one["macs"]), read_cost(one.get("cost")))
+                for name, one in found.items()
+            }
+        if not {"host", "plan"} <= data.keys() or not place.is_dir():
+            return {}
+        plan = data["plan"]
+        return {image.name: HostRecord(place, data["host"], int(plan["macs"]), read_cost(plan.get("cost")))}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        path = image.folder / METADATA
+        raise LoadError(path, f"is not the metadata of a compiled network ({error}); compile again") from None
+
+
+def _network(record: Mapping[str, Any]) -> Network:
+    return Network(
+        interface=Interface.from_dict(record["interface"]),
+        sources=tuple(record["sources"]),
+        objects=tuple(record["objects"]),
+        c_flags=tuple(record["network_flags"]),
+    )

@@ -1,0 +1,130 @@
+"""Texts of an image's files other than the networks' own: programs, CMake project, README, shared arena (`arena.c`)."""
+
+from __future__ import annotations
+
+from tvm_cascade.boards.board import Board
+from tvm_cascade.emit.cmake import cmake_library, compile_flags
+from tvm_cascade.emit.image import Image
+from tvm_cascade.emit.main_text import describe, main_source, serial_sources
+from tvm_cascade.emit.network import Network, NetworkMemory
+from tvm_cascade.emit.shared_weights import SOURCE
+from tvm_cascade.emit.template import fill_template, template
+
+_SERIAL_ROW = "| `serial_main.c`, `uart.h` | the board's end of `tvm-cascade run --port`, in place of main.c |\n"
+_KINDS = {"c": "generated source", "o": "compiled kernels"}  # of files, by suffix
+
+
+def files(image: Image, board: Board) -> dict[str, str]:
+    """Texts by file name: CMake files, README, `main.c`, serial programs where the board has a port for them, and `arena.c`
+    for several networks."""
+    values = _build_values(image)
+    readme = "bundle_README.md.in" if image.several else "README.md.in"
+    texts = {
+        "CMakeLists.txt": fill_template(template("CMakeLists.txt.in"), values),
+        "toolchain.cmake": fill_template(template("toolchain.cmake.in"), values),
+        "README.md": fill_template(template(readme), values | _readme_values(image, board)),
+        "main.c": main_source(image),
+        **(serial_sources(image.networks) if board.uart is not None else {}),
+    }
+    return texts | ({"arena.c": arena_source(image)} if image.several else {})
+
+
+def own_sources(image: Image) -> tuple[str, ...]:
+    """Sources that each program of several networks needs in addition to the networks': the arena, shared weights."""
+    if not image.several:
+        return ()
+    return ("arena.c", SOURCE) if image.shared_weight_bytes else ("arena.c",)
+
+
+def arena_source(image: Image) -> str:
+    """`arena.c`: what networks share, the arena or memories; an #error stops the build if a recompiled network needs more."""
+    align, arrays = image.arena_align, {m.name: m for m in image.arrays if m.bytes or not m.name}
+    checks = [
+        f"#if {n.name.upper()}_{m.label.upper()}_SIZE > {arrays[m.name].bytes} || {n.name.upper()}_ARENA_ALIGN > {align}\n"
+        f'#error "{n.name} was compiled again and needs another arena: bundle again"\n#endif\n'
+        for n in image.networks
+        for m in n.interface.arrays
+        if m.name in arrays
+    ]
+    return (
+        "/* The arena of all networks of this image: as large as the largest needs. */\n#include <stdint.h>\n\n"
+        + "".join(f'#include "{network.name}.h"\n' for network in image.networks)
+        + "\n"
+        + "".join(checks)
+        + "".join(_shared_array(m, align) for m in arrays.values())
+        + "\n/* Not 0 while one of them runs: the others refuse to. */\n"
+        "extern volatile uint8_t tvm_cascade_arena_busy;\n"
+        "volatile uint8_t tvm_cascade_arena_busy;\n"
+    )
+
+
+def _shared_array(memory: NetworkMemory, align: int) -> str:
+    """The definition of an array that networks share; the build may name the section of a memory of the board."""
+    array, section, named = f"tvm_cascade_{memory.label}", f'".bss.tvm_cascade_{memory.label}"', ""
+    if memory.name:
+        section = f"{array}_section".upper()
+        named = f'#ifndef {section}\n#define {section} ".{memory.name}"\n#endif\n'
+    placed = f"__attribute__((section({section}), aligned({align}))) uint8_t {array}[{memory.bytes}];\n"
+    return f"\n{named}extern uint8_t {array}[{memory.bytes}];\n{placed}"
+
+
+def host_library(network: Network) -> str:
+    """`CMakeLists.txt` of a folder for this machine."""
+    values = {"name": network.name, "sources": " ".join(network.sources)}
+    return fill_template(template("host_CMakeLists.txt.in"), values)
+
+
+def _build_values(image: Image) -> dict[str, str]:
+    """Values of the templates CMakeLists.txt, toolchain.cmake and README.md."""
+    networks, target = image.networks, image.target
+    libraries = [cmake_library(n.name, n.sources, n.objects, n.c_flags, image.defines) for n in networks]
+    return {
+        "name": image.name,
+        "board": image.board,
+        "target": target.name,
+        "family": target.family.name,
+        "gcc": target.family.gcc,
+        "arena_bytes": str(image.arena_bytes),
+        "target_flags": " ".join(target.gcc_flags),
+        "compile_flags": " ".join(compile_flags(image.optimise)),
+        "link_flags": " ".join(target.family.link_flags),
+        "libraries": "\n".join(libraries),
+        "library_names": " ".join(f"{n.name}_network" for n in networks),
+        "main_sources": " ".join(("main.c", *own_sources(image), "startup.c")),
+    }
+
+
+def _readme_values(image: Image, board: Board) -> dict[str, str]:
+    how_to_run = {"how_to_run": _how_to_run(image, board)}
+    if image.several:
+        rows = [f"| `{n.name}.h`, `{n.name}.c`, ... | {n.interface.arena_bytes} |" for n in image.networks]
+        return {"network_rows": "\n".join(rows), **how_to_run}
+    network = image.networks[0]
+    rows = [
+        f"| `{name}` | {_KINDS.get(name.rsplit('.', 1)[-1], 'generated')} |"
+        for name in (*network.objects, *network.sources)
+    ]
+    return {
+        **how_to_run,
+        "file_rows": "\n".join(rows),
+        "serial_row": _SERIAL_ROW if board.uart is not None else "",
+        "list_inputs": describe("inputs", network.inputs, "- "),
+        "list_outputs": describe("outputs", network.outputs, "- "),
+    }
+
+
+def _how_to_run(image: Image, board: Board) -> str:
+    """Return the commands that work for the board: in an emulator, its own or that of its core's default board, and on it."""
+    if board.qemu_machine is not None:
+        emulated = f"Run and measure it in the emulator: `tvm-cascade run . --board {board.name}`."
+    else:
+        other = image.target.default_board
+        emulated = f"No emulator knows {board.name}. Run and measure it on the emulated {other}: `tvm-cascade run .`."
+    if board.uart is not None:
+        own = "On the board itself: `tvm-cascade flash .`, then `tvm-cascade run . --port /dev/ttyACM0`."
+    else:
+        own = (
+            "On the board itself: `tvm-cascade flash . --image application`. `run --port` needs a `uart` in the board's file:\n"
+            f"add one to a copy of `boards/{board.name}/board.json`, and compile with that as `--board`."
+        )
+    return f"{emulated}\n{own}"

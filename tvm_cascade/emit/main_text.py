@@ -1,0 +1,242 @@
+"""Emit the C programs of an image: `main.c`, and the board's side of the serial protocol.
+
+One network and several networks have separate templates; the program of several runs them in turn over one arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm_cascade.emit.image import Image
+from tvm_cascade.emit.network import C_TYPES, Network
+from tvm_cascade.emit.states import free_ranges
+from tvm_cascade.emit.template import fill_template, template
+from tvm_cascade.tensor_spec import TensorSpec
+
+
+def main_source(image: Image) -> str:
+    """`main.c`: the application, which the user completes, and the program that measures in the emulator."""
+    if not image.several:
+        return fill_template(template("main.c.in"), _main_of_one(image.networks[0]))
+    return fill_template(template("bundle_main.c.in"), _main_of_several(image))
+
+
+def serial_sources(networks: Sequence[Network]) -> dict[str, str]:
+    """The board's side of the serial protocol, by file name: one file per network, and for several one that selects."""
+    if len(networks) == 1:
+        return {"serial_main.c": _serial_source(networks[0])}
+    names = [f"serve_{network.name}" for network in networks]
+    declarations = "\n".join(f"uint32_t {name}(int);" for name in names)
+    values = {"declarations": declarations, "serve": ", ".join(names)}
+    files = {serial_file(network): _serial_source(network) for network in networks}
+    return {"serial_main.c": fill_template(template("bundle_serial_main.c.in"), values), **files}
+
+
+def serial_file(network: Network) -> str:
+    """Name of the file that serves one of several networks."""
+    return f"serial_{network.name}.c"
+
+
+def describe(side: str, specs: Sequence[TensorSpec], lead: str) -> str:
+    """One line per tensor, with the C names only: the model's own names may hold anything."""
+    lines = []
+    for spec in specs:
+        quantized = "" if spec.scale is None else f", real = {spec.scale!r} * (q - {spec.zero_point or 0})"
+        rows = f", asked for in rows of {spec.row_bytes} bytes" if spec.streamed else ""
+        lines.append(f"{lead}{side}.{spec.c_name}: {spec.type_text}, {spec.bytes} bytes{rows}{quantized}")
+    return "\n".join(lines)
+
+
+def user_callback(spec: TensorSpec, name: str) -> str:
+    """The callback that the user fills in to deliver one row of a streamed input."""
+    return _callback(
+        name,
+        spec,
+        f"    /* USER CODE: write the {spec.row_bytes} bytes of this row; other than 0 ends the run. */\n"
+        "    (void)context;\n    (void)row;\n    (void)to;\n    return 0;\n",
+    )
+
+
+def _port_callback(spec: TensorSpec, name: str) -> str:
+    """The callback that reads one row of a streamed input from the emulator's file."""
+    size = f"{spec.row_bytes}u"
+    return _callback(
+        name,
+        spec,
+        f"    (void)context;\n    (void)row;\n    return port_read(to, {size}) == {size} ? 0 : -1;\n",
+    )
+
+
+def _serial_callback(spec: TensorSpec) -> str:
+    """The callback that asks the other end of the serial link for one row of a streamed input."""
+    return _callback(
+        spec.c_name,
+        spec,
+        f"    (void)row;\n    return want_row((struct session *)context, (uint8_t *)to, {spec.row_bytes}u);\n",
+    )
+
+
+def _callback(name: str, spec: TensorSpec, body: str) -> str:
+    head = f"static int32_t read_{name}(void *context, int32_t row, {C_TYPES[spec.dtype]} *to)"
+    return f"\n{head}\n{{\n{body}}}\n"
+
+
+def _streamed(network: Network) -> list[TensorSpec]:
+    return [spec for spec in network.inputs if spec.streamed]
+
+
+def _main_of_one(network: Network) -> dict[str, str]:
+    upper, streamed = network.name.upper(), _streamed(network)
+    fill = [
+        f"        inputs.{spec.c_name} = read_{spec.c_name};\n        inputs.{spec.c_name}_context = NULL;"
+        if spec.streamed
+        else f"        fill(inputs.{spec.c_name}, {upper}_INPUT{k}_SIZE);"
+        for k, spec in enumerate(network.inputs)
+    ]
+    write = [
+        f"        port_write(outputs.{spec.c_name}, {upper}_OUTPUT{k}_SIZE);" for k, spec in enumerate(network.outputs)
+    ]
+    return {
+        "name": network.name,
+        "NAME": upper,
+        "fill_inputs": "\n".join(fill),
+        "paint_memories": "\n".join(paint(network, "(uint8_t)pattern")),
+        "report_memories": "\n".join(f"        report({m});" for m in measured(network, "(uint8_t)pattern")),
+        "row_readers": "".join(_port_callback(spec, spec.c_name) for spec in streamed),
+        "application_readers": "".join(user_callback(spec, spec.c_name) for spec in streamed),
+        "application_inputs": "".join(f"        inputs.{spec.c_name} = read_{spec.c_name};\n" for spec in streamed),
+        "write_outputs": "\n".join(write),
+        "describe_inputs": describe("inputs", network.inputs, "         * "),
+        "describe_outputs": describe("outputs", network.outputs, "         * "),
+    }
+
+
+def paint(network: Network, pattern: str) -> list[str]:
+    """C statements that paint every memory of a network before an inference, but for its states."""
+    states = network.interface.states
+    places = zip(network.interface.arrays, _arrays(network), strict=True)
+    ranges = [
+        (array, size) if not states else (f"{array} + {start}", f"{length}u")
+        for memory, (array, size) in places
+        if array != "NULL"
+        for start, length in ([(0, 0)] if not states else free_ranges(memory, states))
+    ]
+    return [f"        measure_paint_arena({array}, {size}, {pattern});" for array, size in ranges]
+
+
+def measured(network: Network, pattern: str) -> list[str]:
+    """C expressions for the bytes touched of every memory, in the order of the network's memories."""
+    return [
+        f"measure_arena({array}, {size}, {pattern})" if array != "NULL" else "0u" for array, size in _arrays(network)
+    ]
+
+
+def _arrays(network: Network) -> list[tuple[str, str]]:
+    """Array and macro of the size of every memory of a network; "NULL" where it has no array."""
+    return [
+        (
+            f"{network.name}_{m.label}" if m.bytes or not m.name else "NULL",
+            f"{network.name.upper()}_{m.label.upper()}_SIZE",
+        )
+        for m in network.interface.arrays
+    ]
+
+
+def _main_of_several(image: Image) -> dict[str, str]:
+    networks, pattern = image.networks, "(uint8_t)pattern"
+    shared = [(f"tvm_cascade_{m.label}" if m.bytes or not m.name else "", m.bytes) for m in image.arrays]
+    streamed = [(n.name, spec) for n in networks for spec in _streamed(n)]
+    return {
+        "includes": "\n".join(f'#include "{network.name}.h"' for network in networks),
+        "arrays": "\n".join(f"extern uint8_t {array}[];" for array, _ in shared if array),
+        "paint_memories": "\n".join(f"        measure_paint_arena({a}, {n}u, {pattern});" for a, n in shared if a),
+        "report_memories": "\n".join(
+            f"        report({f'measure_arena({array}, {size}u, {pattern})' if array else '0u'});"
+            for array, size in shared
+        ),
+        "row_readers": "".join(_port_callback(spec, f"{name}_{spec.c_name}") for name, spec in streamed),
+        "application_readers": "".join(user_callback(spec, f"{name}_{spec.c_name}") for name, spec in streamed),
+        "measured_networks": "\n".join(_measured(network) for network in networks),
+        "application_networks": "\n".join(_application(network) for network in networks),
+    }
+
+
+def _prepare(network: Network) -> list[str]:
+    """Declarations and mapping of one of several networks, callbacks included."""
+    name = network.name
+    lines = [
+        f"struct {name}_inputs inputs;",
+        f"struct {name}_outputs outputs;",
+        f"(void){name}_map_inputs(&inputs);",
+        f"(void){name}_map_outputs(&outputs);",
+    ]
+    for spec in _streamed(network):
+        lines.append(f"inputs.{spec.c_name} = read_{name}_{spec.c_name};")
+        lines.append(f"inputs.{spec.c_name}_context = 0;")
+    return lines
+
+
+def _measured(network: Network) -> str:
+    name, upper = network.name, network.name.upper()
+    whole = [(k, spec) for k, spec in enumerate(network.inputs) if not spec.streamed]
+    return _block(
+        *_prepare(network),
+        *(f"fill(inputs.{spec.c_name}, {upper}_INPUT{k}_SIZE);" for k, spec in whole),
+        "const uint32_t coarse = counter_coarse();",
+        "low = counter_low();",
+        f"const int32_t result = {name}_run(&inputs, &outputs);",
+        "ticks += counter_low() - low;",
+        "coarse_ticks += counter_coarse() - coarse;",
+        "status = status != 0 ? status : result;",
+        *(f"port_write(outputs.{spec.c_name}, {upper}_OUTPUT{k}_SIZE);" for k, spec in enumerate(network.outputs)),
+    )
+
+
+def _application(network: Network) -> str:
+    return _block(
+        *_prepare(network),
+        "/* USER CODE: write the inputs. */",
+        f"if ({network.name}_run(&inputs, &outputs) != 0) {{",
+        "    return 1;",
+        "}",
+        "/* USER CODE: read the outputs. */",
+    )
+
+
+def _block(*lines: str) -> str:
+    """A C block of its own inside of main's loop."""
+    return "\n".join(("        {", *(f"            {line}" for line in lines), "        }"))
+
+
+def _serial_source(network: Network) -> str:
+    """C of the serial server of one network: addresses and sizes of whole tensors, callbacks of streamed ones."""
+    upper, streamed = network.name.upper(), _streamed(network)
+    whole = [(k, spec) for k, spec in enumerate(network.inputs) if not spec.streamed]
+    inputs = [
+        f"    s.in[{n}].data = (uint8_t *)(uintptr_t)s.inputs.{spec.c_name};\n"
+        f"    s.in[{n}].size = {upper}_INPUT{k}_SIZE;"
+        for n, (k, spec) in enumerate(whole)
+    ]
+    outputs = [
+        f"    s.out[{k}].data = (uint8_t *)s.outputs.{spec.c_name};\n    s.out[{k}].size = {upper}_OUTPUT{k}_SIZE;"
+        for k, spec in enumerate(network.outputs)
+    ]
+    callbacks = [
+        f"    s->inputs.{spec.c_name} = read_{spec.c_name};\n    s->inputs.{spec.c_name}_context = s;"
+        for spec in streamed
+    ]
+    values = {
+        "name": network.name,
+        "NAME": upper,
+        "digest": f"0x{network.interface.digest:08X}",
+        "input_count": str(len(whole)),
+        "output_count": str(len(network.outputs)),
+        "input_ranges": "\n".join(inputs),
+        "output_ranges": "\n".join(outputs),
+        "serial_inputs": "\n".join(callbacks),
+        "paint_memories": "\n".join(paint(network, "(uint8_t)s->pattern")),
+        "reset_states": f"        (void){network.name}_reset();\n" if network.interface.states else "",
+        "measure_memories": " + ".join(measured(network, "(uint8_t)s->pattern")),
+        "row_server": (template("row_server.c.in") if streamed else "") + "".join(map(_serial_callback, streamed)),
+    }
+    return fill_template(template("serial_main.c.in"), values)

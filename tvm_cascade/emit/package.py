@@ -1,0 +1,282 @@
+"""What packages for other build systems have in common: the record `Package` and the class of their kinds, `PackageKind`.
+
+A kind is a module of `micro.packages` with an object `KIND`; its texts are the files of `templates/<module>/`, in whose
+paths `NAME` stands for the package and in whose texts `@key@` for a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from tvm_cascade.cores import Core
+from tvm_cascade.cores.families import Family
+from tvm_cascade.emit.hearing import Hearing, example_call
+from tvm_cascade.emit.image import Image
+from tvm_cascade.emit.image_text import arena_source
+from tvm_cascade.emit.main_text import user_callback
+from tvm_cascade.emit.network import Network, NetworkMemory
+from tvm_cascade.emit.shared_weights import HEADER, SOURCE
+from tvm_cascade.emit.template import fill_template, template
+from tvm_cascade.emit.toolchain import find_tool, run_tool
+from tvm_cascade.errors import UsageError
+from tvm_cascade.tensor_spec import TensorSpec
+
+VERSION = "1.0.0"  # of the packages; the network's own versions are in metadata.json
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An image to be exported, and the name of the package."""
+
+    name: str  # C identifier
+    image: Image
+    hearing: Hearing | None = None  # a front end whose C lies beside, and that the example calls
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        return self.image.networks
+
+    @property
+    def target(self) -> Core:
+        return self.image.target
+
+    @property
+    def memories(self) -> tuple[tuple[str, NetworkMemory], ...]:
+        """The memories of the board that arrays lie in, each with the prefix of its names; none where all lies in an arena."""
+        own = [(n.name, m) for n in self.networks for m in n.interface.memories if m.all_bytes]
+        if self.image.several:  # networks share their arrays, and have copies of weights of their own
+            own = [(name, replace(m, bytes=0)) for name, m in own if m.weights]
+            own += [("tvm_cascade", replace(m, weights=0)) for m in self.image.arrays if m.name and m.bytes]
+        return tuple(own)
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether kernels are compiled already (`--emit obj`)."""
+        return any(network.objects for network in self.networks)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Compiler options that the sources need."""
+        needed = {flag for network in self.networks for flag in network.c_flags}
+        return ("-O2", "-fno-strict-aliasing", *sorted(needed))
+
+    def _text(self, name: str) -> str:
+        return (self.image.folder / name).read_text(encoding="utf-8")
+
+    def sources(self) -> Iterator[tuple[str, str]]:
+        """Names and texts of the C sources."""
+        for network in self.networks:
+            yield from ((source, self._text(source)) for source in network.sources)
+        if self.image.several:
+            yield "arena.c", arena_source(self.image)
+        if self.image.shared_weight_bytes:
+            yield SOURCE, self._text(SOURCE)
+        yield from self._heard(".c")
+
+    def headers(self) -> Iterator[tuple[str, str]]:
+        """Names and texts of the headers; those of several networks define TVM_CASCADE_SHARED_ARENA themselves."""
+        shared = "".join(f"#ifndef {name}\n#define {name}\n#endif\n" for name in self.image.defines)
+        about = "/* The networks of this package share one arena. */\n" if shared else ""
+        for network in self.networks:
+            header = f"{network.name}.h"
+            yield header, about + shared + self._text(header)
+        if self.image.shared_weight_bytes:
+            yield HEADER, self._text(HEADER)
+        yield from self._heard(".h")
+
+    def _heard(self, end: str) -> Iterator[tuple[str, str]]:
+        texts = {} if self.hearing is None else self.hearing.texts
+        yield from ((name, text) for name, text in texts.items() if name.endswith(end))
+
+    @property
+    def uses_math(self) -> bool:
+        """Whether functions of <math.h> may be called; objects are not examined and count as callers."""
+        return self.has_objects or any("#include <math.h>" in text for _, text in self.sources())
+
+
+class PackageKind:
+    """A kind of package: what it refuses, and which files it writes beside those of its templates."""
+
+    templates: str  # folder in `templates/`
+    title: str  # in a sentence: "a Zephyr module"
+    sections: ClassVar[Mapping[str, tuple[tuple[str, str], ...]]] = {}  # by name of a memory: conditions of the C
+    # preprocessor, and the section that its linker scripts have for the memory where one holds
+    microphone = "listen.c.in"  # template of how an example with a front end gets its samples
+    compiled: tuple[Family, ...] = ()  # cores whose compiled kernels (`--emit obj`) it can hold
+
+    def refuse(self, package: Package, out: Path) -> None:
+        """Raise `UsageError` where the package cannot be of this kind, or not in the folder `out`."""
+        if package.has_objects and package.target.family not in self.compiled:
+            families = " and ".join(family.name.title() for family in self.compiled)
+            held = f"compiled kernels of {families} cores alone" if families else "C for any core"
+            raise UsageError(
+                f"{self.title} holds {held}, and the kernels of {package.name} are compiled for "
+                f"{package.target.name}: compile with --emit c"
+            )
+
+    def write(self, package: Package, folder: Path) -> dict[str, str]:
+        """Write the networks' files below `folder`; returns values of the templates that only this kind has."""
+        raise NotImplementedError
+
+    def finish(self, package: Package, folder: Path) -> None:
+        """What is made of the whole folder, behind the templates."""
+
+
+def section_macro(prefix: str, memory: NetworkMemory) -> str:
+    """The macro that says which section a memory's array lies in."""
+    return f"{prefix}_{memory.label}_SECTION".upper()
+
+
+def weights_macro(prefix: str) -> str:
+    """The macro that says which section copies of weights lie in."""
+    return f"{prefix}_WEIGHTS_SECTION".upper()
+
+
+def section_text(package: Package, known: Mapping[str, tuple[tuple[str, str], ...]]) -> str:
+    """C that says which section every memory's array lies in: a `known` one of the board, or else bss, in the build's RAM."""
+    lines: list[str] = []
+    macros = [(n, m, section_macro(n, m)) for n, m in package.memories if m.bytes]
+    macros += [(n, m, weights_macro(n)) for n, m in package.memories if m.weights]
+    for prefix, memory, macro in macros:
+        lines.append(f"#ifndef {macro}")
+        own = known.get(memory.name, ())
+        for k, (condition, section) in enumerate(own):
+            lines += [f"#{'elif' if k else 'if'} {condition}", f'#define {macro} "{section}"']
+        other = f'#define {macro} ".bss.{prefix}_{memory.label}"'
+        lines += ["#else", other, "#endif"] if own else [other]
+        lines.append("#endif")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def memory_table(package: Package) -> str:
+    """Lines of a README that say where the arrays belong; empty where there is one arena."""
+    if not package.memories:
+        return ""
+    rows = ["| array | bytes | memory | macro that names its section |", "| --- | --- | --- | --- |"]
+    for prefix, memory in package.memories:
+        at = "" if memory.address is None else f" at 0x{memory.address:08x}"
+        if memory.bytes:
+            array = f"`{prefix}_{memory.label}`"
+            rows.append(f"| {array} | {memory.bytes} | {memory.name}{at} | `{section_macro(prefix, memory)}` |")
+        if memory.weights:
+            rows.append(f"| copies of weights | {memory.weights} | {memory.name}{at} | `{weights_macro(prefix)}` |")
+    about = "Its arrays belong in several memories. Each lies in the build's RAM (bss) unless what is described here, or your"
+    about += (
+        "\ncompiler options, name the section of a memory: `-DMACRO='\".section\"'`, as your linker script calls it."
+    )
+    return f"\n{about}\n\n" + "\n".join(rows) + "\n"
+
+
+def write_sources(package: Package, sources: Path, headers: Path, before: str = "") -> None:
+    """Write the C sources into one folder and the headers, behind the text `before`, into another."""
+    for source, text in package.sources():
+        write_file(sources / source, text)
+    for header, text in package.headers():
+        write_file(headers / header, before + text)
+
+
+def kernel_guard(target: Core) -> str:
+    """Preprocessor check with an #error where the compiler's options show that kernels of `target` cannot run or link."""
+    misfits = [f"__ARM_ARCH < {target.triple.removeprefix('thumbv')[0]}"]
+    if target.fpu:
+        misfits += ["!defined(__ARM_PCS_VFP)", "!defined(__ARM_FEATURE_DSP)"]
+    else:
+        misfits += ["defined(__ARM_PCS_VFP)"]
+    if "-mfpu=fpv5-d16" in target.gcc_flags:
+        misfits += ["!(__ARM_FP & 8)"]
+    if target.triple.startswith("thumbv8.1m"):
+        misfits += ["!defined(__ARM_FEATURE_MVE)"]
+    return f"""#if {" || ".join(misfits)}
+#error "compiled for {" ".join(target.gcc_flags)}: for this board, compile the network with --emit c"
+#endif
+"""
+
+
+def common_values(package: Package) -> dict[str, str]:
+    """Values of the templates of every kind."""
+    names = [network.name for network in package.networks]
+    several = len(names) > 1
+    headers = [*names, *([package.hearing.name] if package.hearing else [])]
+    values = {
+        "name": package.name,
+        "NAME": package.name.upper(),
+        "version": VERSION,
+        "target": package.target.name,
+        "arena_bytes": str(package.image.arena_bytes),
+        "what": f"{len(names)} neural networks" if several else "A neural network",
+        "flags": " ".join(package.flags),
+        "memories": memory_table(package),
+        "includes": "\n".join(f'#include "{name}.h"' for name in headers),
+        "library_includes": "\n".join(f"#include <{name}.h>" for name in headers),
+        "include_words": ", ".join(f"`{name}.h`" for name in names),
+        "calls": "\n".join(_call(network, package.hearing) for network in package.networks),
+        "print_all": "\n".join(f'    printk("{name}: status %d\\n", (int)call_{name}());' for name in names),
+        "call_all": "\n".join(f"    if (status == 0) status = call_{name}();" for name in names),
+        "report_all": "\n".join(
+            f'    Serial.print("{name}: status ");\n    Serial.println((long)call_{name}());' for name in names
+        ),
+        "pause": "    delay(1000);\n",
+    }
+    if package.hearing is not None:  # there are samples all the time
+        (name,) = names
+        values["print_all"] = f"    while (call_{name}() == 0) {{\n        k_msleep(1);\n    }}"
+        values["report_all"] = f'    if (call_{name}() != 0) {{\n        Serial.println("{name}: refused");\n    }}'
+        values["pause"] = ""
+    return values | {"sketch": fill_template(template("sketch.cpp.in"), values)}
+
+
+def _call(network: Network, hearing: Hearing | None) -> str:
+    """C of an example's function `call_<name>`, which runs one inference, preceded by callbacks of streamed inputs; with a
+    front end it hears and runs as often as there are rows."""
+    name = network.name
+    streamed = [spec for spec in network.inputs if spec.streamed]
+    about_inputs = "\n".join(_about("inputs", spec) for spec in network.inputs)
+    about_outputs = "\n".join(_about("outputs", spec) for spec in network.outputs)
+    if hearing is not None:
+        return example_call(network, hearing, about_outputs)
+    return (
+        "".join(user_callback(spec, f"{name}_{spec.c_name}") for spec in streamed)
+        + f"""
+static int32_t call_{name}(void)
+{{
+    struct {name}_inputs inputs;
+    struct {name}_outputs outputs;
+
+    (void){name}_map_inputs(&inputs);
+    (void){name}_map_outputs(&outputs);
+"""
+        + "".join(f"    inputs.{spec.c_name} = read_{name}_{spec.c_name};\n" for spec in streamed)
+        + f"""    /* USER CODE: write the inputs, in place.
+{about_inputs}
+     */
+    const int32_t status = {name}_run(&inputs, &outputs);
+    /* USER CODE: read the outputs.
+{about_outputs}
+     */
+    return status;
+}}
+"""
+    )
+
+
+def _about(side: str, spec: TensorSpec) -> str:
+    real = "" if spec.scale is None else f", real = {spec.scale!r} * (q - {spec.zero_point or 0})"
+    return f"     * {side}.{spec.c_name}: {spec.type_text}{real}"
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text, with the folders that it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def write_archive(package: Package, archive: Path) -> None:
+    """Write the objects with the kernels as a static library, deterministically (`ar D`)."""
+    family = package.target.family
+    tool = find_tool(f"{family.prefix}ar", family.compiler_remedy)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    objects = [str(package.image.folder / name) for network in package.networks for name in network.objects]
+    run_tool((tool, "rcsD", str(archive), *objects))

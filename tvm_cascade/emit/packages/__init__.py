@@ -1,0 +1,20 @@
+"""Kinds of packages for other build systems. Each module of this package with an object `KIND` defines one.
+
+`KINDS` names them without importing any: `esp_idf.py` is the kind `esp-idf`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm_cascade.emit.package import PackageKind
+
+KINDS = tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
+
+
+def package_kind(name: str) -> PackageKind:
+    """The kind of that name, one of `KINDS`."""
+    return import_module(f"{__name__}.{name.replace('-', '_')}").KIND

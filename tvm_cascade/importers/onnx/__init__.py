@@ -1,0 +1,1 @@
+"""ONNX files to Relax modules (`load.from_onnx`): what TVM's importer gets wrong or lacks, corrected."""

@@ -1,0 +1,380 @@
+"""Converters for Relax's ONNX importer: operators that it imports wrongly, or in a form that later passes cannot analyse.
+
+It imports Pad, Clip and Tile as opaque TIR functions, Max, Min, Sum and Mean as a stack and a reduction; ignores
+`output_shape` of ConvTranspose; rounds the size of SAME_LOWER pools down; takes the ratio of the sizes for the scales of a
+Resize, which differ where a scale times a size is not whole; ignores `axes` and antialias of a Resize; and leaves indices
+int64, where kernels take int32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+from tvm_cascade.errors import about
+from tvm_cascade.importers.interface import MAX_ELEMENTS
+from tvm_cascade.importers.onnx.integer_conv import conv_integer
+from tvm_cascade.importers.onnx.known import (
+    ALIGNED,
+    aligned,
+    compress,
+    computed_size,
+    dropout,
+    eye_like,
+    optional_has_element,
+    refused,
+    reverse_sequence,
+    roi_align_of_maxima,
+    sequence_length,
+    shape_constant,
+    slice_by_attributes,
+    space_to_depth,
+    top_of_unsigned,
+)
+from tvm_cascade.importers.onnx.normalizations import (
+    batch_normalization,
+    layer_normalization,
+    lp_normalization,
+    rms_normalization,
+)
+from tvm_cascade.importers.onnx.numbers import (
+    bit_cast,
+    bit_shift,
+    cast_to_integers,
+    of_truths,
+    power,
+    remainder,
+    sloped,
+)
+from tvm_cascade.importers.onnx.placing import counted_from_start, hardmax, inside, scatter_nd
+from tvm_cascade.importers.onnx.recurrent import gru, lstm, rnn, with_outputs_read
+from tvm_cascade.importers.onnx.resize import resize, text, upsample
+from tvm_cascade.importers.onnx.signals import cumulative_product, fourier, short_time_fourier
+from tvm_cascade.importers.values import Value, blocks_closed, constant_of, relax, shape_of
+from tvm_cascade.passes.integer.expressions import constant
+
+Attributes = dict[str, Any]
+Converter = Callable[
+    [Any, list[Value], Attributes], Value | None
+]  # None: convert as the importer does, by the (changed) attributes
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+
+
+class Importer(ONNXGraphImporter):
+    """Relax's importer with the converters of this module."""
+
+    def from_onnx(self, graph: Any, opset: int) -> Any:
+        with blocks_closed([self.bb]):
+            return super().from_onnx(with_outputs_read(graph), opset)
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The expressions that values of the file were converted to, by name."""
+        return self._nodes
+
+    def _check_for_unsupported_ops(self, graph: Any) -> None:
+        """Does nothing: `importers.onnx.load` checks, and the base class would refuse operators converted only here."""
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
+        convert = CONVERTERS.get(op_name)
+        attrs["tvm_custom"]["opset"] = opset
+        with about(op_name):
+            if op_name in ALIGNED and opset < 7:
+                inputs[1] = aligned(self.bb, inputs, attrs)
+            made = convert(self.bb, inputs, attrs) if convert is not None else None
+            if made is None:
+                return super()._convert_operator(op_name, inputs, attrs, opset)
+            return self.bb.normalize(made)
+
+
+def _constant(inputs: Sequence[Value], index: int) -> np.ndarray | None:
+    """The data of an input; None where it is left out or not constant."""
+    value = inputs[index]
+    return None if value is None else constant_of(value)
+
+
+def _number(inputs: Sequence[Value], index: int, otherwise: float) -> float | None:
+    """A constant scalar input; `otherwise` where it is left out, None where it is not constant."""
+    if inputs[index] is None:
+        return otherwise
+    data = constant_of(inputs[index])
+    return None if data is None or data.size != 1 else float(data.reshape(-1)[0])
+
+
+def _pad(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    x, mode = inputs[0], _PAD_MODES.get(text(attrs, "mode", "constant"))
+    shape = shape_of(x)
+    widths = _constant(inputs, 1) if inputs[1] is not None else np.array(attrs.get("pads", ()))
+    value, axes = _number(inputs, 2, float(attrs.get("value", 0.0))), _constant(inputs, 3)
+    if mode is None or not shape or widths is None or value is None or (axes is None and inputs[3] is not None):
+        return None
+    chosen = [int(a) % len(shape) for a in axes] if axes is not None else list(range(len(shape)))
+    if widths.size != 2 * len(chosen):
+        return None
+    before, after = np.zeros((2, len(shape)), "int64")
+    before[chosen], after[chosen] = np.split(widths.reshape(-1), 2)
+    if mode != "constant" and min(*before, *after) < 0:
+        return None
+    if mode == "reflect" and any(max(b, a) >= d for b, a, d in zip(before, after, shape, strict=True)):
+        raise ValueError("a reflection wider than its input")
+    return relax.op.nn.pad(x, np.stack([before, after], axis=1).reshape(-1).tolist(), mode, value)
+
+
+def _clip(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Clip of float32 with constant bounds; a bound that is NaN is ignored."""
+    x = inputs[0]
+    lo, hi = (
+        _number(inputs, i, float(attrs.get(name, end))) for i, name, end in ((1, "min", -np.inf), (2, "max", np.inf))
+    )
+    if lo is None or hi is None or str(x.ty.dtype) != "float32":
+        return None
+    lo, hi = (-np.inf if np.isnan(lo) else lo), (np.inf if np.isnan(hi) else hi)
+    if lo == 0 and hi == np.inf:
+        return relax.op.nn.relu(x)
+    if np.isfinite(lo) and np.isfinite(hi) and lo <= hi:
+        return relax.op.clip(x, lo, hi)
+    for bound, operator in ((lo, relax.op.maximum), (hi, relax.op.minimum)):  # the upper bound last: it wins
+        if np.isfinite(bound):
+            x = bb.normalize(operator(x, relax.const(bound, "float32")))
+    return x
+
+
+def _tile(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
+    repeats = _constant(inputs, 1)
+    return None if repeats is None else relax.op.tile(inputs[0], [int(r) for r in repeats])
+
+
+def _pairwise(operator: Callable[[Value, Value], Value], average: bool = False) -> Converter:
+    """A converter of an operator with many operands to a chain of binary ones; `average` divides by their number."""
+
+    def convert(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
+        operands = list(inputs)
+        if all(constant_of(v) is not None for v in operands):
+            return None
+        total = reduce(lambda a, b: bb.normalize(operator(a, b)), operands)
+        return relax.op.divide(total, relax.const(len(operands), "float32")) if average else total
+
+    return convert
+
+
+def _swish(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """x * sigmoid(alpha * x): `silu` where alpha is 1. Relax's importer has no such operator."""
+    x, alpha = inputs[0], float(attrs.get("alpha", 1.0))
+    if alpha == 1.0:
+        return relax.op.nn.silu(x)
+    scaled = bb.normalize(relax.op.multiply(x, constant(np.array(alpha, str(x.ty.dtype)))))
+    return relax.op.multiply(x, bb.normalize(relax.op.sigmoid(scaled)))
+
+
+def _infinite(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """IsInf of one sign: the importer ignores `detect_negative` and `detect_positive`."""
+    x, below, above = inputs[0], attrs.get("detect_negative", 1), attrs.get("detect_positive", 1)
+    if below and above:
+        return None
+    bound = constant(np.array(np.inf if above else -np.inf, str(x.ty.dtype)))
+    return relax.op.equal(x, bound) if below or above else relax.op.zeros(shape_of(x), "bool")
+
+
+def _one_hot(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """OneHot of constant depth: the importer takes no depth of one dimension, and makes the values float64."""
+    depth, values, x = _constant(inputs, 1), _constant(inputs, 2), inputs[0]
+    if depth is None or values is None:
+        return None
+    count, rank = int(depth.reshape(-1)[0]), len(shape_of(x))
+    if not 0 < count * prod(shape_of(x)) <= MAX_ELEMENTS:
+        raise NotImplementedError(f"a depth of {count}")
+    axis = int(attrs.get("axis", -1)) % (rank + 1)
+    places = np.arange(count, dtype="int32").reshape(count, *[1] * (rank - axis))
+    given = bb.normalize(relax.op.expand_dims(bb.normalize(relax.op.astype(x, "int32")), axis))
+    hits = [
+        bb.normalize(relax.op.equal(given, relax.const(p, "int32"))) for p in (places, places - count)
+    ]  # from either end
+    off, on = (constant(np.asarray(v)) for v in values)
+    return relax.op.where(bb.normalize(relax.op.logical_or(*hits)), on, off)
+
+
+def _insert(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
+    """SequenceInsert before a place counted from the end: the importer inserts one place later."""
+    place = _constant(inputs, 2)
+    if place is not None and place < 0:
+        inputs[2] = relax.const(len(inputs[0]) + int(place), "int64")
+
+
+def _suppression(_bb: Any, inputs: list[Value], _attrs: Attributes) -> None:
+    """Limits of NonMaxSuppression: the importer takes computed ones for its own defaults, which are not ONNX's."""
+    names = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
+    defaults = (None, np.float32(0), np.finfo("float32").min)
+    boxes, scores = shape_of(inputs[0]), shape_of(inputs[1])
+    if len(boxes) != 3 or len(scores) != 3 or (boxes[0], boxes[1], 4) != (scores[0], scores[2], boxes[2]):
+        raise NotImplementedError(f"boxes of shape {list(boxes)} with scores of shape {list(scores)}")
+    for index, (name, default) in enumerate(zip(names, defaults, strict=True), 2):
+        if inputs[index] is not None and _constant(inputs, index) is None:
+            raise NotImplementedError(f"{name} that is computed, or an input: make it a constant")
+        if inputs[index] is None and default is None:
+            raise NotImplementedError(f"{name} that is left out, which means no output")
+        if inputs[index] is None:
+            while len(inputs) <= index:
+                inputs.append(None)
+            inputs[index] = relax.const(default, "float32")
+    most = _number(inputs, 2, 0)
+    if most is not None:  # more than there are cannot be selected, and the importer narrows the number to 32 bits
+        inputs[2] = relax.const(min(int(most), boxes[1]), "int64")
+    reach = _number(inputs, 3, 0)
+    if reach is not None:  # boxes that overlap by just as much are kept, and the importer's are not
+        inputs[3] = constant(np.nextafter(np.float32(reach), np.float32(np.inf)))
+
+
+def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
+    """A converter of gathers along one axis."""
+
+    def convert(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+        shape, axis = shape_of(inputs[0]), int(attrs.get("axis", 0))
+        if operator is relax.op.take and all(constant_of(i) is not None for i in inputs):
+            return None  # the importer folds it
+        places = _places(bb, inputs, shape[axis : axis + 1 or None])
+        return None if places is None else operator(inputs[0], places, axis % len(shape))
+
+    return convert
+
+
+def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """GatherND; by constant indices a gather along the indexed leading axes, flattened into one."""
+    shape, indices, batch = shape_of(inputs[0]), _constant(inputs, 1), int(attrs.get("batch_dims", 0))
+    if indices is None and shape_of(inputs[1]):
+        places = _places(bb, inputs, shape[batch : batch + shape_of(inputs[1])[-1]])
+        return None if places is None else relax.op.gather_nd(inputs[0], places, batch)
+    if indices is None or not indices.ndim or batch:
+        return None
+    count = indices.shape[-1]
+    places = _places(bb, inputs, shape[:count])
+    if places is None:
+        return None
+    flat = bb.normalize(relax.op.reshape(inputs[0], (-1, *shape[count:])))
+    at = np.ravel_multi_index(tuple(np.moveaxis(places.value.numpy(), -1, 0)), shape[:count])
+    return relax.op.take(flat, relax.const(at, "int32"), 0)
+
+
+def _places(bb: Any, inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
+    """Indices into axes of `extents`: negative ones, counted from the end, become positive, and constant ones int32, which
+    kernels take. None where one of both has no shape."""
+    indices = _constant(inputs, 1)
+    if not shape_of(inputs[0]) or not extents:
+        return None
+    return counted_from_start(bb, inputs[1], extents) if indices is None else inside(indices, extents)
+
+
+def _local_normalization(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> None:
+    """LRN is left to the importer, which supports windows centred on a channel: an even size is refused."""
+    if int(attrs["size"]) % 2 == 0:
+        raise NotImplementedError(f"a window of {attrs['size']} channels: give it an odd size")
+
+
+def _window(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Write SAME padding as explicit `pads`, for the importer: `ceil(in / stride)` outputs, an odd pad after or before."""
+    mode = text(attrs, "auto_pad", "NOTSET")
+    extents = shape_of(inputs[0])[2:]
+    if not mode.startswith("SAME"):
+        return None
+    kernel = attrs["kernel_shape"] if "kernel_shape" in attrs else shape_of(inputs[1])[2:]
+    ones = (1,) * len(extents)
+    strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+    total = [
+        max((-(-d // s) - 1) * s + (k - 1) * e + 1 - d, 0)
+        for d, s, k, e in zip(extents, strides, kernel, dilations, strict=True)
+    ]
+    attrs["pads"] = _halves(total, mode == "SAME_UPPER")
+    attrs["auto_pad"], attrs["ceil_mode"] = b"NOTSET", 0
+    return None
+
+
+def _halves(total: Sequence[int], upper: bool) -> tuple[int, ...]:
+    """Pads of every axis that add up to `total`, the odd one after (`upper`) or before."""
+    less = [t // 2 for t in total]
+    more = [t - l for t, l in zip(total, less, strict=True)]
+    return (*less, *more) if upper else (*more, *less)
+
+
+def _transposed(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Write `output_shape` of a ConvTranspose as pads and output padding, for the importer."""
+    wanted = attrs.pop("output_shape", None)
+    if wanted is None:
+        return None
+    extents, kernel = shape_of(inputs[0])[2:], shape_of(inputs[1])[2:]
+    ones, zeros = (1,) * len(extents), (0,) * len(extents)
+    strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+    extra = attrs.get("output_padding", zeros)
+    spare = [
+        s * (d - 1) + e + (k - 1) * f + 1 - w
+        for d, s, k, f, e, w in zip(extents, strides, kernel, dilations, extra, wanted[-len(extents) :], strict=True)
+    ]
+    attrs["pads"] = _halves([max(s, 0) for s in spare], text(attrs, "auto_pad", "NOTSET") == "SAME_UPPER")
+    attrs["output_padding"] = tuple(e + max(-s, 0) for e, s in zip(extra, spare, strict=True))
+    attrs["auto_pad"] = b"NOTSET"
+    return None
+
+
+CONVERTERS: Mapping[str, Converter] = MappingProxyType(
+    {
+        "Pad": _pad,
+        "Clip": _clip,
+        "Tile": _tile,
+        "Sum": _pairwise(relax.op.add),
+        "Mean": _pairwise(relax.op.add, average=True),
+        "Max": _pairwise(relax.op.maximum),
+        "Min": _pairwise(relax.op.minimum),
+        "Pow": power,
+        "Swish": _swish,
+        "IsInf": _infinite,
+        "BatchNormalization": batch_normalization,
+        "LayerNormalization": layer_normalization,
+        "RMSNormalization": rms_normalization,
+        "LpNormalization": lp_normalization,
+        "ConvInteger": conv_integer,
+        "LSTM": lstm,
+        "GRU": gru,
+        "RNN": rnn,
+        "BitShift": bit_shift,
+        "BitCast": bit_cast,
+        "Mod": remainder,
+        "PRelu": sloped,
+        "ReduceMax": of_truths(relax.op.max),
+        "ReduceMin": of_truths(relax.op.min),
+        "EyeLike": eye_like,
+        "Compress": compress,
+        "Dropout": dropout,
+        "CumProd": cumulative_product,
+        "DFT": fourier,
+        "STFT": short_time_fourier,
+        "Shape": shape_constant,
+        "ReverseSequence": reverse_sequence,
+        "SpaceToDepth": space_to_depth,
+        "Slice": slice_by_attributes,
+        "RoiAlign": refused(roi_align_of_maxima),
+        "TopK": refused(top_of_unsigned),
+        "MaxUnpool": refused(computed_size),
+        "NonMaxSuppression": _suppression,
+        "OneHot": _one_hot,
+        "OptionalHasElement": optional_has_element,
+        "SequenceInsert": _insert,
+        "SequenceLength": sequence_length,
+        "Gather": _along_axis(relax.op.take),
+        "GatherElements": _along_axis(relax.op.gather_elements),
+        "GatherND": _gather_nd,
+        "ScatterND": scatter_nd,
+        "Hardmax": hardmax,
+        "Cast": cast_to_integers,
+        "LRN": _local_normalization,
+        "Conv": _window,
+        "MaxPool": _window,
+        "AveragePool": _window,
+        "ConvTranspose": _transposed,
+        "Resize": resize,
+        "Upsample": upsample,
+    }
+)

@@ -1,0 +1,139 @@
+"""Expansion of ONNX operators by the function bodies that ONNX itself, or the file, defines for them.
+
+An operator is expanded where the importer has no converter for it, or only one for a namesake (`_OF_OTHERS`). The body
+becomes a function of the model, which ONNX's inliner puts in the operator's place. Bodies that depend on the types of
+inputs need those inferred: the shapes of the model's inputs have to be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import defs, inliner
+
+from tvm_cascade.errors import LoadError
+from tvm_cascade.importers.onnx.folding import copied, with_input_shapes
+from tvm_cascade.messages import printable
+
+_ROUNDS = 4  # bodies whose operators have bodies
+_DOMAIN = "tvm_cascade.function"
+_OWN = ("", "ai.onnx")  # ONNX's own domain
+_OF_OTHERS = ("Attention",)  # operators that the importer reads as those of com.microsoft
+
+
+# attributes that split inputs of rank 3, whose bodies compute shapes that are never known where they are left out
+_SPLITTING = {"Attention": ("q_num_heads", "kv_num_heads"), "RotaryEmbedding": ("num_heads",)}
+
+
+def expand_functions(path: Path, model: Any, shapes: Mapping[str, Sequence[int]], known: Container[str]) -> Any:
+    """A copy of `model` without functions of its own and with bodies in place of operators that are not `known`;
+    `shapes` are those of its inputs. Operators without a body stay.
+
+    Raises
+    ------
+    LoadError
+        Naming an operator that lacks an attribute of `_SPLITTING`.
+    """
+    if model.functions:
+        model = _without_functions(with_input_shapes(model, shapes))
+    for _ in range(_ROUNDS):
+        opset = max((o.version for o in model.opset_import if o.domain in _OWN), default=1)
+        found = [(i, n) for i, n in enumerate(model.graph.node) if _is_expanded(n, known)]
+        types = _types(model, shapes) if found else {}
+        for _, node in found:
+            _check_splitting(path, node, types)
+        bodies = {i: body for i, n in found if (body := _body(n, opset, types)) is not None}
+        if not bodies:
+            return model
+        model = _inlined(model, bodies)
+    return model
+
+
+def _is_expanded(node: Any, known: Container[str]) -> bool:
+    return node.domain in _OWN and (node.op_type not in known or node.op_type in _OF_OTHERS)
+
+
+def _check_splitting(path: Path, node: Any, types: Mapping[str, Any]) -> None:
+    given = types.get(node.input[0]) if node.input else None
+    if given is None or len(given.tensor_type.shape.dim) != 3:
+        return
+    for name in _SPLITTING.get(node.op_type, ()):
+        if not any(a.name == name and a.i > 0 for a in node.attribute):
+            named = printable(f"{node.op_type} {node.name}".strip())
+            raise LoadError(
+                path,
+                f"operator {named} of an input of rank 3 without {name} is not supported",
+                f"set {name}",
+                [node.op_type],
+            )
+
+
+def _types(model: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """The types of tensors that ONNX infers, and those of weights."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(with_input_shapes(model, shapes), data_prop=True).graph
+    except onnx.shape_inference.InferenceError:  # malformed: the importer says where
+        return {}
+    found = {w.name: onnx.helper.make_tensor_type_proto(w.data_type, list(w.dims)) for w in graph.initializer}
+    return found | {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
+
+
+def _body(node: Any, opset: int, types: Mapping[str, Any]) -> Any | None:
+    """The function that computes `node` at an opset, with the attributes' defaults; None where ONNX has none."""
+    if not defs.has(node.op_type, ""):
+        return None
+    schema: Any = defs.get_schema(node.op_type, opset, "")
+    made: bytes = b""
+    if schema.has_context_dependent_function and all(i in types for i in node.input if i):
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+        given = [types[i].SerializeToString() if i else b"" for i in node.input]
+        if versions:
+            ask = schema.get_context_dependent_function_with_opset_version
+            made = ask(max(versions), node.SerializeToString(), given)
+    elif schema.has_function:
+        versions = [v for v in schema.function_opset_versions if v <= opset]
+        made = schema.get_function_with_opset_version(max(versions)) if versions else b""
+    if not made:
+        return None
+    body = onnx.FunctionProto.FromString(made)
+    defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
+    required = [name for name in body.attribute if name not in defaults]
+    body.attribute_proto.extend(defaults[name] for name in body.attribute if name in defaults)
+    del body.attribute[:]
+    body.attribute.extend(required)
+    return body
+
+
+def _inlined(model: Any, bodies: Mapping[int, Any]) -> Any:
+    """A copy of `model` with functions in place of the nodes at the indices in `bodies`."""
+    called = copied(model)
+    called.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+    for at, body in bodies.items():
+        node = called.graph.node[at]
+        node.domain = body.domain = _DOMAIN
+        node.op_type = body.name = f"{node.op_type}_{at}"
+        del body.opset_import[:]
+        body.opset_import.extend(o for o in model.opset_import)
+        called.functions.append(body)
+    made = _without_functions(called)
+    kept = [o for o in made.opset_import if o.domain != _DOMAIN]
+    del made.opset_import[:]
+    made.opset_import.extend(kept)
+    return made
+
+
+def _without_functions(model: Any) -> Any:
+    """`model` with the bodies of its functions in place of their calls, which get the functions' defaults of the attributes
+    that they lack: ONNX's inliner leaves out what refers to such an attribute. Changes `model`."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
+    while nodes:
+        node = nodes.pop()
+        nodes += [n for a in node.attribute for graph in (a.g, *a.graphs) for n in graph.node]
+        if called := functions.get((node.domain, node.op_type, node.overload)):
+            given = {a.name for a in node.attribute}
+            node.attribute.extend(a for a in called.attribute_proto if a.name not in given)
+    return inliner.inline_local_functions(model)

@@ -1,0 +1,282 @@
+"""Import of `.onnx` files into Relax: float, QDQ (QuantizeLinear and DequantizeLinear) and QLinear networks.
+
+QLinear operators are rewritten as QDQ first (`onnx_qoperators`). Relax's importer reads QDQ as `quantize` and `dequantize`;
+`channels_last` and `biases` then bring quantized networks into the form that `passes.LowerQuantized` takes. The `onnx`
+package is an optional dependency.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from tvm_cascade import extras
+from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
+from tvm_cascade.importers.biases import store_biases
+from tvm_cascade.importers.channels_last import to_channels_last
+from tvm_cascade.importers.file_names import with_file_names
+from tvm_cascade.importers.interface import (
+    MAX_ELEMENTS,
+    check_input,
+    check_inputs,
+    check_sizes,
+    fits,
+    io_spec,
+    tensor_spec,
+    with_interface,
+)
+from tvm_cascade.importers.limits import check_scales
+from tvm_cascade.importers.onnx.file import read_model
+from tvm_cascade.importers.values import bindings_of, is_quantized
+from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.lower_quantized import with_real_operators
+from tvm_cascade.tensor_spec import TensorSpec
+
+_STATIC = ": write sizes that the model computes as constants (onnxsim, or torch.onnx.export with dynamo=True)"
+
+_MOST_AXES = 1 << 10  # far above the rank of any tensor
+
+
+def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+    """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which
+    is 1.
+
+    Raises
+    ------
+    MissingToolError
+        Without the `onnx` package.
+    """
+    try:
+        from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+        from tvm_cascade.importers.onnx.control import without_control
+        from tvm_cascade.importers.onnx.converters import CONVERTERS, Importer
+        from tvm_cascade.importers.onnx.empty import without_empty
+        from tvm_cascade.importers.onnx.folding import constant_operands, fold_pads, fold_shapes
+        from tvm_cascade.importers.onnx.functions import expand_functions
+        from tvm_cascade.importers.onnx.graph import in_order, narrow_indices
+        from tvm_cascade.importers.onnx.halves import as_floats
+        from tvm_cascade.importers.onnx.qoperators import spell_out
+    except ImportError as error:
+        raise MissingToolError("onnx", extras.remedy("onnx")) from error
+    model = read_model(path, data)
+    try:
+        if not model.graph.node:
+            raise LoadError(path, "not an ONNX model: its graph has no operator")
+        _check_axes(path, model)
+        given = in_order(path, model)
+        model = spell_out(as_floats(narrow_indices(given)))
+        shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
+        spelled = without_control(expand_functions(path, model, shapes, known), shapes)
+        model = spell_out(in_order(path, expand_functions(path, spelled, shapes, known)))
+        _check_filled(path, model)
+        _check_loops(path, given, model, shapes)
+        _check_operators(path, given, model, known)
+        ready = fold_pads(constant_operands(without_empty(fold_shapes(model, shapes), shapes)))
+        imported = _imported(path, Importer(shapes, "float32"), given, ready)
+        check_sizes(path, imported)
+        _check_static(path, imported, lambda: _computed(path, given, ready, shapes))
+        if is_quantized(imported):
+            check_scales(path, imported)
+            imported = to_channels_last(store_biases(imported))
+        return _finished(path, model, imported, shapes)
+    except CascadeError:
+        raise
+    except Exception as error:  # the importer signals malformed operators by whatever breaks first
+        raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
+
+
+def _imported(path: Path, importer: Any, given: Any, model: Any) -> tvm.IRModule:
+    """Run the importer without its output and warnings; an error names the operator, which the importer only prints, and
+    what cuts the network of the file, `given`, in front of it."""
+    from tvm_cascade.importers.onnx.cut import graph_of, until_before
+
+    if model.ir_version < 3:
+        raise LoadError(path, f"ONNX of version {model.ir_version} of its format: convert it to version 3 or later")
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mod = importer.from_onnx(model.graph, opset)
+        return with_file_names(mod, importer.values, graph_of(given))
+    except Exception as error:  # the importer signals malformed operators by whatever breaks first
+        if computed := _computed(path, given, model):
+            raise computed from error
+        if lost := re.search(r"Missing outputs during conversion.* in (\w+)", str(error)):
+            raise LoadError(
+                path, f"operator {lost[1]} with its later outputs is not supported", "", [lost[1]]
+            ) from error
+        at = re.search(r"Error converting operator (\w+)", said.getvalue())
+        known = isinstance(error, (NotImplementedError, tvm.error.OpNotImplemented)) or _is_valid(model)
+        what = "has a form that is not supported" if known else "is malformed"
+        where = f"operator {at[1]} {what}" if at else "the importer cannot read it"
+        why = f"without the attribute {error.args[0]}" if isinstance(error, KeyError) else last_line(error)
+        undone = [k for k, n in enumerate(model.graph.node) if not importer.values.keys() >= {*n.output[:1]}][:1]
+        remedy = until_before(given, model, undone)
+        remedy = remedy if known else ("", remedy.operators)
+        raise LoadError(path, f"{where}: {why}", *remedy) from error
+
+
+def _computed(
+    path: Path, given: Any, model: Any, shapes: Mapping[str, Sequence[int]] | None = None
+) -> LoadError | None:
+    """The error for the first operator that computes what has to be constant, with the `shapes` of inputs also for the first
+    whose output has a shape that depends on values; None where none does."""
+    from tvm_cascade.importers.onnx.cut import until_before
+    from tvm_cascade.importers.onnx.folding import computed_shape
+    from tvm_cascade.importers.onnx.graph import computed_operand, computed_window
+
+    found = computed_operand(model) or (None if shapes is None else computed_shape(model, shapes))
+    if found is None:
+        return None
+    if window := computed_window(given, model):
+        model, found = given, window
+    until, operators = until_before(given, model, [found[0]])
+    return LoadError(path, f"{found[1]}{_STATIC}", until and f"or {until}", operators)
+
+
+def _is_valid(model: Any) -> bool:
+    """Whether a model agrees with the definitions of its operators; those of other domains may have any form."""
+    from onnx import checker, shape_inference
+
+    try:
+        checker.check_model(model)
+        shape_inference.infer_shapes(model, strict_mode=True)
+    except (checker.ValidationError, shape_inference.InferenceError):
+        return False
+    return True
+
+
+def _check_loops(path: Path, given: Any, model: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+    from tvm_cascade.importers.onnx.control import remaining_loop
+    from tvm_cascade.importers.onnx.cut import until_before
+
+    if found := remaining_loop(model, shapes):
+        raise LoadError(path, found[1], *until_before(given, model, [found[0]]))
+
+
+def _check_operators(path: Path, given: Any, model: Any, known: Mapping[str, object]) -> None:
+    from tvm_cascade.importers.onnx.cut import until_before
+
+    missing = {k: n.op_type for k, n in enumerate(model.graph.node) if n.op_type not in (*known, "Constant")}
+    if missing:
+        until = until_before(given, model, missing).text
+        names = dict.fromkeys(missing.values())
+        raise UnsupportedOperatorError(path, [printable(m) for m in names], sorted(known), remedy=until)
+
+
+def _check_static(path: Path, mod: Any, computed: Callable[[], LoadError | None]) -> None:
+    """Raise `LoadError` for a tensor without a static shape: those of the inputs are known here. `computed` may say why."""
+    for binding in bindings_of(mod["main"]):
+        if hasattr(binding.var.ty, "dtype") and hasattr(binding.var.ty, "shape"):
+            try:
+                tensor_spec(path, str(binding.var.name), binding.var.ty, _STATIC)
+            except LoadError as error:
+                why = computed()
+                if why is None:
+                    raise
+                raise why from error
+
+
+def _check_filled(path: Path, model: Any) -> None:
+    """Raise `LoadError` for a ConstantOfShape of more than `MAX_ELEMENTS`: the importer would allocate it."""
+    from onnx import numpy_helper
+
+    given = {w.name: w for w in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "ConstantOfShape" and node.input and node.input[0] in given:
+            shape = [int(d) for d in numpy_helper.to_array(given[node.input[0]]).reshape(-1)]
+            if any(d < 0 for d in shape) or prod(shape) > MAX_ELEMENTS:
+                raise LoadError(
+                    path, f"a constant of shape {shape} exceeds {MAX_ELEMENTS} elements", "", [node.op_type]
+                )
+
+
+def _check_axes(path: Path, model: Any) -> None:
+    """Raise `LoadError` for an axis that no tensor has: ONNX's shape inference narrows it to 32 bits, and may crash."""
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            axes = {"axis": [attribute.i], "axes": list(attribute.ints)}.get(attribute.name, [])
+            if far := [a for a in axes if abs(a) > _MOST_AXES]:
+                what = f"operator {printable(node.op_type)} has the {attribute.name} {far[0]}"
+                raise LoadError(path, what, "", [node.op_type])
+
+
+def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
+    """The shape of every input, symbolic sizes replaced by those `wanted`, a leading batch by 1."""
+    inputs = _inputs(model)
+    check_inputs(wanted, [i.name for i in inputs])
+    shapes = {i.name: _static_shape(path, i, wanted.get(i.name)) for i in inputs}
+    for name, shape in shapes.items():
+        if prod(shape) > MAX_ELEMENTS:
+            raise LoadError(path, f"input {printable(name)} of shape {shape} exceeds {MAX_ELEMENTS} elements")
+    return shapes
+
+
+def _static_shape(path: Path, value: Any, wanted: tuple[int, ...] | None) -> list[int]:
+    if not value.type.tensor_type.elem_type:
+        raise LoadError(path, f"input {value.name} has no element type: name one in the model's graph input")
+    dims = value.type.tensor_type.shape.dim
+    stored = [d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None for d in dims]
+    if wanted is None:
+        if stored and stored[0] is None:
+            stored[0] = 1
+        if None in stored:
+            if all(d.HasField("dim_value") for d in dims):
+                sizes = [int(d.dim_value) for d in dims]
+                check_input(path, value.name, sizes, f"give larger ones with --input-shape {value.name}=...")
+            named = ", ".join(d.dim_param or str(d.dim_value) for d in dims)
+            raise LoadError(
+                path, f"input {value.name} has the symbolic shape [{named}]: fix it with --input-shape {value.name}=..."
+            )
+        return [int(d) for d in stored if d is not None]
+    if any(d < 1 for d in wanted):
+        raise UsageError(f"input {value.name} has the shape {list(wanted)}: give positive sizes")
+    if not fits(wanted, stored):
+        raise UsageError(f"input {value.name} has the shape {stored} in the file, not {list(wanted)}")
+    return list(wanted)
+
+
+def _finished(path: Path, model: Any, mod: tvm.IRModule, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:
+    names = [i.name for i in _inputs(model)]
+    if len(names) != len(mod["main"].params):
+        raise LoadError(path, "the importer lost an input")
+    made = with_interface(path, mod, names, [o.name for o in model.graph.output], _STATIC)
+    for declared, computed in zip(model.graph.output, io_spec(made).outputs, strict=True):
+        _check_output(path, model, declared, computed, shapes)
+    return with_real_operators(made)
+
+
+def _check_output(
+    path: Path, model: Any, declared: Any, computed: TensorSpec, shapes: Mapping[str, Sequence[int]]
+) -> None:
+    """Raise `LoadError` where a file declares another element type of an output than its operators compute, or another shape
+    and ONNX's rules do not say that the computed one is right. Files with stale shapes are common, and run elsewhere."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    from tvm_cascade.importers.onnx.folding import inferred_output
+
+    kind, name = declared.type.tensor_type, printable(declared.name)
+    known = [d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim]
+    differs = kind.HasField("shape") and not fits(computed.shape, known)
+    if differs and inferred_output(model, shapes, declared.name) not in (None, computed.shape):
+        text = ", ".join("?" if d is None else str(d) for d in known)
+        raise LoadError(path, f"output {name} has the shape [{text}] in the file, {list(computed.shape)} computed")
+    dtype = tensor_dtype_to_np_dtype(kind.elem_type).name if kind.elem_type else computed.dtype
+    if dtype != computed.dtype:
+        raise LoadError(path, f"output {name} is {dtype} in the file, {computed.dtype} computed")
+
+
+def _inputs(model: Any) -> list[Any]:
+    """The true inputs: initializers may be listed as inputs too."""
+    weights = {w.name for w in model.graph.initializer}
+    return [i for i in model.graph.input if i.name not in weights]

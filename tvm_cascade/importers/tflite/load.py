@@ -1,0 +1,189 @@
+"""Import of `.tflite` files into Relax modules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.relax.frontend.tflite import from_tflite as import_tflite
+from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
+
+from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
+from tvm_cascade.importers.cut import Remedy, behind, until_in_front
+from tvm_cascade.importers.file_names import with_graph
+from tvm_cascade.importers.interface import attach, check_input, check_inputs, check_sizes, fits
+from tvm_cascade.importers.tflite.converter import Converter, Refused, Unsupported
+from tvm_cascade.importers.tflite.coverage import NPU
+from tvm_cascade.importers.tflite.cut import graph_of
+from tvm_cascade.importers.tflite.kept import Variables
+from tvm_cascade.importers.tflite.model import ELEMENT_TYPES, MalformedModel, Model, kind_of, open_model, original_name
+from tvm_cascade.importers.tflite.states import file_states, with_state_ends
+from tvm_cascade.importers.values import blocks_closed
+from tvm_cascade.messages import last_line, printable
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
+
+
+def load_tflite(
+    path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], stateless: bool = False
+) -> tvm.IRModule:
+    """See `tvm_cascade.frontend.load`."""
+    try:
+        model = open_model(data)
+        states = file_states(model, recurrent=not stateless)
+        model = with_state_ends(data, model, states) if states else model
+    except MalformedModel as error:
+        raise LoadError(path, printable(str(error))) from error
+    try:
+        spec = _with_input_shapes(path, model, _interface(path, model), input_shapes)
+        missing: dict[int, str] = {}
+        builders: list[Any] = []
+        variables = Variables(states, stateless)
+
+        def made(*args: Any) -> Converter:
+            one = Converter(*args, missing=missing, variables=variables)
+            builders.append(one.bb)
+            return one
+
+        graph: Any = model.Subgraphs(0)
+        shapes: Any = {get_tensor_name(graph, graph.Inputs(k)): s.shape for k, s in enumerate(spec.inputs)}
+        converter: Any = made  # which the importer's own annotation wants to be a class
+        with blocks_closed(builders):
+            mod = import_tflite(model, shapes, op_converter=converter)
+        if missing:
+            raise _unsupported(path, model, missing, mod)
+        check_sizes(path, mod)
+        mod = with_graph(mod, graph_of(model))
+        found = _with_computed_outputs(path, model, mod, spec)
+        sizes = {s.name: i.bytes for s, i in zip(states, found.inputs[len(found.inputs) - len(states) :], strict=True)}
+        return attach(mod, replace(found, states=variables.declared(sizes)))
+    except CascadeError:
+        raise
+    except MalformedModel as error:
+        raise LoadError(path, printable(str(error))) from error
+    except Unsupported as error:
+        raise _unsupported(path, model, error.operators) from error
+    except Refused as error:
+        text, operators = _until_in_front(model, error.at)
+        remedy = text or ("convert the network again" if error.invalid else "")
+        raise LoadError(path, printable(str(error)), remedy, operators) from error
+    except Exception as error:  # the importer signals malformed operators by whatever breaks first
+        raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
+
+
+def _unsupported(
+    path: Path, model: Model, found: Mapping[int, str], partial: object = None
+) -> UnsupportedOperatorError:
+    described = dict.fromkeys(printable(text) for text in found.values())
+    graph: Any = model.Subgraphs(0)
+    kinds = dict.fromkeys(kind_of(model, graph.Operators(at)) for at in found)
+    remedy = "give the .tflite file that Vela was given" if NPU in kinds else _until_in_front(model, found).text
+    return UnsupportedOperatorError(path, [*kinds], supported_operators(), partial, remedy, [*described])
+
+
+def _until_in_front(model: Model, refused: Collection[int]) -> Remedy:
+    """The remedy for operators that cannot be imported, given by position in the file: the `--until` in front of them."""
+    graph = graph_of(model)
+    return until_in_front(graph, behind(graph, refused), refused)
+
+
+@cache
+def supported_operators() -> tuple[str, ...]:
+    """Names of the TFLite operators that can be imported, in alphabetic order."""
+    return tuple(sorted(Converter(None, None, None, None).convert_map))
+
+
+def _interface(path: Path, model: Model) -> IoSpec:
+    graph = model.Subgraphs(0)
+    inputs = [int(i) for i in graph.InputsAsNumpy()]
+    outputs = [int(i) for i in graph.OutputsAsNumpy()]
+    if not outputs:
+        raise LoadError(path, "the model has no output")
+    sides = [named_apart([_tensor_spec(path, model, i) for i in side]) for side in (inputs, outputs)]
+    return IoSpec(sides[0], sides[1])
+
+
+def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:
+    tensor = model.Subgraphs(0).Tensors(index)
+    name = original_name(model, index)
+    if tensor.Type() not in ELEMENT_TYPES:
+        raise LoadError(path, f"tensor {name} has an element type that is not supported")
+    shape = tuple(int(d) for d in tensor.ShapeAsNumpy())
+    q = tensor.Quantization()
+    scale = zero_point = None
+    if q is not None and q.ScaleLength() == 1:
+        scale = float(q.ScaleAsNumpy()[0])
+        zero_point = int(q.ZeroPointAsNumpy()[0]) if q.ZeroPointLength() else 0
+    return TensorSpec(name, shape, ELEMENT_TYPES[tensor.Type()], scale, zero_point)
+
+
+def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: IoSpec) -> IoSpec:
+    """`spec` with the output shapes that the imported operators compute. Raises `LoadError` where they contradict the
+    declared ones; an extent that the file leaves open (-1 in its signature, 1 in its shape) may be any, and so may a shape
+    that it leaves empty."""
+    graph = model.Subgraphs(0)
+    result: Any = mod["main"].ret_ty
+    types = list(result.fields) if hasattr(result, "fields") else [result]
+    outputs = []
+    for k, (declared, computed) in enumerate(zip(spec.outputs, types, strict=True)):
+        shape = tuple(int(d) for d in computed.shape.values)
+        tensor = graph.Tensors(graph.Outputs(k))
+        if (tensor.ShapeLength() or tensor.ShapeSignatureLength()) and not fits(
+            shape, _signature(tensor) or declared.shape
+        ):
+            at, kind = _producer(model, graph.Outputs(k))
+            raise LoadError(
+                path,
+                f"output {printable(declared.name)} has the shape {list(declared.shape)} in the file, where operator {at}, "
+                f"{kind}, computes {list(shape)}",
+                "convert the network again",
+                [kind],
+            )
+        outputs.append(replace(declared, shape=shape))
+    return replace(spec, outputs=tuple(outputs))
+
+
+def _producer(model: Model, tensor: int) -> tuple[int, str]:
+    """The position and TFLite's name of the operator that computes a tensor."""
+    graph: Any = model.Subgraphs(0)
+    for at in range(graph.OperatorsLength()):
+        op = graph.Operators(at)
+        if tensor in op.OutputsAsNumpy():
+            return at, kind_of(model, op)
+    raise AssertionError(f"tensor {tensor} is computed")
+
+
+def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[str, tuple[int, ...]]) -> IoSpec:
+    """`spec` with the input shapes in `wanted` for extents that the file leaves open; an open leading batch is 1."""
+    check_inputs(wanted, [s.name for s in spec.inputs])
+    graph = model.Subgraphs(0)
+    inputs = []
+    for k, declared in enumerate(spec.inputs):
+        tensor = graph.Tensors(graph.Inputs(k))
+        known = _signature(tensor)
+        known = known if len(known) == len(declared.shape) else declared.shape
+        shape = wanted.get(declared.name)
+        if shape is None:
+            if -1 in known[1:]:
+                raise LoadError(
+                    path,
+                    f"input {declared.name} has the shape {list(known)}, of which -1 is not known: "
+                    f"fix it with --input-shape {declared.name}=...",
+                )
+            shape = declared.shape
+            check_input(path, declared.name, shape)
+        elif not fits(shape, known):
+            raise UsageError(
+                f"input {declared.name} has the shape {list(known)} in the file, not {list(shape)}: "
+                "convert the model again with that shape"
+            )
+        inputs.append(replace(declared, shape=tuple(shape)))
+    return replace(spec, inputs=tuple(inputs))
+
+
+def _signature(tensor: Any) -> tuple[int, ...]:
+    """The shape of a tensor with -1 for each extent that the file leaves open; empty where it does not say."""
+    return tuple(int(d) for d in tensor.ShapeSignatureAsNumpy()) if tensor.ShapeSignatureLength() else ()

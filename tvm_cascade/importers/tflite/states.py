@@ -1,0 +1,178 @@
+"""States of `.tflite` files: variables (VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE), set at first by what CALL_ONCE runs.
+
+A variable that is both read and assigned becomes a state of the network. In the file, the tensor that its first
+READ_VARIABLE writes becomes another input, and an output too: there the converter puts what the last ASSIGN_VARIABLE leaves.
+A variable that is never assigned is the constant that it holds at first; one that is never read is nothing.
+
+Recurrent operators have their states as tensors that are variable, of the main subgraph: these become inputs and outputs in the
+same way. Filters of one step keep nothing; operators in the body of a loop are refused unless every call begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from tvm.relax.frontend.tflite import tflite_frontend as stock
+
+from tvm_cascade.importers.cut import CutOut
+from tvm_cascade.importers.tflite.cut import with_ends
+from tvm_cascade.importers.tflite.kept import FileState, Key, tensor_key
+from tvm_cascade.importers.tflite.lists import ListConverters
+from tvm_cascade.importers.tflite.model import ELEMENT_TYPES, MalformedModel, Model, open_model
+from tvm_cascade.importers.tflite.moves import Operator, converts, tflite
+from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
+from tvm_cascade.tensor_spec import free_name, unique_names
+
+_OPERATORS = tflite.BuiltinOperator
+_USES = (_OPERATORS.VAR_HANDLE, _OPERATORS.READ_VARIABLE, _OPERATORS.ASSIGN_VARIABLE)
+_STATES_OF = MappingProxyType(
+    {
+        _OPERATORS.BIDIRECTIONAL_SEQUENCE_LSTM: (35, 36, 37, 38),
+        _OPERATORS.BIDIRECTIONAL_SEQUENCE_RNN: (4, 8),
+        _OPERATORS.LSTM: (18, 19),
+        _OPERATORS.RNN: (4,),
+        _OPERATORS.SVDF: (4,),
+        _OPERATORS.UNIDIRECTIONAL_SEQUENCE_LSTM: (18, 19),
+        _OPERATORS.UNIDIRECTIONAL_SEQUENCE_RNN: (4,),
+    }
+)  # their inputs
+_FEATURES = 1  # of an SVDF, the input of weights with a row a filter
+
+
+def file_states(model: Model, recurrent: bool = True) -> tuple[FileState, ...]:
+    """The variables of a model that its main subgraph reads and assigns, and, with `recurrent`, the states of its recurrent
+    operators."""
+    found, names = _variables(model), model.Subgraphs(0).names
+    kept = _kept_by_operators(model) if recurrent else []
+    titles = unique_names([*(state.name for state in found), *(names[t] for t in kept)])[len(found) :]
+    return (*found, *(FileState(n, t, tensor_key(t)) for n, t in zip(titles, kept, strict=True)))
+
+
+def _kept_by_operators(model: Model) -> list[int]:
+    """The tensors that recurrent operators of the main subgraph keep from one call to the next."""
+    graph: Any = model.Subgraphs(0)
+    found: dict[int, None] = {}
+    for code, op in _operators(model):
+        places = [p for p in _STATES_OF.get(code, ()) if p < op.InputsLength()]
+        held = [int(op.Inputs(p)) for p in places]
+        if not held or any(not 0 <= t < graph.TensorsLength() or not graph.Tensors(t).IsVariable() for t in held):
+            continue  # the converter refuses operators that lack inputs
+        if code != _OPERATORS.SVDF or _steps(graph, held[0], int(op.Inputs(_FEATURES))) > 1:
+            found |= dict.fromkeys(held)
+    return list(found)
+
+
+def _steps(graph: Any, state: int, features: int) -> int:
+    """The steps that the filters of an SVDF look at."""
+    count = int(np.prod(graph.Tensors(state).ShapeAsNumpy()[1:]))
+    return count // max(int(graph.Tensors(features).Shape(0)), 1) if 0 <= features < graph.TensorsLength() else 0
+
+
+def _variables(model: Model) -> tuple[FileState, ...]:
+    """The variables of a model that its main subgraph reads and assigns."""
+    handles, reads, assigned = dict[int, Key](), dict[Key, int](), set[Key]()
+    for code, op in _operators(model):
+        if code == _OPERATORS.VAR_HANDLE:
+            handles[int(op.Outputs(0))] = key_of(op)
+        elif code in _USES:
+            key = handles.get(int(op.Inputs(0)))
+            if key is None:
+                raise MalformedModel("a variable is used that no VAR_HANDLE names")
+            if code == _OPERATORS.READ_VARIABLE:
+                reads.setdefault(key, int(op.Outputs(0)))
+            else:
+                assigned.add(key)
+    kept = [key for key in reads if key in assigned]
+    names = unique_names(key[1].decode("utf-8", "replace") or "variable" for key in kept)
+    return tuple(FileState(name, reads[key], key) for name, key in zip(names, kept, strict=True))
+
+
+def with_state_ends(data: bytes, model: Model, states: tuple[FileState, ...]) -> Model:
+    """The model whose last inputs and outputs are its states."""
+    graph: Any = model.Subgraphs(0)
+    tensors = [state.tensor for state in states]
+    for t in tensors:
+        if graph.Tensors(t).Type() not in ELEMENT_TYPES:
+            raise MalformedModel(f"the variable in tensor {graph.names[t]} has an element type that is not supported")
+    ends = [
+        tuple(graph.names[t] for t in [*(int(side(k)) for k in range(count)), *tensors])
+        for side, count in ((graph.Inputs, graph.InputsLength()), (graph.Outputs, graph.OutputsLength()))
+    ]
+    made = open_model(with_ends(data, model, CutOut(tuple(range(graph.OperatorsLength())), ends[0], ends[1])))
+    names: list[str] = made.Subgraphs(0).names
+    for state in states:
+        names[state.tensor] = free_name(state.name, names)
+    return made
+
+
+def key_of(handle: Operator) -> Key:
+    """The container and the name of the variable that a VAR_HANDLE names."""
+    options, table = tflite.VarHandleOptions(), handle.BuiltinOptions()
+    if table is None:
+        raise MalformedModel("a VAR_HANDLE without a name")
+    options.Init(table.Bytes, table.Pos)
+    return options.Container() or b"", options.SharedName() or b""
+
+
+def _operators(model: Model) -> Iterator[tuple[int, Operator]]:
+    """The operators of the main subgraph, each with its code."""
+    graph: Any = model.Subgraphs(0)
+    for i in range(graph.OperatorsLength()):
+        op = graph.Operators(i)
+        yield model.OperatorCodes(op.OpcodeIndex()).BuiltinCode(), op
+
+
+class VariableConverters(ListConverters):
+    """Converters of the operators on variables."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.depth = 0
+        self.handles: dict[int, Key] = {}
+
+    @converts("VAR_HANDLE")
+    def _handle(self, op: Operator) -> None:
+        self.handles[int(op.Outputs(0))] = key_of(op)
+
+    @converts("READ_VARIABLE")
+    def _read(self, op: Operator) -> None:
+        key, output = self._key(op), self.get_output_tensors(op)[0]
+        held = self.variables
+        state = held.states.get(key)
+        if state is None:
+            if key not in held.initial:
+                raise UnsupportedForm("a variable that nothing sets")
+            self._fold(output, held.initial[key])
+        elif key not in held.now:
+            held.now[key] = self.get_expr(state.tensor)
+        if state is not None and output.tensor_idx != state.tensor:
+            self._bind(output, held.now[key])
+
+    @converts("ASSIGN_VARIABLE")
+    def _assign(self, op: Operator) -> None:
+        key, value = self._key(op), self.get_input_tensors(op)[1]
+        held = self.variables
+        if held.at_start:
+            if self.has_expr(value.tensor_idx):
+                raise UnsupportedForm("a variable whose first value is computed")
+            held.initial[key] = np.asarray(self.get_tensor_value(value))
+        elif key in held.states:
+            held.now[key] = self.get_tensor_expr(value)
+
+    def _key(self, op: Operator) -> Key:
+        if self.depth and not self.variables.at_start:
+            raise UnsupportedForm("a variable inside of a loop or a branch: use it outside")
+        key = self.handles.get(int(op.Inputs(0)))
+        if key is None:
+            raise InvalidForm("a variable that no VAR_HANDLE names")
+        return key
+
+    def put_states(self) -> None:
+        """Let the tensors of the states, which are outputs, hold what a call leaves in them."""
+        for key, state in self.variables.states.items():
+            if key in self.variables.now:
+                name = stock.get_tensor_name(self.subgraph, state.tensor)
+                self.exp_tab.set_expr(name, self.variables.now[key], force_override=True)

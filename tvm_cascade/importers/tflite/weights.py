@@ -1,0 +1,89 @@
+"""Requirements of the operators that multiply by weights, beside those of `tflite_requirements`: types, channels and scales."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm_cascade.importers.tflite.site import Requirement, Site, UnsupportedForm, listed
+
+_STORED = ("int8", "uint8", "int16")
+
+
+def weights(data: int = 0, matrix: int = 1, bias: int = 2) -> Requirement:
+    """The weights are of a type that goes with the data, and so is the bias."""
+
+    def check(site: Site) -> str:
+        if site.quantized(matrix) and site.dtype(matrix) not in ("int8", "uint8"):
+            return f"its weights are of {site.dtype(matrix)}"
+        if site.quantized(data) != site.quantized(matrix) and site.dtype(data) != "float32":
+            return f"its data are of {site.dtype(data)} and its weights of {site.dtype(matrix)}"
+        if not site.quantized(matrix) and site.dtype(matrix) != "float32":
+            return f"its weights are of {site.dtype(matrix)} and have no scale"
+        if not site.quantized(data) and site.dtype(data) != "float32":
+            return f"its data are of {site.dtype(data)} and have no scale"
+        if site.quantized(data) and site.made not in _STORED:
+            return f"its output is of {site.made}, its data are of {site.dtype(data)}"
+        if not site.has(bias):
+            return ""
+        if site.quantized(data) and site.value(bias) is None:
+            raise UnsupportedForm(f"its bias (input {bias}) is computed, and its data are stored integers")
+        wanted = ("int32", "int64") if site.quantized(data) else ("float32",)
+        return (
+            ""
+            if site.dtype(bias) in wanted
+            else f"its bias is of {site.dtype(bias)}, its data are of {site.dtype(data)}"
+        )
+
+    return check
+
+
+def transposed(site: Site) -> str:
+    """TRANSPOSE_CONV: the filters (input 1) have the channels of the data (input 2)."""
+    same = site.shapes[1][-1] == site.shapes[2][-1]
+    return (
+        "" if same else f"its filters have the shape {listed(site.shapes[1])}, its data {site.shapes[2][-1]} channels"
+    )
+
+
+def divisible_channels(site: Site) -> str:
+    """The channels of the data are those of the filters (input 1), or a multiple: groups."""
+    given, filters = site.shapes[0][-1], site.shapes[1]
+    if filters[-1] < 1 or given % filters[-1] or filters[0] % (given // filters[-1]):
+        return f"its filters have the shape {listed(filters)}, its data {given} channels"
+    return ""
+
+
+def depth_multiplied(site: Site) -> str:
+    """The filters have `depth_multiplier` channels for every channel of the data."""
+    given, filters, times = site.shapes[0][-1], site.shapes[1], site.attribute("DepthMultiplier")
+    if filters[0] == 1 and filters[-1] == given * times:
+        return ""
+    return f"its depth_multiplier is {times}, its filters have the shape {listed(filters)}, its data {given} channels"
+
+
+def scale_each(k: int, axis: int, called: str) -> Requirement:
+    """Where input `k` has several scales, they are one for every index along `axis`, which the file names."""
+
+    def check(site: Site) -> str:
+        if not site.has(k) or not site.quantized(k):
+            return ""
+        q = site.inputs[k].tensor.Quantization()
+        if q.ScaleLength() == 1:
+            return ""
+        if q.QuantizedDimension() != axis % len(site.shapes[k]):
+            return f"its {called} have scales along axis {q.QuantizedDimension()}, not {axis % len(site.shapes[k])}"
+        extent = site.shapes[k][axis]
+        return "" if q.ScaleLength() == extent else f"its {called} have {q.ScaleLength()} scales for {extent} channels"
+
+    return check
+
+
+def dense(site: Site) -> str:
+    """The elements of the data (input 0) are rows of the matrix of weights (input 1)."""
+    matrix = site.shapes[1]
+    if len(matrix) != 2:
+        return f"its weights have the shape {listed(matrix)} and are no matrix"
+    count = prod(site.shapes[0])
+    if matrix[1] < 1 or count % matrix[1]:
+        return f"its data have the shape {listed(site.shapes[0])}, its weights {matrix[1]} inputs"
+    return ""

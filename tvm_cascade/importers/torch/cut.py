@@ -1,0 +1,179 @@
+"""Cuts of programs of torch.export: the nodes that are left between named ones, with the parameters as they were."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.importers.cut import CutOut, FileGraph, Node, Remedy, behind, cut_out, kinds_of, until_in_front
+from tvm_cascade.importers.torch.archive import open_program
+from tvm_cascade.importers.torch.package import quietly, torch_package
+from tvm_cascade.messages import printable
+from tvm_cascade.tensor_spec import Cut
+
+
+def _writes_buffers(program: Any) -> bool:
+    """Whether a program writes its buffers, which its signature says once operators in place are replaced."""
+    if program.graph_signature.buffers_to_mutate:
+        return True
+    names = (str(n.target).split(".") for n in program.graph.nodes if n.op == "call_function")
+    if not any(len(parts) > 1 and parts[-2].endswith("_") for parts in names):
+        return False
+    return bool(program.run_decompositions({}).graph_signature.buffers_to_mutate)
+
+
+def cut_torch(data: bytes, cut: Cut) -> bytes:
+    """The archive `data` with the part of its program that a cut leaves.
+
+    Raises `MissingToolError` without torch, `UsageError` where the program has no such nodes.
+    """
+    torch, program = torch_package(), open_program(data)
+    with quietly():
+        if _writes_buffers(program):
+            raise UsageError("a network that writes its buffers is read whole: --until and --from do not go with them")
+        kept = cut_out(graph_of(program), cut)
+        made = io.BytesIO()
+        torch.export.save(_with(torch, program, kept), made)
+    return made.getvalue()
+
+
+def graph_of(program: Any) -> FileGraph:
+    """The graph of a program: its operators, the inputs of its user and the nodes that these compute."""
+    given = tuple(str(name) for name in program.graph_signature.user_inputs)
+    called = [n for n in program.graph.nodes if n.op == "call_function"]
+    active = {*given, *(n.name for n in called)}
+    before = _changes(program.graph).before
+    nodes = [
+        Node(tuple(r.name for r in (*n.all_input_nodes, *before[n]) if r.name in active), (n.name,), kind_of(n))
+        for n in called
+    ]
+    return FileGraph(tuple(nodes), given, tuple(str(name) for name in program.graph_signature.user_outputs))
+
+
+def kind_of(node: Any) -> str:
+    """What torch calls the operator of a node, such as `conv2d.default`."""
+    return str(node.target.__name__)
+
+
+@dataclass(slots=True)
+class _Changes:
+    """Where operators change tensors in place: what reads them, or views of them, depends on all operators that did so before."""
+
+    before: dict[Any, tuple[Any, ...]] = field(
+        default_factory=dict
+    )  # by node: the operators that changed what it reads
+    changed: dict[Any, list[Any]] = field(default_factory=dict)  # by node that is no view: the operators that change it
+    shown: dict[Any, Any] = field(default_factory=dict)  # by node: the one that it is a view of, or itself
+
+    def after(self, node: Any) -> bool:
+        """Whether an operator behind `node` changes its result."""
+        return any(c is not node and node < c for c in self.changed.get(self.shown[node], ()))
+
+
+def _changes(graph: Any) -> _Changes:
+    found = _Changes()
+    for node in graph.nodes:
+        owners = {found.shown[r]: None for r in node.all_input_nodes}
+        found.before[node] = tuple(c for owner in owners for c in found.changed.get(owner, ()))
+        found.shown[node] = node
+        for argument, is_written in _shared(node):
+            found.shown[node] = found.shown[argument]
+            if is_written:
+                found.changed.setdefault(found.shown[argument], []).append(node)
+    return found
+
+
+def _shared(node: Any) -> Iterator[tuple[Any, bool]]:
+    """The arguments of which an operator's results may be views, or which it changes in place, and whether it does."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:  # of no operator but Python's `getitem`, by which one of several results is taken
+        yield from ((argument, False) for argument in node.all_input_nodes)
+        return
+    for place, argument in enumerate(schema.arguments):
+        given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+        if argument.alias_info is not None:
+            many = given if isinstance(given, (list, tuple)) else (given,)
+            yield from ((g, bool(argument.alias_info.is_write)) for g in many if g in node.all_input_nodes)
+
+
+def until_before(program: Any, refused: Iterable[Any]) -> Remedy:
+    """The remedy that cuts `program` in front of nodes of what torch decomposed it to, and its operators that these come from."""
+    names = {source.name for node in refused for source in node.meta.get("from_node", ())}
+    graph = graph_of(program)
+    at = [i for i, node in enumerate(graph.nodes) if not names.isdisjoint(node.writes)]
+    return Remedy(until_in_front(graph, behind(graph, at), at).text, kinds_of(graph.nodes[i] for i in at))
+
+
+def _with(torch: Any, program: Any, kept: CutOut) -> Any:
+    graph, old = program.graph, program.graph_signature
+    nodes = {n.name: n for n in graph.nodes}
+    new = [name for name in kept.inputs if name not in old.user_inputs]
+    for name in (*kept.outputs, *new):
+        if not isinstance(nodes[name].meta.get("val"), torch.Tensor):
+            raise UsageError(f"{printable(name)} is no tensor but a list of them: name a node that takes one out")
+    called = [n for n in graph.nodes if n.op == "call_function"]
+    changes, used = _changes(graph), {called[i] for i in kept.nodes}
+    for name in kept.outputs:
+        if nodes[name] in used and changes.after(nodes[name]):
+            _copy(torch, graph, nodes, name)
+    for name in new:
+        _give(graph, nodes, name)
+    (end,) = graph.find_nodes(op="output")
+    end.args = (tuple(nodes[name] for name in kept.outputs),)
+    for node in reversed(called):
+        if node not in used:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    for name in (n for n in old.user_inputs if n not in kept.inputs):
+        graph.erase_node(nodes[name])
+    for name in new:
+        nodes[name].name = name
+    graph.lint()
+    return _program(torch, program, kept, new)
+
+
+def _copy(torch: Any, graph: Any, nodes: dict[str, Any], name: str) -> None:
+    """Put a copy in the place of an output, before operators change it in place."""
+    node = nodes[name]
+    with graph.inserting_after(node):
+        copied = graph.call_function(torch.ops.aten.clone.default, (node,))
+    copied.meta = dict(node.meta)
+    node.name, copied.name = copied.name, name
+    nodes[name] = copied
+
+
+def _give(graph: Any, nodes: dict[str, Any], name: str) -> None:
+    """Put an input in the place of a node."""
+    node, last = nodes[name], graph.find_nodes(op="placeholder")[-1]
+    with graph.inserting_after(last):
+        given = graph.placeholder(name)
+    given.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(given)
+    nodes[name] = given
+
+
+def _program(torch: Any, program: Any, kept: CutOut, new: list[str]) -> Any:
+    """`program`, whose graph is cut, with a signature that agrees."""
+    kinds, old = torch.export.graph_signature, program.graph_signature
+    flat, call = torch.utils._pytree.tree_flatten, program.module_call_graph[0]
+    dropped = {*old.user_inputs} - {*kept.inputs}
+    inputs = [spec for spec in old.input_specs if getattr(spec.arg, "name", None) not in dropped]
+    inputs += [kinds.InputSpec(kinds.InputKind.USER_INPUT, kinds.TensorArgument(name), None) for name in new]
+    user_output = kinds.OutputKind.USER_OUTPUT
+    outputs = [kinds.OutputSpec(user_output, kinds.TensorArgument(name), None) for name in kept.outputs]
+    call.signature.in_spec = flat((kept.inputs, {}))[1]
+    call.signature.out_spec = flat(kept.outputs)[1]
+    call.signature.forward_arg_names = list(kept.inputs)
+    return torch.export.ExportedProgram(
+        root=program.graph_module,
+        graph=program.graph,
+        graph_signature=kinds.ExportGraphSignature(inputs, outputs),
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=[call],
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )

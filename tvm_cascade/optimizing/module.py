@@ -1,0 +1,214 @@
+"""`optimize_module`, the function behind the command `optimize`, and the files that it writes and reads.
+
+done = optimize_module(mod, target="cuda", cost="latency")
+print(format_report(done.report))
+save_optimized(done, "faster.onnx")       # or "faster.json", read back with tvm.ir.load_json
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.errors import GraphError, LoadError
+from tvm_cascade.extras import need
+from tvm_cascade.optimizing.measured import SECONDS, Effort, optimize_measured
+from tvm_cascade.passes.onnx_calls import OnnxCalls
+from tvm_cascade.passes.substitute_graph import substitute
+from tvm_cascade.passes.substitution_read import Read, read_function
+from tvm_cascade.passes.substitution_write import fold, write_with_parameters
+from tvm_cascade.publish import whole_file
+from tvm_cascade.runtime.bench import Bench, LocalBench
+from tvm_cascade.schema.searches import Substituted
+from tvm_cascade.search_monitor import SearchMonitor
+from tvm_cascade.substitution.costs import STAGES, TVM, Latency, Limited, parse_cost
+from tvm_cascade.substitution.export_onnx import export_onnx, require_onnx_form
+from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
+from tvm_cascade.substitution.node_count import runtime_nodes
+from tvm_cascade.substitution.pattern import Rule
+from tvm_cascade.substitution.report import optimize_report
+from tvm_cascade.substitution.rules import ALL_RULES
+from tvm_cascade.substitution.schedule_cost import ScheduleLatency
+
+_UNITS = {
+    "latency": "ms",
+    "ios": "ms",
+    "measured": "ms",
+    "learned": "ms",
+    "flops": "FLOP",
+    "traffic": "B",
+    "launches": "kernels",
+    "peak": "B",
+}
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A rewritten module, the search's result for `main`, and the report."""
+
+    mod: tvm.IRModule
+    report: Substituted
+    result: SearchResult
+    read: Read
+
+
+def optimize_module(
+    mod: tvm.IRModule,
+    target: str | Bench = "llvm",
+    cost: str = "latency",
+    device: str | None = None,
+    *,
+    options: SearchOptions | None = None,
+    rules: Sequence[Rule] = ALL_RULES,
+    seconds: float | None = None,
+    database: str | Path | None = None,
+) -> Optimized:
+    """Rewrites `main` for the lowest cost; `mod` stays as it is.
+
+    Parameters
+    ----------
+    target : str or Bench
+        "llvm" or "cuda", this machine's CPU or GPU where costs are measured; or the bench that measures them.
+    cost : str
+        See `parse_cost`: 'latency', 'traffic', 'peak', 'latency,peak<=256KiB', 'latency+1e-9*traffic', ... Or 'ios',
+        the latency of the graph's inter-operator schedule; or 'measured' or 'learned', latencies of a bench, each also with
+        a limit.
+    device : str, optional
+        Latencies come from the analytic model of this device; None is `target`'s generic one.
+    options : SearchOptions, optional
+        Its relaxation and the number of graphs that it prices; None: the defaults.
+    rules : sequence of Rule
+        Substitutions of the search: all of ours, or these and those of a file (`rules_taso.load_taso_rules`).
+    seconds : float, optional
+        Time limit of the whole search. None: it ends by numbers of graphs, and results depend on no machine; but what
+        measures kernels ('measured', 'learned') ends after `optimize_measured.SECONDS`.
+    database : path, optional
+        File in which 'measured' and 'learned' keep measurements and look them up.
+
+    Raises
+    ------
+    GraphError
+        `main` is no straight-line function of static shapes.
+    InfeasibleError
+        No graph found keeps the cost's limit.
+    UsageError
+        The cost or device has an unknown name.
+    MissingToolError
+        There is no GPU to measure on.
+    """
+    main, _, _ = cost.replace(" ", "").partition(",")
+    if main in ("measured", "learned"):
+        effort = Effort(options, rules, SECONDS if seconds is None else seconds)
+        return _measured(mod, cost, effort, database, LocalBench(target=target) if isinstance(target, str) else target)
+    with SearchMonitor(seconds):
+        return _priced(mod, target if isinstance(target, str) else target.target, cost, device, options, rules)
+
+
+def with_no_more_nodes(search: Callable[[Sequence[Rule]], Optimized], rules: Sequence[Rule]) -> Optimized:
+    """What `search(rules)` finds, for a runtime other than TVM, whose kernels the costs do not know.
+
+    It has no more nodes than the network has once that runtime has fused what it can (`runtime_nodes`): where it would, the
+    search is done again without substitutions that add operators, and at last with those alone that fold.
+    """
+    done = search(rules)
+    for fewer in ([r for r in rules if not r.grows], [r for r in rules if r.eager]):
+        if runtime_nodes(done.result.dag) <= runtime_nodes(done.read.dag):
+            break
+        done = search(fewer)
+    return done
+
+
+def _priced(
+    mod: tvm.IRModule, target: str, cost: str, device: str | None, options: SearchOptions | None, rules: Sequence[Rule]
+) -> Optimized:
+    """`optimize_module` for costs that are computed."""
+    model = AnalyticCost(find_device(device, target))
+    priced = parse_cost(cost, model, TVM, {"ios": ScheduleLatency(model, TVM)})
+    done = substitute(mod, priced, rules, options, functions=lambda name: name == "main")
+    if "main" not in done.results:
+        raise GraphError(done.skipped.get("main", "the module has no function main"))
+    result, read = done.results["main"], done.read["main"]
+    unit = _UNITS.get(cost.partition(",")[0].strip(), "")
+    return Optimized(done.mod, optimize_report(read.dag, result, unit, TVM), result, read)
+
+
+def _measured(
+    mod: tvm.IRModule,
+    cost: str,
+    effort: Effort,
+    database: str | Path | None,
+    bench: Bench,
+) -> Optimized:
+    """`optimize_measured`, with what was run in the report under `measured`."""
+    if "main" not in {gv.name_hint for gv in mod.get_global_vars()}:
+        raise GraphError("the module has no function main")
+    name, _, _ = cost.replace(" ", "").partition(",")
+    priced = parse_cost(cost, AnalyticCost(find_device("cpu")), named={name: Latency(name)})
+    limit = priced.limit if isinstance(priced, Limited) else None
+    done = optimize_measured(mod, name == "learned", limit, effort, database, bench)
+    report = optimize_report(done.read.dag, done.result, "ms", STAGES)
+    report["measured"] = {
+        "kept": done.chosen,
+        "milliseconds": dict(zip(done.candidates, done.choice.milliseconds, strict=True)),
+        "speedup": dict(zip(done.candidates, done.choice.ratios, strict=True)),
+        "measurements": done.measurements,
+        "not_measured": done.refused,
+    }
+    return Optimized(done.mod, report, done.result, done.read)
+
+
+def require_exportable(mod: tvm.IRModule, path: str | Path | None) -> None:
+    """Refuse before a search what could not be saved after it: a path that ends in .onnx, where `main` has no ONNX form.
+
+    Raises `UnsupportedOperatorError` and `MissingToolError`, as `save_optimized` does; `GraphError` as `optimize_module`.
+    """
+    if path is not None and Path(path).suffix == ".onnx" and "main" in {gv.name_hint for gv in mod.get_global_vars()}:
+        need("onnx")
+        read = read_function(mod["main"])
+        require_onnx_form(read.dag, path, OnnxCalls(read.calls))
+
+
+def save_optimized(
+    done: Optimized,
+    path: str | Path,
+    outputs: tuple[str, ...] | None = None,
+    inputs: tuple[tuple[str, str], ...] | None = None,
+) -> Path:
+    """Writes the optimized graph: ONNX for a path that ends in .onnx, else a saved Relax module (`load_optimized`).
+
+    `outputs`: names in an ONNX file; `inputs`: names and element types there.
+
+    Raises `UnsupportedOperatorError` where an operator has no ONNX form.
+    """
+    target = Path(path)
+    if target.suffix == ".onnx":
+        dag = done.result.dag
+        return export_onnx(dag, fold(dag, done.read.constants), target, outputs, OnnxCalls(done.read.calls), inputs)
+    mod = done.mod.clone()
+    func, constants = write_with_parameters(done.result.dag, done.read, mod["main"].attrs)
+    mod.update_func(mod.get_global_var("main"), func)
+    values = io.BytesIO()
+    np.savez(values, **constants)  # type: ignore[arg-type]
+    with whole_file(target) as partial, zipfile.ZipFile(partial, "w") as archive:
+        for name, data in (("module.py", mod.script().encode()), ("constants.npz", values.getvalue())):
+            archive.writestr(zipfile.ZipInfo(name), data)  # no time stamp: the same bytes every time
+    return target
+
+
+def load_optimized(path: str | Path) -> tvm.IRModule:
+    """A module that `save_optimized` wrote, its constants in place. Raises `LoadError` for anything else."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read("module.py").decode()
+            values = dict(np.load(io.BytesIO(archive.read("constants.npz"))))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise LoadError(path, f"no saved Relax module ({error})") from None
+    return relax.transform.BindParams("main", values)(tvm.script.from_source(text))

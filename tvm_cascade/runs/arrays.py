@@ -1,0 +1,102 @@
+"""Input and output arrays of a run by tensor name: .npz files are read and written, random inputs are drawn."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade.emit.image import Image
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.publish import whole_file
+from tvm_cascade.tensor_spec import TensorSpec
+
+
+def read_inputs(image: Image, given: str | Path | Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    """Input arrays of all networks by `Image.label`: from an .npz file, from a mapping, or random where `given` is None.
+
+    Raises `UsageError` where an input is missing, or an array has another element type or shape than the model's input
+    (nothing is reshaped), `LoadError` where the file is no .npz.
+    """
+    if given is None:
+        return random_inputs(image)
+    arrays = given if isinstance(given, Mapping) else load_arrays(given)
+    feed: dict[str, np.ndarray] = {}
+    for label, spec in image.named_inputs():
+        if label not in arrays:
+            raise UsageError(f"no input '{label}' among {', '.join(arrays) or 'none'}")
+        value = np.asarray(arrays[label])
+        spec.check(value, label)
+        feed[label] = value
+    return feed
+
+
+def read_frames(image: Image, path: Path) -> list[dict[str, np.ndarray]]:
+    """The inputs of a sequence of calls, call by call, by `Image.label`: from an .npz with one array an input, whose first
+    axis counts the calls: every call runs all networks once. The batch of one may be left out behind it, and the name where
+    there is one input and one array.
+
+    Raises as `read_inputs`, and `UsageError` where inputs have different numbers of calls, or none.
+    """
+    arrays, specs = load_arrays(path), list(image.named_inputs())
+    if len(specs) == len(arrays) == 1:
+        arrays = dict(zip([specs[0][0]], arrays.values(), strict=True))
+    found: dict[str, np.ndarray] = {}
+    for label, spec in specs:
+        if label not in arrays:
+            raise UsageError(f"no input '{label}' among {', '.join(arrays) or 'none'}")
+        given = np.asarray(arrays[label])
+        forms = (spec.shape, *((spec.shape[1:],) if spec.shape[:1] == (1,) else ()))
+        if str(given.dtype) != spec.dtype or given.shape[1:] not in forms:
+            wanted = f"{spec.dtype}[frames, {', '.join(map(str, forms[-1]))}]"
+            raise UsageError(f"input '{label}' is {given.dtype}{list(given.shape)}, a sequence of calls wants {wanted}")
+        found[label] = given.reshape(-1, *spec.shape) if given.size else given
+    counts = {len(a) for a in found.values()}
+    if len(counts) != 1 or counts == {0}:
+        raise UsageError(
+            f"{path} holds {' and '.join(map(str, sorted(counts)))} calls of the inputs: give as many of each"
+        )
+    return [{label: array[k] for label, array in found.items()} for k in range(counts.pop())]
+
+
+def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz by name."""
+    try:
+        archive = np.load(path)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise LoadError(path, "holds a single array; save an .npz with one array per input")
+        with archive:
+            return {k: archive[k] for k in archive.files}
+    except OSError as error:
+        raise LoadError(path, error.strerror or "cannot be read") from None
+    except (ValueError, zipfile.BadZipFile, EOFError):
+        raise LoadError(path, "is no .npz of plain arrays (numpy.savez writes one)") from None
+
+
+def random_inputs(image: Image, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random input arrays of all networks by `Image.label`: integers uniform over their type (indices: below
+    their extent), floats standard normal.
+
+    The generator is seeded again for each network, so a network of a bundle gets the same inputs as when it runs alone.
+    """
+    feed: dict[str, np.ndarray] = {}
+    for network in image.networks:
+        rng = np.random.default_rng(seed)
+        feed |= {image.label(network, spec.name): _random(spec, rng) for spec in network.inputs}
+    return feed
+
+
+def _random(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind in "iu":
+        low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if spec.extent is None else (0, spec.extent - 1)
+        return rng.integers(low, high, spec.shape, dtype=dtype, endpoint=True)
+    return rng.standard_normal(spec.shape).astype(dtype)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write `arrays` to an .npz file atomically."""
+    with whole_file(path) as partial, partial.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -1,0 +1,167 @@
+"""Write an image to the flash of a real board with pyocd, openocd or st-flash, whichever is installed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm_cascade.boards.board import Board, list_boards, load_board
+from tvm_cascade.emit.board_files import find_board
+from tvm_cascade.emit.image import Image, read_image
+from tvm_cascade.emit.toolchain import build_image, find_tool, run_tool
+from tvm_cascade.errors import MissingToolError, ToolError, UsageError
+from tvm_cascade.runs.desk import seen
+
+TOOLS = ("pyocd", "openocd", "st-flash")  # in order of preference
+_REMEDIES = {
+    "pyocd": "pip install pyocd",
+    "openocd": "apt-get install openocd (Debian, Ubuntu)",
+    "st-flash": "apt-get install stlink-tools (Debian, Ubuntu)",
+}
+_TIMEOUT_S = 300.0
+_LISTS = {"pyocd": "pyocd list", "openocd": "lsusb -v", "st-flash": "st-info --probe"}  # list the debug probes
+_PROBE = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*\Z")
+_STAMP = re.compile(r"^(?:\d{7} [A-Z] |\d{4}-\d\d-\d\dT[\d:]+ )")  # time stamps of pyocd's and st-flash's lines
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COMPLAINT = re.compile(
+    r"\berror\b|\bfail|^\d+ [CE] |\bunable\b|couldn't|\bno (?:connected|available|device)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FlashResult:
+    """The image that was written, the flash programmer and its command line."""
+
+    elf: Path
+    tool: str
+    command: tuple[str, ...]
+
+
+def flash_folder(
+    folder: Path, board: str | None, kind: str = "serial", tool: str | None = None, probe: str | None = None
+) -> FlashResult:
+    """Flash the compiled `folder`; `board` None means the one that it was compiled for. Raises as `flash_image`."""
+    image = read_image(folder)
+    return flash_image(image, find_board(folder, board or image.board), kind, tool, probe)
+
+
+def flash_image(
+    image: Image,
+    board: Board,
+    kind: str = "serial",
+    tool: str | None = None,
+    probe: str | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> FlashResult:
+    """Build a program of `image` for `board` and write it to the board that is plugged in.
+
+    Parameters
+    ----------
+    kind : str
+        `serial` (answers `run --port`) or `application` (main.c as its user has written it).
+    tool : str, optional
+        One of `TOOLS`; None means the first that supports the board and is installed.
+    probe : str, optional
+        Serial number of the debug probe, which is needed where several are plugged in.
+    timeout_s : float
+        Seconds that the tool may take.
+
+    Raises `UsageError` where no tool can write the board, `MissingToolError` where none of them is installed, `ToolError`
+    where the tool fails or takes too long.
+    """
+    if kind not in ("serial", "application"):
+        raise UsageError(f"unknown image {kind!r}; known: serial, application")
+    if probe is not None and not _PROBE.match(probe):
+        raise UsageError(f"{probe!r} is no serial number of a debug probe: letters, digits and ':._-' only")
+    chosen = choose_tool(board, tool)
+    elf = build_image(image, board, kind).elf
+    command = _command(chosen, board, elf.resolve(), probe)
+    try:
+        # no input: a tool that asks which probe to take must fail, not wait
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as expired:
+        said = _complaint(_text(expired.stdout), _text(expired.stderr))
+        raise ToolError(
+            f"{chosen} took longer than {timeout_s:g} s (its last words: {said}); is {board.name} plugged in?{seen()}"
+        ) from None
+    if done.returncode != 0:
+        said = _complaint(_text(done.stdout), _text(done.stderr))
+        raise ToolError(f"{chosen} failed: {said}; {_advice(chosen, board, said, probe)}")
+    return FlashResult(elf, chosen, command)
+
+
+def _text(output: bytes | None) -> str:
+    return _COLOURS.sub("", (output or b"").decode("utf-8", "replace"))
+
+
+def _complaint(out: str, err: str) -> str:
+    """The first line of a tool's output that names an error, without its time stamp; else the last line."""
+    lines = [line.strip() for line in (*err.splitlines(), *out.splitlines()) if line.strip()]
+    told = [line for line in lines if _COMPLAINT.search(line)]
+    return _STAMP.sub("", (told or lines[-1:] or ["no message"])[0])
+
+
+def _advice(tool: str, board: Board, said: str, probe: str | None) -> str:
+    known = board.flash_tool
+    if tool == "pyocd" and known is not None and "not recognized" in said:
+        return f"`pyocd pack install {known.pyocd}` teaches pyocd this chip"
+    if probe is None:
+        return (
+            f"is {board.name} plugged in? Where several probes are, --probe chooses one (`{_LISTS[tool]}` lists them)"
+        ) + seen()
+    return f"is the probe {probe} plugged in? (`{_LISTS[tool]}` lists them)" + seen()
+
+
+def choose_tool(board: Board, tool: str | None = None) -> str:
+    """The program to flash `board` with: `tool` if given, else the first of `TOOLS` that supports it and is installed.
+
+    Raises `UsageError` where none, or not `tool`, supports the board, `MissingToolError` where none is installed.
+    """
+    if tool is not None and tool not in TOOLS:
+        raise UsageError(f"unknown tool {tool!r}; known: {', '.join(TOOLS)}")
+    known = board.flash_tool
+    able = [] if known is None else [known.pyocd and "pyocd", known.openocd and "openocd", known.stflash and "st-flash"]
+    able = [str(name) for name in able if name]
+    if not able:
+        others = [name for name in list_boards() if load_board(name).flash_tool is not None]
+        raise UsageError(
+            f"{board.name} cannot be flashed: its board file has no flash_tool. --board takes one that has "
+            f"({', '.join(others)}), or a board file of your own with the names that pyocd or openocd know the part by "
+            "(tutorials/06_add_a_board.py)"
+        )
+    if tool is not None and tool not in able:
+        raise UsageError(f"{board.name} cannot be flashed with {tool}; its board file knows {', '.join(able)}")
+    wanted = [tool] if tool else able
+    for name in wanted:
+        if shutil.which(name) is not None:
+            return name
+    raise MissingToolError(" or ".join(wanted), ", or ".join(_REMEDIES[name] for name in wanted))
+
+
+def _command(tool: str, board: Board, elf: Path, probe: str | None) -> tuple[str, ...]:
+    """The command line of pyocd 0.30 or later, OpenOCD 0.12 or later, stlink 1.6 or later.
+
+    All three reset the board when they are done; OpenOCD and st-flash read back what they have written.
+    """
+    known = board.flash_tool
+    assert known is not None
+    if tool == "pyocd":
+        chosen = ("--probe", probe) if probe else ()
+        return ("pyocd", "flash", "--no-wait", *chosen, "--target", known.pyocd, str(elf))
+    if tool == "openocd":
+        files = tuple(word for file in known.openocd for word in ("-f", file))
+        chosen = ("-c", f"adapter serial {probe}") if probe else ()
+        return ("openocd", *files, *chosen, "-c", f"program {{{elf}}} verify reset exit")
+    chosen = ("--serial", probe) if probe else ()
+    return ("st-flash", "--reset", *chosen, "write", str(_binary(board, elf)), f"0x{board.flash.origin:08x}")
+
+
+def _binary(board: Board, elf: Path) -> Path:
+    """The image as raw binary from the start of flash, the only format that st-flash reads."""
+    objcopy = find_tool(f"{board.family.prefix}objcopy", board.family.compiler_remedy)
+    binary = elf.with_suffix(".bin")
+    run_tool((objcopy, "-O", "binary", str(elf), str(binary)))
+    return binary

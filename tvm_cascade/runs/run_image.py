@@ -1,0 +1,233 @@
+"""Run a compiled folder on an emulated board, a real one or in this process; measure it, compare outputs.
+
+With `RunRequest.frames` a sequence of calls runs, from a clear state; without, one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade import extras
+from tvm_cascade.boards.board import Board
+from tvm_cascade.checking.compare_outputs import compare_with_reference, reference_tolerance, same_outputs
+from tvm_cascade.checking.reference import Expected
+from tvm_cascade.checking.reference_calls import largest, reference_calls, reference_windows
+from tvm_cascade.emit.board_files import find_board
+from tvm_cascade.emit.host import HostProgram, run_host
+from tvm_cascade.emit.image import METADATA, Image, host_records, read_image
+from tvm_cascade.emit.toolchain import build_image, require_uart
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.importers.cut_file import cut_copy
+from tvm_cascade.report.cost import total
+from tvm_cascade.request import RunRequest
+from tvm_cascade.runs import emulator
+from tvm_cascade.runs.arrays import read_frames, read_inputs, save_arrays
+from tvm_cascade.runs.desk import resolve_port
+from tvm_cascade.runs.run_report import RunReport
+from tvm_cascade.runs.serial_run import SerialOptions, run_serial
+
+_EMULATOR_S = 600.0  # default timeout of an emulation
+_PORT_S = 60.0  # default timeout of one request to a real board
+_REFERENCES = {".tflite": "ai-edge-litert", ".onnx": "onnx", ".pt2": "torch"}  # suffix -> package of the reference
+
+Arrays = Mapping[str, np.ndarray]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Outputs by label, and measurements of all networks together; bytes."""
+
+    outputs: Sequence[Arrays]  # by call
+    high_water: tuple[int, ...]  # by memory, the most of all calls
+    stack: int | None = None
+    instructions: int | None = None
+
+
+def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None, progress: Progress) -> RunReport:
+    """One inference of every network in `folder` on the inputs `given`, or a sequence of them; see `tvm_cascade.run`."""
+    image = read_image(folder)
+    _refuse(image, asked)
+    if asked.frames is not None and given is not None:
+        raise UsageError("--frames holds the inputs of every call: leave --inputs out")
+    if asked.port is not None:
+        asked = replace(asked, port=resolve_port(asked.port))
+    feeds = [read_inputs(image, given)] if asked.frames is None else read_frames(image, asked.frames)
+    board = _board(image, asked, progress)
+    where = asked.port or (board.name if board is not None and not asked.board else asked.board or "host")
+    what = f"{len(image.networks)} networks " if image.several else ""
+    progress(f"{image.name}: running {what}in this process, counting work")
+    host, work, planned_macs = _on_host(image, feeds)
+    expected = None if asked.check is None else _reference(image, feeds, asked.check, progress)
+    if board is None:
+        done = host
+    elif asked.port is not None:
+        done = _over_port(image, board, feeds, asked.port, asked.timeout or _PORT_S, progress)
+    else:
+        done = _emulate(image, board, feeds, asked.timeout or _EMULATOR_S, progress)
+    match, gap = (None, None)
+    if expected is not None:
+        pairs = [(e, made) for e, made in zip(expected, done.outputs, strict=True) if e is not None]
+        match, gap = largest([compare_with_reference(want, made, image.outputs) for want, made in pairs])
+    outputs = done.outputs[0] if asked.frames is None else _stacked(done.outputs)
+    if asked.outputs is not None:
+        save_arrays(asked.outputs, outputs)
+    last = None if expected is None else expected[-1]
+    tolerances = [t for want in expected or () if want is not None and (t := reference_tolerance(want)) is not None]
+    return RunReport(
+        board=where,
+        outputs=outputs,
+        arena_bytes=image.arena_bytes,
+        arena_high_water_bytes=sum(done.high_water),
+        memories=_by_name(image, done.high_water),
+        stack_bytes=done.stack,
+        executed_macs=sum(work),
+        planned_macs=planned_macs * len(feeds),
+        instructions=done.instructions,
+        equals_host=all(same_outputs(*pair) for pair in zip(host.outputs, done.outputs, strict=True)),
+        match=match,
+        max_abs_diff=gap,
+        output_step=last.step if last else None,
+        tolerance=max(tolerances, default=None),
+        reference_note=last.note if last else "",
+        frames=None if asked.frames is None else len(feeds),
+        frame_macs=max(work),
+        cost=total([record.cost for record in host_records(image).values()]),
+    )
+
+
+def _refuse(image: Image, asked: RunRequest) -> None:
+    """Raise for requests that cannot be served, before anything runs."""
+    if asked.check is not None and image.several:
+        raise UsageError("a bundle is checked network by network: run each project with --check before bundling")
+    if asked.check is not None and not asked.check.is_file():
+        why = "is a folder; --check takes the model's file" if asked.check.is_dir() else "no such file to check against"
+        raise LoadError(asked.check, why)
+    if asked.check is not None and asked.check.suffix in _REFERENCES:
+        extras.need(_REFERENCES[asked.check.suffix])
+    if asked.port is not None:
+        extras.need("pyserial")
+    if asked.port is not None and (asked.board or image.run_on) == "host":
+        raise UsageError(
+            f"{image.folder} is a project for {image.board}, which no program behind a port is linked for: compile it for "
+            "another target"
+        )
+
+
+def _board(image: Image, asked: RunRequest, progress: Progress) -> Board | None:
+    """Return the board to run on, None for this process; in place of the image's own, where no emulator knows that, the default
+    one of its core. Raises `UsageError` where the board cannot serve."""
+    name = asked.board or image.run_on
+    if name == "host":
+        return None
+    board = find_board(image.folder, name)
+    if asked.port is not None:
+        require_uart(board)
+    elif board.qemu_machine is None and asked.board is None:
+        own, board = board, find_board(image.folder, image.target.default_board)
+        if lacking := [memory for memory in image.memory_names if memory not in board.memories]:
+            raise UsageError(
+                f"{own.name} has no emulator, and {board.name} no memory {lacking[0]}: run it with --board host"
+            )
+        progress(
+            f"{image.name}: {own.name} has no emulator: running on {board.name}, the emulated board of {image.target.name}"
+        )
+    if asked.port is None:
+        emulator.find_qemu(board)
+    return board
+
+
+def _stacked(calls: Sequence[Arrays]) -> dict[str, np.ndarray]:
+    """The outputs of all calls, one array a name, the calls along a new first axis."""
+    return {name: np.stack([call[name] for call in calls]) for name in calls[0]}
+
+
+def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int], int]:
+    """Run all networks in this process; returns the measurements, the multiply-accumulates that every call has executed,
+    and those that are planned for one."""
+    records = host_records(image)
+    outputs: list[dict[str, np.ndarray]] = [{} for _ in feeds]
+    executed, planned = [0] * len(feeds), 0
+    high = {memory.name: 0 for memory in image.arrays}
+    for network in image.networks:
+        if network.name not in records:
+            raise LoadError(image.folder / METADATA, f"has no host program of {network.name}; compile again")
+        record = records[network.name]
+        calls = [{s.name: feed[image.label(network, s.name)] for s in network.inputs} for feed in feeds]
+        done = run_host(HostProgram.load(record.folder, record.data), calls)
+        for made, found in zip(outputs, done.outputs, strict=True):
+            made |= {image.label(network, name): array for name, array in found.items()}
+        executed = [a + b for a, b in zip(executed, done.macs, strict=True)]
+        planned += record.macs
+        for memory, touched in zip(network.interface.arrays, done.memory_high_water, strict=True):
+            high[memory.name] = max(high[memory.name], touched)
+    return _Measured(outputs, tuple(high.values())), executed, planned
+
+
+def _reference(image: Image, feeds: Sequence[Arrays], model: Path, progress: Progress) -> Sequence[Expected | None]:
+    """What the reference makes of every call; None of calls that mean nothing."""
+    progress(f"{image.name}: running the reference kernels on {model.name}")
+    scales = {label: (spec.scale, spec.zero_point) for label, spec in image.named_inputs()}
+    interface = image.networks[0].interface
+    sliding = next((spec for spec in interface.inputs if spec.window), None)
+    with cut_copy(model, interface.cut) as path:
+        if sliding is not None:
+            return reference_windows(path, feeds, scales, sliding)
+        return reference_calls(path, feeds, scales, interface.states)
+
+
+def _emulate(image: Image, board: Board, feeds: Sequence[Arrays], timeout_s: float, progress: Progress) -> _Measured:
+    elf = build_image(image, board, unless_current=progress).elf
+    progress(f"{image.name}: emulating {board.name}")
+    arrays = [[feed[label] for label, _ in image.named_inputs()] for feed in feeds]
+    done = emulator.run(elf, board, image, arrays, timeout_s)
+    labels = [label for label, _ in image.named_outputs()]
+    outputs = [dict(zip(labels, made, strict=True)) for made in done.outputs]
+    return _Measured(outputs, done.memory_high_water_bytes, done.stack_bytes, done.instructions)
+
+
+def serial_options(image: Image, board: Board, timeout_s: float, number: int = 0) -> SerialOptions:
+    """How the network of that number of an image is run over the serial port of `board`, which has one."""
+    assert board.uart is not None
+    return SerialOptions(
+        baud=board.uart.baud,
+        timeout_s=timeout_s,
+        elf=image.folder / "build" / f"{board.name}-serial" / f"{image.name}.elf",
+        tool_prefix=board.family.prefix,
+        network_number=number if image.several else None,
+    )
+
+
+def _over_port(
+    image: Image, board: Board, feeds: Sequence[Arrays], port: str, timeout_s: float, progress: Progress
+) -> _Measured:
+    """Run one network after the other on the board at `port`."""
+    require_uart(board)
+    outputs: list[dict[str, np.ndarray]] = [{} for _ in feeds]
+    high = stack = 0
+    for k, network in enumerate(image.networks):
+        what = f" {network.name}" if image.several else ""
+        progress(f"{image.name}: running{what} on the board at {port}")
+        serial = serial_options(image, board, timeout_s, k)
+        arrays = [[feed[image.label(network, spec.name)] for spec in network.inputs] for feed in feeds]
+        done = run_serial(port, network.interface, arrays, serial)
+        labels = [image.label(network, spec.name) for spec in network.outputs]
+        for made, found in zip(outputs, done.outputs, strict=True):
+            made |= dict(zip(labels, found, strict=True))
+        high, stack = max(high, done.arena_high_water_bytes), max(stack, done.stack_bytes)
+    return _Measured(outputs, (high,), stack)
+
+
+def _by_name(image: Image, high_water: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    """Bytes touched of each memory that was named, with what weights are copied to.
+
+    None where all lies in an arena, or a port tells them together.
+    """
+    if len(high_water) != len(image.arrays):
+        return ()
+    rows = zip(image.arrays, high_water, strict=True)
+    return tuple((m.name, touched + m.all_bytes - m.bytes) for m, touched in rows if m.name)

@@ -1,0 +1,103 @@
+"""`RunReport`: measurements of one inference and comparisons of its outputs, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_cascade.checking.compare_outputs import FLOAT_TOLERANCE
+from tvm_cascade.report.cost import Cost
+from tvm_cascade.schema.filled import filled
+from tvm_cascade.schema.projects import Run
+from tvm_cascade.sizes import megahertz
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Measurements of one inference, sizes in bytes. None where the board cannot measure or no reference was asked for."""
+
+    board: str
+    outputs: Mapping[str, np.ndarray]
+    arena_bytes: int
+    arena_high_water_bytes: int
+    stack_bytes: int | None
+    executed_macs: int
+    planned_macs: int
+    instructions: int | None
+    equals_host: bool
+    match: bool | None  # with the reference
+    max_abs_diff: float | None
+    output_step: float | None = None  # `Expected.step`: quantization step of outputs whose reference computes in floats
+    tolerance: float | None = None  # `compare_outputs.reference_tolerance`
+    reference_note: str = ""  # `Expected.note`: what computed the reference, where it is not the preferred one
+    cost: Cost | None = None  # estimated by the plan; None in folders of older versions
+    memories: tuple[tuple[str, int], ...] = ()  # names and bytes touched of memories that the network was placed in
+    frames: int | None = None  # calls of a sequence, to which the work belongs; None: a single one
+    frame_macs: int = 0  # the most multiply-accumulates of a call
+
+    @property
+    def ok(self) -> bool:
+        """Whether the arena's size and the work are as planned, and the outputs match the host run and the reference."""
+        within = self.arena_high_water_bytes <= self.arena_bytes and self.executed_macs == self.planned_macs
+        return within and self.equals_host and self.match is not False
+
+    def to_dict(self) -> Run:
+        """The JSON object of `tvm-cascade run --json`."""
+        cost = self.cost
+        work = {
+            "cycles": None if cost is None else cost.cycles,
+            "milliseconds": None if cost is None else cost.milliseconds,
+            "millijoules": None if cost is None else cost.millijoules,
+        }
+        found = filled(Run, self, **work)
+        if self.frames is not None:
+            found["frames"], found["frame_macs"] = self.frames, self.frame_macs
+        if self.memories:
+            found["memories"] = [{"name": name, "high_water_bytes": touched} for name, touched in self.memories]
+        return found
+
+    def _estimated(self) -> list[str]:
+        """The line of what the plan is estimated to take."""
+        if self.cost is None:
+            return []
+        cost = self.cost
+        time = "" if cost.clock is None else f", {cost.milliseconds} ms at {megahertz(cost.clock)}"
+        energy = "" if cost.millijoules is None else f", {cost.millijoules} mJ"
+        return [f"cycles          {cost.cycles}{time}{energy}, estimated"]
+
+    def to_text(self) -> str:
+        """The report as text, one line for each measurement."""
+        exact = "equal, every element"
+        if any(a.dtype.kind == "f" for a in self.outputs.values()):
+            exact = f"equal within {FLOAT_TOLERANCE} of the largest value of each output (by up to {self.max_abs_diff})"
+        if self.tolerance is not None and self.max_abs_diff is not None:
+            unit = self.output_step or 1.0
+            gap, most = (f"{v / unit:.3g}" for v in (self.max_abs_diff, self.tolerance))
+            steps = f"{most} steps of {unit:g}" if self.output_step else most
+            exact = (
+                f"equal within {steps} (by up to {gap}): it computes in floats, and such is the reach of its roundings"
+            )
+        verdict = {None: "not checked (--check MODEL)", True: exact, False: "DIFFERENT"}[self.match]
+        if self.match is False:
+            verdict += f", by up to {self.max_abs_diff}"
+        if self.reference_note:
+            verdict += f" ({self.reference_note})"
+        stack = "not measured on the host" if self.stack_bytes is None else f"{self.stack_bytes} bytes"
+        counted = "no counter here" if self.instructions is None else f"{self.instructions}"
+        return "\n".join(
+            [
+                f"ran on          {self.board}",
+                f"arena           {self.arena_bytes} bytes planned and allocated, "
+                f"{self.arena_high_water_bytes} touched",
+                *(f"{name:<16}{touched} bytes touched" for name, touched in self.memories),
+                f"stack           {stack}",
+                *([] if self.frames is None else [f"calls           {self.frames}, one after the other"]),
+                f"work            {self.executed_macs} multiply-accumulates executed, {self.planned_macs} planned",
+                f"instructions    {counted}",
+                *self._estimated(),
+                f"host run        {'equal' if self.equals_host else 'DIFFERENT'}",
+                f"reference       {verdict}",
+            ]
+        )

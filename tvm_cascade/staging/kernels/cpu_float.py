@@ -1,0 +1,336 @@
+"""CPU schedules of float32 kernels, for one core or all; the loops are the same, so both compute the same bits.
+
+Convolutions (`cpu_compute.direct_conv2d`) have the most optimized schedule: an accumulator tile of v channels and some
+pixels of a row held in vector registers over the whole reduction. `direct_product` and other products have tiles, too.
+Pools and depthwise convolutions of packed tensors keep the channels of a pixel in a register; those of plain ones, and
+element-wise operators, are only split over threads by output rows, and vectorized by the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+from tvm import s_tir
+from tvm.tirx import IndexMap, PrimFunc
+
+from tvm_cascade.staging.kernels.blocks import (
+    Schedule,
+    default_pixels,
+    extent,
+    hold,
+    inline_around,
+    inner_blocks,
+    is_pad,
+    iter_kinds,
+    name_of,
+    reductions,
+    share,
+)
+from tvm_cascade.staging.kernels.cpu_attention import attention, rows
+from tvm_cascade.staging.kernels.cpu_compute import LANES
+from tvm_cascade.staging.kernels.cpu_pointwise import pointwise
+from tvm_cascade.staging.kernels.cpu_winograd import winograd
+
+_MOST_TAPS = 25  # of a window whose loops are unrolled
+
+
+def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
+    """The kernel under the first rule that fits, for one core or (`parallel`) all; unchanged where no rule fits.
+
+    `accumulators`: most vectors of an accumulator tile (`processors.accumulators`).
+    """
+    tiled = (
+        partial(rule, most=accumulators) for rule in (_convolution, pointwise, winograd, _packed_product, attention)
+    )
+    *tiles, tiled_attention = tiled
+    others = (_vectors_of_channels, _window, _product, tiled_attention, rows, _elementwise)
+    for rule in (*tiles, *others):
+        try:
+            schedule = rule(s_tir.Schedule(func), parallel)
+        except s_tir.ScheduleError:  # TVM refuses a step, as for windows whose extents differ
+            continue
+        if schedule is not None:
+            return schedule.mod["main"]
+    return func
+
+
+def _pads(sch: Schedule, anchor, parallel: bool) -> None:
+    for block in inner_blocks(sch):
+        if is_pad(sch, block, name_of(sch, anchor)):
+            loops = sch.get_loops(block)
+            share(sch, loops[:-2] if len(loops) > 3 else loops[:1], parallel)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Tile sizes and loop order of a convolution. Sizes are integers or variables that a schedule has sampled."""
+
+    pixels: Any  # pixels of a row in an accumulator tile
+    blocks: Any = None  # blocks of `LANES` channels in an accumulator tile; None: one
+    rows_first: bool = False  # loop over rows outside of the loop over blocks of channels, else inside
+    taps_first: bool = False  # loops over the window's taps outside of the loop over input channels, else inside
+
+
+def _convolution(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
+    shape = convolution_shape(sch)
+    return None if shape is None else tile_convolution(sch, Tiling(default_pixels(shape[1], most)), parallel)
+
+
+def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
+    """Blocks of channels, pixels of a row and taps of the window of a `direct_conv2d`; None for other kernels.
+
+    Side effect: inlines the element-wise blocks after the convolution.
+    """
+    sums = [b for b in inner_blocks(sch) if name_of(sch, b) == "conv_acc"]
+    if len(sums) != 1:
+        return None
+    last = inline_around(sch, sums[0])
+    if last is None or any(iter_kinds(sch, last)) or len(sch.get_loops(last)) not in (4, 5):
+        return None
+    _, blocks, _, wide, _, _, ry, rx, *_ = (int(sch.get(loop).extent) for loop in sch.get_loops(sums[0]))
+    return blocks, wide, ry * rx
+
+
+def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
+    """Schedule a convolution, to be called after `convolution_shape`: one loop nest, the outer loops parallel."""
+    acc = sch.get_sblock("conv_acc")
+    last = inner_blocks(sch)[-1]
+    n, outer, y, x, several, lane = _output_loops(sch, acc, last, tiling.blocks)
+    x_outer, x_inner = sch.split(x, [None, tiling.pixels])
+    loops = (n, y, x_outer, outer) if tiling.rows_first else (n, outer, y, x_outer)
+    sch.reorder(*loops, several, x_inner, lane)
+    _pads(sch, acc, parallel)
+    sch.compute_at(acc, loops[-1], preserve_unit_loops=True)
+    rank, inside = len(sch.get(acc).writes[0].source.ty.shape), sch.get_loops(acc)[len(loops) :]
+    space, (rc, ry, rx, *ri) = inside[:rank], inside[rank:]
+    reduced = (ry, rx, rc, *ri) if tiling.taps_first else (rc, ry, rx, *ri)
+    sch.reorder(*reduced, *space)
+    hold(sch, space[1], *space[-2:])
+    if _is_packed(sch, last):
+        hold(sch, several, x_inner, lane)
+    share(sch, loops[:2] if tiling.rows_first else loops[:3], parallel)
+    clear = sch.get_loops(sch.decompose_reduction(acc, reduced[0]))[-rank:]
+    hold(sch, clear[1], *clear[-2:])
+    return sch
+
+
+def _is_packed(sch: Schedule, block) -> bool:
+    return len(sch.get(block).writes[0].source.ty.shape) == 5
+
+
+def _output_loops(sch: Schedule, acc, last, blocks: Any) -> list[Any]:
+    """Loops over the output: batch, tiles of blocks, rows, columns, blocks of a tile, channels of a block."""
+    count, packed, first = 1 if blocks is None else blocks, _is_packed(sch, last), _channel_axis(sch, acc, last) == 1
+    loops = sch.get_loops(last)
+    if _is_pointwise(sch, acc):
+        axis = 2 if first else 1
+        _as_one_row(sch, acc, last, axis)
+        loops = sch.get_loops(last)
+        loops[axis : axis + 1] = sch.split(loops[axis], [1, None])
+    if packed:
+        n, o, y, x, lane = loops
+        outer, several = sch.split(o, [None, count])
+    else:
+        n, c, y, x = loops if first else [loops[i] for i in (0, 3, 1, 2)]
+        outer, several, lane = sch.split(c, [None, count, LANES])
+    return [n, outer, y, x, several, lane]
+
+
+def _is_pointwise(sch: Schedule, acc) -> bool:
+    """Whether a convolution reads the one pixel of its input that an output pixel has its place from."""
+    held = sch.get(acc)
+    _, _, high, wide, _ = held.writes[0].source.ty.shape
+    source = [int(d) for d in held.reads[0].source.ty.shape]
+    same = [int(high), int(wide)] in (source[1:3], source[2:4])
+    return same and all(int(sch.get(loop).extent) == 1 for loop in sch.get_loops(acc)[6:8])
+
+
+def _as_one_row(sch: Schedule, acc, last, axis: int) -> None:
+    """Join the rows of a convolution's accumulator and of its output, whose rows are axis `axis`, to a single one."""
+    wide = extent(sch, sch.get_loops(last)[axis + 1])
+
+    def joined(rows: int, rank: int) -> Any:
+        def row(*at: Any) -> Sequence[Any]:
+            return (*at[:rows], at[rows] * wide + at[rows + 1], *at[rows + 2 :])
+
+        return IndexMap.from_func(row, rank)
+
+    sch.transform_block_layout(acc, joined(2, len(sch.get_loops(acc))))
+    sch.transform_block_layout(last, joined(axis, len(sch.get_loops(last))))
+    sch.transform_layout(acc, ("write", 0), joined(2, 5))
+
+
+def _channel_axis(sch: Schedule, acc, last) -> int:
+    """The axis of the channels, or their blocks, in the output (1 or 3), inferred from the shapes of accumulator and output."""
+    _, blocks, high, wide, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
+    _, channels, *pixels = (extent(sch, loop) for loop in sch.get_loops(last))
+    if _is_packed(sch, last):
+        return 1
+    return 1 if prod(pixels) == high * wide and (blocks - 1) * lanes < channels <= blocks * lanes else 3
+
+
+def _vectors_of_channels(sch: Schedule, parallel: bool) -> Schedule | None:
+    """Pools, means over pixels and depthwise convolutions of packed tensors: a pixel's channels stay in a register."""
+    sums = reductions(sch)
+    if len(sums) != 1:
+        return None
+    acc = sums[0]
+    last = inline_around(sch, acc)
+    if last is None or not any(_touches_packed(sch, block) for block in inner_blocks(sch)):
+        return None
+    if name_of(sch, last) == name_of(sch, acc):
+        last = sch.cache_write(acc, 0, "global")
+    pads = [b for b in inner_blocks(sch) if is_pad(sch, b, name_of(sch, acc))]
+    for pad in pads:
+        _pack_pad(sch, pad, parallel)
+    n, c, *rest = sch.get_loops(last)
+    if _is_packed(sch, last):
+        *rest, lane = rest
+    else:
+        c, lane = sch.split(c, [None, LANES])
+        sch.reorder(n, c, *rest, lane)
+    loops = (n, c, *rest)
+    sch.compute_at(acc, loops[-1], preserve_unit_loops=True)
+    axes, inside = iter_kinds(sch, acc), sch.get_loops(acc)[len(loops) :]
+    channels = inside[4 if _is_packed(sch, acc) else 1]
+    taps = inside[axes.count(False) :]
+    sch.reorder(*taps, channels)
+    sch.vectorize(lane)
+    sch.vectorize(channels)
+    if prod(extent(sch, t) for t in taps) <= _MOST_TAPS:
+        for tap in taps:
+            sch.unroll(tap)
+    share(sch, loops[:3], parallel)
+    sch.vectorize(sch.get_loops(sch.decompose_reduction(acc, taps[0]))[-1 if _is_packed(sch, acc) else len(loops) + 1])
+    return sch
+
+
+def _touches_packed(sch: Schedule, block) -> bool:
+    held = sch.get(block)
+    return any(
+        len(region.source.ty.shape) == 5 and int(region.source.ty.shape[-1]) == LANES
+        for region in (*held.reads, *held.writes)
+    )
+
+
+def _pack_pad(sch: Schedule, pad, parallel: bool) -> None:
+    """Pack the padded copy of a tensor."""
+    if not _is_packed(sch, pad):
+        sch.transform_layout(pad, ("write", 0), lambda n, c, y, x: (n, c // LANES, y, x, c % LANES))
+        n, c, y, x = sch.get_loops(pad)
+        c, lane = sch.split(c, [None, LANES])
+        sch.reorder(n, c, y, x, lane)
+    loops = sch.get_loops(pad)
+    sch.vectorize(loops[-1])
+    share(sch, loops[:3], parallel)
+
+
+def _window(sch: Schedule, parallel: bool) -> Schedule | None:
+    """Pools and depthwise convolutions: one row of outputs at a time, loops over taps outside of the row's."""
+    sums = reductions(sch)
+    if len(sums) != 1:
+        return None
+    acc = sums[0]
+    axes = iter_kinds(sch, acc)
+    if axes[:4] != [False] * 4 or len(sch.get_loops(acc)) != len(axes) or len(axes) < 5:
+        return None
+    last = inline_around(sch, acc)
+    if last is None:
+        return None
+    same = name_of(sch, last) == name_of(sch, acc)
+    _pads(sch, acc, parallel)
+    if not same and len(sch.get_loops(last)) == 4:
+        loops = sch.get_loops(last)
+        sch.compute_at(acc, loops[2], preserve_unit_loops=True)
+        space, taps = sch.get_loops(acc)[3 : -(len(axes) - 4)], sch.get_loops(acc)[-(len(axes) - 4) :]
+    elif same:
+        loops = sch.get_loops(acc)
+        space, taps = loops[3:4], loops[4:]
+    else:
+        return None
+    sch.reorder(*taps, *space)
+    share(sch, loops[:3], parallel)
+    sch.decompose_reduction(acc, taps[0])
+    return sch
+
+
+def _packed_product(sch: Schedule, parallel: bool, most: int) -> Schedule | None:
+    """`direct_product`: a tile of rows and columns stays in registers over the whole reduction.
+
+    Independent sums hide the latency of additions; the rows of a tile share the loads of the right operand.
+    """
+    sums = [b for b in inner_blocks(sch) if name_of(sch, b) == "product_acc"]
+    if len(sums) != 1:
+        return None
+    acc = sums[0]
+    last = inline_around(sch, acc)
+    if last is None or any(iter_kinds(sch, last)):
+        return None
+    *_, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
+    *outer, row, column = sch.get_loops(last)
+    tile = min(extent(sch, row), max(1, (most - 1) * LANES // lanes))  # a row of weights is held beside it
+    j, inside = sch.split(column, [None, lanes])
+    i, r = sch.split(row, [None, tile])
+    sch.reorder(*outer, j, i, r, inside)
+    sch.compute_at(acc, i, preserve_unit_loops=True)
+    r, block, lane, depth = sch.get_loops(acc)[len(outer) + 2 :][-4:]
+    v, lane = sch.split(lane, [None, LANES])
+    sch.reorder(depth, block, r, v, lane)
+    sch.vectorize(lane)
+    sch.unroll(r)
+    sch.unroll(v)
+    share(sch, (*outer, j), parallel)
+    clear = sch.get_loops(sch.decompose_reduction(acc, depth))
+    sch.vectorize(clear[-1])
+    sch.unroll(clear[-2])
+    sch.unroll(clear[-3])
+    return sch
+
+
+def _product(sch: Schedule, parallel: bool) -> Schedule | None:
+    """Other products: up to sixteen columns at a time over the whole reduction."""
+    sums = reductions(sch)
+    if len(sums) != 1 or iter_kinds(sch, sums[0])[-2:] != [False, True] or any(iter_kinds(sch, sums[0])[:-1]):
+        return None
+    acc = sums[0]
+    last = inline_around(sch, acc)
+    if last is None:
+        return None
+    fused, loops = any(iter_kinds(sch, last)), sch.get_loops(last)
+    *outer, column = loops[:-1] if fused else loops
+    lanes = max(d for d in range(1, LANES + 1) if int(sch.get(column).extent) % d == 0)
+    j, v = sch.split(column, [None, lanes])
+    if fused:
+        depth, space = loops[-1], [v]
+        sch.reorder(*outer, j, depth, v)
+    else:
+        sch.compute_at(acc, j, preserve_unit_loops=True)
+        *space, depth = sch.get_loops(acc)[len(outer) + 1 :]
+        sch.reorder(depth, *space)
+    sch.vectorize(space[-1])
+    share(sch, (*outer, j), parallel)
+    sch.vectorize(sch.get_loops(sch.decompose_reduction(acc, depth))[-1])
+    return sch
+
+
+def _elementwise(sch: Schedule, parallel: bool) -> Schedule | None:
+    if reductions(sch):
+        return None
+    outputs = [b for b in inner_blocks(sch) if not sch.get_consumers(b)]
+    if len(outputs) > 1:  # a split: what lies before its parts is inlined into each of them
+        names = [name_of(sch, b) for b in outputs]
+        for block in inner_blocks(sch):
+            if name_of(sch, block) not in names:
+                sch.compute_inline(block)
+        return sch
+    last = inline_around(sch, None)
+    if last is None:
+        return None
+    loops = sch.get_loops(last)
+    if loops and parallel:
+        share(sch, loops[:-1] if len(loops) > 1 else loops, parallel)
+    return sch

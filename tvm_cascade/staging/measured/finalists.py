@@ -1,0 +1,102 @@
+"""Final choice of a measured schedule: whole programs are run in turn where stages were measured.
+
+A sum of stages' medians leaves out effects between stages (caches, the waking of threads), and the least of many noisy
+costs is too low. So the schedule that the search returns is run in turn with the sequential and the greedy one, and for
+several networks with the one in which each is a group of a single stage, on the same inputs. It is kept unless one of
+these is faster by `MARGIN` in the median of paired runs and the median's confidence interval excludes chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tvm_cascade.cost.interface import CostModel
+from tvm_cascade.parallel.problem import Options, Schedule
+from tvm_cascade.parallel.scheduler import NetworkSchedule, apart, schedule, stage_ms
+from tvm_cascade.parallel.units import UnitGraph
+from tvm_cascade.runtime.bench import Bench, Program
+from tvm_cascade.runtime.execute import compile_stages
+from tvm_cascade.schema.searches import Timed
+from tvm_cascade.staging.measured.choose_module import Choice, decide, lowering
+from tvm_cascade.staging.program.graph import StageGraph
+from tvm_cascade.staging.program.schedule_stages import lower_stages
+
+MARGIN = 0.01
+RUNS = 15
+_BATCHES = 3
+_BASELINES = ("sequential", "greedy")
+
+
+@dataclass(frozen=True)
+class Finalists:
+    """Names of the schedules that were run, the searched one first, and the choice with their times and ratios."""
+
+    names: tuple[str, ...]
+    choice: Choice
+
+    @property
+    def chosen(self) -> str:
+        return self.names[self.choice.best]
+
+    def to_dict(self) -> Timed:
+        """The JSON object `measured` of a schedule."""
+        return {
+            "kept": self.chosen,
+            "milliseconds": dict(zip(self.names, self.choice.milliseconds, strict=True)),
+            "speedup": dict(zip(self.names, self.choice.ratios, strict=True)),
+        }
+
+
+def keep_fastest(
+    net: StageGraph,
+    network_schedule: NetworkSchedule,
+    model: CostModel,
+    options: Options,
+    bench: Bench,
+    metaschedule: str | Path | None = None,
+) -> tuple[NetworkSchedule, Finalists]:
+    """`network_schedule`, or one of the schedules above where that runs faster; and the measurements. Equal ones run once.
+
+    `bench` runs them. `metaschedule`: folder with records of tuned kernels that all of them run.
+    """
+    candidates = {"searched": network_schedule.schedule}
+    others: dict[str, Schedule] = {}
+    for name in _BASELINES if options.variant in ("both", "parallel") else ():
+        other = schedule(net.graph, model, replace(options, variant=name)).schedule
+        others[name] = other
+    stage = apart(network_schedule.units, options)
+    if stage is not None:
+        others["apart"] = Schedule((stage,), stage_ms(network_schedule.units, stage, model))
+    for name, other in others.items():
+        if all(other.stages != s.stages for s in candidates.values()):
+            candidates[name] = other
+    programs = programs_of(net, network_schedule.units, tuple(candidates.values()), bench, metaschedule)
+    finalists = Finalists(tuple(candidates), judge(bench, programs))
+    return replace(network_schedule, schedule=candidates[finalists.chosen]), finalists
+
+
+def programs_of(
+    net: StageGraph, units: UnitGraph, schedules: Sequence[Schedule], bench: Bench, metaschedule: str | Path | None
+) -> list[Program]:
+    """Every schedule compiled for a bench."""
+    lower = lowering(bench, metaschedule)
+    return [program_of(net, compile_stages(lower_stages(net, units, s, lower), bench.built_for)) for s in schedules]
+
+
+def program_of(net: StageGraph, built: Any) -> Program:
+    """A network that was compiled, to be timed."""
+    return Program(built, [(net.graph.tensors[t].shape, net.graph.tensors[t].dtype) for t in net.graph.inputs])
+
+
+def judge(bench: Bench, programs: Sequence[Program], runs: int = RUNS) -> Choice:
+    """Which program is the fastest: the first, unless another certainly is. In doubt all run again, `_BATCHES` times at most."""
+    rounds: list[tuple[float, ...]] = []
+    while True:
+        columns = bench.in_turn(programs, runs)
+        rounds += [tuple(t / 1e3 for t in row) for row in zip(*columns, strict=True)]
+        choice = decide(rounds, MARGIN, certain=True)
+        if choice.best == decide(rounds, MARGIN).best or len(rounds) >= _BATCHES * runs:
+            return choice

@@ -1,0 +1,33 @@
+"""The runner of a network's stages for a bench, and the analytic model of what it measures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.parallel.units import UnitGraph
+from tvm_cascade.runtime.bench import Bench
+from tvm_cascade.staging.kernels.records import TunedKernels
+from tvm_cascade.staging.measured.measure import CpuRunner, NetworkRunner
+from tvm_cascade.staging.measured.measure_cuda import CudaRunner
+from tvm_cascade.staging.program.graph import StageGraph
+
+
+def runner_on(
+    bench: Bench,
+    net: StageGraph,
+    units: UnitGraph,
+    metaschedule: str | Path | None = None,
+    streams: int | None = None,
+) -> NetworkRunner:
+    """A runner of a network read for the bench's target. `metaschedule`: folder with records of tuned kernels to measure.
+    `streams`: of a GPU; None: one for each unit."""
+    if bench.target.startswith("cuda"):
+        return CudaRunner(net, units, bench, metaschedule, streams)
+    return CpuRunner(net, units, tuned=TunedKernels(metaschedule, bench.target), bench=bench)
+
+
+def analytic_of(bench: Bench) -> AnalyticCost:
+    """The analytic model of a processor with the bench's threads, or of a GPU."""
+    gpu = bench.target.startswith("cuda")
+    return AnalyticCost(find_device(None, "cuda") if gpu else find_device("cpu", "llvm", bench.workers))

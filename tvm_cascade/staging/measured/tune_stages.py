@@ -1,0 +1,99 @@
+"""Tuning the kernels of a staged network where a bench measures: a CPU or a GPU of this machine, or of a farm."""
+
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.errors import CascadeError
+from tvm_cascade.parallel.problem import Schedule
+from tvm_cascade.parallel.units import UnitGraph
+from tvm_cascade.runtime.bench import Bench, LocalBench, kernel_program
+from tvm_cascade.runtime.cuda import has_cuda, with_architecture
+from tvm_cascade.runtime.tuning_pair import bench_pair
+from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
+from tvm_cascade.schedules.tuning.metaschedule import host_target as one_core
+from tvm_cascade.staging.kernels.cpu_float import schedule_cpu
+from tvm_cascade.staging.kernels.processors import accumulators
+from tvm_cascade.staging.kernels.records import KernelRecords, record_target
+from tvm_cascade.staging.kernels.tuning import Machine, Report, tune
+from tvm_cascade.staging.program.cuda import schedule_cuda
+from tvm_cascade.staging.program.graph import StageGraph
+from tvm_cascade.staging.program.kernels import build_kernels
+from tvm_cascade.staging.program.layouts import packed_tensors
+from tvm_cascade.staging.program.program import plan_program
+from tvm_cascade.staging.program.specs import Spec
+
+_ROUNDS = 5  # in each of which finalists are measured in turn
+_MIN_MS = 1  # of a measurement
+_REPEATS = 10  # short measurements, of which the least counts: it excludes time of other programs
+
+
+def tune_stages(
+    net: StageGraph,
+    units: UnitGraph,
+    folder: str | Path,
+    target: str = "llvm",
+    schedule: Schedule | None = None,
+    search: Search = Search(),  # noqa: B008
+    progress: Progress = lambda _text: None,
+    bench: Bench | None = None,
+) -> Report:
+    """Tune kernels without a record: those of every unit, or those that `schedule` runs, merged ones included.
+
+    `bench`: where candidates are measured, which also says what `target` is; None: this machine. Raises `UsageError` for records
+    that cannot be read, `MissingToolError` where something has to be measured on a GPU that is not there.
+    """
+    cpu = not target.startswith("cuda")
+    if bench is not None:
+        target = bench.target
+    elif not cpu and has_cuda():
+        target = with_architecture(target)
+    if schedule is None:
+        graph = net.graph
+        specs = [Spec(k) for unit in units.kernels for k in unit if not all(graph.ops[i].view for i in k)]
+        kernels = build_kernels(net, specs, cpu, packed=packed_tensors(net) if cpu else frozenset())
+    else:
+        program = plan_program(net, units, schedule, captured=not cpu)
+        kernels = build_kernels(net, program.specs, cpu, program.slices, program.packed)
+
+    def machine() -> Machine:
+        return BenchMachine(bench or LocalBench(target=target))
+
+    return tune([k.func for k in kernels], KernelRecords(folder), machine, record_target(target), search, progress)
+
+
+class BenchMachine:
+    """A `stage_tuning.Machine`: one core of a bench's processor, or its GPU. On processors schedules are searched for a generic
+    one, and measured as compiled for that of the bench."""
+
+    def __init__(self, bench: Bench) -> None:
+        gpu = bench.target.startswith("cuda")
+        self._bench, self.name = bench, bench.machine
+        self._problems: list[CascadeError] = []  # that ended a search
+        self.records_as = record_target(bench.target)
+        self.target = bench.built_for if gpu else one_core()
+        self.processor = None if gpu else bench.target
+
+    def pair(self) -> tuple[Any, Any]:
+        """MetaSchedule's builder and runner."""
+        return bench_pair(self._bench, _MIN_MS, _REPEATS, self._problems)
+
+    def default(self, func: PrimFunc) -> PrimFunc:
+        """The hand-written schedule of a processor, the default one of a GPU."""
+        if self.processor is None:
+            return schedule_cuda(tvm.IRModule({"main": func}), self.records_as)["main"]
+        return schedule_cpu(func, False, accumulators(self.processor))
+
+    def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:
+        """See `stage_tuning.Machine`. Raises what ended the search for the candidates."""
+        if self._problems:
+            raise self._problems[0]
+        programs = [kernel_program(func, self._bench, _MIN_MS) for func in funcs]
+        return [min(samples) for samples in self._bench.in_turn(programs, _ROUNDS, _REPEATS)]

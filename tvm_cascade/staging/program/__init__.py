@@ -1,0 +1,1 @@
+"""A network cut into stages, as a Relax program: `schedule_stages.ScheduleStages` is the pass, the others are its parts."""

@@ -1,0 +1,23 @@
+"""The network that `stages` schedules: as it is read, in a precision and, for CUDA, with channels last."""
+
+from __future__ import annotations
+
+import tvm
+
+from tvm_cascade.cost.precision import require_architecture
+from tvm_cascade.errors import UsageError
+from tvm_cascade.passes.channels_last import channels_last
+from tvm_cascade.staging.program.graph import StageGraph, simplify, stage_graph
+from tvm_cascade.staging.program.precision import FP32, TF32, in_precision
+
+
+def stage_network(mod: tvm.IRModule, target: str, precision: str = FP32) -> StageGraph:
+    """The graph of `mod` for a target, `llvm` or `cuda ...`; raises what `stage_graph` and `in_precision` raise, and `UsageError`
+    for a precision that the target's architecture has no arithmetic for."""
+    if precision == TF32 and not target.startswith("cuda"):
+        raise UsageError("--precision tf32 is of tensor cores: give --target cuda, or fp32")
+    for word in target.split():
+        if word.startswith("-arch="):
+            require_architecture(precision, word.removeprefix("-arch="))
+    laid_out = channels_last(simplify(mod)) if target.startswith("cuda") else mod
+    return in_precision(stage_graph(laid_out), precision)
