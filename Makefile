@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LINTERS := $(VENV)/.linters
 
-.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz tools clean
+.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz tools clean sizes
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -77,6 +77,10 @@ $(LINTERS): $(STAMP)
 style: $(LINTERS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# sizes of rooms, files and functions: a report, no limit
+sizes: $(STAMP)
+	$(BIN)/python tools/sizes.py
 
 types: $(LINTERS)
 	$(BIN)/pyright --pythonpath $(BIN)/python

@@ -6,49 +6,634 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvm_cascade import checks
-from tvm_cascade.api_projects import bundle, doctor, export, flash, front_end, run, targets
-from tvm_cascade.api_searches import Model, Progress, allocate, optimize, order, silent, stages
+import numpy as np
+from tvm.ir import IRModule
+
+from tvm_cascade import checks, pipeline
 from tvm_cascade.comparison import compare
+from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
-from tvm_cascade.keywords import (
-    CompileKeywords,
-    PlanKeywords,
-    QuantizeKeywords,
-    ValidateKeywords,
-    takes,
-)
-from tvm_cascade.planning import plan_model
+from tvm_cascade.passes.candidates.candidate import KernelSource
+from tvm_cascade.pipeline import plan_or_suggest, shorter_end
 from tvm_cascade.report.commands import commands_of
 from tvm_cascade.request import (
     COMPILE_OPTIONS,
     PLAN_OPTIONS,
+    AllocateRequest,
+    CompileKeywords,
     EmitRequest,
+    FrontEndKeywords,
+    FrontEndRequest,
     KernelRequest,
     LoadRequest,
+    OptimizeKeywords,
+    OptimizeRequest,
+    OrderRequest,
+    PlanKeywords,
     PlanRequest,
+    QuantizeKeywords,
     QuantizeRequest,
     Request,
+    RunKeywords,
+    RunRequest,
+    StagesKeywords,
+    StagesRequest,
     TimeRequest,
+    ValidateKeywords,
     ValidateRequest,
     request_of,
+    takes,
 )
 from tvm_cascade.results import CompileResult, PlanResult
+from tvm_cascade.schedules.tuning.tune import with_shipped
+from tvm_cascade.schema.searches import Layout, Optimization, Order, Stages
+from tvm_cascade.search_monitor import SearchMonitor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from tvm_cascade.checking.doctor import Doctor
     from tvm_cascade.emit.bundle import BundleResult
+    from tvm_cascade.emit.front_end import FrontEnd
+    from tvm_cascade.optimizing.module import Optimized
     from tvm_cascade.quantization.result import QuantizeResult
+    from tvm_cascade.runs.flash import FlashResult
     from tvm_cascade.runs.run_report import RunReport
     from tvm_cascade.samples.sample_set import Data
+    from tvm_cascade.schema.targets import Target
+    from tvm_cascade.substitution.pattern import Rule
     from tvm_cascade.validation.report import ValidationReport
+
+
+Model = str | Path | IRModule
+Progress = Callable[[str], None]
+
+
+def silent(_text: str) -> None:
+    return None
+
+
+def _reading(
+    input_shapes: Mapping[str, tuple[int, ...]] | None, until: str | Sequence[str], from_: str | Sequence[str]
+) -> LoadRequest:
+    return LoadRequest.of({"input_shapes": input_shapes, "until": until, "from_": from_})
+
+
+def allocate(
+    buffers: str | Path,
+    *,
+    capacity: int | str | None = None,
+    output: str | Path | None = None,
+    time_limit: float | None = None,
+) -> Layout:
+    """Give buffers with lifetimes offsets in the smallest arena.
+
+    Parameters
+    ----------
+    buffers : path
+        A .csv file with the columns id, lower, upper and size: a buffer is alive in the steps from `lower` to before `upper`.
+    capacity : int or str, optional
+        Bytes, or "64KiB": the search stops at the first layout within them; None searches the smallest arena.
+    output : path, optional
+        A .csv file to write, with the column offset added.
+    time_limit : float, optional
+        Seconds after which the search ends with the best layout so far.
+
+    Returns
+    -------
+    dict
+        The JSON object of `tvm-cascade allocate`: bytes of the arena, a lower bound, and whether it is proven optimal.
+
+    Raises
+    ------
+    LoadError, UsageError, InfeasibleError
+        The file cannot be read; a value that an option cannot have; no layout fits `capacity`.
+    """
+    from tvm_cascade.memory.minimalloc_csv import run
+
+    written = checks.optional(checks.path)("output", output)
+    return run(checks.path("buffers", buffers), AllocateRequest(capacity, time_limit), written)
+
+
+def order(
+    model: Model,
+    *,
+    rewrite: bool = False,
+    on_chip: int | str | None = None,
+    time_limit: float | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    until: str | Sequence[str] = (),
+    from_: str | Sequence[str] = (),
+    progress: Progress = silent,
+) -> Order:
+    """Find the order of operators with the least peak memory (Serenity).
+
+    Parameters
+    ----------
+    model : path or IRModule
+        A network, or a plain graph: a .json file (`ordering.graph_file`), whose operators are told by number.
+    rewrite : bool
+        Convolutions may read the parts of a concat in place, so that the concat is removed, where that lowers the peak.
+    on_chip : int or str, optional
+        Size of an on-chip memory in bytes or as "256KiB": also count the bytes that move between it and off-chip memory.
+    time_limit : float, optional
+        Seconds after which the search ends with the best order so far.
+    input_shapes, until, from_
+        As in `load`.
+    progress : function
+        Called with a line of text at every step of long work.
+
+    Returns
+    -------
+    dict
+        The JSON object of `tvm-cascade order`: the operators in their order, its peak, and whether it is proven optimal.
+
+    Raises
+    ------
+    LoadError, UnsupportedOperatorError, UsageError
+        As `plan` does.
+    """
+    from tvm_cascade.ordering.graph_file import is_graph_file, order_graph_file
+    from tvm_cascade.ordering.report import order_report
+
+    asked, reading = OrderRequest(rewrite, on_chip, time_limit), _reading(input_shapes, until, from_)
+    if is_graph_file(model):
+        return order_graph_file(model, asked, reading)
+    loaded = pipeline.load(model, reading)
+    graph = pipeline.order_graph(loaded)
+    progress(f"{loaded.name}: ordering {len(graph.ops)} operators")
+    assert not isinstance(asked.on_chip, str)
+    return order_report(graph, asked.rewrite, asked.on_chip, asked.time_limit)
+
+
+@takes(StagesKeywords, StagesRequest)
+def stages(
+    model: Model | Sequence[Model],
+    *,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    until: str | Sequence[str] = (),
+    from_: str | Sequence[str] = (),
+    progress: Progress = silent,
+    **options: Unpack[StagesKeywords],
+) -> tuple[Stages, str]:
+    """Find the schedule of concurrent and merged stages with the least latency (IOS).
+
+    Parameters
+    ----------
+    model : path or IRModule, or a list of them
+        A network, or a .json file of the IOS authors (`parallel.authors_schedule`). Of several networks, which run at the
+        same time, inputs and outputs are called NETWORK/NAME.
+    input_shapes, until, from_
+        As in `load`; of several networks for the first, and shapes of an input NETWORK/NAME for that network.
+    target, device : str
+        "cuda" or "llvm", optionally followed by options of TVM's targets; a device description, None: the target's generic one.
+    unit, variant : str
+        What is scheduled as one ("op", "fused", "sepconv", "cell": `parallel.units`); what is searched (`parallel.VARIANTS`).
+    batch, r, s : int, optional
+        Batch size, for the analytic cost; limits on the units of a group and on the groups of a stage, 0 or None for none.
+    cost : str
+        "analytic", or "measured" or "learned" on this machine or on those of a tracker.
+    load, output, picture : path, optional
+        Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
+    database, time_limit, progress : path and float, optional, and function
+        File that keeps measurements, of which the analytic cost takes the kernels measured on `device`; seconds after which
+        the best schedule so far is taken; called with a line of text at every step of long work.
+    metaschedule, trials : path, int
+        Folder with MetaSchedule's records of tuned kernels; candidates measured for a kernel without a record.
+    cudnn : bool
+        With `metaschedule`, for "cuda": cuDNN's kernels are measured too, and used wherever they take less time.
+    tracker, key, parallel : str, str and int, optional
+        "HOST:PORT" of an RPC tracker of TVM's, whose servers of this key measure, at most `parallel` of them at a time.
+    emit : path, optional
+        A folder to write that runs the network by the schedule with TVM alone (`deploy.emit_folder`).
+    precision : str
+        "fp32", or "fp16" and "bf16": tensors between kernels are stored as float16 or bfloat16, products multiply these and
+        sum up in float32; or "tf32", for cuda: tensors stay float32, products are on tensor cores.
+    arch, fast_math, threads, streams, gpu, winograd : names, bool, int, int, int and int, optional
+        With `emit`: GPU architectures ("sm_90") and less exact arithmetic of its machine code; threads, or streams of GPU
+        number `gpu`, that share a stage; largest tiles of convolutions in Winograd's form on a processor, 0 for none.
+
+    Returns
+    -------
+    tuple of dict and str
+        The JSON object of `tvm-cascade stages`, and the same as text.
+
+    Raises
+    ------
+    LoadError, UsageError, MissingToolError
+        A model or schedule cannot be read; a value that an option cannot have; a device or tool to measure with is absent.
+    """
+    models = [model] if isinstance(model, (str, Path, IRModule)) else list(model)
+    first, *others = pipeline.shapes_by_network(models, input_shapes or {})
+    readings = [_reading(first, until, from_), *(_reading(shapes, (), ()) for shapes in others)]
+    return _stages(models, readings, StagesRequest.of_all(options), progress)
+
+
+def _stages(
+    models: Sequence[Model], readings: Sequence[LoadRequest], request: StagesRequest, progress: Progress
+) -> tuple[Stages, str]:
+    """What `stages` returns, of models that are read so."""
+    from tvm_cascade.deploy.search import folder_of
+    from tvm_cascade.ordering.graph_file import is_graph_file
+    from tvm_cascade.parallel.authors_schedule import stages_of_authors_file
+    from tvm_cascade.staging.measured import search as command
+
+    if is_graph_file(models[0]) and len(models) == 1:
+        return stages_of_authors_file(models[0], request, readings[0])
+    folder = folder_of(request, progress)
+    loaded = pipeline.together([pipeline.load(m, r) for m, r in zip(models, readings, strict=True)])
+    progress(f"{loaded.name}: scheduling")
+    found: list[command.Found] = []
+    with SearchMonitor(request.time_limit) as limit:
+        data, text = command.stages(loaded.mod, request, progress, found.append)
+    made: Stages = {**data, "limited": limit.limited}
+    if folder is not None:
+        made["emitted"] = folder.write(loaded, found[-1])
+        text += f"\nemitted         {folder.path}, {', '.join(made['emitted']['files'])}"
+    return made, text
+
+
+@takes(OptimizeKeywords, OptimizeRequest)
+def optimize(
+    model: Model,
+    *,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    until: str | Sequence[str] = (),
+    from_: str | Sequence[str] = (),
+    progress: Progress = silent,
+    **options: Unpack[OptimizeKeywords],
+) -> tuple[Optimization, str]:
+    """Find an equivalent graph that costs less, by relaxed substitutions (MetaFlow).
+
+    Parameters
+    ----------
+    model : path or IRModule
+        A network.
+    input_shapes, until, from_
+        As in `load`.
+    target : str
+        "cuda" or "llvm", optionally followed by options of TVM's targets.
+    cost : str
+        "latency", "ios", "measured", "learned", "flops", "traffic", "launches", "peak", a weighted sum of them, or one with
+        a limit: "latency,peak<=256KiB".
+    device : str, optional
+        Name of a device description; None takes the generic one of the target.
+    alpha, budget : float and int
+        MetaFlow's relaxation: graphs of up to alpha times the least cost are expanded; graphs priced, at most, per part.
+    rules : path, optional
+        A file of TASO's substitutions: those that hold on random tensors are searched too.
+    output, picture, emit : path, optional
+        Files for the graph (.onnx, else a Relax module) and for a picture of it before and after; a folder as in `stages`,
+        of the graph that was found and its schedule by the device's description.
+    precision, arch, fast_math, threads, streams, gpu, winograd
+        As in `stages`; with `emit`.
+    database, time_limit, progress : path and float, optional, and function
+        File that keeps measurements; seconds after which the best graph so far is taken (None: 50 where kernels are
+        measured); called with a line of text at every step of long work.
+    tracker, key, parallel
+        As in `stages`; for the costs "measured" and "learned".
+
+    Returns
+    -------
+    tuple of dict and str
+        The JSON object of `tvm-cascade optimize`, and the same as text.
+
+    Raises
+    ------
+    LoadError, UsageError, GraphError, InfeasibleError
+        A file cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
+    """
+    asked = OptimizeRequest.of_all(options)
+    return _optimized(model, _reading(input_shapes, until, from_), asked, progress)
+
+
+def _optimized(
+    model: Model, reading: LoadRequest, asked: OptimizeRequest, progress: Progress
+) -> tuple[Optimization, str]:
+    """What `optimize` returns."""
+    from tvm_cascade.deploy.search import folder_of
+    from tvm_cascade.optimizing.module import require_exportable
+    from tvm_cascade.runtime.measuring import refuse_idle_farm
+    from tvm_cascade.substitution.report import format_report, rules_report
+    from tvm_cascade.substitution.rules import ALL_RULES
+    from tvm_cascade.substitution.rules_taso import load_taso_rules
+
+    refuse_idle_farm(asked)
+    folder, extra = folder_of(asked, progress), None if asked.rules is None else load_taso_rules(asked.rules)
+    rules = ALL_RULES if extra is None else (*ALL_RULES, *extra.rules)
+    loaded = pipeline.load(model, reading)
+    require_exportable(loaded.mod, asked.output)
+    progress(f"{loaded.name}: searching")
+    with SearchMonitor(asked.time_limit) as limit:
+        done = _searched(asked, loaded.mod, rules)
+    made = _saved(asked, loaded, done, limit.limited)
+    if extra is not None:
+        made["rules"] = rules_report(extra.names, extra.refused, done.report)
+    text = format_report(made)
+    if folder is not None:
+        made["emitted"] = folder.write(loaded, folder.scheduled(done.mod))
+        text += f"\nemitted         {folder.path}, {', '.join(made['emitted']['files'])}"
+    return made, text
+
+
+def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule]) -> Optimized:
+    """The best graph; for a file of ONNX one that has no more nodes than the network."""
+    from tvm_cascade.optimizing.module import optimize_module, with_no_more_nodes
+    from tvm_cascade.runtime.measuring import measuring
+    from tvm_cascade.substitution.metaflow import SearchOptions
+
+    foreign = asked.output is not None and Path(asked.output).suffix == ".onnx"
+    with measuring(asked) if asked.measures else nullcontext() as bench:
+
+        def search(rules: Sequence[Rule]) -> Optimized:
+            return optimize_module(
+                mod, bench or asked.target, asked.cost, asked.device, options=SearchOptions(asked.alpha, asked.budget),
+                rules=rules, seconds=asked.time_limit, database=asked.database,
+            )  # fmt: skip
+
+        return with_no_more_nodes(search, rules) if foreign else search(rules)
+
+
+def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, limited: bool) -> Optimization:
+    """The JSON object, after the files that were asked for are written: the graph, and a picture of it before and after."""
+    from tvm_cascade.optimizing.module import save_optimized
+
+    if asked.output is not None:
+        save_optimized(done, asked.output, pipeline.output_names(loaded.mod), pipeline.file_inputs(loaded))
+    if asked.picture is not None:
+        from tvm_cascade.substitution.picture import draw
+
+        draw(done.read.dag, done.result.dag, asked.picture)
+    return {**done.report, "limited": limited}
+
+
+def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str], None]) -> PlanResult:
+    """The plan of a request, described with its whole frontier."""
+    from tvm_cascade.boards.machines import on_board, with_core
+
+    started, asked = time.perf_counter(), request
+    request = on_board(*with_core(asked))
+    target = request.target
+    core, counts = kernel_target(target, get_core(target).backend), with_shipped(request.kernels.database)
+    loaded = pipeline.load(model, request.load, progress)
+    with SearchMonitor(request.plan.time_limit) as limit:
+        kernels = KernelSource(core, counts)
+        planned = plan_or_suggest(loaded, request.plan.within_ram(), kernels, progress)
+        wait = request.plan.flash_wait
+        told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=True, flash_wait=wait)
+        end = shorter_end(loaded, planned, request.plan.within_ram(), kernels)
+        instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
+    if told.frame is not None and instructions is not None:
+        told = replace(told, frame={**told.frame, "whole_estimated_instructions": instructions})
+    if end:
+        told = replace(told, suggestions=(*told.suggestions, end))
+    commands = commands_of(model, asked, told.frontier, told.peak_bytes)
+    time_ = request.time
+    return replace(told, limited=limit.limited, commands=commands, clock=time_.clock, watts=time_.watts)
+
+
+@takes(RunKeywords, RunRequest)
+def run(
+    directory: str | Path,
+    *,
+    inputs: str | Path | Mapping[str, np.ndarray] | None = None,
+    progress: Progress = silent,
+    **options: Unpack[RunKeywords],
+) -> RunReport:
+    """Run a compiled project or bundle on its emulated board, a real one or this machine, and measure it.
+
+    Parameters
+    ----------
+    directory : path
+        A folder that `compile` or `bundle` wrote.
+    board : str, optional
+        Name or .json of another board than the folder was compiled for; "host" runs the network in this process.
+    inputs : path of an .npz, or arrays by name, optional
+        In the model's own types and layouts; None draws random ones from a fixed seed.
+    frames : path of an .npz, optional
+        Inputs of a sequence of calls from a clear state: the first axis counts the calls, a batch of one may be left out.
+    outputs : path, optional
+        An .npz file to write the outputs to.
+    check : path, optional
+        A model file; the outputs are compared with those of its reference kernels on the same inputs.
+    port : str, optional
+        Serial port of a real board to run on, to which `flash` has written the project; "auto" is the one that is plugged in.
+    timeout : float, optional
+        Seconds: limit on the emulation, 600 by default, or on the wait for an answer of the board at `port`, 60 by default.
+    progress : function
+        Called with a line of text at every step of long work.
+
+    Returns
+    -------
+    RunReport
+        The outputs by name, what was measured, and whether the outputs are the expected ones (`ok`).
+
+    Raises
+    ------
+    UsageError
+        A value that an option cannot have, or an array of another shape or type than the network's input.
+    LoadError, MissingToolError, ToolError
+        The folder or a file cannot be read; the emulator is not installed, or fails.
+    """
+    from tvm_cascade.runs.run_image import run_image
+
+    return run_image(checks.path("directory", directory), RunRequest.of_all(options), inputs, progress)
+
+
+def export(
+    directory: str | Path, *, kind: str, output: str | Path, front_end: str | Path | None = None
+) -> tuple[str, ...]:
+    """Write the compiled project or bundle in `directory` as a package for another build system.
+
+    Parameters
+    ----------
+    directory : path
+        A folder that `compile` or `bundle` wrote.
+    kind : str
+        "arduino" or "platformio" for a library, "cmsis-pack", "esp-idf" for a component, "rust" for two crates without
+        std, "stm32cube" for a folder of STM32CubeIDE projects, "zephyr" for a module.
+    output : path
+        A new folder.
+    front_end : path, optional
+        A folder that `front-end` wrote: its C goes with the network's, and the example from sound to outputs.
+
+    Returns
+    -------
+    tuple of str
+        The files of the package, relative to `output`.
+
+    Raises
+    ------
+    UsageError, LoadError, MissingToolError
+        An unknown `kind`, an `output` that is not empty, or a project that the package cannot hold; `directory` is no
+        compiled project; the target's binutils are not installed.
+    """
+    from tvm_cascade.emit.export import export_folder
+    from tvm_cascade.emit.packages import KINDS
+
+    checks.choice(*KINDS)("as", kind)
+    heard = checks.optional(checks.path)("front_end", front_end)
+    return export_folder(checks.path("directory", directory), kind, checks.path("output", output), heard)
+
+
+def bundle(
+    directories: Sequence[str | Path], *, output: str | Path, board: str | None = None, keep_states: bool = False
+) -> BundleResult:
+    """Write and build one image of several compiled networks, which share one arena, in the new folder `output`.
+
+    Parameters
+    ----------
+    directories : paths
+        At least two folders that `compile` wrote, for one target and with different names.
+    output : path
+        A new folder.
+    board : str, optional
+        Name or .json; None takes that of the first network.
+    keep_states : bool
+        Give states memory beside the arena, where they survive runs of the others; without it networks with states are refused.
+
+    Returns
+    -------
+    BundleResult
+        The bytes of the shared arena, of RAM and of flash, and the path of the image.
+
+    Raises
+    ------
+    UsageError, LoadError, MissingToolError, ToolError
+        The networks cannot share an image, `output` is not empty, a folder is no project; the compiler is missing, or it fails.
+    """
+    folders, folder = [checks.path("directories", d) for d in directories], checks.path("output", output)
+    on, kept = checks.optional(checks.name_or_path)("board", board), checks.flag("keep_states", keep_states)
+    from tvm_cascade.emit.bundle import make_bundle
+
+    return make_bundle(folders, folder, on, kept)
+
+
+def flash(
+    directory: str | Path,
+    *,
+    board: str | None = None,
+    kind: str = "serial",
+    tool: str | None = None,
+    probe: str | None = None,
+) -> FlashResult:
+    """Write the project in `directory` to the board that is plugged in.
+
+    Parameters
+    ----------
+    directory : path
+        A folder that `compile` or `bundle` wrote.
+    board : str, optional
+        Name or .json; None takes the board that it was compiled for.
+    kind : str
+        The program to write: "serial", which answers `run` with `port`, or "application", main.c as you have written it.
+    tool : str, optional
+        "pyocd", "openocd" or "st-flash"; None takes the first of them that knows the board and is installed.
+    probe : str, optional
+        Serial number of the debug probe, where several are plugged in.
+
+    Returns
+    -------
+    FlashResult
+        The image that was written, the tool and its command line.
+
+    Raises
+    ------
+    UsageError, LoadError, MissingToolError, ToolError
+        No tool writes this board, or a value that an option cannot have; `directory` is no project; no such tool, or no
+        cross compiler, is installed; the tool fails, as where no board is plugged in.
+    """
+    on = checks.optional(checks.name_or_path)("board", board)
+    from tvm_cascade.runs.flash import flash_folder
+
+    return flash_folder(checks.path("directory", directory), on, kind, tool, probe)
+
+
+@takes(FrontEndKeywords, FrontEndRequest)
+def front_end(*, output: str | Path, **options: Unpack[FrontEndKeywords]) -> FrontEnd:
+    """Write an audio front end as C: int16 sound in, rows of log-mel features out, all in integers.
+
+    The arithmetic is that of TensorFlow Lite Micro's front end, bit for bit; the defaults are those of its micro_speech.
+
+    Parameters
+    ----------
+    output : path
+        A new folder.
+    name : str
+        Of the C files, and what their symbols begin with.
+    sample_rate, window_ms, step_ms, channels : int
+        Samples of the sound in a second; milliseconds of sound that a row of features looks at, and from one row to the
+        next; features of a row.
+    low_hz, high_hz : float
+        Where the first filter begins, and where the last one ends.
+    smoothing_bits, even_smoothing, odd_smoothing : int, float and float
+        The noise estimate: its additional bits, and the share of a row that it takes in, of even and of odd channels.
+    least_signal : float
+        Share of a channel that is left when its noise is taken off.
+    gain, gain_strength, gain_offset, gain_bits : bool, float, float and int
+        Whether channels are divided by a power of their noise (PCAN); that power; what is added to the noise before; the
+        fraction bits of the quotient.
+    log, log_shift, span : bool, int and int
+        Whether logarithms are taken, with how many fraction bits; features from 0 to `span` are spread over int8.
+
+    Returns
+    -------
+    FrontEnd
+        The texts of the files, and the bytes of RAM and of tables that they take.
+
+    Raises
+    ------
+    UsageError
+        A value that an option cannot have, values that make no front end, or an `output` that is not empty.
+    """
+    from tvm_cascade.emit.front_end import write_front_end
+
+    return write_front_end(FrontEndRequest.of_all(options), checks.path("output", output))
+
+
+def targets() -> list[Target]:
+    """What `target` takes by name: cores, then microcontrollers and boards.
+
+    Returns
+    -------
+    list of dict
+        Of each its name, core, clock in Hz, memories in bytes, and the documents that these figures come from: the JSON
+        object of `tvm-cascade targets`.
+    """
+    from tvm_cascade.boards.target_table import targets as known
+
+    return known()
+
+
+def doctor(model: str | Path | None = None) -> Doctor:
+    """Check what is installed, and name the operators of `model` that cannot be compiled or stay float.
+
+    Parameters
+    ----------
+    model : path, optional
+        A `.tflite`, `.onnx` or `.pt2` file.
+
+    Returns
+    -------
+    Doctor
+        Every check with what it found; `ok` says whether nothing that is required is missing, `to_text()` prints it.
+
+    Raises
+    ------
+    LoadError, GraphError
+        The model cannot be read (unknown operators are no error); it cannot be planned.
+    """
+    from tvm_cascade.checking.doctor import diagnose
+
+    return diagnose(model)
+
 
 __all__ = [
     "BundleResult", "CompileResult", "PlanResult", "QuantizeResult", "RunReport", "ValidationReport", "allocate", "bundle",
@@ -61,7 +646,7 @@ _RESULTS = {"BundleResult": "tvm_cascade.emit.bundle", "RunReport": "tvm_cascade
 
 
 def __getattr__(name: str) -> object:
-    """What planning does without, and imports `micro`, is imported when it is asked for."""
+    """What planning does without, and imports `runs`, is imported when it is asked for."""
     if name in _RESULTS:
         return getattr(import_module(_RESULTS[name]), name)
     raise AttributeError(f"module 'tvm_cascade.api' has no attribute '{name}'")

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tvm.ir import IRModule
 from tvm.ir.transform import PassContext
 
 from tvm_cascade import pipeline
 from tvm_cascade.boards.board import load_board
-from tvm_cascade.cache import NO_CACHE, Cache, cache_folder
-from tvm_cascade.compiled import Compiled, keep, key_of, read
+from tvm_cascade.cache import NO_CACHE, Cache, cache_folder, package_version
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.emit import firmware
+from tvm_cascade.emit.firmware import Emitted
+from tvm_cascade.emit.host import HostProgram
+from tvm_cascade.emit.network import EmittedNetwork
 from tvm_cascade.emit.toolchain import find_tool
 from tvm_cascade.emit.total_ram import RamExceededError
 from tvm_cascade.emit.write_image import BuildOptions
-from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.errors import CascadeError, InfeasibleError, UsageError
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.passes.plan_network import plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph
+from tvm_cascade.pipeline import plan_or_suggest
+from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import publish
+from tvm_cascade.records import from_json, to_json
 from tvm_cascade.report.cost import Cost
 from tvm_cascade.request import LEAST_BESIDE, KernelRequest, Request
 from tvm_cascade.results import CompileResult, PlanResult
@@ -32,7 +40,73 @@ from tvm_cascade.runs.count import counter_of, require_counter
 from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.schedules.tuning.tune import shipped, with_shipped
 from tvm_cascade.search_monitor import SearchMonitor
-from tvm_cascade.shorter_end import plan_or_suggest
+
+_EXTERNAL = b"location"  # in an ONNX file whose weights are in other files
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A network compiled as far as its files."""
+
+    told: PlanResult
+    emitted: Emitted
+    lines: tuple[str, ...]  # of progress, on the way here
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    told: PlanResult
+    network: EmittedNetwork
+    host: HostProgram
+    lines: tuple[str, ...]
+
+
+def key_of(model: str | Path | IRModule, request: Request, cache: Cache) -> str | None:
+    """The key of a compilation in the cache; None where it is not kept."""
+    kernels = request.kernels
+    if cache.folder is None or isinstance(model, IRModule) or request.emit.report is not None:
+        return None
+    if kernels.tune or kernels.metaschedule is not None or Path(model).suffix not in (".tflite", ".onnx"):
+        return None
+    try:
+        content = readable(model).read_bytes()
+        counts = b"" if kernels.database is None else readable(kernels.database).read_bytes()
+    except OSError:  # said where it is read for good
+        return None
+    if Path(model).suffix == ".onnx" and _EXTERNAL in content:
+        return None
+    plan, emit = replace(request.plan, time_limit=None), replace(request.emit, board=None)
+    options = replace(request, plan=plan, time=replace(request.time, clock=None), emit=emit)
+    used = [package_version(package) for package in ("onnx", "tflite", "flatbuffers", "scipy")]  # readers; small arenas
+    return Cache.key("compiled", [sys.version, *used, Path(model).name, content, repr(options), counts])
+
+
+def read(key: str | None, cache: Cache) -> Compiled | None:
+    """What is kept under a key."""
+    value = None if key is None else cache.get(key)
+    if value is None:
+        return None
+    kept = _decoded(value)
+    return Compiled(kept.told, Emitted(kept.network, lambda: kept.host), kept.lines)
+
+
+def keep(key: str | None, made: Compiled, cache: Cache) -> None:
+    """Keep a compilation, if it reads back as it was."""
+    if key is None or made.told.limited:
+        return
+    kept = _Kept(replace(made.told, seconds=0.0), made.emitted.network, made.emitted.host(), made.lines)
+    try:
+        value = json.dumps(to_json(kept), ensure_ascii=False).encode()
+        same = _decoded(value) == kept
+    except (CascadeError, TypeError, ValueError):
+        return
+    if same:
+        cache.put(key, value)
+
+
+def _decoded(value: bytes) -> _Kept:
+    return from_json(_Kept, json.loads(value))
+
 
 Progress = Callable[[str], None]
 _TRIES = 4  # plans at most, each with what was needed beside the one before

@@ -10,8 +10,6 @@
 `passes.Cascade` puts what is lowered back into a Relax module that the stock VM runs.
 """
 
-# TVM's pass decorators are untyped.
-# pyright: reportReturnType=false
 from __future__ import annotations
 
 import time
@@ -28,12 +26,12 @@ from tvm.ir import IRModule
 from tvm_cascade import frontend
 from tvm_cascade.cascading import Plan, PlanOptions, not_searched, validate
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.errors import GraphError, UsageError, ValidationError
+from tvm_cascade.errors import CascadeError, GraphError, InfeasibleError, UsageError, ValidationError
 from tvm_cascade.frontend import attach, has_interface, io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory.weights import ALIGN
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
-from tvm_cascade.passes.extract_graph import extract_graph, extract_order_graph
+from tvm_cascade.passes.extract_graph import Analyses, extract_graph, extract_order_graph, extract_work
 from tvm_cascade.passes.join_networks import join_networks
 from tvm_cascade.passes.origin import file_graph_of
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
@@ -44,7 +42,7 @@ from tvm_cascade.report.frontier import frontier_report
 from tvm_cascade.report.left_out import left_out
 from tvm_cascade.report.origin import origins
 from tvm_cascade.report.placements import describe_placements
-from tvm_cascade.report.suggestions import suggestions
+from tvm_cascade.report.suggestions import LITTLE_WORK, ends_large, large_ends, suggestions
 from tvm_cascade.request import LoadRequest, PlanRequest
 from tvm_cascade.results import PlanResult
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
@@ -55,11 +53,13 @@ from tvm_cascade.schedules.tuning.code_size import code_bytes, weight_bytes
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.traffic import TrafficCounter
 from tvm_cascade.schedules.tuning.tune import Database
+from tvm_cascade.search_monitor import monitor
 from tvm_cascade.tensor_spec import Cut, IoSpec, TensorSpec, graph_io
 
 if TYPE_CHECKING:
     from tvm_cascade.schema.plan import Frame
     from tvm_cascade.sliding import FramePlan
+
 
 Model = str | Path | IRModule
 Progress = Callable[[str], None]
@@ -385,3 +385,82 @@ def lower(
             plan, prepared.kernels_of(plan), transform=joined, fetch=fetch, hook=hook, segment_call=segment_call
         )
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)
+
+
+_LESS = 0.95  # of the arena: a cut that saves less is not worth the host's work
+
+
+def plan_or_suggest(
+    loaded: Loaded, asked: PlanRequest, kernels: KernelSource, progress: Callable[[str], None]
+) -> Planned:
+    """`plan`; where nothing fits the cap but the network without its end does, the refusal says where to cut it.
+
+    Raises what that raises.
+    """
+    try:
+        return plan(loaded, asked, kernels, progress)
+    except InfeasibleError as error:
+        end = _end_that_fits(loaded, asked, kernels, error.available)
+        if not end:
+            raise
+        raise InfeasibleError(error.needed, error.available, error.culprits, f"{error.remedy}; or {end}") from None
+
+
+def shorter_end(loaded: Loaded, planned: Planned, asked: PlanRequest, kernels: KernelSource) -> str:
+    """The sentence that suggests `--until`, with the bytes of the plan that it gives; empty where no cut helps.
+
+    Without a cap only, and where the plan is largest at its end: then the file is cut behind its work, and planned again.
+    """
+    plan = planned.plan
+    if not _may_be_cut(loaded, asked) or planned.options.sram is not None or not ends_large(plan):
+        return ""
+    names, peak = _without_end(loaded, plan.graph.macs, asked, kernels)
+    return _sentence(names, f"{peak} bytes in place of {plan.peak}") if names and peak <= _LESS * plan.peak else ""
+
+
+def _end_that_fits(loaded: Loaded, asked: PlanRequest, kernels: KernelSource, cap: int) -> str:
+    """The same where no plan of the whole network fits the cap: empty where that of the shorter one does not either."""
+    if not _may_be_cut(loaded, asked):
+        return ""
+    graph = extract_work(lower_integers(loaded.mod), kernels.analyses)
+    if not any(large_ends(graph, cap)):
+        return ""
+    names, peak = _without_end(loaded, graph.macs, asked, kernels)
+    return _sentence(names, f"{peak} bytes, which fits") if names else ""
+
+
+def _may_be_cut(loaded: Loaded, asked: PlanRequest) -> bool:
+    return loaded.file is not None and loaded.frame is None and not asked.layerwise and not monitor().over()
+
+
+def _sentence(names: Sequence[str], arena: str) -> str:
+    return (
+        f"{frontend.until_option(names)}: an arena of {arena}; your program does the rest, less than "
+        f"{LITTLE_WORK:.0%} of the multiply-accumulates"
+    )
+
+
+def _without_end(loaded: Loaded, macs: int, asked: PlanRequest, kernels: KernelSource) -> tuple[tuple[str, ...], int]:
+    """The tensors of the file behind which there is hardly any of its work, `macs`, and the arena, in bytes, of the network
+    that ends there; no tensors where there are none, or that network has no plan."""
+    file, request = loaded.file, loaded.request
+    assert file is not None
+    enough = (1 - LITTLE_WORK) * macs
+    try:
+        names = frontend.cut_behind_work(
+            file,
+            request.input_shapes,
+            Cut(request.until, request.from_),
+            lambda mod: _work(mod, kernels.analyses) < enough,
+        )
+        if not names:
+            return (), 0
+        shorter = load(file, replace(request, until=names))
+        return tuple(names), plan(shorter, asked, kernels).plan.peak
+    except CascadeError:  # what is left is no network that can be planned
+        return (), 0
+
+
+def _work(mod: IRModule, known: Analyses) -> int:
+    """Multiply-accumulates of a module as `frontend.load` returns it."""
+    return extract_work(lower_integers(mod), known).macs
