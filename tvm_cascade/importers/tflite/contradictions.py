@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import isclose
 from typing import Any
 
-from tvm_cascade.importers.tflite.moves import scale_of, tflite, zero_point_of
+from tvm_cascade.importers.tflite.model import tflite
+from tvm_cascade.importers.tflite.network import scale_of, zero_point_of
 
 _LOWEST = -(1 << 15)
 _OF_TWO = frozenset(("ADD", "MAXIMUM", "MINIMUM", "MUL", "SQUARED_DIFFERENCE", "SUB"))  # inputs of one type

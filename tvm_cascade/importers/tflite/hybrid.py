@@ -9,131 +9,123 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.importers.tflite.lstm import LstmConverters
-from tvm_cascade.importers.tflite.moves import Operator, Value, converts, relax, scale_of, tflite
+from tvm_cascade.importers.tflite.model import tflite
+from tvm_cascade.importers.tflite.network import Network, Operator, converts, converts_hybrid, scale_of
 from tvm_cascade.importers.tflite.site import UnsupportedForm
+from tvm_cascade.importers.tflite.svdf import svdf_units, svdf_weights
+from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.integer.emitter import Emitter
 from tvm_cascade.passes.integer.hybrid import HybridWeights, Window, lower_conv, lower_dense, lower_stored
 
-HYBRID = {  # TFLite's name of an operator -> the method that converts its hybrid form
-    "BATCH_MATMUL": "_hybrid_matmul",
-    "BIDIRECTIONAL_SEQUENCE_LSTM": "_lstm_both_ways",
-    "BIDIRECTIONAL_SEQUENCE_RNN": "_both_ways",
-    "CONV_2D": "_hybrid_convolution",
-    "DEPTHWISE_CONV_2D": "_hybrid_convolution",
-    "EMBEDDING_LOOKUP": "_lookup",
-    "FULLY_CONNECTED": "_hybrid_dense",
-    "LSTM": "_lstm_step",
-    "RNN": "_step",
-    "SVDF": "_hybrid_svdf",
-    "UNIDIRECTIONAL_SEQUENCE_LSTM": "_lstm",
-    "UNIDIRECTIONAL_SEQUENCE_RNN": "_sequence",
-}
+
+def _hybrid_weights(net: Network, weights: Any, bias: Any, axis: int) -> HybridWeights:
+    """The int8 weights of an operator, whose output channels are along `axis`, and its bias."""
+    data = _bytes(net, weights)
+    scales = np.asarray(weights.qnn_params["scale"].value.numpy(), "float32").reshape(-1)
+    channels = data.shape[axis]
+    if scales.size > 1 and (int(weights.qnn_params["axis"]) != axis or scales.size != channels):
+        raise UnsupportedForm("weights without one scale an output channel")
+    if bias is None or bias.tensor_idx < 0:
+        return HybridWeights(data, scales, np.zeros(channels, "float32"))
+    added = None if net.has_expr(bias.tensor_idx) else np.asarray(net.get_tensor_value(bias))
+    if added is None or added.dtype != np.float32 or added.size != channels:
+        raise UnsupportedForm("float activations with a bias that is no float constant")
+    return HybridWeights(data, scales, added.reshape(-1))
 
 
-class HybridConverters(LstmConverters):
-    """Converters of hybrid operators."""
+def _bytes(net: Network, weights: Any) -> np.ndarray:
+    """The constant int8 weights of a tensor whose zero point is 0."""
+    data = None if net.has_expr(weights.tensor_idx) else np.asarray(net.get_tensor_value(weights))
+    if data is None or data.dtype != np.int8 or weights.qnn_params["zero_point"].value.numpy().any():
+        raise UnsupportedForm("float activations with weights that are no int8 constants of zero point 0")
+    return data
 
-    def convert_hybrid(self, name: str, op: Operator) -> Value:
-        """The result of a hybrid operator of `HYBRID`."""
-        return getattr(self, HYBRID[name])(op)
 
-    def _hybrid_weights(self, weights: Any, bias: Any, axis: int) -> HybridWeights:
-        """The int8 weights of an operator, whose output channels are along `axis`, and its bias."""
-        data = self._bytes(weights)
-        scales = np.asarray(weights.qnn_params["scale"].value.numpy(), "float32").reshape(-1)
-        channels = data.shape[axis]
-        if scales.size > 1 and (int(weights.qnn_params["axis"]) != axis or scales.size != channels):
-            raise UnsupportedForm("weights without one scale an output channel")
-        if bias is None or bias.tensor_idx < 0:
-            return HybridWeights(data, scales, np.zeros(channels, "float32"))
-        added = None if self.has_expr(bias.tensor_idx) else np.asarray(self.get_tensor_value(bias))
-        if added is None or added.dtype != np.float32 or added.size != channels:
-            raise UnsupportedForm("float activations with a bias that is no float constant")
-        return HybridWeights(data, scales, added.reshape(-1))
+@converts_hybrid("FULLY_CONNECTED")
+def _hybrid_dense(net: Network, op: Operator) -> Value:
+    tensors, options = net.get_input_tensors(op), net.options(op, tflite.FullyConnectedOptions)
+    x, bias = tensors[0], tensors[2] if len(tensors) > 2 else None
+    weights = _hybrid_weights(net, tensors[1], bias, 0)
+    shape, (units, depth) = net.shape(x), weights.data.shape
+    emitter = _emitter(net, op)
+    rows = emitter.reshape(net.get_tensor_expr(x), [prod(shape) // depth, depth])
+    made = lower_dense(emitter, lower_stored(emitter, rows, options.AsymmetricQuantizeInputs()), weights)
+    result = net.convert_fused_activation_function(made, options.FusedActivationFunction())
+    declared = net.shape(net.get_output_tensors(op)[0])
+    if not declared or prod(declared) != prod(shape) // depth * units:
+        declared = [*shape[:-1], units] if options.KeepNumDims() else [prod(shape) // depth, units]
+    return relax.op.reshape(net.bb.emit(result), declared)
 
-    def _bytes(self, weights: Any) -> np.ndarray:
-        """The constant int8 weights of a tensor whose zero point is 0."""
-        data = None if self.has_expr(weights.tensor_idx) else np.asarray(self.get_tensor_value(weights))
-        if data is None or data.dtype != np.int8 or weights.qnn_params["zero_point"].value.numpy().any():
-            raise UnsupportedForm("float activations with weights that are no int8 constants of zero point 0")
-        return data
 
-    def _hybrid_dense(self, op: Operator) -> Value:
-        tensors, options = self.get_input_tensors(op), self.options(op, tflite.FullyConnectedOptions)
-        x, bias = tensors[0], tensors[2] if len(tensors) > 2 else None
-        weights = self._hybrid_weights(tensors[1], bias, 0)
-        shape, (units, depth) = self._shape(x), weights.data.shape
-        emitter = self._emitter(op)
-        rows = emitter.reshape(self.get_tensor_expr(x), [prod(shape) // depth, depth])
-        made = lower_dense(emitter, lower_stored(emitter, rows, options.AsymmetricQuantizeInputs()), weights)
-        result = self.convert_fused_activation_function(made, options.FusedActivationFunction())
-        declared = self._shape(self.get_output_tensors(op)[0])
-        if not declared or prod(declared) != prod(shape) // depth * units:
-            declared = [*shape[:-1], units] if options.KeepNumDims() else [prod(shape) // depth, units]
-        return relax.op.reshape(self.bb.emit(result), declared)
+@converts_hybrid("BATCH_MATMUL")
+def _hybrid_matmul(net: Network, op: Operator) -> Value:
+    x, matrix = net.get_input_tensors(op)
+    options, shape = net.options(op, tflite.BatchMatMulOptions), net.shape(x)
+    data = _bytes(net, matrix)
+    if options.AdjX() or prod(data.shape[:-2]) > 1 or len(shape) < data.ndim:
+        raise UnsupportedForm("float activations with several matrices of int8 weights, or transposed")
+    rows, columns = data.shape[-2:]
+    weights = data.reshape(rows, columns) if options.AdjY() else data.reshape(rows, columns).T
+    units, depth = (rows, columns) if options.AdjY() else (columns, rows)
+    given = HybridWeights(np.ascontiguousarray(weights), scale_of(matrix).reshape(1), np.zeros(units, "float32"))
+    emitter = _emitter(net, op)
+    flat = emitter.reshape(net.get_tensor_expr(x), [prod(shape) // depth, depth])
+    made = lower_dense(emitter, lower_stored(emitter, flat, options.AsymmetricQuantizeInputs()), given)
+    return relax.op.reshape(made, [*shape[:-1], units])
 
-    def _hybrid_matmul(self, op: Operator) -> Value:
-        x, matrix = self.get_input_tensors(op)
-        options, shape = self.options(op, tflite.BatchMatMulOptions), self._shape(x)
-        data = self._bytes(matrix)
-        if options.AdjX() or prod(data.shape[:-2]) > 1 or len(shape) < data.ndim:
-            raise UnsupportedForm("float activations with several matrices of int8 weights, or transposed")
-        rows, columns = data.shape[-2:]
-        weights = data.reshape(rows, columns) if options.AdjY() else data.reshape(rows, columns).T
-        units, depth = (rows, columns) if options.AdjY() else (columns, rows)
-        given = HybridWeights(np.ascontiguousarray(weights), scale_of(matrix).reshape(1), np.zeros(units, "float32"))
-        emitter = self._emitter(op)
-        flat = emitter.reshape(self.get_tensor_expr(x), [prod(shape) // depth, depth])
-        made = lower_dense(emitter, lower_stored(emitter, flat, options.AsymmetricQuantizeInputs()), given)
-        return relax.op.reshape(made, [*shape[:-1], units])
 
-    @converts("EMBEDDING_LOOKUP")
-    def _lookup(self, op: Operator) -> Value:
-        """Rows of a table, as real numbers where only the table is quantized. (The importer takes the places for the table.)"""
-        places, table = self.get_input_tensors(op)
-        extent = self._shape(table)[0]
-        rows = relax.op.take(self.get_tensor_expr(table), self._places(places, extent), axis=0, mode="fast")
-        if not table.qnn_params or self.get_output_tensors(op)[0].qnn_params:
-            return rows
-        self._bytes(table)
-        real = relax.op.astype(self.bb.emit(rows), "float32")
-        return relax.op.multiply(self.bb.emit(real), relax.const(scale_of(table), "float32"))
+@converts_hybrid("EMBEDDING_LOOKUP")
+@converts("EMBEDDING_LOOKUP")
+def _lookup(net: Network, op: Operator) -> Value:
+    """Rows of a table, as real numbers where only the table is quantized. (The importer takes the places for the table.)"""
+    places, table = net.get_input_tensors(op)
+    extent = net.shape(table)[0]
+    rows = relax.op.take(net.get_tensor_expr(table), net.places(places, extent), axis=0, mode="fast")
+    if not table.qnn_params or net.get_output_tensors(op)[0].qnn_params:
+        return rows
+    _bytes(net, table)
+    real = relax.op.astype(net.bb.emit(rows), "float32")
+    return relax.op.multiply(net.bb.emit(real), relax.const(scale_of(table), "float32"))
 
-    def _hybrid_convolution(self, op: Operator) -> Value:
-        depthwise = self.get_op_code_str(op) == "DEPTHWISE_CONV_2D"
-        tensors = self.get_input_tensors(op)
-        options = self.options(op, tflite.DepthwiseConv2DOptions if depthwise else tflite.Conv2DOptions)
-        weights = self._hybrid_weights(tensors[1], tensors[2] if len(tensors) > 2 else None, 3 if depthwise else 0)
-        extents, size = self._shape(tensors[0])[1:3], weights.data.shape[1:3]
-        steps = (options.StrideH(), options.StrideW()), (options.DilationHFactor(), options.DilationWFactor())
-        window = Window(*steps, _padding(extents, size, *steps, options.Padding() == tflite.Padding.SAME))
-        if depthwise:
-            if not weights.by_channel and weights.data.shape[3] > 1:
-                raise UnsupportedForm("float activations with depthwise weights of one scale")
-            data = weights.data.reshape(*size, self._shape(tensors[0])[3], -1)
-        else:
-            data = weights.data.transpose(1, 2, 3, 0)
-        arranged = HybridWeights(np.ascontiguousarray(data), weights.scales, weights.bias)
-        emitter = self._emitter(op)
-        stored = lower_stored(emitter, self.get_tensor_expr(tensors[0]), depthwise or weights.by_channel)
-        made = lower_conv(emitter, stored, arranged, window, depthwise)
-        return self.convert_fused_activation_function(made, options.FusedActivationFunction())
 
-    def _hybrid_svdf(self, op: Operator) -> Value:
-        x, features, times, bias, state = self.get_input_tensors(op)
-        options = self.options(op, tflite.SVDFOptions)
-        weights, steps = self._svdf_weights(features, times, options.Rank())
-        real = np.float32(1) if not times.qnn_params else scale_of(times)
-        emitter, given = self._emitter(op), self._hybrid_weights(features, None, 0)
-        stored = lower_stored(emitter, self.get_tensor_expr(x), options.AsymmetricQuantizeInputs())
-        units = len(weights) // options.Rank()
-        added = np.zeros(units, "float32") if bias.tensor_idx < 0 else np.asarray(self.get_tensor_value(bias))
-        made = self._svdf_units(state, lower_dense(emitter, stored, given), steps.astype("float32") * real, added)
-        return self.convert_fused_activation_function(made, options.FusedActivationFunction())
+@converts_hybrid("CONV_2D", "DEPTHWISE_CONV_2D")
+def _hybrid_convolution(net: Network, op: Operator) -> Value:
+    depthwise = net.get_op_code_str(op) == "DEPTHWISE_CONV_2D"
+    tensors = net.get_input_tensors(op)
+    options = net.options(op, tflite.DepthwiseConv2DOptions if depthwise else tflite.Conv2DOptions)
+    weights = _hybrid_weights(net, tensors[1], tensors[2] if len(tensors) > 2 else None, 3 if depthwise else 0)
+    extents, size = net.shape(tensors[0])[1:3], weights.data.shape[1:3]
+    steps = (options.StrideH(), options.StrideW()), (options.DilationHFactor(), options.DilationWFactor())
+    window = Window(*steps, _padding(extents, size, *steps, options.Padding() == tflite.Padding.SAME))
+    if depthwise:
+        if not weights.by_channel and weights.data.shape[3] > 1:
+            raise UnsupportedForm("float activations with depthwise weights of one scale")
+        data = weights.data.reshape(*size, net.shape(tensors[0])[3], -1)
+    else:
+        data = weights.data.transpose(1, 2, 3, 0)
+    arranged = HybridWeights(np.ascontiguousarray(data), weights.scales, weights.bias)
+    emitter = _emitter(net, op)
+    stored = lower_stored(emitter, net.get_tensor_expr(tensors[0]), depthwise or weights.by_channel)
+    made = lower_conv(emitter, stored, arranged, window, depthwise)
+    return net.convert_fused_activation_function(made, options.FusedActivationFunction())
 
-    def _emitter(self, op: Operator) -> Emitter:
-        return Emitter(self.bb, {}, self.get_op_code_str(op).lower())
+
+@converts_hybrid("SVDF")
+def _hybrid_svdf(net: Network, op: Operator) -> Value:
+    x, features, times, bias, state = net.get_input_tensors(op)
+    options = net.options(op, tflite.SVDFOptions)
+    weights, steps = svdf_weights(net, features, times, options.Rank())
+    real = np.float32(1) if not times.qnn_params else scale_of(times)
+    emitter, given = _emitter(net, op), _hybrid_weights(net, features, None, 0)
+    stored = lower_stored(emitter, net.get_tensor_expr(x), options.AsymmetricQuantizeInputs())
+    units = len(weights) // options.Rank()
+    added = np.zeros(units, "float32") if bias.tensor_idx < 0 else np.asarray(net.get_tensor_value(bias))
+    made = svdf_units(net, state, lower_dense(emitter, stored, given), steps.astype("float32") * real, added)
+    return net.convert_fused_activation_function(made, options.FusedActivationFunction())
+
+
+def _emitter(net: Network, op: Operator) -> Emitter:
+    return Emitter(net.bb, {}, net.get_op_code_str(op).lower())
 
 
 def _padding(

@@ -1,5 +1,4 @@
-"""What a network of a `.tflite` file keeps between calls, while it is converted: records for `importers/tflite/states.py`, and
-how recurrent operators find and leave it."""
+"""What a network of a `.tflite` file holds while it is converted: its states between calls, and parts of lists."""
 
 from __future__ import annotations
 
@@ -7,12 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-from tvm_cascade.importers.tflite.functions import FunctionConverters
 from tvm_cascade.importers.tflite.model import MalformedModel
-from tvm_cascade.importers.tflite.moves import Value, relax, zero_point_of
-from tvm_cascade.importers.tflite.site import UnsupportedForm
+from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.tensor_spec import State
 
 Key = tuple[bytes, bytes]  # container and name, or "" and the number of a recurrent operator's tensor
@@ -57,35 +53,22 @@ class Variables:
         return tuple(found)
 
 
-class KeptConverters(FunctionConverters):
-    """How converters of recurrent operators find and leave their states. Steps of a loop go on where the one before ended."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive rows of a list: a constant, or a value whose first axis they are."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)
-        self.variables = Variables()
+    rows: int
+    value: np.ndarray | Value
 
-    def held_state(self, tensor: stock.TensorWrapper) -> Value | None:
-        """What a recurrent operator finds in the tensor of a state; None where it begins anew in every call."""
-        key, held = self._key_of(tensor), self.variables
-        if self.nested and not held.stateless:
-            raise UnsupportedForm(
-                "a recurrent operator inside of a loop or a branch, whose state would be kept from call to call: take it out, or "
-                "let every call begin anew (--stateless)"
-            )
-        if not self.nested and key not in held.states:
-            return None
-        if key not in held.now:
-            zero = zero_point_of(tensor) if tensor.qnn_params else 0
-            first = np.full(self._shape(tensor), zero, self.get_tensor_type_str(tensor.tensor.Type()))
-            held.initial[key] = first
-            held.now[key] = relax.const(first, str(first.dtype)) if self.nested else self.get_expr(tensor.tensor_idx)
-        return held.now[key]
+    def cut(self, begin: int, end: int) -> np.ndarray | Value:
+        """Its rows from `begin` to `end`."""
+        if end - begin == self.rows:
+            return self.value
+        if isinstance(self.value, np.ndarray):
+            return self.value[begin:end]
+        return relax.op.strided_slice(self.value, axes=[0], begin=[begin], end=[end])
 
-    def keep_state(self, tensor: stock.TensorWrapper, value: Value) -> None:
-        """Let the tensor of a state hold `value` for the next call."""
-        self.variables.now[self._key_of(tensor)] = value
-
-    def _key_of(self, tensor: stock.TensorWrapper) -> Key:
-        """The key of a state: in a loop or branch, which has tensors of its own, with where its subgraph lies in the file."""
-        own = tensor_key(tensor.tensor_idx)
-        return (str(self.subgraph._tab.Pos).encode(), own[1]) if self.nested else own
+    def expression(self) -> Value:
+        """It as a value of Relax."""
+        constant = isinstance(self.value, np.ndarray)
+        return relax.const(np.ascontiguousarray(self.value), str(self.value.dtype)) if constant else self.value

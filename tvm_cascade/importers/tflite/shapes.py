@@ -17,110 +17,69 @@ import numpy as np
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
-from tvm_cascade.importers.tflite.moves import MoveConverters, Operator, relax, tflite
+from tvm_cascade.importers.tflite.model import tflite
+from tvm_cascade.importers.tflite.network import Network, Operator
 from tvm_cascade.importers.tflite.site import InvalidForm
 from tvm_cascade.importers.tflite.slices import slices
-from tvm_cascade.importers.tflite.sparsity import dense
 
 _MOST = 64  # elements: shapes are short
 
 
-class ShapeConverters(MoveConverters):
-    """Converters that fold computed shapes; `known` has the folded values by tensor index."""
+def fold_shape(net: Network, name: str, op: Operator) -> bool:
+    """Fold `op` if it computes a shape, or is a DENSIFY of a constant; returns whether it is folded. An output of the
+    network is also bound as a constant."""
+    value = _shape_value(net, name, op)
+    if value is None:
+        return False
+    net.fold(net.get_output_tensors(op)[0], np.asarray(value))
+    return True
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)
-        self.known: dict[int, np.ndarray] = {}
-        self.nested = False  # in a loop or branch
 
-    def get_tensor_value(self, tensor_wrapper: stock.TensorWrapper, is_sparse: bool = False) -> np.ndarray:
-        """The value of a constant of the file, or of a tensor folded here; of one stored without its zeros, with them."""
-        tensor, found = tensor_wrapper, self.known.get(tensor_wrapper.tensor_idx)
-        if found is None and tensor.tensor_idx >= 0 and (sparsity := tensor.tensor.Sparsity()) is not None:
-            stored = super().get_tensor_value(tensor, is_sparse=True)
-            found = self.known[tensor.tensor_idx] = dense(sparsity, self._declared(tensor).tolist(), stored)
-        return super().get_tensor_value(tensor, is_sparse) if found is None else found
+def _shape_value(net: Network, name: str, op: Operator) -> Any:
+    inputs = net.get_input_tensors(op)
+    if name == "SHAPE":
+        return net.shape(inputs[0])
+    if name == "RANK":
+        return len(net.shape(inputs[0]))
+    if name == "FILL":
+        return _filled(net, *inputs)
+    if name == "DENSIFY" and not net.has_expr(inputs[0].tensor_idx):
+        return net.get_tensor_value(inputs[0])
+    evaluate = _EVALUATE.get(name)
+    if evaluate is None or not any(t.tensor_idx in net.known for t in inputs):
+        return None
+    if any(net.has_expr(t.tensor_idx) for t in inputs if t.tensor_idx >= 0):
+        return None
+    values = [np.asarray(net.get_tensor_value(t)) for t in inputs if t.tensor_idx >= 0]
+    if any(v.size > _MOST or v.dtype.kind not in "iub" for v in values) or any(t.qnn_params for t in inputs):
+        return None
+    return evaluate(net, op, *values)
 
-    def has_expr(self, input_tensor_idx: int) -> bool:
-        """Whether a tensor is computed: folded ones are constants, outputs of the network or not."""
-        return input_tensor_idx not in self.known and super().has_expr(input_tensor_idx)
 
-    def get_tensor_shape(self, tensor_wrapper: stock.TensorWrapper) -> Any:
-        """The shape of a tensor: of its folded or imported value if there is one, else the declared shape, which a file may
-        leave empty for tensors that operators compute."""
-        if tensor_wrapper.tensor_idx in self.known:
-            return np.array(self.known[tensor_wrapper.tensor_idx].shape, "int64")
-        if tensor_wrapper.tensor_idx >= 0 and self.has_expr(tensor_wrapper.tensor_idx):
-            shape = getattr(self.get_expr(tensor_wrapper.tensor_idx).ty, "shape", None)
-            if shape is not None and hasattr(shape, "values"):
-                return np.array([int(d) for d in shape.values], "int64")
-        return self._declared(tensor_wrapper)
+def _filled(net: Network, extents: stock.TensorWrapper, value: stock.TensorWrapper) -> np.ndarray | None:
+    """The value of a FILL by constants, such as the initial states of recurrent layers; None if one is computed."""
+    if any(net.has_expr(t.tensor_idx) for t in (extents, value)):
+        return None
+    shape = [int(d) for d in net.get_tensor_value(extents).reshape(-1)]
+    if min(shape, default=0) < 0 or prod(shape) > MAX_ELEMENTS:
+        raise InvalidForm(f"a constant of shape {shape}")
+    return np.full(shape, net.get_tensor_value(value).reshape(())[()])
 
-    def _declared(self, tensor: stock.TensorWrapper) -> np.ndarray:
-        """The shape of a tensor in the file."""
-        wrapped: Any = tensor.tensor
-        return np.asarray(wrapped.ShapeAsNumpy(), "int64")
 
-    def fold_shape(self, name: str, op: Operator) -> bool:
-        """Fold `op` if it computes a shape, or is a DENSIFY of a constant; returns whether it is folded. An output of the
-        network is also bound as a constant."""
-        value = self._shape_value(name, op)
-        if value is None:
-            return False
-        self._fold(self.get_output_tensors(op)[0], np.asarray(value))
-        return True
-
-    def _fold(self, output: stock.TensorWrapper, value: np.ndarray) -> None:
-        """Let a tensor be a constant."""
-        value = value.astype(self.get_tensor_type_str(output.tensor.Type()))
-        self.known[output.tensor_idx] = value
-        if not self.nested and output.tensor_idx in stock.to_int_list(self.subgraph.OutputsAsNumpy()):
-            name = stock.get_tensor_name(self.subgraph, output.tensor_idx)
-            self.exp_tab.set_expr(name, self.bb.emit(relax.const(value, str(value.dtype)), name_hint=name))
-
-    def _shape_value(self, name: str, op: Operator) -> Any:
-        inputs = self.get_input_tensors(op)
-        if name == "SHAPE":
-            return self._shape(inputs[0])
-        if name == "RANK":
-            return len(self._shape(inputs[0]))
-        if name == "FILL":
-            return self._filled(*inputs)
-        if name == "DENSIFY" and not self.has_expr(inputs[0].tensor_idx):
-            return self.get_tensor_value(inputs[0])
-        evaluate = _EVALUATE.get(name)
-        if evaluate is None or not any(t.tensor_idx in self.known for t in inputs):
-            return None
-        if any(self.has_expr(t.tensor_idx) for t in inputs if t.tensor_idx >= 0):
-            return None
-        values = [np.asarray(self.get_tensor_value(t)) for t in inputs if t.tensor_idx >= 0]
-        if any(v.size > _MOST or v.dtype.kind not in "iub" for v in values) or any(t.qnn_params for t in inputs):
-            return None
-        return evaluate(self, op, *values)
-
-    def _filled(self, extents: stock.TensorWrapper, value: stock.TensorWrapper) -> np.ndarray | None:
-        """The value of a FILL by constants, such as the initial states of recurrent layers; None if one is computed."""
-        if any(self.has_expr(t.tensor_idx) for t in (extents, value)):
-            return None
-        shape = [int(d) for d in self.get_tensor_value(extents).reshape(-1)]
-        if min(shape, default=0) < 0 or prod(shape) > MAX_ELEMENTS:
-            raise InvalidForm(f"a constant of shape {shape}")
-        return np.full(shape, self.get_tensor_value(value).reshape(())[()])
-
-    def _strided_slice_of_shape(
-        self, op: Operator, data: np.ndarray, begin: np.ndarray, end: np.ndarray, strides: np.ndarray
-    ) -> Any:
-        options = self.options(op, tflite.StridedSliceOptions)
-        taken = slices(options, data.shape, begin.tolist(), end.tolist(), strides.tolist())
-        index = tuple(slice(a.begin, a.end if a.end >= 0 else None, a.stride) for a in taken.axes)
-        return data[index].reshape(taken.shape)
+def _strided_slice_of_shape(
+    net: Network, op: Operator, data: np.ndarray, begin: np.ndarray, end: np.ndarray, strides: np.ndarray
+) -> Any:
+    options = net.options(op, tflite.StridedSliceOptions)
+    taken = slices(options, data.shape, begin.tolist(), end.tolist(), strides.tolist())
+    index = tuple(slice(a.begin, a.end if a.end >= 0 else None, a.stride) for a in taken.axes)
+    return data[index].reshape(taken.shape)
 
 
 _Evaluate = Callable[..., Any]
 
 
 def _reduction(function: Callable[..., Any]) -> _Evaluate:
-    def evaluate(net: ShapeConverters, op: Operator, data: np.ndarray, axes: np.ndarray) -> Any:
+    def evaluate(net: Network, op: Operator, data: np.ndarray, axes: np.ndarray) -> Any:
         kept = bool(net.options(op, tflite.ReducerOptions).KeepDims())
         return function(data, axis=tuple(axes.reshape(-1).tolist()), keepdims=kept)
 
@@ -128,7 +87,7 @@ def _reduction(function: Callable[..., Any]) -> _Evaluate:
 
 
 def _of_two(function: Callable[..., Any], options: type | None = None) -> _Evaluate:
-    def evaluate(net: ShapeConverters, op: Operator, a: np.ndarray, b: np.ndarray) -> Any:
+    def evaluate(net: Network, op: Operator, a: np.ndarray, b: np.ndarray) -> Any:
         table = None if options is None or op.BuiltinOptions() is None else net.options(op, options)
         fused = 0 if table is None else table.FusedActivationFunction()
         if fused == tflite.ActivationFunctionType.RELU:
@@ -138,7 +97,7 @@ def _of_two(function: Callable[..., Any], options: type | None = None) -> _Evalu
     return evaluate
 
 
-def _squeezed(net: ShapeConverters, op: Operator, x: np.ndarray) -> np.ndarray:
+def _squeezed(net: Network, op: Operator, x: np.ndarray) -> np.ndarray:
     options = net.options(op, tflite.SqueezeOptions) if op.BuiltinOptions() is not None else None
     axes = tuple(options.SqueezeDimsAsNumpy().tolist()) if options is not None and options.SqueezeDimsLength() else None
     return np.squeeze(x, axes)
@@ -146,7 +105,7 @@ def _squeezed(net: ShapeConverters, op: Operator, x: np.ndarray) -> np.ndarray:
 
 _EVALUATE: Mapping[str, _Evaluate] = MappingProxyType(
     {
-        "STRIDED_SLICE": ShapeConverters._strided_slice_of_shape,
+        "STRIDED_SLICE": _strided_slice_of_shape,
         "SLICE": lambda _n, _o, x, begin, size: x[
             tuple(slice(b, None if e < 0 else b + e) for b, e in zip(begin.tolist(), size.tolist(), strict=True))
         ],

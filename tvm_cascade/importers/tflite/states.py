@@ -20,9 +20,8 @@ from tvm.relax.frontend.tflite import tflite_frontend as stock
 from tvm_cascade.importers.cut import CutOut
 from tvm_cascade.importers.tflite.cut import with_ends
 from tvm_cascade.importers.tflite.kept import FileState, Key, tensor_key
-from tvm_cascade.importers.tflite.lists import ListConverters
-from tvm_cascade.importers.tflite.model import ELEMENT_TYPES, MalformedModel, Model, open_model
-from tvm_cascade.importers.tflite.moves import Operator, converts, tflite
+from tvm_cascade.importers.tflite.model import ELEMENT_TYPES, MalformedModel, Model, open_model, tflite
+from tvm_cascade.importers.tflite.network import Network, Operator, converts
 from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
 from tvm_cascade.tensor_spec import free_name, unique_names
 
@@ -125,54 +124,50 @@ def _operators(model: Model) -> Iterator[tuple[int, Operator]]:
         yield model.OperatorCodes(op.OpcodeIndex()).BuiltinCode(), op
 
 
-class VariableConverters(ListConverters):
-    """Converters of the operators on variables."""
+@converts("VAR_HANDLE")
+def _handle(net: Network, op: Operator) -> None:
+    net.handles[int(op.Outputs(0))] = key_of(op)
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)
-        self.depth = 0
-        self.handles: dict[int, Key] = {}
 
-    @converts("VAR_HANDLE")
-    def _handle(self, op: Operator) -> None:
-        self.handles[int(op.Outputs(0))] = key_of(op)
+@converts("READ_VARIABLE")
+def _read(net: Network, op: Operator) -> None:
+    key, output = _key(net, op), net.get_output_tensors(op)[0]
+    held = net.variables
+    state = held.states.get(key)
+    if state is None:
+        if key not in held.initial:
+            raise UnsupportedForm("a variable that nothing sets")
+        net.fold(output, held.initial[key])
+    elif key not in held.now:
+        held.now[key] = net.get_expr(state.tensor)
+    if state is not None and output.tensor_idx != state.tensor:
+        net.bind(output, held.now[key])
 
-    @converts("READ_VARIABLE")
-    def _read(self, op: Operator) -> None:
-        key, output = self._key(op), self.get_output_tensors(op)[0]
-        held = self.variables
-        state = held.states.get(key)
-        if state is None:
-            if key not in held.initial:
-                raise UnsupportedForm("a variable that nothing sets")
-            self._fold(output, held.initial[key])
-        elif key not in held.now:
-            held.now[key] = self.get_expr(state.tensor)
-        if state is not None and output.tensor_idx != state.tensor:
-            self._bind(output, held.now[key])
 
-    @converts("ASSIGN_VARIABLE")
-    def _assign(self, op: Operator) -> None:
-        key, value = self._key(op), self.get_input_tensors(op)[1]
-        held = self.variables
-        if held.at_start:
-            if self.has_expr(value.tensor_idx):
-                raise UnsupportedForm("a variable whose first value is computed")
-            held.initial[key] = np.asarray(self.get_tensor_value(value))
-        elif key in held.states:
-            held.now[key] = self.get_tensor_expr(value)
+@converts("ASSIGN_VARIABLE")
+def _assign(net: Network, op: Operator) -> None:
+    key, value = _key(net, op), net.get_input_tensors(op)[1]
+    held = net.variables
+    if held.at_start:
+        if net.has_expr(value.tensor_idx):
+            raise UnsupportedForm("a variable whose first value is computed")
+        held.initial[key] = np.asarray(net.get_tensor_value(value))
+    elif key in held.states:
+        held.now[key] = net.get_tensor_expr(value)
 
-    def _key(self, op: Operator) -> Key:
-        if self.depth and not self.variables.at_start:
-            raise UnsupportedForm("a variable inside of a loop or a branch: use it outside")
-        key = self.handles.get(int(op.Inputs(0)))
-        if key is None:
-            raise InvalidForm("a variable that no VAR_HANDLE names")
-        return key
 
-    def put_states(self) -> None:
-        """Let the tensors of the states, which are outputs, hold what a call leaves in them."""
-        for key, state in self.variables.states.items():
-            if key in self.variables.now:
-                name = stock.get_tensor_name(self.subgraph, state.tensor)
-                self.exp_tab.set_expr(name, self.variables.now[key], force_override=True)
+def _key(net: Network, op: Operator) -> Key:
+    if net.depth and not net.variables.at_start:
+        raise UnsupportedForm("a variable inside of a loop or a branch: use it outside")
+    key = net.handles.get(int(op.Inputs(0)))
+    if key is None:
+        raise InvalidForm("a variable that no VAR_HANDLE names")
+    return key
+
+
+def put_states(net: Network) -> None:
+    """Let the tensors of the states, which are outputs, hold what a call leaves in them."""
+    for key, state in net.variables.states.items():
+        if key in net.variables.now:
+            name = stock.get_tensor_name(net.subgraph, state.tensor)
+            net.exp_tab.set_expr(name, net.variables.now[key], force_override=True)

@@ -1,0 +1,291 @@
+"""`Network`: TVM's TFLite converter with what it reads wrongly corrected, and the registry of converters of operators.
+
+A converter is a function of the network and an operator of the file, registered by TFLite's name of the operator
+(`converts`, `converts_hybrid`); the files beside this one have a family each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+from tvm.relax.frontend.tflite import tflite_frontend as stock
+
+from tvm_cascade.importers.interface import check_size
+from tvm_cascade.importers.tflite.kept import Key, Part, Variables, tensor_key
+from tvm_cascade.importers.tflite.model import tflite
+from tvm_cascade.importers.tflite.site import InvalidForm, UnsupportedForm
+from tvm_cascade.importers.tflite.sparsity import dense
+from tvm_cascade.importers.values import Value, relax
+from tvm_cascade.passes.integer.activations import activation_range
+from tvm_cascade.passes.origin import marked
+
+Operator: TypeAlias = Any  # of the file
+Convert: TypeAlias = Callable[["Network", Operator], Any]
+
+CONVERTERS: dict[str, Convert] = {}  # TFLite's name of an operator -> its converter
+HYBRID: dict[str, Convert] = {}  # the same of operators with integer weights and float activations
+
+
+def converts(*operators: str) -> Callable[[Convert], Convert]:
+    """Register a function as the converter of operators, by TFLite's names."""
+
+    def mark(convert: Convert) -> Convert:
+        CONVERTERS.update(dict.fromkeys(operators, convert))
+        return convert
+
+    return mark
+
+
+def converts_hybrid(*operators: str) -> Callable[[Convert], Convert]:
+    """Register a function as the converter of the hybrid form of operators."""
+
+    def mark(convert: Convert) -> Convert:
+        HYBRID.update(dict.fromkeys(operators, convert))
+        return convert
+
+    return mark
+
+
+def scale_of(tensor: Any) -> np.float32:
+    """The scale of a quantized tensor; raises `OpNotImplemented` where it has one for every channel."""
+    scales = tensor.qnn_params["scale"].value.numpy()
+    if scales.size != 1:
+        raise UnsupportedForm("an activation with a scale for every channel")
+    return np.float32(scales.reshape(-1)[0])
+
+
+def zero_point_of(tensor: Any) -> int:
+    """The zero point of a quantized tensor."""
+    return int(tensor.qnn_params["zero_point"].value.numpy().reshape(-1)[0])
+
+
+CONVOLUTIONS = {"CONV_2D": "Conv2DOptions", "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions"}
+_FUSED_BOUNDS = {
+    tflite.ActivationFunctionType.RELU: (0.0, None),
+    tflite.ActivationFunctionType.RELU6: (0.0, 6.0),
+    tflite.ActivationFunctionType.RELU_N1_TO_1: (-1.0, 1.0),
+}
+
+
+class Network(stock.OperatorConverter):
+    """A network of a file while it is converted: its tensors and their values, and what converters ask of them.
+
+    `known` has the folded values by tensor index, `parts` the lists that are not emitted.
+    """
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.known: dict[int, np.ndarray] = {}
+        self.parts: dict[int, tuple[Part, ...]] = {}
+        self.handles: dict[int, Key] = {}
+        self.variables = Variables()
+        self.nested = False  # in a loop or branch
+        self.depth = 0  # of subgraphs inside of one another
+        self.unrolled = [0]  # operators converted inside of subgraphs so far, one count for a whole network
+        self._wrappers: dict[int, stock.TensorWrapper] = {}
+
+    def get_expr(self, input_tensor_idx: int) -> Value:
+        """Return the value of a tensor; that of a list is emitted."""
+        parts = self.parts.pop(input_tensor_idx, None)
+        if parts is not None:
+            if not parts:
+                raise UnsupportedForm("a list without elements")
+            (wrapper,) = self.get_tensors([input_tensor_idx])
+            values = [p.expression() for p in parts]
+            self.bind(wrapper, values[0] if len(values) == 1 else relax.op.concat(values, 0))
+        return super().get_expr(input_tensor_idx)
+
+    def has_expr(self, input_tensor_idx: int) -> bool:
+        """Return whether a tensor is computed: folded ones are constants, outputs of the network or not."""
+        if input_tensor_idx in self.parts:
+            return True
+        return input_tensor_idx not in self.known and super().has_expr(input_tensor_idx)
+
+    def get_tensor_shape(self, tensor_wrapper: stock.TensorWrapper) -> Any:
+        """Return the shape of a tensor: of its parts, or its folded or imported value, if there is one, else the declared
+        shape, which a file may leave empty for tensors that operators compute."""
+        index = tensor_wrapper.tensor_idx
+        if index in self.parts:
+            return self._shape_of_list(tensor_wrapper, self.parts[index])
+        if index in self.known:
+            return np.array(self.known[index].shape, "int64")
+        if index >= 0 and self.has_expr(index):
+            shape = getattr(self.get_expr(index).ty, "shape", None)
+            if shape is not None and hasattr(shape, "values"):
+                return np.array([int(d) for d in shape.values], "int64")
+        return self.declared_shape(tensor_wrapper)
+
+    def _shape_of_list(self, tensor: stock.TensorWrapper, parts: tuple[Part, ...]) -> np.ndarray:
+        if not parts:
+            return np.array([0, *self.declared_shape(tensor)[1:]], "int64")
+        first = parts[0].value
+        row = first.shape[1:] if isinstance(first, np.ndarray) else [int(d) for d in first.ty.shape.values[1:]]
+        return np.array([sum(p.rows for p in parts), *row], "int64")
+
+    def bind(self, wrapper: stock.TensorWrapper, value: Value) -> None:
+        """Bind the value of a tensor to a variable that has the tensor's name."""
+        name = stock.get_tensor_name(self.subgraph, wrapper.tensor_idx)
+        bound = self.bb.emit(value, name_hint=marked(name))
+        try:
+            check_size(bound.ty)
+        except ValueError as error:
+            raise InvalidForm(str(error)) from error
+        self.exp_tab.set_expr(name, bound)
+
+    def options(self, op: Operator, kind: type) -> Any:
+        """The operator's table of options."""
+        options = kind()
+        table = op.BuiltinOptions()
+        if table is None:
+            raise InvalidForm(f"{kind.__name__} are missing")
+        options.Init(table.Bytes, table.Pos)
+        return options
+
+    def shape(self, tensor: stock.TensorWrapper) -> list[int]:
+        return stock.to_int_list(self.get_tensor_shape(tensor))
+
+    def ints(self, tensor: stock.TensorWrapper) -> list[int]:
+        """The elements of a constant integer operand, flattened; raises `OpNotImplemented` if it is computed."""
+        if self.has_expr(tensor.tensor_idx):
+            raise UnsupportedForm("an operand that must be constant is computed")
+        return [int(v) for v in self.get_tensor_value(tensor).reshape(-1)]
+
+    def real(self, tensor: stock.TensorWrapper) -> Value:
+        """A tensor as real numbers: dequantized if it is quantized."""
+        value = self.get_tensor_expr(tensor)
+        return self.dequantize(value, tensor) if tensor.qnn_params else value
+
+    def stored(self, value: Value, op: Operator) -> Value:
+        """Real numbers in the form of the operator's output: quantized if it is."""
+        output = self.get_output_tensors(op)[0]
+        return self.quantize(value, output) if output.qnn_params else value
+
+    def places(self, indices: stock.TensorWrapper, extent: int | np.ndarray) -> Value:
+        """Indices as int32; constant ones are checked against `extent`."""
+        if self.has_expr(indices.tensor_idx):
+            return relax.op.astype(self.get_expr(indices.tensor_idx), "int32")
+        table = np.asarray(self.get_tensor_value(indices))
+        if table.size and not (np.all(table >= 0) and np.all(table < extent)):
+            raise InvalidForm("indices lie outside of the tensor")
+        return relax.const(table.astype("int32"), "int32")
+
+    def get_tensor_value(self, tensor_wrapper: stock.TensorWrapper, is_sparse: bool = False) -> np.ndarray:
+        """The value of a constant of the file, or of a tensor folded here; of one stored without its zeros, with them."""
+        tensor, found = tensor_wrapper, self.known.get(tensor_wrapper.tensor_idx)
+        if found is None and tensor.tensor_idx >= 0 and (sparsity := tensor.tensor.Sparsity()) is not None:
+            stored = super().get_tensor_value(tensor, is_sparse=True)
+            found = self.known[tensor.tensor_idx] = dense(sparsity, self.declared_shape(tensor).tolist(), stored)
+        return super().get_tensor_value(tensor, is_sparse) if found is None else found
+
+    def declared_shape(self, tensor: stock.TensorWrapper) -> np.ndarray:
+        """The shape of a tensor in the file."""
+        wrapped: Any = tensor.tensor
+        return np.asarray(wrapped.ShapeAsNumpy(), "int64")
+
+    def fold(self, output: stock.TensorWrapper, value: np.ndarray) -> None:
+        """Let a tensor be a constant."""
+        value = value.astype(self.get_tensor_type_str(output.tensor.Type()))
+        self.known[output.tensor_idx] = value
+        if not self.nested and output.tensor_idx in stock.to_int_list(self.subgraph.OutputsAsNumpy()):
+            name = stock.get_tensor_name(self.subgraph, output.tensor_idx)
+            self.exp_tab.set_expr(name, self.bb.emit(relax.const(value, str(value.dtype)), name_hint=name))
+
+    def held_state(self, tensor: stock.TensorWrapper) -> Value | None:
+        """What a recurrent operator finds in the tensor of a state; None where it begins anew in every call."""
+        key, held = self._key_of(tensor), self.variables
+        if self.nested and not held.stateless:
+            raise UnsupportedForm(
+                "a recurrent operator inside of a loop or a branch, whose state would be kept from call to call: take it out, or "
+                "let every call begin anew (--stateless)"
+            )
+        if not self.nested and key not in held.states:
+            return None
+        if key not in held.now:
+            zero = zero_point_of(tensor) if tensor.qnn_params else 0
+            first = np.full(self.shape(tensor), zero, self.get_tensor_type_str(tensor.tensor.Type()))
+            held.initial[key] = first
+            held.now[key] = relax.const(first, str(first.dtype)) if self.nested else self.get_expr(tensor.tensor_idx)
+        return held.now[key]
+
+    def keep_state(self, tensor: stock.TensorWrapper, value: Value) -> None:
+        """Let the tensor of a state hold `value` for the next call."""
+        self.variables.now[self._key_of(tensor)] = value
+
+    def _key_of(self, tensor: stock.TensorWrapper) -> Key:
+        """The key of a state: in a loop or branch, which has tensors of its own, with where its subgraph lies in the file."""
+        own = tensor_key(tensor.tensor_idx)
+        return (str(self.subgraph._tab.Pos).encode(), own[1]) if self.nested else own
+
+    def get_tensors(self, tensors_idx_list: Any) -> list[stock.TensorWrapper]:
+        """Corrects the axis of quantization: 0 with one scale, clamped where it exceeds the rank (rank-1 biases of some
+        converters); and allows one zero point for many scales, which the importer refuses. Every tensor is read once."""
+        return [self._wrapper(index) for index in self._indices_or_empty(tensors_idx_list)]
+
+    def get_input_tensors(self, op: Operator) -> list[stock.TensorWrapper]:
+        """A bias that a convolution leaves out is none at all; the importer takes it for a tensor."""
+        tensors = super().get_input_tensors(op)
+        left_out = len(tensors) == 3 and tensors[2].tensor_idx < 0 and self.get_op_code_str(op) in CONVOLUTIONS
+        return tensors[:2] if left_out else tensors
+
+    def _wrapper(self, index: int) -> stock.TensorWrapper:
+        if index < 0:
+            return stock.TensorWrapper(index, 0, 0)
+        if index not in self._wrappers:
+            tensor = self.subgraph.Tensors(index)
+            buffer = self.model.Buffers(tensor.Buffer())
+            self._wrappers[index] = stock.TensorWrapper(index, tensor, buffer, _quantization(tensor))
+        return self._wrappers[index]
+
+    def has_same_qnn_params(self, lhs_tensor: object, rhs_tensor: object) -> bool:
+        """Always True: the reference copies or compares stored values whatever their scales; unequal ones are no error."""
+        return True
+
+    def convert_fused_activation_function(self, in_expr: Value, fused_activation_fn: int) -> Value:
+        """Bounds alone: kernels ignore others, such as a fused TANH."""
+        if fused_activation_fn not in (tflite.ActivationFunctionType.NONE, *_FUSED_BOUNDS):
+            name = self.activation_fn_type.get(fused_activation_fn, str(fused_activation_fn))
+            raise UnsupportedForm(f"a fused activation {name}, which TFLite's kernels ignore")
+        return super().convert_fused_activation_function(in_expr, fused_activation_fn)
+
+    def convert_qnn_fused_activation_function(
+        self, expr: Value, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
+    ) -> Value:
+        """Clip to an activation's bounds, rounded half away from zero in float32 as in the reference, not half to even."""
+        if fused_activation_fn == tflite.ActivationFunctionType.NONE:
+            return expr
+        if fused_activation_fn not in _FUSED_BOUNDS:
+            name = self.activation_fn_type.get(fused_activation_fn, str(fused_activation_fn))
+            raise UnsupportedForm(f"the quantized fused activation {name}")
+        lo, hi = activation_range(_FUSED_BOUNDS[fused_activation_fn], np.float32(scale), zero_point, dtype)
+        return relax.op.clip(expr, min=float(lo), max=float(hi))
+
+    def dequantize(self, expr: Value, tensor: stock.TensorWrapper) -> Value:
+        """Casts the int64 biases of int16 networks, which Relax cannot dequantize, to int32; raises if they do not fit."""
+        if isinstance(expr, tvm.ir.GenericConst):
+            data: Any = getattr(expr, "value").numpy()  # noqa: B009  (a field of run time)
+            if data.dtype == np.int64:
+                if data.size and np.abs(data).max() >= 1 << 31:
+                    raise UnsupportedForm("a bias beyond 32 bits")
+                expr = relax.const(data.astype("int32"), "int32")
+        return super().dequantize(expr, tensor)
+
+
+def _quantization(tensor: Any) -> dict[str, object] | None:
+    q = tensor.Quantization()
+    if q is None or q.ScaleLength() == 0:
+        return None
+    scales = np.asarray(q.ScaleAsNumpy(), "float32")
+    zeros = np.asarray(q.ZeroPointAsNumpy(), "int64") if q.ZeroPointLength() else np.zeros(1, "int64")
+    if scales.size == 1:
+        return {
+            "scale": relax.const(float(scales[0]), "float32"),
+            "zero_point": relax.const(int(zeros[0]), "int32"),
+            "axis": 0,
+        }
+    if np.any(zeros != 0):
+        raise InvalidForm("per-channel quantization with zero points other than 0")
+    axis = min(max(int(q.QuantizedDimension()), 0), max(tensor.ShapeLength() - 1, 0))
+    return {"scale": relax.const(scales, "float32"), "zero_point": relax.const(0, "int32"), "axis": axis}

@@ -1,0 +1,104 @@
+"""Converters of TRANSPOSE_CONV and FULLY_CONNECTED, whose shapes Relax's importer gets wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm.relax.frontend.tflite import tflite_frontend as stock
+
+from tvm_cascade.importers.tflite.model import tflite
+from tvm_cascade.importers.tflite.network import Network, Operator, converts, scale_of, zero_point_of
+from tvm_cascade.importers.tflite.site import UnsupportedForm
+from tvm_cascade.importers.values import Value, relax
+
+
+@converts("TRANSPOSE_CONV")
+def _transpose_conv(net: Network, op: Operator) -> Value:
+    """The output has the size that an operand gives, or, where that is computed, the file declares; the importer computes
+    it from the padding alone.
+
+    Float convolutions are emitted in NCHW, the only layout that Relax legalizes.
+    """
+    inputs, output = net.get_input_tensors(op), net.get_output_tensors(op)[0]
+    options = net.options(op, tflite.TransposeConvOptions)
+    weights, x = inputs[1], inputs[2]
+    if net.has_expr(weights.tensor_idx):
+        raise UnsupportedForm("TRANSPOSE_CONV with computed weights")
+    declared = net.shape(output)
+    shape = declared if len(declared) == 4 and net.has_expr(inputs[0].tensor_idx) else net.ints(inputs[0])
+    size, extents = net.shape(x)[1:3], shape[1:3]
+    kernel = net.shape(weights)[1:3]
+    strides = [options.StrideH(), options.StrideW()]
+    padding, extra = _transposed_padding(size, extents, kernel, strides, options.Padding() == tflite.Padding.SAME)
+    data = net.get_tensor_value(weights).transpose(3, 0, 1, 2)
+    w = relax.const(np.ascontiguousarray(data), str(data.dtype))
+    value = net.get_tensor_expr(x)
+    window = {"strides": strides, "padding": padding, "output_padding": extra, "kernel_layout": "IOHW"}
+    if x.qnn_params:
+        params: Any = weights.qnn_params
+        scaled = relax.op.dequantize(w, params["scale"], params["zero_point"], axis=1 if data.ndim else 0)
+        result = relax.op.nn.conv2d_transpose(net.dequantize(value, x), scaled, data_layout="NHWC", **window)
+    else:
+        planes = relax.op.nn.conv2d_transpose(relax.op.permute_dims(value, [0, 3, 1, 2]), w, **window)
+        result = relax.op.permute_dims(planes, [0, 2, 3, 1])
+    if len(inputs) == 4 and inputs[3].tensor_idx >= 0:
+        result = relax.op.add(result, net.real(inputs[3]))
+    return _activated(net, result, output, options.FusedActivationFunction())
+
+
+def _activated(net: Network, value: Value, output: stock.TensorWrapper, activation: int) -> Value:
+    """A float result with its fused activation, quantized if `output` is."""
+    if not output.qnn_params:
+        return net.convert_fused_activation_function(value, activation)
+    return net.convert_qnn_fused_activation_function(
+        net.quantize(value, output),
+        activation,
+        float(scale_of(output)),
+        zero_point_of(output),
+        net.get_tensor_type_str(output.tensor.Type()),
+    )
+
+
+@converts("FULLY_CONNECTED")
+def _fully_connected(net: Network, op: Operator) -> Value:
+    """TFLite flattens every input to [-1, K] and gives the result the output's declared shape; the importer fails on
+    rank 4 and assumes keep_num_dims."""
+    inputs = net.get_input_tensors(op)
+    if inputs[1].tensor_idx < 0 or len(net.shape(inputs[1])) != 2:
+        raise UnsupportedForm("FULLY_CONNECTED with weights that are no matrix")
+    units, depth = net.shape(inputs[1])
+    shape = net.shape(inputs[0])
+    flat = [int(np.prod(shape)) // depth, depth]
+    if shape == flat:
+        result = net.convert_fully_connected(op)
+    else:  # meanwhile its input is bound to a reshape to [-1, K]
+        name = stock.get_tensor_name(net.subgraph, inputs[0].tensor_idx)
+        plain = net.get_tensor_expr(inputs[0])
+        net.exp_tab.set_expr(name, net.bb.emit(relax.op.reshape(plain, flat)), force_override=True)
+        try:
+            result = net.convert_fully_connected(op)
+        finally:
+            net.exp_tab.set_expr(name, plain, force_override=True)
+    declared = net.shape(net.get_output_tensors(op)[0])
+    known = declared and int(np.prod(declared)) == flat[0] * units
+    if not known and net.options(op, tflite.FullyConnectedOptions).KeepNumDims():
+        declared, known = [*shape[:-1], units], True
+    if known and declared != [flat[0], units]:
+        result = relax.op.reshape(result, declared)
+    return result
+
+
+def _transposed_padding(
+    size: list[int], extents: list[int], kernel: list[int], strides: list[int], same: bool
+) -> tuple[list[int], list[int]]:
+    """Padding [t, l, b, r] and output padding [rows, columns] of a transposed convolution of `size` into `extents`."""
+    before, after, extra = [], [], []
+    for n, m, k, s in zip(size, extents, kernel, strides, strict=True):
+        total = max((-(-m // s) - 1) * s + k - m, 0) if same else 0
+        before.append(total // 2)
+        after.append(total - total // 2)
+        left = m - ((n - 1) * s + k - total)
+        after[-1] += max(-left, 0)  # what the declared size cuts off
+        extra.append(max(left, 0))
+    return [*before, *after], extra
