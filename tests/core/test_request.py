@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tvm_cascade import api, keywords
+from tvm_cascade import api
+from tvm_cascade import request as records
 from tvm_cascade.errors import UsageError
 from tvm_cascade.request import (
     COMPILE_OPTIONS,
@@ -114,10 +115,10 @@ def test_the_other_records(record: type, wrong: dict[str, Any]) -> None:
 
 
 def test_keywords_are_the_records_options() -> None:
-    assert set(keywords.PlanKeywords.__annotations__) == set(PLAN_OPTIONS)
-    assert set(keywords.CompileKeywords.__annotations__) == set(COMPILE_OPTIONS)
-    assert set(keywords.StagesKeywords.__annotations__) == {f.name for f in fields(StagesRequest)}
-    assert set(keywords.OptimizeKeywords.__annotations__) == {f.name for f in fields(OptimizeRequest)}
+    assert set(records.PlanKeywords.__annotations__) == set(PLAN_OPTIONS)
+    assert set(records.CompileKeywords.__annotations__) == set(COMPILE_OPTIONS)
+    assert set(records.StagesKeywords.__annotations__) == {f.name for f in fields(StagesRequest)}
+    assert set(records.OptimizeKeywords.__annotations__) == {f.name for f in fields(OptimizeRequest)}
 
 
 def test_signatures_teach() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tvm_cascade import api, compilation, compiled
+from tvm_cascade import api, compilation
 from tvm_cascade.boards.board import load_board
 from tvm_cascade.cache import Cache, cache_folder
 from tvm_cascade.cascading import Plan
@@ -112,8 +112,8 @@ def test_other_versions_of_what_reads_or_places_are_planned_again(
     file.write_bytes(b"a model")
     keys = []
     for installed in ("1.0", ""):
-        monkeypatch.setattr(compiled, "package_version", lambda name, v=installed: v if name == package else "1.0")
-        keys.append(compiled.key_of(file, compilation.Request(), Cache(tmp_path)))
+        monkeypatch.setattr(compilation, "package_version", lambda name, v=installed: v if name == package else "1.0")
+        keys.append(compilation.key_of(file, compilation.Request(), Cache(tmp_path)))
     assert None not in keys and keys[0] != keys[1]
 
 
@@ -130,16 +130,16 @@ def test_what_is_not_kept(compile: Compiler, tmp_path: Path, monkeypatch: pytest
         assert compile(report=tmp_path / "r.html")[0]
     request = compilation.Request()
     cache = Cache(cache_folder())
-    assert compiled.key_of(compile.file, request, cache) is not None
+    assert compilation.key_of(compile.file, request, cache) is not None
     onnx = tmp_path / "m.onnx"
     for content, kept in ((b"weights inside", True), (b"location weights.bin", False)):
         onnx.write_bytes(content)
-        assert (compiled.key_of(onnx, request, cache) is not None) is kept
-    assert compiled.key_of(api.load(compile.file), request, cache) is None
+        assert (compilation.key_of(onnx, request, cache) is not None) is kept
+    assert compilation.key_of(api.load(compile.file), request, cache) is None
     with tvm.transform.PassContext(config={"tirx.disable_vectorize": True}):  # TVM's passes make other code then
         assert compile(granularity="pixel")[0] and compile(granularity="pixel")[0]
     assert compile(granularity="pixel")[0] and not compile(granularity="pixel")[0]
-    monkeypatch.setattr(compiled, "to_json", lambda kept: to_json((kept, kept)))
+    monkeypatch.setattr(compilation, "to_json", lambda kept: to_json((kept, kept)))
     assert compile(granularity="row")[0] and compile(granularity="row")[0]
 
 
