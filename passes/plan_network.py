@@ -22,6 +22,7 @@ from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cascading.channel_search import plan_in_groups
 from tvm_cascade.cascading.layerwise import smaller
 from tvm_cascade.cascading.layout_search import LARGE
+from tvm_cascade.cascading.state_areas import states_at_one_end
 from tvm_cascade.cascading.whole_inputs import whole_inputs
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
@@ -104,7 +105,8 @@ def plan_network(
             found = planned(request)
     for note in whole_inputs(found.plan) if request.stream_input else ():
         progress(note)
-    return replace(found, prices=source.prices)
+    plan = states_at_one_end(found.plan, source.core.core.align)
+    return replace(found, plan=plan, prices=source.prices)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tvm import relax, tirx
 from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 
+from tvm_cascade.cascading.state_areas import areas
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.passes.relax_functions import UniqueNames, typed
 from tvm_cascade.schedules.driver.lower_plan import Lowered, place_of
@@ -123,7 +124,7 @@ def _entry(lowered: Lowered, copies: dict[str, GlobalVar], invoke: GlobalVar, na
     body: list[tirx.Stmt] = [tirx.Bind(base, tirx.address_of(arena[0]))]
     body += [tirx.DeclBuffer(v, data=base) for v in views.values()]
     body += [move(t, p, True) for t, p in zip(graph.inputs, ins, strict=True)]
-    further = [tirx.address_of(arena[use.start]) for use in plan.memories[1:]]
+    further = [tirx.address_of(arena[area.start]) for area in areas(plan)[1:]]
     body.append(Evaluate(Call(invoke, [base, *further, tirx.address_of(flash[0])], ret_ty="int32")))
     body += [move(t, p, False) for t, p in zip(graph.outputs, outs, strict=True)]
     return PrimFunc([*ins, flash, *outs, arena], SeqStmt(body)).with_attr({"global_symbol": name, NOALIAS: True})

@@ -43,7 +43,7 @@ class Lowered:
     """A plan lowered to a module of TIR functions that work on its memories and the flash image.
 
     `mod` holds the kernels and `invoke(int8* arena, int8* flash[, int8* context, int32* status][, int64* macs])`, with a
-    pointer for every memory in place of `arena`. With
+    pointer for every area (`cascading.state_areas`) in place of `arena`. With
     streamed inputs or a hook, their C functions receive `context`, and `status` their first result that is not 0.
     `spare_bytes` must follow the last memory: scratch for kernels that need more of it than the plan reserved.
     """

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from tvm_cascade.cascading.plan import Granularity, Plan
+from tvm_cascade.cascading.state_areas import area_at, areas
 from tvm_cascade.graph import ITEM_BYTES, Op, Tensor, Window
 from tvm_cascade.schedules.tir import Expr, Stmt, Var, i32, pointer_var, tirx
 
@@ -45,24 +46,24 @@ class Flash:
 
 
 class Memory:
-    """The pointer parameters of the driver: one per memory of the plan, `flash` and `context`; typed views of all but the last.
+    """The pointer parameters of the driver: one per area of the plan, `flash` and `context`; typed views of all but the last.
 
-    Addresses are the plan's: `Plan.memory_at` says which memory one lies in. `spare_bytes` follow the last memory.
+    Addresses are the plan's. `spare_bytes` follow the last area.
     """
 
     def __init__(self, plan: Plan, spare_bytes: int, flash_bytes: int) -> None:
-        self.plan = plan
-        self.bases = {use.ram.label: pointer_var(use.ram.label, "int8") for use in plan.memories}
+        self.plan, self.areas = plan, areas(plan)
+        self.bases = {area.label: pointer_var(area.label, "int8") for area in self.areas}
         self.flash = pointer_var("flash", "int8")
         self.context = pointer_var("context", "int8")
-        self.sizes = {use.ram.label: max(use.bytes, 8) for use in plan.memories}
-        last = plan.memories[-1]
-        self.sizes[last.ram.label] = max(last.bytes + spare_bytes, 8)
+        self.sizes = {area.label: max(area.bytes, 8) for area in self.areas}
+        last = self.areas[-1]
+        self.sizes[last.label] = max(last.bytes + spare_bytes, 8)
         self.sizes["flash"] = max(flash_bytes, 8)
         self.views: dict[tuple[str, str], Var] = {}
 
     def view(self, where: str, dtype: str) -> Var:
-        """The memory called `where` (`Ram.label`), or "flash", as a buffer of elements of `dtype`."""
+        """The area called `where`, or "flash", as a buffer of elements of `dtype`."""
         key = (where, dtype)
         if key not in self.views:
             count = -(-self.sizes[where] // ITEM_BYTES[dtype])
@@ -74,10 +75,10 @@ class Memory:
 
     def element(self, address: int, dtype: str, further: Expr | int = 0) -> tuple[Var, Expr]:
         """The view, and the index in it, of the element `further` elements behind an address of the plan."""
-        use = self.plan.memory_at(address)
-        first = (address - use.start) // ITEM_BYTES[dtype]
+        area = area_at(self.areas, address)
+        first = (address - area.start) // ITEM_BYTES[dtype]
         index = i32(first + further) if isinstance(further, int) else first + further
-        return self.view(use.ram.label, dtype), index
+        return self.view(area.label, dtype), index
 
     def address(self, address: int, dtype: str, further: Expr | int = 0) -> Expr:
         """Typed pointer to `element`."""
@@ -151,8 +152,8 @@ def place_of(plan: Plan, tensor: int) -> int:
 
 
 def _first_address(plan: Plan, tensor: int) -> int:
-    """The first address of the memory that a tensor lies in."""
-    return plan.memory_at(place_of(plan, tensor)).start
+    """Return the first address of the area that a tensor lies in."""
+    return area_at(areas(plan), place_of(plan, tensor)).start
 
 
 def tiles_are_contiguous(plan: Plan, tensor: int, pixels: int) -> bool:

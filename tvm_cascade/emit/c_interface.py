@@ -10,6 +10,16 @@ from tvm_cascade.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a memory, by a C name for its first byte."""
+
+    name: str
+    start: int  # in offsets of `TensorSpec`
+    bytes: int
+    kept: bool  # whether it holds states, which networks that share the memory have arrays of their own for
+
+
+@dataclass(frozen=True, slots=True)
 class CInterface:
     """The C interface of a network. Its inputs and outputs have arena offsets and C names (`emit.placement`)."""
 
@@ -39,7 +49,20 @@ class CInterface:
     def place(self, offset: int) -> str:
         """A C expression for the byte at an offset of `TensorSpec`: `<array>[n]`."""
         at = next(m for m in reversed(self.memories) if m.start <= offset and (m.bytes or len(self.memories) == 1))
-        return f"{self.array(at)}[{offset - at.start}]"
+        part = next(p for p in reversed(self.parts(at)) if p.start <= offset)
+        return f"{part.name}[{offset - part.start}]"
+
+    def parts(self, memory: NetworkMemory) -> tuple[Part, ...]:
+        """The parts of a memory, by ascending address, that the driver has a pointer for; the whole where it has no states."""
+        array, start, kept = self.array(memory), memory.kept_start, memory.kept_bytes
+        if not kept:
+            return (Part(array, memory.start, memory.bytes, False),)
+        states = Part(f"{array}_kept", start, kept, True)
+        if not memory.shared_bytes:
+            return (states,)
+        first = start == memory.start
+        rest = Part(f"{array}_shared", start + kept if first else memory.start, memory.shared_bytes, False)
+        return (states, rest) if first else (rest, states)
 
     def side(self, which: str) -> tuple[str, tuple[TensorSpec, ...]]:
         """For the struct `inputs` or `outputs`: the qualifier of its pointers ("const " or ""), and its tensors."""

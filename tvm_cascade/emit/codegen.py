@@ -16,7 +16,8 @@ import tvm
 from tvm import tirx
 
 from tvm_cascade.cache import NO_CACHE, Cache
-from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading.plan import MemoryUse, Plan
+from tvm_cascade.cascading.state_areas import areas
 from tvm_cascade.cores import CORES
 from tvm_cascade.emit import hot_weights
 from tvm_cascade.emit.c_interface import CInterface
@@ -204,8 +205,17 @@ def _functions(
 
 def _memories(plan: Plan, copies: Copies) -> tuple[NetworkMemory, ...]:
     """The memories that a plan was placed in, as the emitted network has them, with copies of weights beside its blocks."""
-    made = [NetworkMemory(use.ram.name, use.start, use.bytes, use.ram.address) for use in plan.placed]
+    kept = [_kept(plan, use) for use in plan.placed]
+    made = [
+        NetworkMemory(use.ram.name, use.start, use.bytes, use.ram.address, 0, *own)
+        for use, own in zip(plan.placed, kept, strict=True)
+    ]
     return tuple(replace(m, weights=copies.bytes) if m.name == copies.memory else m for m in made)
+
+
+def _kept(plan: Plan, use: MemoryUse) -> tuple[int, int]:
+    """Return begin and bytes of the part of a memory that holds states."""
+    return next(((a.start, a.bytes) for a in areas(plan) if a.kept and use.start <= a.start < use.end), (0, 0))
 
 
 def _texts(c: CInterface, functions: str, helpers: str, lowered: Lowered) -> dict[str, bytes]:
@@ -259,7 +269,10 @@ def emit_network(
     placed = place_io(plan, io, lowered.hooked)
     requests, memories, states = request_order(plan), _memories(plan, copies), placed_states(placed)
     inputs, outputs = placed.own_inputs, placed.own_outputs
-    interface = Interface(name, inputs, outputs, plan.peak, align, requests, memories=memories, states=states)
+    kept = (0, 0) if plan.placed else _kept(plan, plan.memories[0])
+    interface = Interface(
+        name, inputs, outputs, plan.peak, align, requests, memories=memories, states=states, kept=kept
+    )
     steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
     files |= _texts(CInterface(interface, steps, copies), functions, helpers, lowered)
     return EmittedNetwork(
@@ -276,4 +289,5 @@ def emit_network(
         cut=io.cut,
         memories=memories,
         states=states,
+        kept=kept,
     )

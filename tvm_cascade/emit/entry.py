@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from tvm_cascade.emit.c_interface import CInterface
 from tvm_cascade.emit.hot_weights import before_run, definition
 from tvm_cascade.emit.network import C_TYPES, NetworkMemory
-from tvm_cascade.emit.states import definitions, marks, only_shared, restored, stored, taken
+from tvm_cascade.emit.states import definitions, marks, only_shared, part_definitions, restored, taken
 from tvm_cascade.emit.template import fill_template, template
 
 _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
@@ -33,7 +33,11 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
     load = before_run(name, c.copies)
     pointers = [f"{which}->{spec.c_name}" for which in ("inputs", "outputs") for spec in c.side(which)[1]]
     context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
-    held = [f"(int8_t *)(void *){c.array(m)}" if _has_array(c, m) else "(int8_t *)NULL" for m in c.memories]
+    held = [
+        f"(int8_t *)(void *){part.name}" if _has_array(c, m) else "(int8_t *)NULL"
+        for m in c.memories
+        for part in c.parts(m)
+    ]
     memory = ", ".join((*held, f"(int8_t *)(uintptr_t){name}_flash"))
     blocks = {
         "headers": [
@@ -52,7 +56,7 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
         "states": [*definitions(c), ""] if c.interface.states else [],
         "begin": [*_unless_marked([f"    {name}_busy = 1u;"], can_fail), *load, *restored(c)],
         "copy_inputs": _copies(c, "inputs"),
-        "copy_outputs": [*stored(c), *(f"    {line}" for line in _copies(c, "outputs"))],
+        "copy_outputs": [f"    {line}" for line in _copies(c, "outputs")],
         "end": _unless_marked([f"    {name}_busy = 0u;"], can_fail),
     }
     values = {
@@ -64,7 +68,7 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
         "invoke": f"{'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
     }
     mark = f"volatile uint8_t {name}_busy;\n" if can_fail else ""
-    blocks |= {"arrays": _arrays(c, mark), "ready": _ready(c, blocks)}
+    blocks |= {"arrays": [*_arrays(c, mark), *part_definitions(c)], "ready": _ready(c, blocks)}
     blocks_of_lines = {key: "".join(f"{line}\n" for line in lines) for key, lines in blocks.items()}
     return fill_template(template("network.c.in"), values | blocks_of_lines)
 
@@ -94,12 +98,12 @@ def _ready(c: CInterface, blocks: Mapping[str, list[str]]) -> list[str]:
         lines["forget_states"] = f"    {c.name}_has_state = 0u;\n" if c.interface.states else ""
         filled = fill_template(template("arena_ready.c.in"), {"name": c.name, "NAME": c.upper, **lines})
         return filled.removesuffix("\n").split("\n")
-    own = [c.array(m) for m in c.memories if _has_array(c, m)]
+    own = [c.array(m) for m in c.memories if m.shared_bytes]
     wrong = " || ".join(f"((uintptr_t){name} % {c.upper}_ARENA_ALIGN) != 0u" for name in own)
     return [
         f"static int32_t {c.name}_ready(void) {{",
         *blocks["refuse_if_any_runs"],
-        f"    return ({wrong}) ? {c.upper}_MISALIGNED : {c.upper}_OK;",
+        f"    return ({wrong or '0'}) ? {c.upper}_MISALIGNED : {c.upper}_OK;",
         "}",
     ]
 

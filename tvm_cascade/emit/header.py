@@ -46,8 +46,13 @@ def emit_header(c: CInterface, note: str) -> str:
 
 def _memory_sizes(c: CInterface) -> list[str]:
     """Lines of macros with the bytes of all memories, and of each that was named."""
-    whole = f"#define {c.upper}_ARENA_SIZE {max(c.interface.arena_bytes, 1)}"
-    return [whole, *(f"#define {c.upper}_{m.label.upper()}_SIZE {m.bytes}" for m in c.interface.memories)]
+    sizes = [("ARENA", max(c.interface.arena_bytes, 1), sum(m.shared_bytes for m in c.memories))]
+    sizes += [(m.label.upper(), m.bytes, m.shared_bytes) for m in c.interface.memories]
+    whole = [f"#define {c.upper}_{label}_SIZE {size}" for label, size, _ in sizes]
+    if not c.interface.states:
+        return whole
+    shared = [f"#define {c.upper}_{label}_SIZE {max(size, 1)} /* without states */" for label, _, size in sizes]
+    return ["#if defined(TVM_CASCADE_SHARED_ARENA)", *shared, "#else", *whole, "#endif"]
 
 
 def _place(c: CInterface) -> str:

@@ -21,6 +21,7 @@ from tvm.ir import Call, GlobalVar
 from tvm.tirx import compilation_pipeline
 
 from tvm_cascade.cache import NO_CACHE, Cache
+from tvm_cascade.cascading.state_areas import areas
 from tvm_cascade.emit.network import PlacedState
 from tvm_cascade.emit.placement import placed_states
 from tvm_cascade.errors import UsageError, ValidationError
@@ -166,7 +167,7 @@ def host_program(
     macs = tirx.decl_buffer((1,), "int64", "macs")
     streamed = sum(spec.bytes for spec in io.inputs if spec.offset is None)
     context = tirx.decl_buffer((max(streamed, 1),), "int8", "context")
-    pointers = [tirx.address_of(arena[_CANARY + use.start]) for use in lowered.plan.memories]
+    pointers = [tirx.address_of(arena[_CANARY + area.start]) for area in areas(lowered.plan)]
     pointers += [tirx.address_of(flash[0])]
     status = tirx.decl_buffer((1,), "int32", "status")
     pointers += [tirx.address_of(context[0]), tirx.address_of(status[0])] if streamed else []

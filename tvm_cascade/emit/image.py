@@ -74,11 +74,17 @@ class Image:
 
     @property
     def arrays(self) -> tuple[NetworkMemory, ...]:
-        """The memories that its networks lie in, each as large as the largest needs; copies of weights are each network's own."""
+        """The memories that its networks lie in; in a bundle each is as large as the largest needs without its states.
+
+        Copies of weights and, in a bundle, states are each network's own.
+        """
+        if not self.several:
+            return self.networks[0].interface.arrays
         found: dict[str, NetworkMemory] = {}
         for own in (m for network in self.networks for m in network.interface.arrays):
-            other = found.get(own.name, replace(own, weights=0))
-            found[own.name] = replace(own, bytes=max(own.bytes, other.bytes), weights=own.weights + other.weights)
+            other = found.get(own.name, NetworkMemory(own.name, own.start, 0, own.address))
+            most = max(own.shared_bytes, other.bytes)
+            found[own.name] = replace(other, bytes=most, weights=own.weights + other.weights)
         return tuple(found.values())
 
     @property
@@ -218,6 +224,7 @@ def read_network(image: Image, network: Network) -> EmittedNetwork:
         cut=interface.cut,
         memories=interface.memories,
         states=interface.states,
+        kept=interface.kept,
     )
 
 

@@ -40,7 +40,8 @@ def arena_source(image: Image) -> str:
     """`arena.c`: what networks share, the arena or memories; an #error stops the build if a recompiled network needs more."""
     align, arrays = image.arena_align, {m.name: m for m in image.arrays if m.bytes or not m.name}
     checks = [
-        f"#if {n.name.upper()}_{m.label.upper()}_SIZE > {arrays[m.name].bytes} || {n.name.upper()}_ARENA_ALIGN > {align}\n"
+        f"#if {n.name.upper()}_{m.label.upper()}_SIZE > {max(arrays[m.name].bytes, 1)} || "
+        f"{n.name.upper()}_ARENA_ALIGN > {align}\n"
         f'#error "{n.name} was compiled again and needs another arena: bundle again"\n#endif\n'
         for n in image.networks
         for m in n.interface.arrays
@@ -60,12 +61,13 @@ def arena_source(image: Image) -> str:
 
 def _shared_array(memory: NetworkMemory, align: int) -> str:
     """The definition of an array that networks share; the build may name the section of a memory of the board."""
+    size = max(memory.bytes, 1)
     array, section, named = f"tvm_cascade_{memory.label}", f'".bss.tvm_cascade_{memory.label}"', ""
     if memory.name:
         section = f"{array}_section".upper()
         named = f'#ifndef {section}\n#define {section} ".{memory.name}"\n#endif\n'
-    placed = f"__attribute__((section({section}), aligned({align}))) uint8_t {array}[{memory.bytes}];\n"
-    return f"\n{named}extern uint8_t {array}[{memory.bytes}];\n{placed}"
+    placed = f"__attribute__((section({section}), aligned({align}))) uint8_t {array}[{size}];\n"
+    return f"\n{named}extern uint8_t {array}[{size}];\n{placed}"
 
 
 def host_library(network: Network) -> str:
@@ -97,7 +99,8 @@ def _build_values(image: Image) -> dict[str, str]:
 def _readme_values(image: Image, board: Board) -> dict[str, str]:
     how_to_run = {"how_to_run": _how_to_run(image, board)}
     if image.several:
-        rows = [f"| `{n.name}.h`, `{n.name}.c`, ... | {n.interface.arena_bytes} |" for n in image.networks]
+        shared = {n.name: sum(m.shared_bytes for m in n.interface.arrays) for n in image.networks}
+        rows = [f"| `{name}.h`, `{name}.c`, ... | {size} |" for name, size in shared.items()]
         return {"network_rows": "\n".join(rows), **how_to_run}
     network = image.networks[0]
     rows = [

@@ -45,11 +45,18 @@ class NetworkMemory:
     bytes: int
     address: int | None = None  # of the board's memory
     weights: int = 0  # bytes of weights that are copied there, in arrays of their own behind this one
+    kept_start: int = 0  # in offsets of tensors, of the states, which other networks may not overwrite
+    kept_bytes: int = 0  # of the states; they are the begin or the end of its bytes, or all of them
 
     @property
     def all_bytes(self) -> int:
         """Bytes of the section: its array, and copies of weights, which begin at multiples of 8."""
         return -(-self.bytes // 8) * 8 + self.weights if self.weights else self.bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes without the states, which networks that share the memory have in common."""
+        return self.bytes - self.kept_bytes
 
     @property
     def label(self) -> str:
@@ -98,11 +105,13 @@ class Interface:
     cut: Cut = WHOLE  # out of the model's file
     memories: tuple[NetworkMemory, ...] = ()  # that were named; none: all lies in the arena
     states: tuple[PlacedState, ...] = ()  # kept from one run to the next
+    kept: tuple[int, int] = (0, 0)  # begin and bytes of the states in the arena, where no memories were named
 
     @property
     def arrays(self) -> tuple[NetworkMemory, ...]:
         """The memories of the network: those that were named, or the arena."""
-        return self.memories or (NetworkMemory("", 0, self.arena_bytes),)
+        start, size = self.kept
+        return self.memories or (NetworkMemory("", 0, self.arena_bytes, kept_start=start, kept_bytes=size),)
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -116,7 +125,7 @@ class Interface:
         made |= {name: [_tensor_to_dict(spec) for spec in side] for name, side in sides.items()}
         made |= {"cut": asdict(self.cut), "memories": [asdict(one) for one in self.memories]}
         made |= {"states": [state.to_dict() for state in self.states]}
-        absent = {key for key in ("memories", "states") if not made[key]}
+        absent = {key for key in ("memories", "states") if not made[key]} | ({"kept"} if not self.kept[1] else set())
         return {key: value for key, value in made.items() if key not in absent}
 
     @classmethod
@@ -130,6 +139,7 @@ class Interface:
         memories = tuple(NetworkMemory(**one) for one in data.get("memories", ()))
         states = tuple(PlacedState.from_dict(one) for one in data.get("states", ()))
         given = {"requests": tuple(data.get("requests", ())), "cut": cut, "memories": memories, "states": states}
+        given["kept"] = tuple(data.get("kept", (0, 0)))
         return cls(**{**data, **sides, **given})
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
@@ -235,6 +245,7 @@ class EmittedNetwork:
     cut: Cut = WHOLE  # out of the model's file
     memories: tuple[NetworkMemory, ...] = ()  # see `Interface`
     states: tuple[PlacedState, ...] = ()  # see `Interface`
+    kept: tuple[int, int] = (0, 0)  # see `Interface`
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -253,7 +264,7 @@ class EmittedNetwork:
         for file in sorted(self.files):
             digest = zlib.crc32(self.files[file], zlib.crc32(file.encode(), digest))
         place = (self.arena_bytes, self.arena_align)
-        more = (self.requests, digest, self.cut, self.memories, self.states)
+        more = (self.requests, digest, self.cut, self.memories, self.states, self.kept)
         return Interface(self.name, self.inputs, self.outputs, *place, *more)
 
     @property

@@ -3,7 +3,7 @@
 A state lies in the arena from one call to the next. Before the first run, and by `<name>_reset`, every state gets its initial
 value; `<name>_state_save` and `_load` copy all of them out and back, in the order of the header's list. What arrives piece by
 piece, such as rows of a stream, is handed over by `<name>_push`. Where networks share an arena, states and what was pushed lie in
-memory of the network's own, and every run copies the states into the arena and back.
+arrays of the network's own, which the driver has pointers for.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ def state_bytes(states: Sequence[PlacedState]) -> int:
 def kept_bytes(interface: Interface) -> int:
     """Bytes beside an arena that networks share: the states between runs, and what is pushed."""
     c = CInterface(interface)
-    return state_bytes(interface.states) + (interface.inputs[0].bytes if c.takes_pushed else 0)
+    return sum(m.kept_bytes for m in interface.arrays) + (interface.inputs[0].bytes if c.takes_pushed else 0)
 
 
 def definitions(c: CInterface) -> list[str]:
     """C of the functions on a network's states; no lines where it has none."""
     if not c.interface.states:
         return []
-    lines: dict[str, list[str]] = {
-        key: [] for key in ("tables", "resets", "saves", "loads", "kept", "own", "in", "out")
-    }
+    lines: dict[str, list[str]] = {key: [] for key in ("tables", "resets", "saves", "loads")}
     at = 0
     for k, state in enumerate(c.interface.states):
-        own, size, held = f"&{c.place(state.spec.offset or 0)}", state.spec.bytes, f"{c.upper}_STATE{k}"
+        size, held = state.spec.bytes, f"&{c.place(state.spec.offset or 0)}"
         table, value = f"{c.name}_state{k}_initial", _only_value(state)
         if value is None:
             lines["tables"] += _table(table, state.initial)
@@ -44,13 +42,7 @@ def definitions(c: CInterface) -> list[str]:
         lines["resets"].append(f"    {source}")
         lines["saves"].append(f"    memcpy((uint8_t *)to + {at}u, {held}, {size}u);")
         lines["loads"].append(f"    memcpy({held}, (const uint8_t *)from + {at}u, {size}u);")
-        lines["kept"].append(f"#define {held} ({c.name}_kept + {at}u)")
-        lines["own"].append(f"#define {held} ({own})")
-        lines["in"].append(f"    memcpy({own}, {held}, {size}u);")
-        lines["out"].append(f"    memcpy({held}, {own}, {size}u);")
         at += size
-    if c.takes_pushed:
-        lines["kept"] += [f"static {c.upper}_ALIGNED(8) uint8_t {c.name}_kept_input[{c.interface.inputs[0].bytes}];"]
     values = {key: "".join(f"{line}\n" for line in some) for key, some in lines.items()}
     forget = f"    {c.name}_pushed = 0u;\n" if c.takes_pushed else ""
     text = fill_template(template("states.c.in"), {"name": c.name, "NAME": c.upper, "forget": forget, **values})
@@ -59,6 +51,19 @@ def definitions(c: CInterface) -> list[str]:
         given = {"type": C_TYPES[spec.dtype], "place": c.place(spec.offset or 0), "bytes": str(spec.bytes)}
         text += "\n" + fill_template(template("push.c.in"), {"name": c.name, "NAME": c.upper, **given})
     return text.removesuffix("\n").split("\n")
+
+
+def part_definitions(c: CInterface) -> list[str]:
+    """Return C that names the parts of the memories with states, and defines arrays for states where networks share memories."""
+    shared, own = list[str](), list[str]()
+    for memory in c.memories:
+        for part in c.parts(memory) if memory.kept_bytes else ():
+            own.append(f"#define {part.name} (&{c.array(memory)}[{part.start - memory.start}])")
+            array = f"static {c.upper}_ALIGNED({c.upper}_ARENA_ALIGN) uint8_t {part.name}[{part.bytes}];"
+            shared.append(array if part.kept else f"#define {part.name} {c.array(memory)}")
+    if c.takes_pushed:
+        shared.append(f"static {c.upper}_ALIGNED(8) uint8_t {c.name}_kept_input[{c.interface.inputs[0].bytes}];")
+    return ["#if defined(TVM_CASCADE_SHARED_ARENA)", *shared, "#else", *own, "#endif"] if shared else []
 
 
 def marks(c: CInterface) -> list[str]:
@@ -71,16 +76,11 @@ def marks(c: CInterface) -> list[str]:
 
 
 def restored(c: CInterface) -> list[str]:
-    """C statements at the begin of a run: the states are set, where they hold nothing, and lie in the arena."""
+    """Return C statements at the begin of a run, which set the states where they hold nothing."""
     if not c.interface.states:
         return []
     first = [f"    if ({c.name}_has_state == 0u) {{", f"        {c.name}_set_states();", "    }"]
-    return [*first, *only_shared([f"    {c.name}_states_in();"])]
-
-
-def stored(c: CInterface) -> list[str]:
-    """C statements at the end of a run, after which other networks may use a shared arena."""
-    return only_shared([f"        {c.name}_states_out();"]) if c.interface.states else []
+    return first
 
 
 def only_shared(lines: Sequence[str]) -> list[str]:
