@@ -13,6 +13,7 @@ import pytest
 import tvm
 from tvm import relax, s_tir
 
+from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.staging.kernels.cuda_default import cuda_target
 from tvm_cascade.staging.kernels.cuda_elements import Elements
 from tvm_cascade.staging.program.graph import stage_graph
@@ -66,6 +67,29 @@ def test_threads_in_turn_compute_the_same(make: Any) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal([int(d) for d in p.ty.shape]).astype("float32") for p in kernel.func.params]
     np.testing.assert_allclose(_run(in_turn(func), arrays), _run(kernel.func, arrays), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [relax.op.argmax, relax.op.argmin])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_indices_of_extremes_of_many_rows(make: Any, axis: int) -> None:
+    """They reduce to an index and a value: neither is in global memory, which a kernel cannot allocate."""
+    x = relax.Var("x", relax.TensorType((5, 7), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(make(x, axis=axis)))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    (func,) = (f for f in relax.transform.LegalizeOps()(mod).functions.values() if isinstance(f, tvm.tirx.PrimFunc))
+    with cuda_target(TARGET):
+        made = Elements().apply(func, None, False)
+        tvm.compile(mod, cuda_target(TARGET), relax_pipeline=cascade_pipeline(objective="latency"))
+    assert made is not None
+    data = np.random.default_rng(0).integers(-3, 3, (5, 7)).astype("float32")  # with ties
+    held = [tvm.runtime.tensor(data), tvm.runtime.tensor(np.zeros(data.shape[1 - axis], "int64"))]
+    quick_build(tvm.IRModule({"main": in_turn(made.mod["main"]).with_attr("global_symbol", "main")}))["main"](*held)
+    want = (data.argmax if make is relax.op.argmax else data.argmin)(axis)
+    np.testing.assert_array_equal(held[1].numpy(), want)
 
 
 def test_long_sums_and_several_are_left_to_others() -> None:

@@ -65,7 +65,8 @@ def elements(sch: Schedule, acc: Any) -> Schedule | None:
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     sch.compute_at(acc, thread)
-    sch.set_scope(acc, 0, "local")
+    for k in range(len(sch.get(acc).writes)):  # argmax and argmin reduce to an index and a value
+        sch.set_scope(acc, k, "local")
     for loop in sch.get_loops(acc)[2:]:
         sch.unroll(loop)
     return sch
