@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm.ir import IRModule
 from tvm.ir.transform import ModulePass, PassContext
 
 from tvm_cascade.passes.error_classes import register_error_classes
+from tvm_cascade.passes.relax_functions import same_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class PassResult:
     @classmethod
     def compare(cls, before: IRModule, after: IRModule) -> PassResult:
         """The result with module `after`; `modified` is whether it differs structurally from `before`."""
-        return cls(after, not tvm_ffi.structural_equal(before, after))
+        return cls(after, not same_module(before, after))
 
 
 class CascadePass(ModulePass):

@@ -34,6 +34,7 @@ LOG = logging.getLogger("tvm_cascade")
 ARENA_ATTR = "cascade.arena_bytes"  # module attribute: total bytes of the arenas of all regions
 SUBSTITUTIONS_ATTR = "cascade_substitutions"  # module attribute: names of the substitutions made in its regions
 _OF_OTHERS = ("Codegen", "Composite", "Primitive")  # attributes of functions that are left to other TVM passes
+_PREFIX = "system_lib_prefix"  # module attribute for libraries that register their functions when they are loaded
 _CPUS = ("c", "llvm")  # target kinds for which kernels are made
 
 
@@ -86,6 +87,11 @@ class Cascade(CascadePass):
         target = Target.current(allow_none=True)
         if target is not None and target.kind.name not in _CPUS:
             LOG.info("everything is left to TVM: kernels are made for CPUs, not for %s", target.kind.name)
+            return _unplanned(mod)
+        if _PREFIX in dict(mod.attrs or {}):
+            LOG.info(
+                "everything is left to TVM: its pass that prefixes names of a system library breaks calls of functions"
+            )
             return _unplanned(mod)
         with SearchMonitor(self.request.time_limit) as limit:
             done = _Rewriter(_regions_inlined(_to_plan(mod, self.request)), self.request, self.core).run(mod)

@@ -44,6 +44,7 @@ from tvm_cascade.passes.integer.signed import signed_variables
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.lowered_source import with_source
 from tvm_cascade.passes.relax_functions import bindings_of, sequence, substitute
+from tvm_cascade.passes.static_regions import loses_calls_out
 from tvm_cascade.search_monitor import counted
 
 LOG = logging.getLogger("tvm_cascade")
@@ -322,6 +323,8 @@ class _Lowering:
 
     def _finish(self, mod: Module, renamed: _Values) -> Module:
         mod = relax.transform.DeadCodeElimination()(self._in_place(mod))
+        if loses_calls_out(self.mod, mod):
+            raise NotLowered("the result of a call out of TVM is unused: the call would be removed as dead code")
         reasons: dict[str, str] = {}
         for old, reason in self.refused.items():
             new = dict.get(renamed, old)

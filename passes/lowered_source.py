@@ -13,11 +13,13 @@ import tvm
 from tvm.ir import IRModule
 
 SOURCE_ATTR = "cascade.source"
+EXTERNAL_ATTR = "external_mods"  # TVM's, of `RunCodegen`
 
 
 def with_source(lowered: IRModule, source: IRModule) -> IRModule:
-    """`lowered` with `source` as the module that was lowered; unchanged if it has a source, from an earlier lowering."""
-    if SOURCE_ATTR in dict(lowered.attrs or {}):
+    """`lowered` with `source` as the module that was lowered; unchanged if it has a source, from an earlier lowering, or runtime
+    modules of other code generators, which JSON cannot hold."""
+    if dict(lowered.attrs or {}).keys() & {SOURCE_ATTR, EXTERNAL_ATTR}:
         return lowered
     text = tvm.ir.save_json(source).encode()
     return lowered.with_attr(SOURCE_ATTR, tvm.runtime.tensor(np.frombuffer(text, np.uint8)))

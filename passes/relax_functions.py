@@ -64,6 +64,25 @@ def sequence(blocks: Sequence[Any], result: Any) -> Any:
     return typed(relax.SeqExpr(list(blocks), result), result.ty)
 
 
+def same_module(one: IRModule, other: IRModule) -> bool:
+    """Return True if two modules have equal functions and attributes. Runtime modules in an attribute, such as `external_mods`,
+    have no structure that could be compared: they are equal if they are the same."""
+    attributes = [dict(m.attrs or {}) for m in (one, other)]
+    if attributes[0].keys() != attributes[1].keys():
+        return False
+    pairs = [(attributes[0][name], attributes[1][name]) for name in attributes[0]]
+    return all(_same_attribute(a, b) for a, b in pairs) and tvm_ffi.structural_equal(
+        IRModule(one.functions), IRModule(other.functions)
+    )
+
+
+def _same_attribute(one: Any, other: Any) -> bool:
+    try:
+        return bool(tvm_ffi.structural_equal(one, other))
+    except TypeError:
+        return one.same_as(other)
+
+
 def bindings_of(func: Any) -> list[Any]:
     """The bindings of all blocks of a function, in order."""
     return [binding for block in func.body.blocks for binding in block.bindings]

@@ -178,6 +178,25 @@ def why_no_operator(mod: Any, call: Any) -> str | None:
     return why_not_alone(func)
 
 
+def loses_calls_out(before: Any, after: Any) -> bool:
+    """Return True if a function that both modules have calls out of TVM less often in `after`: what it calls may have effects
+    beside its result, so that a call whose result is unused is no dead code."""
+    kept = {gv.name_hint: func for gv, func in after.functions.items()}
+    functions = ((f, kept.get(gv.name_hint)) for gv, f in before.functions.items() if isinstance(f, relax.Function))
+    return any(left is not None and _calls_out(left) < _calls_out(func) for func, left in functions)
+
+
+def _calls_out(func: Any) -> int:
+    count = 0
+
+    def called(expr: Any) -> None:
+        nonlocal count
+        count += getattr(getattr(expr, "op", None), "name", "").removeprefix("relax.") in _CALLS_OUT
+
+    relax.analysis.post_order_visit(func, called)
+    return count
+
+
 def why_not_alone(func: Any) -> str | None:
     """Why a PrimFunc is not self-contained CPU code: it calls other functions, or binds GPU threads; None if it is."""
     found: list[str] = []

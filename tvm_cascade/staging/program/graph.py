@@ -29,7 +29,7 @@ from tvm_cascade.passes.call_names import with_file_names
 from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
-from tvm_cascade.passes.static_regions import why_no_operator
+from tvm_cascade.passes.static_regions import loses_calls_out, why_no_operator
 from tvm_cascade.staging.program.operators import with_plain_operators
 
 Ids = tuple[int, ...]  # tensor indices
@@ -76,7 +76,7 @@ def simplify(mod: tvm.IRModule) -> tvm.IRModule:
     dead code removed.
 
     Other constants are folded by `_Reader`, because TVM's FoldConstant compiles a kernel for each. Raises `GraphError` for batch
-    normalization by the statistics of the batch.
+    normalization by the statistics of the batch, and for calls out of TVM among the dead code.
     """
     for func in (f for f in mod.functions.values() if isinstance(f, relax.Function)):
         relax.analysis.post_order_visit(func, _require_inference)
@@ -86,7 +86,10 @@ def simplify(mod: tvm.IRModule) -> tvm.IRModule:
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(),
     ]
-    return tvm.transform.Sequential(passes)(with_plain_operators(mod.clone()))
+    simple = tvm.transform.Sequential(passes)(with_plain_operators(mod.clone()))
+    if loses_calls_out(mod, simple):
+        raise GraphError("the result of a call out of TVM is unused: the call would be removed as dead code")
+    return simple
 
 
 def _require_inference(expr: Any) -> None:

@@ -66,7 +66,7 @@ class ScheduleStages(CascadePass):
 
     Requires a function `main` of operators that `stage_graph` reads. Ensures that `main` consists of kernel calls in the
     order of the stages, and that results are equal: bit for bit for concurrent stages, up to the reassociation of floats
-    for merged operators.
+    for merged operators. The module keeps its attributes.
 
     Before::
 
@@ -104,7 +104,8 @@ class ScheduleStages(CascadePass):
             assert self.model is not None
             with SearchMonitor(self.time_limit):
                 schedule = find_schedule(net.graph, self.model, self.options).schedule
-        return PassResult(lower_stages(net, units, schedule, self.lower), True)
+        staged = lower_stages(net, units, schedule, self.lower)
+        return PassResult(staged.with_attrs(dict(mod.attrs)) if mod.attrs else staged, True)
 
 
 def stage_pipeline() -> tvm.ir.transform.Pass:
