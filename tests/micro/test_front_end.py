@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
@@ -15,11 +16,12 @@ import tvm_cascade
 from tvm_cascade.boards.board import load_board
 from tvm_cascade.emit.front_end import front_end, write_front_end
 from tvm_cascade.emit.image import read_image
+from tvm_cascade.emit.single_log1p import single_log1p
 from tvm_cascade.emit.toolchain import build_image
 from tvm_cascade.errors import UsageError
 from tvm_cascade.request import FrontEndRequest
 from tvm_cascade.runs.emulator import emulator_command
-from tvm_cascade.testing.front_end import FrontEndOracle
+from tvm_cascade.testing.front_end import CONFIGURATIONS, FrontEndOracle, chirp
 
 BOARD = load_board("mps2-an386")
 WARNINGS = (
@@ -82,6 +84,31 @@ def test_public_numbers(tmp_path: Path) -> None:
     oracle = FrontEndOracle(rate=1000, window=25, step=10, channels=2, low=8.0, high=450.0)
     assert list(oracle.rows(wave[: 25 + 6 * 10])) == expected
     assert heard(built(asked, tmp_path), asked, wave)[:7] == expected
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_features_of_a_loud_chirp_are_those_of_tensorflow_lite_micro(tmp_path: Path, name: str) -> None:
+    """Rows that its own C library made of the same sound (tools/front_end_values.py)."""
+    asked = CONFIGURATIONS[name]
+    expected = json.loads((Path(__file__).parent / "front_end.json").read_text())[name]
+    assert len(expected) > 12 and len({tuple(row) for row in expected}) == len(expected)
+    rows = heard(built(asked, tmp_path), asked, chirp(asked))
+    assert rows == expected[: len(rows)] and len(rows) >= len(expected) - 1
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (0.0, 0.0),
+        (1e-12, 1e-12),
+        (0.1785714, 0.16430303),
+        (0.4142139, 0.34657383),
+        (2.5, 1.252763),
+        (10.714286, 2.4608092),
+    ],
+)
+def test_logarithms_are_those_of_c_libraries(x: float, expected: float) -> None:
+    assert single_log1p(np.float32(x)) == np.float32(expected)
 
 
 @pytest.mark.parametrize(

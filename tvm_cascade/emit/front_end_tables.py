@@ -1,16 +1,18 @@
 """Tables of an audio front end in integers: window, Fourier transform, mel filters, gain and logarithm.
 
-The arithmetic is that of TensorFlow Lite Micro's audio front end, and so are the places where single floats are rounded: a
-table that differs in one number differs in the features.
+The arithmetic is that of TensorFlow Lite Micro's audio front end, and so is its precision: a table that differs in one number
+differs in the features. Every step is in single floats. Cosines and powers are the nearest single floats to the exact values;
+logarithms are those of the C libraries that the front end runs with (`single_log1p`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import cos, floor, log1p, pi, sin
+from math import cos, floor, pi, sin
 
 import numpy as np
 
+from tvm_cascade.emit.single_log1p import single_log1p
 from tvm_cascade.errors import UsageError
 from tvm_cascade.request import FrontEndRequest
 
@@ -60,34 +62,35 @@ def correction_bits(asked: FrontEndRequest) -> int:
 def window(asked: FrontEndRequest) -> tuple[int, ...]:
     """Hann's window, with WEIGHT_BITS."""
     size = samples(asked, asked.window_ms)
-    step = float(_f(2 * pi / size))
-    return tuple(_fixed(_f(0.5 - 0.5 * cos(step * (i + 0.5)))) for i in range(size))
+    step = _f(2 * pi) / _f(size)
+    cosines = (_f(cos(step * _f(i + 0.5))) for i in range(size))
+    return tuple(_fixed(_f(0.5) - _f(0.5) * cosine) for cosine in cosines)
 
 
-def _fixed(value: float | np.float32) -> int:
-    return floor(float(value) * (1 << WEIGHT_BITS) + 0.5)
+def _fixed(value: np.float32) -> int:
+    return floor(value * _f(1 << WEIGHT_BITS) + _f(0.5))
 
 
 def _mel(frequency: np.float32) -> np.float32:
-    return _f(1127.0 * log1p(float(frequency) / 700.0))
+    return _f(1127.0) * single_log1p(frequency / _f(700.0))
 
 
 def filters(asked: FrontEndRequest) -> Filters:
     """The filters of all channels; raises `UsageError` where they reach beyond half the sample rate."""
     bins, groups = points(asked) // 2 + 1, asked.channels + 1
     low, high = _mel(_f(asked.low_hz)), _mel(_f(asked.high_hz))
-    spacing = _f(_f(high - low) / _f(groups))
-    centres = [_f(low + _f(spacing * _f(i + 1))) for i in range(groups)]
-    width = _f(0.5 * asked.sample_rate / float(bins - 1))
-    first = at = int(1.5 + float(_f(_f(asked.low_hz) / width)))
+    spacing = (high - low) / _f(groups)
+    centres = [low + spacing * _f(i + 1) for i in range(groups)]
+    width = _f(0.5) * _f(asked.sample_rate) / _f(bins - 1)
+    first = at = int(_f(1.5) + _f(asked.low_hz) / width)
     widths, weights, rest = [], [], []
     for group, centre in enumerate(centres):
         before = low if group == 0 else centres[group - 1]
         begun = at
-        while (mel := _mel(_f(_f(at) * width))) <= centre:
-            weight = _f(_f(centre - mel) / _f(centre - before))
+        while (mel := _mel(_f(at) * width)) <= centre:
+            weight = (centre - mel) / (centre - before)
             weights.append(_fixed(weight))
-            rest.append(_fixed(1.0 - float(weight)))
+            rest.append(_fixed(_f(1.0) - weight))
             at += 1
         widths.append(at - begun)
     if at >= bins:

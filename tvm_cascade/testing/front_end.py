@@ -1,6 +1,7 @@
 """An audio front end as numpy and whole numbers of any size compute it: the oracle of the C that `emit.front_end` writes.
 
-It shares nothing with that: its tables are spelled out here, the transform recurses, the filters are matrices.
+It shares a logarithm with that and no more: its tables are spelled out here, the transform recurses, the filters are matrices.
+`CONFIGURATIONS` and `chirp` are what TensorFlow Lite Micro's own front end was asked and heard for `tests/micro/front_end.json`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,23 @@ from math import isqrt
 
 import numpy as np
 
+from tvm_cascade.emit.single_log1p import single_log1p
+from tvm_cascade.request import FrontEndRequest
+
 Pair = tuple[int, int]
+CONFIGURATIONS = {
+    "defaults": FrontEndRequest(),
+    "pymicro": FrontEndRequest(step_ms=10),
+    "fine": FrontEndRequest(sample_rate=48000, window_ms=24, step_ms=12, channels=57, low_hz=60.0, high_hz=20000.0),
+    "plain": FrontEndRequest(sample_rate=8000, window_ms=46, step_ms=23, channels=53, high_hz=3700.0, gain=False),
+}
+
+
+def chirp(asked: FrontEndRequest) -> np.ndarray:
+    """Return ten windows of a loud triangular wave that glides from 0 Hz to two fifths of the sample rate, in whole numbers."""
+    count = 10 * asked.window_ms * asked.sample_rate // 1000
+    place = np.arange(count, dtype="int64") ** 2 * 13107 // count % 65536  # of 65536, in a period
+    return np.where(place < 32768, 2 * place - 32768, 98303 - 2 * place).astype("int16")
 
 
 @dataclass
@@ -39,8 +56,13 @@ class FrontEndOracle:
         self.points = 1
         while self.points < self.window:
             self.points *= 2
-        phase = np.float32(np.pi * 2.0 / self.window).astype("f8") * (np.arange(self.window) + 0.5)
-        self.hann = np.floor((0.5 - 0.5 * np.cos(phase)).astype("f4").astype("f8") * 4096 + 0.5).astype("i8")
+        phase = np.float32(np.float32(2 * np.pi) / np.float32(self.window)) * (
+            np.arange(self.window, dtype="f4") + np.float32(0.5)
+        )
+        cosine = np.cos(phase.astype("f8")).astype("f4")
+        self.hann = np.floor((np.float32(0.5) - np.float32(0.5) * cosine) * np.float32(4096) + np.float32(0.5)).astype(
+            "i8"
+        )
         self.noise = [0] * self.channels
         self.correction = int(np.log2(self.points)) - 6
         self.filters = self._filters()
@@ -97,20 +119,20 @@ class FrontEndOracle:
         hertz = f4(0.5 * self.rate / (bins - 1))
 
         def mel(x: np.float32) -> np.float32:
-            return f4(1127.0 * np.log1p(np.float64(x) / 700.0))
+            return f4(1127.0) * single_log1p(x / f4(700.0))
 
         low, groups = mel(f4(self.low)), self.channels + 1
         spacing = (mel(f4(self.high)) - low) / f4(groups)
         ends = [low, *(f4(low + f4(spacing * f4(k + 1))) for k in range(groups))]
         matrix = np.zeros((groups + 1, bins), object)
-        for k in range(int(1.5 + np.float64(f4(self.low) / hertz)), bins):
+        for k in range(int(f4(1.5) + f4(self.low) / hertz), bins):
             at = mel(f4(k) * hertz)
             group = next((g for g in range(groups) if at <= ends[g + 1]), None)
             if group is None:
                 break
             weight = f4((ends[group + 1] - at) / (ends[group + 1] - ends[group]))
-            matrix[group, k] = int(np.floor(np.float64(weight * f4(4096)) + 0.5))
-            matrix[group + 1, k] = int(np.floor((1.0 - np.float64(weight)) * 4096 + 0.5))
+            matrix[group, k] = int(np.floor(weight * f4(4096) + f4(0.5)))
+            matrix[group + 1, k] = int(np.floor((f4(1.0) - weight) * f4(4096) + f4(0.5)))
         return matrix[1:groups]
 
     def _spectrum(self, x: Sequence[int]) -> list[Pair]:
