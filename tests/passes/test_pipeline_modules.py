@@ -118,6 +118,17 @@ def layer_norm() -> Case:
     return Case(of(write, var("x", (2, 3, 8))), [floats(2, 3, 8)], 1)
 
 
+def product_and_sum_in_bfloat16() -> Case:
+    """TVM cannot store vectors of bfloat16 in an accumulator."""
+
+    def write(bb: relax.BlockBuilder, x: relax.Var) -> Any:
+        y = bb.emit(relax.op.astype(x, "bfloat16"))
+        y = bb.emit(relax.op.matmul(y, bb.emit(relax.op.permute_dims(y, [1, 0]))))
+        return relax.op.astype(bb.emit(relax.op.max(y, axis=0)), "float32")
+
+    return Case(of(write, var("x", (6, 8))), [RNG.integers(-3, 4, (6, 8)).astype("float32")], 1)
+
+
 def batch_norm_behind_a_convolution() -> Case:
     def write(bb: relax.BlockBuilder, x: relax.Var) -> Any:
         y = bb.emit(relax.op.nn.conv2d(x, const(4, 3, 3, 3)))
@@ -342,6 +353,7 @@ CASES = [
     quantized_convolution,
     attention,
     layer_norm,
+    product_and_sum_in_bfloat16,
     batch_norm_behind_a_convolution,
     tuple_of_split_parts,
     tuple_parameter,

@@ -41,8 +41,11 @@ _MOST_TAPS = 25  # of a window whose loops are unrolled
 def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
     """The kernel under the first rule that fits, for one core or (`parallel`) all; unchanged where no rule fits.
 
-    `accumulators`: most vectors of an accumulator tile (`processors.accumulators`).
+    `accumulators`: most vectors of an accumulator tile (`processors.accumulators`). A sum in bfloat16 is left as it is: TVM
+    cannot store vectors of that type in an accumulator.
     """
+    if _sums_in_bfloat16(s_tir.Schedule(func)):
+        return func
     tiled = (
         partial(rule, most=accumulators) for rule in (_convolution, pointwise, winograd, _packed_product, attention)
     )
@@ -56,6 +59,11 @@ def schedule_cpu(func: PrimFunc, parallel: bool, accumulators: int) -> PrimFunc:
         if schedule is not None:
             return schedule.mod["main"]
     return func
+
+
+def _sums_in_bfloat16(sch: Schedule) -> bool:
+    written = (region.source.ty.dtype for block in reductions(sch) for region in sch.get(block).writes)
+    return any(str(dtype) == "bfloat16" for dtype in written)
 
 
 def _pads(sch: Schedule, anchor, parallel: bool) -> None:

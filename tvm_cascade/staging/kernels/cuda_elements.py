@@ -27,7 +27,7 @@ class Elements:
     """A rule with dlight's interface."""
 
     def apply(self, func: Any, _target: Any, _tunable: bool) -> Schedule | None:
-        """The kernel's schedule; None where it has no reduction, several, a long one, or a product of two tensors."""
+        """The kernel's schedule; None where it has no reduction, several, a long one, one result, or a product of two tensors."""
         if not isinstance(func, PrimFunc):
             return None
         sch = s_tir.Schedule(func)
@@ -58,9 +58,10 @@ def elements(sch: Schedule, acc: Any) -> Schedule | None:
     for block in inner_blocks(sch):
         if name_of(sch, block) not in (name_of(sch, acc), name_of(sch, last)):
             sch.compute_inline(block)
-    if is_reduction(sch, last):
+    loops = sch.get_loops(last)
+    if is_reduction(sch, last) or not loops:
         return None
-    fused = sch.fuse(*sch.get_loops(last))
+    fused = sch.fuse(*loops)
     grid, thread = sch.split(fused, [None, _THREADS])
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
