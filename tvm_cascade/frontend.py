@@ -21,6 +21,7 @@ from tvm_cascade.importers.cut import FileGraph, Remedy, cut_out, until_option
 from tvm_cascade.importers.cut_by_trial import until_by_trial
 from tvm_cascade.importers.cut_file import cut_copy, cut_data, file_graph
 from tvm_cascade.importers.index_inputs import with_index_inputs
+from tvm_cascade.importers.input_domains import with_input_domains
 from tvm_cascade.importers.interface import attach, has_interface, io_spec
 from tvm_cascade.importers.kernel_layout import planned_in_kernel_layout
 from tvm_cascade.importers.limits import check_types
@@ -118,7 +119,7 @@ def load(
     loader = _LOADERS.get(path.suffix.lower()) or _by_content(path, data)
     mod = loader(path, cut_data(path, data, cut), dict(input_shapes or {}), stateless)
     check_types(path, mod)
-    mod = with_index_inputs(with_scales(attach(mod, replace(io_spec(mod), cut=cut))))
+    mod = with_input_domains(with_index_inputs(with_scales(attach(mod, replace(io_spec(mod), cut=cut)))))
     mod = with_pairs(mod, checks.pairs("state", state))
     return store_io(mod) if stored_io else mod
 

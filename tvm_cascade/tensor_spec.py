@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
 
-__all__ = ["IoSpec", "State", "TensorSpec", "free_name", "graph_io", "named_apart", "unique_names"]
+__all__ = ["Domain", "IoSpec", "State", "TensorSpec", "free_name", "graph_io", "named_apart", "unique_names"]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The real numbers that what reads an input is defined for, ends included."""
+
+    low: float = -inf
+    high: float = inf
+    nonzero: bool = False  # all but 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,7 @@ class TensorSpec:
     extent: int | None = None  # of an input of indices: they lie below it; None for other inputs
     window: int = 0  # of an input that takes new rows alone: the rows of the window that they end; 0 for other inputs
     window_axis: int = 1  # of such an input: the axis of its rows
+    domain: Domain | None = None  # of an input: the numbers that it is asked for; None where any will do
     file_name: str = ""  # in the model's file, where `name` had to be made unique
 
     @property

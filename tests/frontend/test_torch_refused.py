@@ -14,6 +14,9 @@ from tvm_cascade.checking.reference_calls import reference_calls
 from tvm_cascade.checking.sensitivity import read_program, run_exported
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.micro.reference import open_reference
+from tvm_cascade.micro.reference_calls import reference_calls
+from tvm_cascade.micro.sensitivity import read_program, run_exported
 
 pytestmark = pytest.mark.torch
 
@@ -87,6 +90,6 @@ def test_a_state_by_inputs_and_outputs_is_kept_between_calls(tmp_path: Path) -> 
     start = np.zeros((1, 3), "float32")
     state = SimpleNamespace(returned=kept, array=start, spec=SimpleNamespace(name=h))
     calls = [{x: np.full((1, 3), k, "float32")} for k in (1, 10, 100)]
-    made = reference_calls(path, calls, {}, [state])  # type: ignore[list-item]
-    assert [call.outputs[doubled][0, 0] for call in made] == [2, 21, 211]
-    assert [list(call.outputs) for call in made] == [[doubled]] * 3
+    made = reference_calls(open_reference(path, calls[0]), calls, [state])  # type: ignore[list-item]
+    assert [call[doubled][0, 0] for call in made] == [2, 21, 211]
+    assert [list(call) for call in made] == [[doubled]] * 3

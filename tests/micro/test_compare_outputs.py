@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_cascade.checking.compare_outputs import compare_with_reference, same_outputs
-from tvm_cascade.checking.reference import Expected
+from tvm_cascade.micro.compare_outputs import Verdict, compare
 
 
 def _float(*values: float) -> np.ndarray:
@@ -28,24 +27,46 @@ def _float(*values: float) -> np.ndarray:
 )
 def test_large_outputs_hide_no_difference_of_others(want: np.ndarray, have: np.ndarray) -> None:
     boxes = _float(10_000)
-    assert not same_outputs({"boxes": boxes, "y": want}, {"boxes": boxes, "y": have})
-    assert not compare_with_reference(Expected({"boxes": boxes, "y": want}), {"boxes": boxes, "y": have}, ())[0]
+    assert compare({"boxes": boxes, "y": want}, {"boxes": boxes, "y": have}).match is False
 
 
 def test_equal_nans_and_infinities_are_equal() -> None:
     nan, inf = float("nan"), float("inf")
-    assert compare_with_reference(Expected({"y": _float(nan, nan, inf, 1)}), {"y": _float(nan, -nan, inf, 1)}, ()) == (
-        True,
-        0,
-    )
+    assert compare({"y": _float(nan, nan, inf, 1)}, {"y": _float(nan, -nan, inf, 1)}) == Verdict(True)
 
 
 def test_an_infinity_does_not_widen_the_tolerance() -> None:
-    assert not same_outputs({"y": _float(float("inf"), 1)}, {"y": _float(float("inf"), 2)})
+    assert not compare({"y": _float(float("inf"), 1)}, {"y": _float(float("inf"), 2)}).match
+
+
+def test_small_outputs_are_held_to_their_own_range() -> None:
+    assert not compare({"y": _float(1e-9, 3e-9)}, {"y": _float(0, 0)}).match
+    assert compare({"y": _float(1e-9, 3e-9)}, {"y": _float(1e-9, 3.0001e-9)}).match
+
+
+def test_other_shapes_are_said_in_words() -> None:
+    found = compare({"a": _float(1, 2)}, {"y": _float(1, 2).reshape(1, 2)})
+    assert found == Verdict(False, float("inf"), reason="output 'y' is float32[1, 2], the reference's float32[2]")
+    assert (
+        compare({"a": _float(2)}, {"y": np.array([2])}).reason == "output 'y' is int64[1], the reference's float32[1]"
+    )
 
 
 def test_classes_of_a_quantized_network_are_compared_exactly() -> None:
-    expected = Expected({"class": np.array([3], np.int64)}, reach=2.0)
-    assert not compare_with_reference(expected, {"class": np.array([4], np.int64)}, ())[0]
-    stored = Expected({"y": np.array([3], np.int8)}, reach=2.0)
-    assert compare_with_reference(stored, {"y": np.array([4], np.int8)}, ())[0]
+    assert not compare({"class": np.array([3], np.int64)}, {"class": np.array([4], np.int64)}, {"class": 2.0}).match
+    assert compare({"y": np.array([3], np.int8)}, {"y": np.array([4], np.int8)}, {"y": 2.0}).match
+
+
+def test_what_roundings_change_is_allowed_of_each_output_by_its_own_range() -> None:
+    want, have = {"box": _float(0, 300), "score": _float(0.2, 0.9)}, {"box": _float(2, 300), "score": _float(0.2, 0.9)}
+    assert compare(want, have, {"box": 3.0, "score": 0.01}) == Verdict(True, 2.0, 3.0)
+    have["score"] = _float(0.2, 0.4)
+    assert compare(want, have, {"box": 3.0, "score": 0.01}).match is False
+
+
+def test_a_reach_beyond_the_range_checks_nothing() -> None:
+    found = compare({"mask": _float(0, 1)}, {"mask": _float(0.5, 1)}, {"mask": 1.9})
+    assert (found.match, found.gap) == (None, 0.5)
+    assert found.reason == "roundings alone move output 'mask' by 1.9, and its values span 1"
+    assert compare({"mask": _float(0, 1)}, {"mask": _float(0, 1)}, {"mask": 1.9}).match is True  # equal is equal
+    assert compare({"mask": _float(0, 1)}, {"mask": _float(2, 1)}, {"mask": 1.9}).match is False

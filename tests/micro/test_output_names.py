@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("ai_edge_litert")
 
 import tvm_cascade
-from tvm_cascade.checking.compare_outputs import compare_with_reference, same_outputs
-from tvm_cascade.checking.reference import Expected
+from tvm_cascade.micro.compare_outputs import Verdict, compare, compare_with_reference
 from tvm_cascade.tensor_spec import TensorSpec, named_apart, unique_names
 from tvm_cascade.testing.reference import Reference
 from tvm_cascade.testing.tflite import ModelWriter
@@ -32,14 +31,15 @@ def test_the_second_output_of_a_name_is_compared_too() -> None:
     specs = named_apart([TensorSpec("y", (2,), "int8", 0.5, 1), TensorSpec("y", (2,), "int8", 0.25, -1)])
     made = {"y": np.array([1, 3], "int8"), "y_1": np.array([3, 5], "int8")}
     wrong = {**made, "y_1": np.array([3, 6], "int8")}
-    stored = Expected({"y": made["y"], "other name": made["y_1"]})
-    assert compare_with_reference(stored, made, specs) == (True, 0)
-    assert compare_with_reference(stored, wrong, specs) == (False, 1)
-    floats = Expected({"a": np.array([0, 1], "float32"), "b": np.array([1, 1.5], "float32")})
-    assert compare_with_reference(floats, made, specs) == (True, 0)
-    assert compare_with_reference(floats, wrong, specs) == (False, 0.25)
-    assert same_outputs(made, made) and not same_outputs(made, wrong)
-    assert compare_with_reference(Expected({"y": made["y"]}), made, specs) == (False, float("inf"))
+    stored = {"y": made["y"], "other name": made["y_1"]}
+    assert compare_with_reference(stored, made, specs) == Verdict(True)
+    assert compare_with_reference(stored, wrong, specs) == Verdict(False, 1)
+    floats = {"a": np.array([0, 1], "float32"), "b": np.array([1, 1.5], "float32")}
+    assert compare_with_reference(floats, made, specs) == Verdict(True)
+    assert compare_with_reference(floats, wrong, specs) == Verdict(False, 0.25)
+    assert compare(made, made).match and not compare(made, wrong).match
+    fewer = compare_with_reference({"y": made["y"]}, made, specs)
+    assert fewer == Verdict(False, float("inf"), reason="2 outputs, the reference has 1")
 
 
 @pytest.mark.usefixtures("quick_host")

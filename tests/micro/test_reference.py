@@ -16,6 +16,10 @@ from tvm_cascade.checking.reference import reference_outputs
 from tvm_cascade.checking.sensitivity import turned
 from tvm_cascade.errors import LoadError, MissingToolError
 from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.micro.compare_outputs import difference
+from tvm_cascade.micro.reference import output_steps, reference_outputs
+from tvm_cascade.micro.sensitivity import quantizes, turned
+from tvm_cascade.micro.turned_reference import TurnedReference
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.activation_cases import abs_, elu
 from tvm_cascade.testing.operator_cases import Generator
@@ -23,7 +27,7 @@ from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter
 
 
-@pytest.mark.parametrize("operator, note", [(elu, "ordinary kernels, the reference ones say: .*ELU"), (abs_, "^$")])
+@pytest.mark.parametrize("operator, note", [(elu, "^the reference ones say: .*ELU"), (abs_, "^$")])
 def test_other_kernels_than_the_reference_are_named(tmp_path: Path, operator: Generator, note: str) -> None:
     writer = ModelWriter()
     operator(np.random.default_rng(0), "int8", writer)
@@ -32,6 +36,7 @@ def test_other_kernels_than_the_reference_are_named(tmp_path: Path, operator: Ge
     expected = reference_outputs(tmp_path / "m.tflite", {x.name: np.zeros(x.shape, "int8")})
     assert len(expected.outputs) == 1
     assert re.search(note, expected.note)
+    assert expected.by == f"LiteRT's {'reference' if note == '^$' else 'ordinary'} kernels"
 
 
 def _chain(path: Path, gain: float, opset: int) -> None:
@@ -52,16 +57,16 @@ def _chain(path: Path, gain: float, opset: int) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9), path)
 
 
-def test_the_tolerance_is_the_networks_own(tmp_path: Path) -> None:
+def test_the_reach_of_roundings_is_the_networks_own(tmp_path: Path) -> None:
     x = {"x": np.random.default_rng(1).standard_normal((4, 16)).astype("float32")}
     reaches = []
-    for name, gain, opset in (("calm", 0.3, 13), ("wild", 1.6, 19)):
-        _chain(tmp_path / f"{name}.onnx", gain, opset)
-        expected = reference_outputs(tmp_path / f"{name}.onnx", x)
-        assert expected.reach is not None and expected.step is None  # the output itself is float
-        reaches.append(expected.reach)
-    assert reaches[0] < 0.1 < 0.5 < reaches[1]
-    assert reference_outputs(tmp_path / "wild.onnx", x).reach == reaches[1]  # the same draws every time
+    for name, gain, opset in (("calm", 0.3, 13), ("wild", 1.6, 19), ("wild", 1.6, 19)):
+        path = tmp_path / f"{name}.onnx"
+        _chain(path, gain, opset)
+        assert quantizes(path) and output_steps(path) == {}  # the output itself is float
+        plain, moved = (TurnedReference(path, {}, r).run(x)["m7"] for r in (None, np.random.default_rng(0)))
+        reaches.append(difference(plain, moved))
+    assert reaches[0] < 0.1 < 0.5 < reaches[1] == reaches[2]  # the same draws every time
 
 
 def test_a_hundredth_of_the_elements_is_turned_within_its_type() -> None:
@@ -191,17 +196,14 @@ def test_where_onnx_s_evaluator_is_wrong_it_is_said(
     x = _model(tmp_path / "m.onnx", kind, shape, opset, **attrs)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     remedy = "pip install 'tvm-cascade[check]', whose ONNX Runtime --check then uses"
-    note = f"ONNX's evaluator, which is wrong about {about}: {remedy}"
-    assert _note(tmp_path / "m.onnx", x) == note
+    expected = reference_outputs(tmp_path / "m.onnx", x)
+    assert (expected.by, expected.note) == ("ONNX's evaluator", f"it is wrong about {about}: {remedy}")
 
 
-def _note(path: Path, x: dict[str, np.ndarray]) -> str:
-    return reference_outputs(path, x).note
-
-
-def test_of_the_last_axis_softmax_is_the_same_in_every_opset(tmp_path: Path) -> None:
+def test_of_the_last_axis_softmax_is_the_same_in_every_opset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = _model(tmp_path / "m.onnx", "Softmax", (3, 7), 11, axis=1)
-    assert _note(tmp_path / "m.onnx", x) == ""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert reference_outputs(tmp_path / "m.onnx", x).note == ""
 
 
 def test_what_the_evaluator_refuses_names_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,16 +216,27 @@ def test_what_the_evaluator_refuses_names_onnxruntime(tmp_path: Path, monkeypatc
         reference_outputs(tmp_path / "m.onnx", x)
 
 
-def test_onnxruntime_stands_in(tmp_path: Path) -> None:
+def test_onnxruntime_is_asked_first(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    x = _model(tmp_path / "m.onnx", "ConvTranspose", (1, 4, 5, 6), group=2)
-    expected = reference_outputs(tmp_path / "m.onnx", x)
-    assert expected.note.startswith("ONNX Runtime, since ONNX's evaluator refuses: ")
-    assert (expected.outputs["y"].shape, expected.reach) == ((1, 6, 7, 8), None)
     x = _model(tmp_path / "m.onnx", "Softmax", (1, 4, 5, 6), 11, axis=1)
     expected = reference_outputs(tmp_path / "m.onnx", x)
-    assert expected.note == "ONNX Runtime, since ONNX's evaluator is wrong about Softmax of opset 11"
+    assert (expected.by, expected.note) == ("ONNX Runtime without optimizations", "")
     np.testing.assert_allclose(expected.outputs["y"].sum(), 1, rtol=1e-5)
+
+
+def test_what_onnxruntime_refuses_the_evaluator_computes(tmp_path: Path) -> None:
+    """Sums of int8 are in ONNX, and not in ONNX Runtime."""
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT8, [3]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "x"], ["y"])], "g", ends[:1], ends[1:])
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9),
+        tmp_path / "m.onnx",
+    )
+    expected = reference_outputs(tmp_path / "m.onnx", {"x": np.array([1, -2, 60], "int8")})
+    assert expected.by == "ONNX's evaluator" and expected.note.startswith("ONNX Runtime refuses it: ")
+    assert expected.outputs["y"].tolist() == [2, -4, 120]
 
 
 @pytest.mark.parametrize("name", ["m.tflite", "m.onnx", "m.pt2"])

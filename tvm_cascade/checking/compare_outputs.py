@@ -2,76 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.checking.reference import Expected, real
+from tvm_cascade.micro.reference import real
 from tvm_cascade.tensor_spec import TensorSpec
 
 FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest of the same output: sums are reassociated
 _STORED_BYTES = 2  # of the widest integers that a quantized network's outputs are stored in
-_REACH_FACTOR = 2  # a quantized network may differ from a float reference by this multiple of `Expected.reach`
+Arrays = Mapping[str, np.ndarray]
+Gaps = Mapping[str, float]  # differences by name of an output
 
 
-def same_outputs(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> bool:
-    """Whether outputs are equal: integers exactly, floats to within `FLOAT_TOLERANCE`."""
-    return _matches(want, have)[0]
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How outputs compare."""
+
+    match: bool | None  # None: only a difference as large as the output's range would have been seen
+    gap: float = 0.0  # the largest difference, infinite where number, shape or type differ
+    allowed: float | None = None  # the largest difference that roundings may make, where an output needed it
+    reason: str = ""  # what differs besides values, or why nothing was checked
+
+
+def compare(want: Arrays, have: Arrays, allowed: Gaps | None = None) -> Verdict:
+    """Compare outputs by position.
+
+    Integers are to be equal, floats to within `FLOAT_TOLERANCE` of the largest value of the same output. Where they are not,
+    floats, and integers of up to 16 bits, may differ by `allowed`, what roundings make of an output of that name in `want`;
+    unless that is as wide as the output's own range, where any values would match.
+    """
+    if len(want) != len(have):
+        return Verdict(False, float("inf"), reason=f"{len(have)} outputs, the reference has {len(want)}")
+    gaps = allowed or {}
+    pairs = zip(want.items(), have.items(), strict=True)
+    return overall(_compare(name, a, b, gaps.get(key, 0.0)) for (key, a), (name, b) in pairs)
 
 
 def compare_with_reference(
-    expected: Expected, made: Mapping[str, np.ndarray], outputs: Sequence[TensorSpec]
-) -> tuple[bool, float]:
-    """Whether outputs match a reference, and the largest difference (infinite where number or sizes differ).
-
-    Stored integers are dequantized where the reference's outputs are floats.
-    """
+    want: Arrays, made: Arrays, outputs: Sequence[TensorSpec], allowed: Gaps | None = None
+) -> Verdict:
+    """Compare outputs with those of a reference; stored integers are dequantized where the reference's outputs are floats."""
     have = dict(made)
-    for want, spec in zip(expected.outputs.values(), outputs, strict=False):
-        if want.dtype.kind == "f":
+    for array, spec in zip(want.values(), outputs, strict=False):
+        if array.dtype.kind == "f":
             have[spec.name] = real(have[spec.name], spec.scale, spec.zero_point)
-    return _matches(expected.outputs, have, reference_tolerance(expected) or 0.0)
+    return compare(want, have, allowed)
 
 
-def reference_tolerance(expected: Expected) -> float | None:
-    """The largest difference allowed between a quantized network and a float reference; None for other references.
-
-    It is the greater of one quantization step of the outputs and `_REACH_FACTOR * expected.reach` (`checking.sensitivity`).
-    """
-    if expected.reach is None:
-        return None
-    return max(expected.step or 0.0, _REACH_FACTOR * expected.reach) * (1 + FLOAT_TOLERANCE)
+def overall(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdict on several outputs, or on several calls: the first of the worst, with the largest difference."""
+    found = list(verdicts)
+    worst = min(found, key=lambda v: (True, None, False)[::-1].index(v.match), default=Verdict(True))
+    needed = max((v.allowed for v in found if v.allowed is not None), default=None)
+    return Verdict(worst.match, max((v.gap for v in found), default=0.0), needed, worst.reason)
 
 
-def _matches(
-    want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray], tolerance: float = 0.0
-) -> tuple[bool, float]:
-    """Return whether outputs match by position, and the largest difference, infinite where number, size or type differ."""
-    if len(want) != len(have):
-        return False, float("inf")
-    found = [_compare(a, b, tolerance) for a, b in zip(want.values(), have.values(), strict=True)]
-    return all(match for match, _ in found), max((gap for _, gap in found), default=0.0)
+def largest_gaps(want: Arrays, have: Arrays) -> dict[str, float]:
+    """Return the largest difference of each output, by its name in `want`."""
+    return {name: difference(a, b) for (name, a), b in zip(want.items(), have.values(), strict=True)}
 
 
-def _compare(want: np.ndarray, have: np.ndarray, tolerance: float) -> tuple[bool, float]:
-    """Return whether one output matches, and the largest difference.
-
-    Floats may differ by the greater of `tolerance` and `FLOAT_TOLERANCE * max(|want|, 1)`, finite values of this output
-    alone; stored integers of up to 16 bits by `tolerance`; wider ones, which are indices and counts, not at all.
-    """
+def _compare(name: str, want: np.ndarray, have: np.ndarray, allowed: float) -> Verdict:
+    """Compare one output."""
     is_float = want.dtype.kind == "f"
-    if want.size != have.size or is_float != (have.dtype.kind == "f"):
-        return False, float("inf")
-    a, b = want.reshape(-1), have.reshape(-1)
-    gap = _difference(a, b)
-    if not is_float:
-        exact = a.dtype.itemsize > _STORED_BYTES or not tolerance
-        return bool(np.array_equal(a, b)) if exact else gap <= tolerance, gap
-    largest = np.abs(a[np.isfinite(a)].astype(np.float64)).max(initial=1.0)
-    return gap <= max(FLOAT_TOLERANCE * float(largest), tolerance), gap
+    if want.shape != have.shape or is_float != (have.dtype.kind == "f"):
+        ours, theirs = (f"{a.dtype}{list(a.shape)}" for a in (have, want))
+        return Verdict(False, float("inf"), reason=f"output '{name}' is {ours}, the reference's {theirs}")
+    gap = difference(want, have)
+    if np.array_equal(want, have) or (is_float and gap <= FLOAT_TOLERANCE * _span(want)):
+        return Verdict(True, gap)
+    if not is_float and want.dtype.itemsize > _STORED_BYTES:
+        return Verdict(False, gap)  # indices and counts
+    if gap > allowed * (1 + FLOAT_TOLERANCE):
+        return Verdict(False, gap)
+    span = _span(want)
+    if allowed < span:
+        return Verdict(True, gap, allowed)
+    reason = f"roundings alone move output '{name}' by {allowed:.3g}, and its values span {span:.3g}"
+    return Verdict(None, gap, allowed, reason)
 
 
-def _difference(a: np.ndarray, b: np.ndarray) -> float:
+def _span(array: np.ndarray) -> float:
+    """Return the width of the range of the finite values and 0."""
+    finite = array[np.isfinite(array)].astype(np.float64)
+    return float(finite.max(initial=0.0) - finite.min(initial=0.0))
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> float:
     """Return the largest absolute difference; equal infinities, and NaNs of any sign, do not differ."""
     one, other = a.astype(np.float64), b.astype(np.float64)
     differs = (one != other) & ~(np.isnan(one) & np.isnan(other))

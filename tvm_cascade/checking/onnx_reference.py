@@ -1,7 +1,7 @@
-"""Reference outputs of ONNX models: by ONNX's `ReferenceEvaluator`, or by ONNX Runtime where the evaluator is wrong or fails.
+"""The reference of ONNX models: ONNX Runtime without optimizations, or ONNX's `ReferenceEvaluator` where that refuses one.
 
-The evaluator is ONNX's definition of its operators in Python, and agrees best with quantized networks to the bit. Some of
-its operators deviate from the specification; `untrusted` finds them.
+The evaluator is ONNX's definition of its operators in Python. Some of its operators deviate from the specification;
+`untrusted` finds them.
 """
 
 from __future__ import annotations
@@ -41,44 +41,60 @@ def read_onnx(path: Path) -> Any:
     return model
 
 
-def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str]:
-    """Outputs of one inference by name, and a note.
+class OnnxReference:
+    """The outputs of the model in a file, inference by inference."""
 
-    The note is empty where ONNX's evaluator made the outputs and is right about every operator. Else it says what made
-    them, or which operators the evaluator gets wrong.
+    def __init__(self, path: Path) -> None:
+        self._path, self._model = path, read_onnx(path)
+        self._session: Callable[[Arrays], dict[str, np.ndarray]] | None = None
+        self._evaluator: Any = None
+        self._refusal, self._lacks_runtime = "", False
+        try:
+            self._session = runtime_function(path)
+        except ImportError:
+            self._lacks_runtime = True
+        except Exception as error:  # of types of its own
+            self._refusal = last_line(error)
 
-    Raises `MissingToolError` where the evaluator refuses the model and ONNX Runtime is not installed, `LoadError` where both
-    refuse it.
-    """
-    model = read_onnx(path)
-    from tvm_cascade.importers.onnx.qoperators import spell_out  # needs onnx, as the line before does
+    @property
+    def by(self) -> str:
+        """What computes."""
+        return "ONNX's evaluator" if self._session is None else "ONNX Runtime without optimizations"
 
-    inputs = in_own_types(model, inputs)
-    doubts = ", ".join(dict.fromkeys(untrusted(spell_out(model))))
-    refusal = None
-    try:
-        session = onnx_evaluator(path)
-        made = _by_name(session.output_names, session.run(None, dict(inputs)))
-    except Exception as error:  # whatever an operator breaks at first
-        refusal, made = last_line(error), {}
-    if refusal is None and not doubts:
-        return made, ""
-    try:
-        other = _runtime(path, inputs)
-    except ImportError:
-        if refusal is not None:
-            raise MissingToolError("onnxruntime", f"{_INSTALL}: ONNX's evaluator says: {refusal}") from None
-        note = f"ONNX's evaluator, which is wrong about {doubts}: {_INSTALL}"
-        return made, note
-    except Exception as error:
-        remedy = "; for an input that the network takes only some values of, give --inputs FILE.npz"
-        raise LoadError(path, f"ONNX Runtime refuses it: {last_line(error)}{remedy}") from error
-    why = f"refuses: {refusal}" if refusal is not None else f"is wrong about {doubts}"
-    return other, f"ONNX Runtime, since ONNX's evaluator {why}"
+    @property
+    def note(self) -> str:
+        """Why it is not ONNX Runtime, and which operators the evaluator gets wrong; empty where nothing is to be said."""
+        if self._session is not None:
+            return ""
+        from tvm_cascade.importers.onnx_qoperators import spell_out  # needs onnx, which reading the model has found
 
+        doubts = ", ".join(dict.fromkeys(untrusted(spell_out(self._model))))
+        wrong = [f"it is wrong about {doubts}"] if doubts else []
+        if self._lacks_runtime:
+            return f"{wrong[0]}: {_INSTALL}" if doubts else ""
+        return "; ".join([f"ONNX Runtime refuses it: {self._refusal}", *wrong])
 
-def _runtime(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
-    return runtime_function(path)(inputs)
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Outputs of one inference by name.
+
+        Raises `MissingToolError` where the evaluator refuses the model and ONNX Runtime is not installed, `LoadError` where
+        both refuse it.
+        """
+        inputs = in_own_types(self._model, inputs)
+        if self._session is not None:
+            try:
+                return self._session(inputs)
+            except Exception as error:  # of types of its own
+                self._session, self._refusal = None, last_line(error)
+        try:
+            self._evaluator = self._evaluator or onnx_evaluator(self._path)
+            return _by_name(self._evaluator.output_names, self._evaluator.run(None, dict(inputs)))
+        except Exception as error:  # whatever an operator breaks at first
+            said = f"ONNX's evaluator says: {last_line(error)}"
+            if self._lacks_runtime:
+                raise MissingToolError("onnxruntime", f"{_INSTALL}: {said}") from None
+            remedy = "for an input that the network takes only some values of, give --inputs FILE.npz"
+            raise LoadError(self._path, f"ONNX Runtime refuses it: {self._refusal}; {said}; {remedy}") from error
 
 
 def runtime_function(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:

@@ -1,5 +1,5 @@
-"""Reference outputs of a model (`run --check`): by LiteRT's reference kernels for `.tflite` (the `test` extra), ONNX's
-evaluator or ONNX Runtime for `.onnx` (`checking.onnx_reference`), torch for `.pt2`.
+"""Reference outputs of a model (`run --check`, `validate`): by LiteRT's reference kernels for `.tflite` (the `test` extra), ONNX
+Runtime or ONNX's evaluator for `.onnx` (`micro.onnx_reference`), torch for `.pt2`.
 
 The last two compute quantized networks in floats and round after every operator, where kernels add and rescale
 integers: results agree to within the network's sensitivity to single roundings (`checking.sensitivity`).
@@ -7,11 +7,11 @@ integers: results agree to within the network's sensitivity to single roundings 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,38 +22,121 @@ from tvm_cascade.checking.sensitivity import float_reach, read_program, run_expo
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
 from tvm_cascade.importers.torch.archive import open_program
 from tvm_cascade.messages import last_line
+from tvm_cascade.micro.litert_defects import doubts, packed, repaired
+from tvm_cascade.micro.onnx_reference import ONNX_FLOATS, OnnxReference, read_onnx
+from tvm_cascade.micro.sensitivity import read_program, run_exported
 from tvm_cascade.plain_files import readable
 from tvm_cascade.tensor_spec import unique_names
+
+Scales = Mapping[str, tuple[float | None, int | None]]  # scale and zero point by name
+Arrays = Mapping[str, np.ndarray]
+
+
+class Reference(Protocol):
+    """A reference of one file, opened once; raises as `open_reference` does."""
+
+    @property
+    def by(self) -> str:
+        """The program that computes."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """Why it is not the preferred one, what it steps around and what to doubt; empty where nothing is to be said."""
+        ...
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Outputs of one inference by name; buffers and variables of the file hold what the inference before has left."""
+        ...
+
+    def anew(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Outputs of one inference by name, that of a network whose buffers and variables hold what they hold at first."""
+        ...
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Reference outputs of one inference, named as in the model, and the figures that their tolerance needs."""
+    """Reference outputs of one inference, named as in the model."""
 
-    outputs: Mapping[str, np.ndarray]
-    note: str = ""  # what computed them, or what to doubt, where it is not the preferred reference
-    reach: float | None = None  # of a quantized network computed in floats: `sensitivity.float_reach`
-    step: float | None = None  # largest quantization step of the outputs of such a network, where it quantizes them
-
-
-Scales = Mapping[str, tuple[float | None, int | None]]  # scale and zero point by name
+    outputs: Arrays
+    by: str = ""  # what computed them
+    note: str = ""  # `Reference.note`
 
 
-def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales | None = None) -> Expected:
-    """Outputs of one inference by the reference for the file's suffix. Where the model takes floats, stored integers are
-    dequantized by their `scales` first.
+def open_reference(path: Path, inputs: Arrays, scales: Scales | None = None) -> Reference:
+    """Open the reference for the file's suffix. Where the model takes floats, stored integers are dequantized by their `scales`
+    first; `inputs`, the first ones, give the shapes that the file leaves open.
 
     Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for other suffixes and for inputs
     that are not the model's, `LoadError` for a file that is damaged or that the reference refuses.
     """
     if path.suffix == ".tflite":
-        return _litert(path, inputs, scales or {})
-    if path.suffix in (".onnx", ".pt2"):
-        floats, known = float_inputs(path), scales or {}
-        inputs = {n: real(a, *known[n]) if n in floats and n in known else a for n, a in inputs.items()}
-        made, note = (_onnx if path.suffix == ".onnx" else _torch)(path, inputs)
-        return Expected(made, note, _reach(path, inputs, made, note), output_step(path))
+        return LiteRtReference(path, inputs, scales or {})
+    if path.suffix == ".onnx":
+        return _OnnxReference(path, scales or {})
+    if path.suffix == ".pt2":
+        return _TorchReference(path, scales or {})
     raise UsageError(f"--check knows .tflite, .onnx and .pt2 files, not {path.name}")
+
+
+def reference_outputs(path: Path, inputs: Arrays, scales: Scales | None = None) -> Expected:
+    """Return outputs of one inference. Raises as `open_reference`."""
+    reference = open_reference(path, inputs, scales)
+    outputs = reference.run(inputs)
+    return Expected(outputs, reference.by, reference.note)
+
+
+class _OnnxReference:
+    """ONNX Runtime or ONNX's evaluator, which keep nothing between calls."""
+
+    def __init__(self, path: Path, scales: Scales) -> None:
+        self._path, self._scales, self._program = path, scales, OnnxReference(path)
+        graph = read_onnx(path).graph
+        weights = {w.name for w in graph.initializer}
+        self._wanted = dict.fromkeys(str(i.name) for i in graph.input if i.name not in weights)
+        self._floats = float_inputs(path)
+
+    @property
+    def by(self) -> str:
+        return self._program.by
+
+    @property
+    def note(self) -> str:
+        return self._program.note
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        _require_same(self._path, self._wanted, inputs)
+        return self._program.run(as_floats(inputs, self._floats, self._scales))
+
+    anew = run
+
+
+class _TorchReference:
+    """torch, whose module keeps its buffers."""
+
+    by, note = "torch", ""
+
+    def __init__(self, path: Path, scales: Scales) -> None:
+        self._path, self._scales, self._exported = path, scales, exported_program(path)
+        self._module: Any = None
+        names = self._exported.graph_signature.user_inputs
+        self._wanted = dict.fromkeys(n for n in names if isinstance(n, str))
+        self._floats = float_inputs(path)
+
+    def anew(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        self._module = None
+        return self.run(inputs)
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        _require_same(self._path, self._wanted, inputs)
+        if self._module is None:
+            self._module = self._exported.module()
+        return run_exported(self._exported, as_floats(inputs, self._floats, self._scales), self._module)
+
+
+def as_floats(inputs: Arrays, floats: Container[str], scales: Scales) -> dict[str, np.ndarray]:
+    """Return inputs, those of `floats` dequantized by their scales."""
+    return {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in inputs.items()}
 
 
 def real(stored: np.ndarray, scale: float | None, zero_point: int | None) -> np.ndarray:
@@ -63,22 +146,25 @@ def real(stored: np.ndarray, scale: float | None, zero_point: int | None) -> np.
     return (np.float32(scale) * (stored.astype("int64") - (zero_point or 0)).astype("float32")).astype("float32")
 
 
-def output_step(path: Path) -> float | None:
-    """The largest quantization step among the outputs that an ONNX or torch model dequantizes; None without such outputs."""
+def output_steps(path: Path) -> dict[str, float]:
+    """Return the quantization steps of outputs that an ONNX or torch model dequantizes, by name."""
     if path.suffix == ".onnx":
         from onnx import numpy_helper
 
         graph = read_onnx(path).graph
         weights = {w.name: w for w in graph.initializer}
         made = {o: n for n in graph.node for o in n.output}
-        last = [made[o.name] for o in graph.output if o.name in made]
-        scales = [weights[n.input[1]] for n in last if n.op_type == "DequantizeLinear" and n.input[1] in weights]
-        return max((float(numpy_helper.to_array(s).max()) for s in scales), default=None)
+        last = {o.name: made[o.name] for o in graph.output if o.name in made}
+        scales = {
+            name: weights[n.input[1]]
+            for name, n in last.items()
+            if n.op_type == "DequantizeLinear" and n.input[1] in weights
+        }
+        return {name: float(numpy_helper.to_array(s).max()) for name, s in scales.items()}
     if path.suffix == ".pt2":
         nodes = next(n for n in _shared_program(path).graph.nodes if n.op == "output").all_input_nodes
-        steps = [float(n.args[1]) for n in nodes if "dequantize_per_tensor" in str(n.target)]
-        return max(steps, default=None)
-    return None
+        return {str(n.name): float(n.args[1]) for n in nodes if "dequantize_per_tensor" in str(n.target)}
+    return {}
 
 
 def float_inputs(path: Path) -> set[str]:
@@ -109,34 +195,8 @@ def _read(path: Path, read: Callable[[], Any]) -> Any:
         raise LoadError(path, f"not a program of torch.export: {last_line(error)}") from error
 
 
-def _torch(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
-    exported = _shared_program(path)
-    _require_same(path, dict.fromkeys(n for n in exported.graph_signature.user_inputs if isinstance(n, str)), inputs)
-    return run_exported(exported, inputs), ""
-
-
-def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
-    graph = read_onnx(path).graph
-    weights = {w.name for w in graph.initializer}
-    _require_same(path, dict.fromkeys(str(i.name) for i in graph.input if i.name not in weights), inputs)
-    return onnx_outputs(path, inputs)
-
-
-def _reach(path: Path, inputs: Mapping[str, np.ndarray], made: Mapping[str, np.ndarray], note: str) -> float | None:
-    """`float_reach` where the evaluator made the outputs; 0 where another program did and the network is quantized."""
-    if note:
-        return None if output_step(path) is None else 0.0
-    return float_reach(path, inputs, made)
-
-
-def _litert(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> Expected:
-    reference = LiteRtReference(path, inputs, scales)
-    made = reference.run(inputs)
-    return Expected(made, "; ".join(filter(None, [reference.note, doubts(reference.interpreter)])))
-
-
 class LiteRtReference:
-    """LiteRT's reference kernels on a `.tflite` file; raises as `reference_outputs` does."""
+    """LiteRT's reference kernels on a `.tflite` file; raises as `open_reference` does."""
 
     def __init__(self, path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> None:
         """`inputs` gives the shapes that the file leaves open."""
@@ -147,10 +207,18 @@ class LiteRtReference:
         if data[4:8] != b"TFL3":
             raise LoadError(path, "not a TFLite model" if data else "is empty")
         self._path, self._scales = path, scales
-        self.interpreter, self.note = _interpreter(data, path, inputs)
+        self.interpreter, note, refused = _interpreter(data, path, inputs)
+        self.by = f"LiteRT's {'ordinary' if refused else 'reference'} kernels"
+        self.note = "; ".join(filter(None, [note, refused, doubts(self.interpreter)]))
         self._details = _named_details(self.interpreter.get_input_details())
         self._floats = {name for name, d in self._details.items() if np.dtype(d["dtype"]).kind == "f"}
         self._forms = {n: (str(np.dtype(d["dtype"])), tuple(d["shape"])) for n, d in self._details.items()}
+
+    @property
+    def quantized(self) -> bool:
+        """Whether any tensor holds stored integers."""
+        details = self.interpreter.get_tensor_details()
+        return any(d["dtype"] in (np.int8, np.uint8, np.int16) for d in details)
 
     def anew(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs of one inference by name, that of a network whose variables hold what they hold at first."""
@@ -159,8 +227,7 @@ class LiteRtReference:
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs of one inference by name; variables hold what the one before has left."""
-        scales, floats = self._scales, self._floats
-        inputs = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in inputs.items()}
+        inputs = as_floats(inputs, self._floats, self._scales)
         _require_same(self._path, self._forms, inputs)
         for name, detail in self._details.items():
             self.interpreter.set_tensor(detail["index"], inputs[name])
@@ -194,11 +261,11 @@ def _require_same(
             )
 
 
-def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[Any, str]:
-    """An interpreter of the model, and a note.
+def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[Any, str, str]:
+    """An interpreter of the model, what was changed of the model so that known defects do not show, and why the reference
+    kernels refuse it: then it has the ordinary ones.
 
-    It has the reference kernels, for a model in which their known defects do not show; where those lack an operator it has
-    the ordinary ones. The note says so. Extents that the file leaves open are those of `inputs`.
+    Extents that the file leaves open are those of `inputs`.
     """
     litert = extras.load("ai-edge-litert", ".interpreter")
     Interpreter, OpResolverType = litert.Interpreter, litert.OpResolverType
@@ -218,9 +285,9 @@ def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> t
                 reasons.append(str(error).strip().splitlines()[0])
             else:
                 notes = [f"LiteRT with {change}" for change in changes]
-                if resolver != OpResolverType.BUILTIN_REF:
-                    notes.append(f"LiteRT's ordinary kernels, the reference ones say: {reasons[-1]}")
-                return interpreter, "; ".join(notes)
+                ordinary = resolver != OpResolverType.BUILTIN_REF
+                refused = f"the reference ones say: {reasons[-1]}" if ordinary else ""
+                return interpreter, "; ".join(notes), refused
     raise LoadError(path, f"the reference interpreter refuses it: {reasons[-1]}")
 
 

@@ -1,11 +1,11 @@
-"""Rounding sensitivity of a quantized network: the tolerance for comparing its outputs with those of a float evaluator.
+"""Rounding sensitivity of a network: how far single roundings move its outputs.
 
-ONNX's evaluator and torch compute `dequantize -> operator -> quantize` in floats and round half to even; kernels rescale
-sums by fixed-point multipliers, and round once, half to even. Where a value is within the rounding of floats of a half, or
-an operator has an integer arithmetic of its own (softmax), the two may store neighbouring integers. How much that
-changes the outputs depends on the network: a shallow one loses
-it, a deep one with random weights amplifies it to tens of steps. So it is measured on the float evaluator: `float_reach`
-moves a hundredth of all stored elements by one step ("turned roundings") and returns how far the outputs move.
+References of ONNX and torch compute quantized networks as `dequantize -> operator -> quantize` in floats; kernels add and
+rescale integers. Where a value is within the rounding of floats of a half, or an operator has an integer arithmetic of its own
+(softmax), the two may store neighbouring integers. How much that changes the outputs depends on the network: a shallow one
+loses it, a deep one with random weights amplifies it to tens of steps. So it is measured: ONNX's evaluator, or torch, moves a
+hundredth of all stored elements by one step ("turned roundings"). Of float networks, whose sums are reassociated, the inputs are
+moved by one unit in the last place.
 """
 
 from __future__ import annotations
@@ -23,43 +23,44 @@ from tvm_cascade.importers.torch.package import torch_package
 from tvm_cascade.tensor_spec import unique_names
 
 RATE = 0.01  # share of stored elements that are moved; more than fixed-point kernels round differently
-_DRAWS = 2
+Arrays = Mapping[str, np.ndarray]
 _INT64 = 7  # onnx.TensorProto.INT64
 _STANDARD = ("QLinearConv", "QLinearMatMul")  # operators of ONNX itself, which the evaluator implements
 
 
-def float_reach(path: Path, inputs: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray]) -> float | None:
-    """The largest change of any output when roundings are turned at random; the maximum over `_DRAWS` draws.
+def quantizes(path: Path) -> bool:
+    """Return True if an ONNX or torch network computes stored integers that `TurnedReference` turns."""
+    if path.suffix == ".pt2":
+        return any(_is_quantize(node.target) for node in read_program(path).graph.nodes)
+    from tvm_cascade.importers.onnx_qoperators import RULES
 
-    `path` is a `.onnx` or `.pt2` file, `plain` its outputs without turned roundings. None where it quantizes nothing.
-    """
-    run = _onnx if path.suffix == ".onnx" else _torch
-    reach: float | None = None
-    for seed in range(_DRAWS):
-        rng = np.random.default_rng(seed)
-        before = rng.bit_generator.state
-        moved = run(path, inputs, rng)
-        if rng.bit_generator.state == before:
-            return None
-        reach = max(reach or 0.0, *(_gap(moved[name], plain[name]) for name in plain))
-    return reach
+    model = read_model(path)
+    nodes = [node for graph in (model.graph, *model.functions) for node in graph.node]
+    return any(node.op_type == "QuantizeLinear" or node.op_type in RULES for node in nodes)
 
 
-def _gap(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0))
+def moved_inputs(inputs: Arrays, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return inputs with every float moved by one unit in its last place, up or down, within the range of its array."""
+    return {name: _moved(a, rng) if a.dtype.kind == "f" and a.size else a for name, a in inputs.items()}
 
 
-def onnx_evaluator(path: Path, rng: np.random.Generator | None = None) -> Any:
-    """ONNX's evaluator for a file; QLinear operators that it lacks are expanded to dequantize, operator, quantize.
+def _moved(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    toward = np.where(rng.random(array.shape) < 0.5, array.min(), array.max()).astype(array.dtype)
+    return np.where(array == 0, array, np.nextafter(array, toward))
 
-    With `rng` it turns roundings at random (see `turned`), and all QLinear operators are expanded.
+
+def onnx_evaluator(path: Path, rng: np.random.Generator | None = None, spelled: bool = False) -> Any:
+    """ONNX's evaluator for a file; QLinear operators that it lacks are expanded to dequantize, operator, quantize, all of them
+    where `spelled`.
+
+    With `rng` it turns roundings at random (see `turned`).
     """
     from onnx.reference import ReferenceEvaluator
 
     from tvm_cascade.importers.onnx.halves import as_floats
     from tvm_cascade.importers.onnx.qoperators import spell_out
 
-    model = spell_out(as_floats(read_model(path)), keep=_STANDARD if rng is None else ())
+    model = spell_out(as_floats(read_model(path)), keep=() if spelled else _STANDARD)
     old = any(o.domain in ("", "ai.onnx") and o.version < 19 for o in model.opset_import)
     operators = [_dequantize_linear()] if old else []
     return ReferenceEvaluator(model, new_ops=operators if rng is None else [*operators, _turned_quantize_linear(rng)])
@@ -69,12 +70,6 @@ def in_own_types(model: Any, inputs: Mapping[str, np.ndarray]) -> Mapping[str, n
     """Inputs with indices of 64 bits where the ONNX model has them: the compiled network takes 32."""
     wide = {i.name for i in model.graph.input if i.type.tensor_type.elem_type == _INT64}
     return {name: a.astype("int64") if name in wide and a.dtype == np.int32 else a for name, a in inputs.items()}
-
-
-def _onnx(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    session = onnx_evaluator(path, rng)
-    values = session.run(None, dict(in_own_types(read_model(path), inputs)))
-    return {n: np.asarray(v) for n, v in zip(unique_names(map(str, session.output_names)), values, strict=True)}
 
 
 def _dequantize_linear() -> Any:
@@ -119,13 +114,18 @@ def _read_program(path: str, _changed: int, _size: int) -> tuple[Any, dict[str, 
     return program, {name: value.clone() for name, value in program.named_buffers()}
 
 
-def _torch(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _is_quantize(target: object) -> bool:
+    return "dequantize" not in str(target) and ".quantize_per_tensor" in str(target)
+
+
+def run_turned(path: Path, inputs: Arrays, rng: np.random.Generator | None) -> dict[str, np.ndarray]:
+    """Return the outputs of one inference of a torch program, with roundings turned where there is `rng`."""
     torch = torch_package()
 
     class Turning(torch.fx.Interpreter):
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             made = super().call_function(target, args, kwargs)
-            if "dequantize" in str(target) or ".quantize_per_tensor" not in str(target):
+            if rng is None or not _is_quantize(target):
                 return made
             return torch.from_numpy(turned(made.numpy(), rng))
 

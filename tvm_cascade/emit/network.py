@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from math import prod
+from math import inf, isfinite, prod
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.machine import Ram
-from tvm_cascade.tensor_spec import WHOLE, Cut, TensorSpec
+from tvm_cascade.tensor_spec import WHOLE, Cut, Domain, TensorSpec
 
 C_TYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -181,6 +181,9 @@ def split_outputs(outputs: Sequence[TensorSpec], data: bytes) -> tuple[np.ndarra
 def _tensor_to_dict(spec: TensorSpec) -> dict[str, Any]:
     keys = ("name", "c_name", "dtype", "shape", "bytes", "scale", "zero_point", "stream_axis", "stream_shape", "passes")
     indices: dict[str, Any] = {} if spec.extent is None else {"extent": spec.extent}
+    if spec.domain is not None:
+        ends = [end if isfinite(end) else None for end in (spec.domain.low, spec.domain.high)]
+        indices["domain"] = [*ends, spec.domain.nonzero]
     rows = {"window": spec.window, "window_axis": spec.window_axis} if spec.window else {}
     return {key: getattr(spec, key) for key in keys} | indices | rows
 
@@ -188,6 +191,9 @@ def _tensor_to_dict(spec: TensorSpec) -> dict[str, Any]:
 def _tensor_from_dict(data: Mapping[str, Any]) -> TensorSpec:
     fields: dict[str, Any] = dict(data) | {k: tuple(int(n) for n in data.get(k, ())) for k in ("shape", "stream_shape")}
     size = fields.pop("bytes")
+    if "domain" in fields:
+        low, high, nonzero = fields["domain"]
+        fields["domain"] = Domain(-inf if low is None else low, inf if high is None else high, nonzero)
     spec = TensorSpec(**fields)
     if size != spec.bytes:
         raise ValueError(f"tensor {spec.name!r}: {size} bytes do not match {spec.type_text}")

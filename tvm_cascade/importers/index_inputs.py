@@ -18,19 +18,19 @@ from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.values import Rewriting, Value, bindings_of, constant_of, name_of, relax, shape_of
 from tvm_cascade.passes.relax_functions import substitute
 
-_MOVES = frozenset(("expand_dims", "flatten", "permute_dims", "reshape", "squeeze", "strided_slice"))
+MOVES = frozenset(("expand_dims", "flatten", "permute_dims", "reshape", "squeeze", "strided_slice"))
 _GATHERS = ("take", "gather_elements")
 
 
 def with_index_inputs(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` whose inputs of int64 that are only moved, cast to int32, gathered by and returned are int32; the extents of all
     inputs that are indices are in its interface."""
-    users = _users(mod)
+    users = users_of(mod)
     inputs = list(mod["main"].params)
     narrow = [p for p in inputs if str(getattr(p.ty, "dtype", "")) == "int64" and _is_narrow(p, users)]
     if narrow:
         mod = _Narrowing(mod, narrow).narrowed()
-        users = _users(mod)
+        users = users_of(mod)
     spec = io_spec(mod)
     found = [
         replace(s, dtype=str(p.ty.dtype), extent=_extent(p, users))
@@ -39,7 +39,7 @@ def with_index_inputs(mod: tvm.IRModule) -> tvm.IRModule:
     return mod if tuple(found) == spec.inputs else attach(mod, replace(spec, inputs=tuple(found)))
 
 
-class _User(NamedTuple):
+class User(NamedTuple):
     """What reads a variable: the operator's name, empty for the result of `main`; its call, and the variable of that."""
 
     kind: str
@@ -47,16 +47,16 @@ class _User(NamedTuple):
     var: Value
 
 
-Users = Mapping[Value, list[_User]]
+Users = Mapping[Value, list[User]]
 
 
-def _users(mod: Any) -> Users:
-    found: dict[Value, list[_User]] = {}
+def users_of(mod: Any) -> Users:
+    found: dict[Value, list[User]] = {}
     for binding in bindings_of(mod["main"]):
         for var in relax.analysis.free_vars(binding.value):
-            found.setdefault(var, []).append(_User(name_of(binding.value), binding.value, binding.var))
+            found.setdefault(var, []).append(User(name_of(binding.value), binding.value, binding.var))
     for var in relax.analysis.free_vars(mod["main"].body.body):
-        found.setdefault(var, []).append(_User("", None, None))
+        found.setdefault(var, []).append(User("", None, None))
     return found
 
 
@@ -71,7 +71,7 @@ def _ends(var: Value, users: Users) -> Iterator[str]:
     for kind, call, made in users.get(var, []):
         cast = kind == "astype" and str(call.attrs.dtype) == "int32"
         gathered = kind in _GATHERS and not call.args[0].same_as(var)
-        if kind in _MOVES:
+        if kind in MOVES:
             yield from _ends(made, users)
         else:
             yield "index" if cast or gathered else "anything else" if kind else "output"
@@ -86,9 +86,12 @@ def _extent(var: Value, users: Users) -> int | None:
         if kind in _GATHERS and not call.args[0].same_as(var):
             data, axis = shape_of(call.args[0]), call.attrs.axis
             found.append(int(np.prod(data)) if axis is None else data[int(axis) % len(data)])
-        elif kind == "floor_mod" and (extent := constant_of(call.args[1])) is not None:
-            found.append(int(extent.min()))
-        elif kind in _MOVES or kind in ("astype", "where"):
+        elif (
+            kind == "floor_mod" and _extent(made, users) is not None
+        ):  # counts from the end; a modulus of its own is none
+            extent = constant_of(call.args[1])
+            found.append(None if extent is None else int(extent.min()))
+        elif kind in MOVES or kind in ("astype", "where"):
             found.append(_extent(made, users))
     return min((e for e in found if e is not None), default=None)
 
@@ -108,7 +111,7 @@ class _Narrowing(Rewriting):
 
     def _bind(self, var: Value, value: Value) -> None:
         new = substitute(value, self.renamed)
-        if name_of(value) in _MOVES and value.args[0] in self.renamed:  # its type has to be inferred anew
+        if name_of(value) in MOVES and value.args[0] in self.renamed:  # its type has to be inferred anew
             new = relax.Call(value.op, [self.renamed[value.args[0]], *value.args[1:]], value.attrs)
         self.renamed[var] = self.bb.emit(new, name_hint=var.name)
 

@@ -18,7 +18,7 @@ from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.importers.values import bindings_of
 from tvm_cascade.messages import printable
 from tvm_cascade.passes.states import STATES_ATTR
-from tvm_cascade.tensor_spec import Cut, IoSpec, State, TensorSpec, named_apart
+from tvm_cascade.tensor_spec import Cut, Domain, IoSpec, State, TensorSpec, named_apart
 
 INTERFACE_ATTR = "cascade_interface"
 MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
@@ -140,5 +140,9 @@ def fits(shape: Sequence[int], known: Sequence[int | None]) -> bool:
 
 
 def _specs(raw: Sequence[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-    shapes: list[dict[str, Any]] = [{k: tuple(s[k]) for k in ("shape", "stream_shape")} for s in raw]
-    return tuple(TensorSpec(**{**s, **shape}) for s, shape in zip(raw, shapes, strict=True))
+    return tuple(TensorSpec(**{**s, **_typed(s)}) for s in raw)
+
+
+def _typed(raw: dict[str, Any]) -> dict[str, Any]:
+    shapes = {key: tuple(raw[key]) for key in ("shape", "stream_shape")}
+    return {**shapes, "domain": None if raw["domain"] is None else Domain(**raw["domain"])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
+from math import ceil, floor, isfinite
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from tvm_cascade.emit.image import Image
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.publish import whole_file
-from tvm_cascade.tensor_spec import TensorSpec
+from tvm_cascade.tensor_spec import Domain, TensorSpec
 
 
 def read_inputs(image: Image, given: str | Path | Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
@@ -77,23 +78,48 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 def random_inputs(image: Image, seed: int = 0) -> dict[str, np.ndarray]:
     """Random input arrays of all networks by `Image.label`: integers uniform over their type (indices: below
-    their extent), floats standard normal.
+    their extent), floats standard normal; of inputs with a domain, numbers of it, its ends among them.
 
     The generator is seeded again for each network, so a network of a bundle gets the same inputs as when it runs alone.
     """
     feed: dict[str, np.ndarray] = {}
     for network in image.networks:
         rng = np.random.default_rng(seed)
-        feed |= {image.label(network, spec.name): _random(spec, rng) for spec in network.inputs}
+        feed |= {image.label(network, spec.name): random_input(spec, rng) for spec in network.inputs}
     return feed
 
 
-def _random(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
-    dtype = np.dtype(spec.dtype)
+def random_input(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
+    """Draw one input."""
+    dtype, domain = np.dtype(spec.dtype), spec.domain or Domain()
     if dtype.kind in "iu":
         low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if spec.extent is None else (0, spec.extent - 1)
-        return rng.integers(low, high, spec.shape, dtype=dtype, endpoint=True)
-    return rng.standard_normal(spec.shape).astype(dtype)
+        scale, zero = spec.scale or 1.0, spec.zero_point or 0
+        low = max(low, ceil(domain.low / scale) + zero) if isfinite(domain.low) else low
+        high = min(high, floor(domain.high / scale) + zero) if isfinite(domain.high) else high
+        values = rng.integers(low, max(low, high), spec.shape, dtype=dtype, endpoint=True)
+        values = _with_ends(values, spec, low, high)
+        return np.where(values == zero, dtype.type(zero + 1), values) if domain.nonzero else values
+    if dtype.kind == "b":
+        return rng.random(spec.shape) < 0.5
+    if isfinite(domain.low) and isfinite(domain.high):
+        values = rng.uniform(domain.low, domain.high, spec.shape)
+    else:
+        values = rng.standard_normal(spec.shape)
+        if isfinite(domain.low):
+            values = domain.low + np.abs(values)
+        elif isfinite(domain.high):
+            values = domain.high - np.abs(values)
+    return _with_ends(values.astype(dtype), spec, domain.low, domain.high)
+
+
+def _with_ends(values: np.ndarray, spec: TensorSpec, low: float, high: float) -> np.ndarray:
+    """Return values whose first and last are the ends of the domain, where there is one and there are three or more."""
+    if spec.domain is not None and values.size > 2:
+        for place, end in ((0, low), (-1, high)):
+            if isfinite(end):
+                values.flat[place] = end
+    return values
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

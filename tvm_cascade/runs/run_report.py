@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.checking.compare_outputs import FLOAT_TOLERANCE
+from tvm_cascade.micro.check import Checked
+from tvm_cascade.micro.compare_outputs import FLOAT_TOLERANCE
 from tvm_cascade.report.cost import Cost
 from tvm_cascade.schema.filled import filled
 from tvm_cascade.schema.projects import Run
@@ -27,11 +28,7 @@ class RunReport:
     planned_macs: int
     instructions: int | None
     equals_host: bool
-    match: bool | None  # with the reference
-    max_abs_diff: float | None
-    output_step: float | None = None  # `Expected.step`: quantization step of outputs whose reference computes in floats
-    tolerance: float | None = None  # `compare_outputs.reference_tolerance`
-    reference_note: str = ""  # `Expected.note`: what computed the reference, where it is not the preferred one
+    checked: Checked | None = None  # the comparison with the reference
     cost: Cost | None = None  # estimated by the plan; None in folders of older versions
     memories: tuple[tuple[str, int], ...] = ()  # names and bytes touched of memories that the network was placed in
     frames: int | None = None  # calls of a sequence, to which the work belongs; None: a single one
@@ -41,7 +38,56 @@ class RunReport:
     def ok(self) -> bool:
         """Whether the arena's size and the work are as planned, and the outputs match the host run and the reference."""
         within = self.arena_high_water_bytes <= self.arena_bytes and self.executed_macs == self.planned_macs
-        return within and self.equals_host and self.match is not False
+        return within and self.equals_host and (self.checked is None or self.match is True)
+
+    @property
+    def match(self) -> bool | None:
+        """Whether the outputs are the reference's; None where that was not asked for, or not to be told (`Verdict.match`)."""
+        return None if self.checked is None else self.checked.verdict.match
+
+    @property
+    def max_abs_diff(self) -> float | None:
+        """The largest difference from the reference."""
+        return None if self.checked is None else self.checked.verdict.gap
+
+    @property
+    def tolerance(self) -> float | None:
+        """The difference that roundings may make, where outputs needed it."""
+        return None if self.checked is None else self.checked.verdict.allowed
+
+    @property
+    def output_step(self) -> float | None:
+        """The largest quantization step of outputs that the file dequantizes."""
+        return None if self.checked is None else self.checked.step
+
+    @property
+    def reference(self) -> str:
+        """What computed the reference."""
+        return "" if self.checked is None else self.checked.by
+
+    @property
+    def reference_note(self) -> str:
+        """What is to be said about the reference."""
+        return "" if self.checked is None else self.checked.note
+
+    @property
+    def verdict(self) -> str:
+        """How the outputs compare with the reference, in words."""
+        if self.checked is None:
+            return ""
+        verdict, step = self.checked.verdict, self.checked.step
+        if verdict.match is None:
+            return f"NOT CHECKED: {verdict.reason}; give the network's own inputs by --inputs"
+        if verdict.match is False:
+            return f"DIFFERENT: {verdict.reason}" if verdict.reason else f"DIFFERENT, by up to {verdict.gap}"
+        if verdict.allowed is not None:
+            unit = step or 1.0
+            gap, most = (f"{v / unit:.3g}" for v in (verdict.gap, verdict.allowed))
+            steps = f"{most} steps of {unit:g}" if step else most
+            return f"equal within {steps} (by up to {gap}), what single roundings change"
+        if any(a.dtype.kind == "f" for a in self.outputs.values()):
+            return f"equal within {FLOAT_TOLERANCE} of the largest value of each output (by up to {verdict.gap})"
+        return "equal, every element"
 
     def to_dict(self) -> Run:
         """The JSON object of `tvm-cascade run --json`."""
@@ -69,21 +115,8 @@ class RunReport:
 
     def to_text(self) -> str:
         """The report as text, one line for each measurement."""
-        exact = "equal, every element"
-        if any(a.dtype.kind == "f" for a in self.outputs.values()):
-            exact = f"equal within {FLOAT_TOLERANCE} of the largest value of each output (by up to {self.max_abs_diff})"
-        if self.tolerance is not None and self.max_abs_diff is not None:
-            unit = self.output_step or 1.0
-            gap, most = (f"{v / unit:.3g}" for v in (self.max_abs_diff, self.tolerance))
-            steps = f"{most} steps of {unit:g}" if self.output_step else most
-            exact = (
-                f"equal within {steps} (by up to {gap}): it computes in floats, and such is the reach of its roundings"
-            )
-        verdict = {None: "not checked (--check MODEL)", True: exact, False: "DIFFERENT"}[self.match]
-        if self.match is False:
-            verdict += f", by up to {self.max_abs_diff}"
-        if self.reference_note:
-            verdict += f" ({self.reference_note})"
+        by = "; ".join(filter(None, [self.reference, self.reference_note]))
+        verdict = f"{self.verdict} ({by})" if self.checked is not None else "not checked (--check MODEL)"
         stack = "not measured on the host" if self.stack_bytes is None else f"{self.stack_bytes} bytes"
         counted = "no counter here" if self.instructions is None else f"{self.instructions}"
         return "\n".join(

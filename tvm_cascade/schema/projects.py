@@ -34,12 +34,20 @@ class Run(_SometimesOfRun):
     milliseconds: Annotated[Milliseconds | None, "Of these cycles; null where no clock was given"]
     millijoules: Annotated[Millijoules | None, "Of them; null where nobody knows what the core draws"]
     equals_host: Annotated[bool, "Whether the outputs are those of the run in this process"]
-    match: Annotated[bool | None, "Whether the outputs are those of the reference; null without --check"]
+    match: Annotated[
+        bool | None,
+        "Whether the outputs are those of the reference; null without --check, and where nothing can be told",
+    ]
+    verdict: Annotated[str, "How the outputs compare with the reference, in words; empty without --check"]
     max_abs_diff: Annotated[float | None, "Largest difference from the reference; null without --check"]
     tolerance: Annotated[
-        float | None, "Difference that the roundings of a reference in floats allow; null where it is exact"
+        float | None, "Difference that single roundings make, where outputs needed it; null where they did not"
     ]
-    reference_note: Annotated[str, "What computed the reference, where it is not the preferred one"]
+    reference: Annotated[str, "What computed the reference; empty without --check"]
+    reference_note: Annotated[
+        str,
+        "Why it is not the preferred one, which of its defects were stepped around, what to doubt; empty where nothing",
+    ]
 
 
 class Export(TypedDict):

@@ -11,11 +11,12 @@ import numpy as np
 from tvm_cascade.emit.image import read_image
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.cut_file import cut_copy
+from tvm_cascade.micro.image import read_image
+from tvm_cascade.micro.reference import open_reference
 from tvm_cascade.samples.sample_set import SampleSet, batches
 from tvm_cascade.search_monitor import monitor
 from tvm_cascade.tensor_spec import TensorSpec
 from tvm_cascade.validation.programs import open_program
-from tvm_cascade.validation.references import open_reference
 from tvm_cascade.validation.report import ValidationReport
 from tvm_cascade.validation.tally import Tally
 
@@ -43,16 +44,16 @@ def validate_folder(
         reference = None
         for first, last in batches(samples, (*network.inputs, *network.outputs), program.most):
             feeds = samples.batch(first, last)
-            reference = reference or open_reference(path, scales, feeds[0])
+            reference = reference or open_reference(path, feeds[0], scales)
             for k, made in enumerate(program.run(feeds)):
                 label = None if samples.labels is None else int(samples.labels[first + k])
-                tally.add(made, reference.run(feeds[k]), label)
+                tally.add(made, reference.anew(feeds[k]), label)
             monitor().report("samples", last, samples.count, unit="")
     assert reference is not None
     return ValidationReport(
         model=model.name,
         board=board,
-        reference=reference.name,
+        reference="; ".join(filter(None, [reference.by, reference.note])),
         samples=tally.samples,
         accuracy=tally.accuracy,
         reference_accuracy=tally.reference_accuracy,

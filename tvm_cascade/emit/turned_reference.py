@@ -1,0 +1,36 @@
+"""References that turn roundings at random, to measure how far that moves the outputs (`micro.sensitivity`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade.importers.onnx_file import read_model
+from tvm_cascade.micro.reference import Arrays, Scales, as_floats, float_inputs
+from tvm_cascade.micro.sensitivity import in_own_types, onnx_evaluator, run_turned
+from tvm_cascade.tensor_spec import unique_names
+
+
+class TurnedReference:
+    """The program that turns roundings of an ONNX or torch network at random, or the same without turning them."""
+
+    by, note = "", ""
+
+    def __init__(self, path: Path, scales: Scales, rng: np.random.Generator | None) -> None:
+        """Raises whatever the evaluator raises for a model that it does not take."""
+        self._path, self._scales, self._rng = path, scales, rng
+        self._floats = float_inputs(path)
+        if path.suffix == ".onnx":
+            self._session, self._model = onnx_evaluator(path, rng, spelled=True), read_model(path)
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Outputs of one inference by name; raises whatever an operator breaks at."""
+        inputs = as_floats(inputs, self._floats, self._scales)
+        if self._path.suffix == ".pt2":
+            return run_turned(self._path, inputs, self._rng)
+        values = self._session.run(None, dict(in_own_types(self._model, inputs)))
+        names = unique_names(map(str, self._session.output_names))
+        return {n: np.asarray(v) for n, v in zip(names, values, strict=True)}
+
+    anew = run
