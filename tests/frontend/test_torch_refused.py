@@ -93,3 +93,25 @@ def test_a_state_by_inputs_and_outputs_is_kept_between_calls(tmp_path: Path) -> 
     made = reference_calls(open_reference(path, calls[0]), calls, [state])  # type: ignore[list-item]
     assert [call[doubled][0, 0] for call in made] == [2, 21, 211]
     assert [list(call) for call in made] == [[doubled]] * 3
+
+
+def test_a_state_beside_a_buffer_is_the_output_that_the_importer_names(tmp_path: Path) -> None:
+    """Two outputs that are one tensor: their names count buffers in front of them."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", torch.zeros(1, 3))
+
+        def forward(self, x: Any, h: Any) -> Any:
+            made = x + h + self.kept
+            self.kept.copy_(self.kept * 0.5 + x)
+            return made, made
+
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(Net(), (torch.ones(1, 3), torch.zeros(1, 3))), path)
+    spec = io_spec(load(path))
+    (first, second, _) = [s.name for s in spec.outputs]
+    names = list(run_exported(read_program(path), dict.fromkeys(("x", "h"), np.ones((1, 3), "float32"))))
+    assert names == [first, second]

@@ -30,6 +30,7 @@ from tvm_cascade.importers.torch.states import Mutated, with_buffer_ends, with_b
 from tvm_cascade.importers.values import blocks_closed, is_quantized, relax
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
+from tvm_cascade.tensor_spec import unique_names
 
 # aten operators that are not decomposed, because they can be imported as they are
 _KEPT = ("hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "elu", "silu", "pad")
@@ -137,10 +138,8 @@ def _finished(
     else:
         mod = relax.transform.FoldBatchnormToConv2D()(mod)
     inputs = [str(p.name) for p in mod["main"].params]
-    outputs = [
-        *(m.returned for m in mutated),
-        *(str(name) for name in exported.graph_signature.user_outputs if name is not None),
-    ]
+    own = unique_names(str(name) for name in exported.graph_signature.user_outputs if name is not None)
+    outputs = [*(m.returned for m in mutated), *own]  # buffers in front change no name
     return with_real_operators(with_interface(path, mod, inputs, outputs))
 
 
