@@ -7,7 +7,8 @@ Relax renames parameters freely and has no names for outputs, so the interface t
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import prod
 from typing import Any
@@ -21,6 +22,8 @@ from tvm_cascade.passes.states import STATES_ATTR
 from tvm_cascade.tensor_spec import Cut, Domain, IoSpec, State, TensorSpec, named_apart
 
 INTERFACE_ATTR = "cascade_interface"
+_UNNAMED = ("?", "-1")  # sizes that are not known and have no name
+_EXAMPLES = (16, 64)  # an extent of a sequence, of an image
 MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
 
 
@@ -86,6 +89,37 @@ def check_input(
         raise LoadError(
             path, f"input {printable(name)} has the shape {list(shape)}, whose sizes of 0 leave no elements", remedy
         )
+
+
+def check_open_sizes(path: object, shapes: Mapping[str, Sequence[int | str]]) -> None:
+    """Raise `LoadError` where sizes of inputs are not known besides a leading one, which is 1 where nobody fixes it.
+
+    A text stands for a size that is not known, and is its name in the file. The error names all inputs that have any, with an
+    example of options that fix them: equal names get equal sizes.
+    """
+    unknown = {name: shape for name, shape in shapes.items() if any(isinstance(d, str) for d in shape[1:])}
+    if not unknown:
+        return
+    named = ", ".join(f"{printable(name)} [{', '.join(printable(str(d)) for d in s)}]" for name, s in unknown.items())
+    sizes = {shape[0]: 1 for shape in unknown.values() if isinstance(shape[0], str) and shape[0] not in _UNNAMED}
+    options = [
+        shlex.quote(f"{name}={','.join(str(_example(d, k, len(shape), sizes)) for k, d in enumerate(shape))}")
+        for name, shape in unknown.items()
+    ]
+    several = len(unknown) > 1
+    raise LoadError(
+        path,
+        f"input{'s' * several} {named} {'have' if several else 'has'} sizes that the file leaves open",
+        f"fix them, for example with {' '.join(f'--input-shape {printable(o)}' for o in options)}",
+    )
+
+
+def _example(size: int | str, axis: int, rank: int, sizes: dict[str, int]) -> int:
+    """Return a size that an example gives an axis."""
+    if isinstance(size, int):
+        return size
+    usual = 1 if axis == 0 else _EXAMPLES[rank > 3]
+    return sizes.setdefault(size, usual) if size not in _UNNAMED else usual
 
 
 def check_size(kind: Any) -> None:

@@ -27,6 +27,7 @@ from tvm_cascade.importers.interface import (
     MAX_ELEMENTS,
     check_input,
     check_inputs,
+    check_open_sizes,
     check_sizes,
     fits,
     io_spec,
@@ -215,30 +216,27 @@ def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]
     """The shape of every input, symbolic sizes replaced by those `wanted`, a leading batch by 1."""
     inputs = _inputs(model)
     check_inputs(wanted, [i.name for i in inputs])
-    shapes = {i.name: _static_shape(path, i, wanted.get(i.name)) for i in inputs}
+    sizes = {i.name: _sizes(path, i, wanted.get(i.name)) for i in inputs}
+    check_open_sizes(path, sizes)
+    shapes = {name: [1 if isinstance(d, str) else d for d in shape] for name, shape in sizes.items()}
     for name, shape in shapes.items():
         if prod(shape) > MAX_ELEMENTS:
             raise LoadError(path, f"input {printable(name)} of shape {shape} exceeds {MAX_ELEMENTS} elements")
     return shapes
 
 
-def _static_shape(path: Path, value: Any, wanted: tuple[int, ...] | None) -> list[int]:
+def _sizes(path: Path, value: Any, wanted: tuple[int, ...] | None) -> Sequence[int | str]:
+    """The sizes of an input: those `wanted`, or the file's, where a text is the name of one that is not known."""
     if not value.type.tensor_type.elem_type:
         raise LoadError(path, f"input {value.name} has no element type: name one in the model's graph input")
     dims = value.type.tensor_type.shape.dim
     stored = [d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None for d in dims]
     if wanted is None:
-        if stored and stored[0] is None:
-            stored[0] = 1
-        if None in stored:
-            if all(d.HasField("dim_value") for d in dims):
-                sizes = [int(d.dim_value) for d in dims]
-                check_input(path, value.name, sizes, f"give larger ones with --input-shape {value.name}=...")
-            named = ", ".join(d.dim_param or str(d.dim_value) for d in dims)
-            raise LoadError(
-                path, f"input {value.name} has the symbolic shape [{named}]: fix it with --input-shape {value.name}=..."
-            )
-        return [int(d) for d in stored if d is not None]
+        if None in stored[1:] and all(d.HasField("dim_value") for d in dims):
+            sizes = [int(d.dim_value) for d in dims]
+            check_input(path, value.name, sizes, f"give larger ones with --input-shape {value.name}=...")
+        names = [d.dim_param or str(d.dim_value or "?") for d in dims]
+        return [name if size is None else int(size) for size, name in zip(stored, names, strict=True)]
     if any(d < 1 for d in wanted):
         raise UsageError(f"input {value.name} has the shape {list(wanted)}: give positive sizes")
     if not fits(wanted, stored):

@@ -15,13 +15,13 @@ from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.cut import Remedy, behind, until_in_front
 from tvm_cascade.importers.file_names import with_graph
-from tvm_cascade.importers.interface import attach, check_input, check_inputs, check_sizes, fits
-from tvm_cascade.importers.tflite.converter import Converter, Refused, Unsupported
-from tvm_cascade.importers.tflite.coverage import NPU
-from tvm_cascade.importers.tflite.cut import graph_of
-from tvm_cascade.importers.tflite.kept import Variables
-from tvm_cascade.importers.tflite.model import ELEMENT_TYPES, MalformedModel, Model, kind_of, open_model, original_name
-from tvm_cascade.importers.tflite.states import file_states, with_state_ends
+from tvm_cascade.importers.interface import attach, check_input, check_inputs, check_open_sizes, check_sizes, fits
+from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
+from tvm_cascade.importers.tflite_coverage import NPU
+from tvm_cascade.importers.tflite_cut import graph_of
+from tvm_cascade.importers.tflite_kept import Variables
+from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, kind_of, open_model, original_name
+from tvm_cascade.importers.tflite_states import file_states, with_state_ends
 from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
@@ -160,28 +160,32 @@ def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[s
     """`spec` with the input shapes in `wanted` for extents that the file leaves open; an open leading batch is 1."""
     check_inputs(wanted, [s.name for s in spec.inputs])
     graph = model.Subgraphs(0)
+    known = [_known_shape(graph.Tensors(graph.Inputs(k)), declared) for k, declared in enumerate(spec.inputs)]
+    open_sizes = {
+        declared.name: [str(d) if d == -1 else d for d in shape]
+        for declared, shape in zip(spec.inputs, known, strict=True)
+        if declared.name not in wanted
+    }
+    check_open_sizes(path, open_sizes)
     inputs = []
-    for k, declared in enumerate(spec.inputs):
-        tensor = graph.Tensors(graph.Inputs(k))
-        known = _signature(tensor)
-        known = known if len(known) == len(declared.shape) else declared.shape
+    for declared, stored in zip(spec.inputs, known, strict=True):
         shape = wanted.get(declared.name)
         if shape is None:
-            if -1 in known[1:]:
-                raise LoadError(
-                    path,
-                    f"input {declared.name} has the shape {list(known)}, of which -1 is not known: "
-                    f"fix it with --input-shape {declared.name}=...",
-                )
             shape = declared.shape
             check_input(path, declared.name, shape)
-        elif not fits(shape, known):
+        elif not fits(shape, stored):
             raise UsageError(
-                f"input {declared.name} has the shape {list(known)} in the file, not {list(shape)}: "
+                f"input {declared.name} has the shape {list(stored)} in the file, not {list(shape)}: "
                 "convert the model again with that shape"
             )
         inputs.append(replace(declared, shape=tuple(shape)))
     return replace(spec, inputs=tuple(inputs))
+
+
+def _known_shape(tensor: Any, declared: TensorSpec) -> tuple[int, ...]:
+    """The shape of an input, with -1 for each extent that the file leaves open."""
+    known = _signature(tensor)
+    return known if len(known) == len(declared.shape) else declared.shape
 
 
 def _signature(tensor: Any) -> tuple[int, ...]:

@@ -19,14 +19,21 @@ from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
 from tvm_cascade.importers.constant_indices import wrap_indices
 from tvm_cascade.importers.file_names import with_file_names
-from tvm_cascade.importers.interface import check_input, check_inputs, check_sizes, fits, with_interface
-from tvm_cascade.importers.torch.archive import RefusedArchive, open_program
-from tvm_cascade.importers.torch.cut import graph_of, kind_of, until_before
-from tvm_cascade.importers.torch.package import quietly, torch_package
-from tvm_cascade.importers.torch.quantized import CONVERTERS
-from tvm_cascade.importers.torch.recurrent import recurrent_converters, undecomposed
-from tvm_cascade.importers.torch.refused import check_conditions, check_types
-from tvm_cascade.importers.torch.states import Mutated, with_buffer_ends, with_buffer_states, without_none
+from tvm_cascade.importers.interface import (
+    check_input,
+    check_inputs,
+    check_open_sizes,
+    check_sizes,
+    fits,
+    with_interface,
+)
+from tvm_cascade.importers.torch_archive import RefusedArchive, open_program
+from tvm_cascade.importers.torch_cut import graph_of, kind_of, until_before
+from tvm_cascade.importers.torch_package import quietly, torch_package
+from tvm_cascade.importers.torch_quantized import CONVERTERS
+from tvm_cascade.importers.torch_recurrent import recurrent_converters, undecomposed
+from tvm_cascade.importers.torch_refused import check_conditions, check_types
+from tvm_cascade.importers.torch_states import Mutated, with_buffer_ends, with_buffer_states, without_none
 from tvm_cascade.importers.values import blocks_closed, is_quantized, relax
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
@@ -162,11 +169,14 @@ def _sizes(path: Path, params: Any, wanted: Mapping[str, tuple[int, ...]]) -> di
         for axis, symbol in symbols.items():
             if sizes.setdefault(symbol, chosen[axis]) != chosen[axis]:
                 raise UsageError(f"input {name}: {symbol} is {sizes[symbol]} elsewhere, not {chosen[axis]}")
-    for name, param in given.items():
-        if any(not hasattr(d, "value") and str(d) not in sizes for d in param.ty.shape.values):
-            shape = _text(param.ty.shape.values)
-            raise LoadError(path, f"input {name} has the symbolic shape {shape}: fix it with --input-shape {name}=...")
+    shapes = {name: [_fixed(d, sizes) for d in param.ty.shape.values] for name, param in given.items()}
+    check_open_sizes(path, shapes)
     return sizes
+
+
+def _fixed(extent: Any, sizes: Mapping[str, int]) -> int | str:
+    """An extent, as a number where it or its symbol is known."""
+    return int(extent) if hasattr(extent, "value") else sizes.get(str(extent), str(extent))
 
 
 def _text(dims: Any) -> str:
