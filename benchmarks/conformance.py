@@ -22,47 +22,73 @@ os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"  # every cas
 
 import onnx
 
-from tvm_cascade.testing.conformance import line, outcomes, read_expected, written
+from tvm_cascade.testing.conformance import (
+    COMPILE,
+    CONSTANTS,
+    PIPELINE,
+    REFUSES,
+    line,
+    outcomes,
+    read_expected,
+    written,
+)
 from tvm_cascade.testing.forked import PASS, REFUSED, Outcome
 from tvm_cascade.testing.onnx_suite import Case, suite
 
 HERE = Path(__file__).parent
 EXPECTED = HERE.parent / "tests" / "conformance" / "expected.txt"
 RESULTS = HERE / "results" / "conformance.md"
+_ROADS = tuple(f"pass by {road}{more}" for more in ("", f", {CONSTANTS}") for road in (COMPILE, PIPELINE))
 HEAD = f"""# The ONNX backend suite
 
-Every case of onnx {onnx.__version__} with tensors of numbers in and out, compiled for the host and run, or through
-`relax_pipeline="cascade"` (`tvm_cascade/testing/conformance.py`); what is expected of each is in
+Every case of onnx {onnx.__version__} with tensors of numbers in and out, compiled for the host and run (`compile`), or
+through `relax_pipeline="cascade"` (`pipeline`): one of them comes first, by the name of the case, and the other is asked where
+that refuses. Where both refuse, the inputs after the first become constants (`tvm_cascade/testing/conformance.py`). What is
+expected of each, and by which road, is in
 `tests/conformance/expected.txt`.
 
 """
 
 
 def table(expected: Mapping[str, Outcome], operators: Mapping[str, str]) -> str:
-    """The counts of the verdicts by group of cases, and of the refusals by operator and reason."""
-    found = {o.verdict for o in expected.values()}
-    verdicts = [*(v for v in (PASS, REFUSED) if v in found), *sorted(found - {PASS, REFUSED})]
-    groups = Counter((name.split("/")[0], o.verdict) for name, o in expected.items())
-    lines = [f"| cases | {' | '.join(verdicts)} |", "| --- |" + " ---: |" * len(verdicts)]
+    """The counts of the roads and verdicts by group of cases, and of the refusals by operator and reason."""
+    ends = {name: _end(outcome) for name, outcome in expected.items()}
+    first = (*_ROADS, REFUSED)
+    columns = [*(c for c in first if c in ends.values()), *sorted({*ends.values()} - {*first})]
+    groups = Counter((name.split("/")[0], end) for name, end in ends.items())
+    lines = [f"| cases | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
     for group in sorted({group for group, _ in groups}):
-        lines.append(f"| {group} | {' | '.join(str(groups[group, v]) for v in verdicts)} |")
-    totals = Counter(o.verdict for o in expected.values())
-    lines.append(f"| all {len(expected)} | {' | '.join(str(totals[v]) for v in verdicts)} |")
+        lines.append(f"| {group} | {' | '.join(str(groups[group, c]) for c in columns)} |")
+    totals = Counter(ends.values())
+    lines.append(f"| all {len(expected)} | {' | '.join(str(totals[c]) for c in columns)} |")
     if left := len(operators) - len(expected):
         lines += ["", f"{left} cases were not run."]
     refused = Counter((operators[name], o.reason) for name, o in expected.items() if o.verdict != PASS)
-    lines += [
-        "",
-        "What is refused, by the operator that the case is of:",
-        "",
-        "| cases | operator | reason |",
-        "| ---: | --- | --- |",
-    ]
-    lines += [
-        f"| {n} | {operator} | {reason.replace('|', '/')} |"
-        for (operator, reason), n in sorted(refused.items(), key=_most_first)
-    ]
+    lines += _reasons("What is refused, by the operator that the case is of:", refused)
+    pipeline = Counter(
+        (operators[name], o.reason.split(REFUSES, 1)[1])
+        for name, o in expected.items()
+        if o.verdict == PASS and REFUSES in o.reason
+    )
+    head = "What `compile` refuses of the cases that pass by `relax_pipeline`; it was not asked of those that came to that first:"
+    lines += _reasons(head, pipeline)
     return HEAD + "\n".join(lines) + "\n"
+
+
+def _end(outcome: Outcome) -> str:
+    """The road of a case that passed, else its verdict."""
+    if outcome.verdict != PASS:
+        return outcome.verdict
+    road, *rest = outcome.reason.split("; ")
+    return f"pass by {road}{f', {CONSTANTS}' if CONSTANTS in rest else ''}"
+
+
+def _reasons(head: str, counts: Mapping[tuple[str, str], int]) -> list[str]:
+    rows = [
+        f"| {n} | {operator} | {reason.replace('|', '/')} |"
+        for (operator, reason), n in sorted(counts.items(), key=_most_first)
+    ]
+    return ["", head, "", "| cases | operator | reason |", "| ---: | --- | --- |", *rows] if rows else []
 
 
 def _most_first(item: tuple[tuple[str, str], int]) -> tuple[int, tuple[str, str]]:

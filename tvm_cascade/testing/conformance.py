@@ -3,6 +3,9 @@
 A case is compiled for the host and run, or goes through `relax_pipeline="cascade"`; by its name, one of them comes first
 and the other is tried where the first refuses. Where both refuse, the inputs after the first become constants, as the files
 of networks have weights, axes and shapes. Only a `CascadeError` is a refusal. Every case has a process of its own.
+
+A case that passes says by which road: `compile` or `pipeline`, with `CONSTANTS` where inputs became constants, and why `compile`
+refused it where that came first.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from tvm_cascade.testing.onnx_suite import Case
 
 relax: Any = _relax  # its nodes get their fields at run time
 _LONGEST = 300  # characters of a reason
+CONSTANTS = "inputs after the first as constants"
+COMPILE, PIPELINE = "compile", "pipeline"  # roads
+REFUSES = "compile refuses: "
 _NARROWED = {("int64", "int32"), ("uint64", "uint32"), ("uint64", "int32"), ("float16", "float32")}
 _NARROWED |= {("float64", "float32"), ("bool", "int8"), ("bool", "uint8")}
 
@@ -64,18 +70,21 @@ def _found(case: Case) -> Outcome:
 
 
 def _tried(case: Case, folder: Path) -> Outcome:
-    refused = ""
-    ways: list[_Way] = [on_host, in_pipeline]
-    for path, values, inputs in _forms(case, folder):
+    refused, by_compile = "", ""
+    ways: list[tuple[str, _Way]] = [(COMPILE, on_host), (PIPELINE, in_pipeline)]
+    for k, (path, values, inputs) in enumerate(_forms(case, folder)):
         shapes = {v.name: a.shape for v, a in zip(values, inputs, strict=True) if _is_open(v)}
-        for way in ways if int(case.rank(), 16) % 2 else reversed(ways):
+        for road, way in ways if int(case.rank(), 16) % 2 else reversed(ways):
             try:
                 got = way(path, shapes, inputs)
             except CascadeError as error:
                 refused = refused or str(error)
+                by_compile = str(error) if road == COMPILE else by_compile
                 continue
             gap = difference(got, case.outputs)
-            return Outcome(WRONG, f"{way.__name__}: {gap}") if gap else Outcome(PASS)
+            reason = f"{REFUSES}{by_compile}" if by_compile and road == PIPELINE else ""
+            said = "; ".join(filter(None, [road, CONSTANTS if k else "", reason]))
+            return Outcome(WRONG, f"{way.__name__}: {gap}") if gap else Outcome(PASS, said)
     return Outcome(REFUSED, refused)
 
 
