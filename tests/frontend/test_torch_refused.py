@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tvm_cascade.checking.reference import open_reference
 from tvm_cascade.checking.reference_calls import reference_calls
 from tvm_cascade.checking.sensitivity import read_program, run_exported
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.micro.reference import open_reference
-from tvm_cascade.micro.reference_calls import reference_calls
-from tvm_cascade.micro.sensitivity import read_program, run_exported
 
 pytestmark = pytest.mark.torch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_cascade.micro.compare_outputs import Verdict, compare
+from tvm_cascade.checking.compare_outputs import Verdict, compare
 
 
 def _float(*values: float) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("ai_edge_litert")
 
 import tvm_cascade
-from tvm_cascade.micro.compare_outputs import Verdict, compare, compare_with_reference
+from tvm_cascade.checking.compare_outputs import Verdict, compare, compare_with_reference
 from tvm_cascade.tensor_spec import TensorSpec, named_apart, unique_names
 from tvm_cascade.testing.reference import Reference
 from tvm_cascade.testing.tflite import ModelWriter

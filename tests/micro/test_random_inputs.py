@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 import tvm_cascade
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.micro.arrays import random_input
+from tvm_cascade.runs.arrays import random_input
 from tvm_cascade.tensor_spec import TensorSpec
 from tvm_cascade.testing.tflite import ModelWriter
 
@@ -55,7 +55,7 @@ def test_floats_of_a_domain(tmp_path: Path, kind: str, low: float | None, high: 
 def test_domains_go_through_sums_with_constants(tmp_path: Path) -> None:
     nodes = [helper.make_node("Add", ["x", "c"], ["s"]), helper.make_node("Log", ["s"], ["y"])]
     ends = [helper.make_tensor_value_info(n, F, [6, 8]) for n in "xy"]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(np.float32(0.5), "c")])
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(np.array(0.5, "float32"), "c")])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "m.onnx")
     (spec,) = io_spec(load(tmp_path / "m.onnx")).inputs
     assert _drawn(spec).min() == -0.5

@@ -12,14 +12,12 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
-from tvm_cascade.checking.reference import reference_outputs
-from tvm_cascade.checking.sensitivity import turned
+from tvm_cascade.checking.compare_outputs import difference
+from tvm_cascade.checking.reference import output_steps, reference_outputs
+from tvm_cascade.checking.sensitivity import quantizes, turned
+from tvm_cascade.checking.turned_reference import TurnedReference
 from tvm_cascade.errors import LoadError, MissingToolError
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.micro.compare_outputs import difference
-from tvm_cascade.micro.reference import output_steps, reference_outputs
-from tvm_cascade.micro.sensitivity import quantizes, turned
-from tvm_cascade.micro.turned_reference import TurnedReference
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.activation_cases import abs_, elu
 from tvm_cascade.testing.operator_cases import Generator

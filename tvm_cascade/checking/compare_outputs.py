@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.micro.reference import real
+from tvm_cascade.checking.reference import real
 from tvm_cascade.tensor_spec import TensorSpec
 
 FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest of the same output: sums are reassociated

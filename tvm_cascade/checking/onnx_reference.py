@@ -66,7 +66,7 @@ class OnnxReference:
         """Why it is not ONNX Runtime, and which operators the evaluator gets wrong; empty where nothing is to be said."""
         if self._session is not None:
             return ""
-        from tvm_cascade.importers.onnx_qoperators import spell_out  # needs onnx, which reading the model has found
+        from tvm_cascade.importers.onnx.qoperators import spell_out  # needs onnx, which reading the model has found
 
         doubts = ", ".join(dict.fromkeys(untrusted(spell_out(self._model))))
         wrong = [f"it is wrong about {doubts}"] if doubts else []

@@ -1,5 +1,5 @@
 """Reference outputs of a model (`run --check`, `validate`): by LiteRT's reference kernels for `.tflite` (the `test` extra), ONNX
-Runtime or ONNX's evaluator for `.onnx` (`micro.onnx_reference`), torch for `.pt2`.
+Runtime or ONNX's evaluator for `.onnx` (`checking.onnx_reference`), torch for `.pt2`.
 
 The last two compute quantized networks in floats and round after every operator, where kernels add and rescale
 integers: results agree to within the network's sensitivity to single roundings (`checking.sensitivity`).
@@ -17,14 +17,11 @@ import numpy as np
 
 from tvm_cascade import extras
 from tvm_cascade.checking.litert_defects import doubts, packed, repaired
-from tvm_cascade.checking.onnx_reference import ONNX_FLOATS, onnx_outputs, read_onnx
-from tvm_cascade.checking.sensitivity import float_reach, read_program, run_exported
+from tvm_cascade.checking.onnx_reference import ONNX_FLOATS, OnnxReference, read_onnx
+from tvm_cascade.checking.sensitivity import read_program, run_exported
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
 from tvm_cascade.importers.torch.archive import open_program
 from tvm_cascade.messages import last_line
-from tvm_cascade.micro.litert_defects import doubts, packed, repaired
-from tvm_cascade.micro.onnx_reference import ONNX_FLOATS, OnnxReference, read_onnx
-from tvm_cascade.micro.sensitivity import read_program, run_exported
 from tvm_cascade.plain_files import readable
 from tvm_cascade.tensor_spec import unique_names
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tvm_cascade.checking.reference import Expected, LiteRtReference, Scales, exported_program, reference_outputs
-from tvm_cascade.checking.sensitivity import run_exported
+from tvm_cascade.checking.reference import (
+    Reference,
+)
 from tvm_cascade.emit.network import PlacedState
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.network import PlacedState
-from tvm_cascade.micro.reference import Reference
 from tvm_cascade.tensor_spec import TensorSpec
 
 Arrays = Mapping[str, np.ndarray]

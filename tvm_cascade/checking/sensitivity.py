@@ -32,7 +32,7 @@ def quantizes(path: Path) -> bool:
     """Return True if an ONNX or torch network computes stored integers that `TurnedReference` turns."""
     if path.suffix == ".pt2":
         return any(_is_quantize(node.target) for node in read_program(path).graph.nodes)
-    from tvm_cascade.importers.onnx_qoperators import RULES
+    from tvm_cascade.importers.onnx.qoperators import RULES
 
     model = read_model(path)
     nodes = [node for graph in (model.graph, *model.functions) for node in graph.node]

@@ -1,6 +1,6 @@
 """Domains of inputs: the numbers that what reads an input is defined for, such as none below 0 for a square root.
 
-Random inputs are drawn from them (`micro.arrays`). Paths lead from an input through moves, dequantization, casts and sums with
+Random inputs are drawn from them (`runs.arrays`). Paths lead from an input through moves, dequantization, casts and sums with
 constants; what a network computes itself is its own affair.
 """
 

@@ -13,27 +13,17 @@ import numpy as np
 
 from tvm_cascade import extras
 from tvm_cascade.boards.board import Board
-from tvm_cascade.checking.compare_outputs import compare_with_reference, reference_tolerance, same_outputs
-from tvm_cascade.checking.reference import Expected
-from tvm_cascade.checking.reference_calls import largest, reference_calls, reference_windows
+from tvm_cascade.checking.check import DRAWS, MOVED_FACTOR, Check
+from tvm_cascade.checking.compare_outputs import (
+    compare,
+    largest_gaps,
+)
+from tvm_cascade.checking.sensitivity import moved_inputs
 from tvm_cascade.emit.board_files import find_board
 from tvm_cascade.emit.host import HostProgram, run_host
 from tvm_cascade.emit.image import METADATA, Image, host_records, read_image
 from tvm_cascade.emit.toolchain import build_image, require_uart
 from tvm_cascade.errors import LoadError, UsageError
-from tvm_cascade.micro import emulator
-from tvm_cascade.micro.arrays import read_frames, read_inputs, save_arrays
-from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.board_files import find_board
-from tvm_cascade.micro.check import DRAWS, MOVED_FACTOR, Check
-from tvm_cascade.micro.compare_outputs import compare, largest_gaps
-from tvm_cascade.micro.desk import resolve_port
-from tvm_cascade.micro.host import HostProgram, run_host
-from tvm_cascade.micro.image import METADATA, Image, host_records, read_image
-from tvm_cascade.micro.run_report import RunReport
-from tvm_cascade.micro.sensitivity import moved_inputs
-from tvm_cascade.micro.serial_run import SerialOptions, run_serial
-from tvm_cascade.micro.toolchain import build_image, require_uart
 from tvm_cascade.report.cost import total
 from tvm_cascade.request import RunRequest
 from tvm_cascade.runs import emulator

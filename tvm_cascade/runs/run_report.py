@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.micro.check import Checked
-from tvm_cascade.micro.compare_outputs import FLOAT_TOLERANCE
+from tvm_cascade.checking.check import Checked
+from tvm_cascade.checking.compare_outputs import FLOAT_TOLERANCE
 from tvm_cascade.report.cost import Cost
 from tvm_cascade.schema.filled import filled
 from tvm_cascade.schema.projects import Run

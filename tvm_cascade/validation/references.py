@@ -1,4 +1,4 @@
-"""What `validate` needs of references (`micro.reference`)."""
+"""What `validate` needs of references (`checking.reference`)."""
 
 from __future__ import annotations
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tvm_cascade.checking.reference import open_reference
 from tvm_cascade.emit.image import read_image
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.cut_file import cut_copy
-from tvm_cascade.micro.image import read_image
-from tvm_cascade.micro.reference import open_reference
 from tvm_cascade.samples.sample_set import SampleSet, batches
 from tvm_cascade.search_monitor import monitor
 from tvm_cascade.tensor_spec import TensorSpec

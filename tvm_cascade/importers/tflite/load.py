@@ -16,12 +16,12 @@ from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError
 from tvm_cascade.importers.cut import Remedy, behind, until_in_front
 from tvm_cascade.importers.file_names import with_graph
 from tvm_cascade.importers.interface import attach, check_input, check_inputs, check_open_sizes, check_sizes, fits
-from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
-from tvm_cascade.importers.tflite_coverage import NPU
-from tvm_cascade.importers.tflite_cut import graph_of
-from tvm_cascade.importers.tflite_kept import Variables
-from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, kind_of, open_model, original_name
-from tvm_cascade.importers.tflite_states import file_states, with_state_ends
+from tvm_cascade.importers.tflite.converter import Converter, Refused, Unsupported
+from tvm_cascade.importers.tflite.coverage import NPU
+from tvm_cascade.importers.tflite.cut import graph_of
+from tvm_cascade.importers.tflite.kept import Variables
+from tvm_cascade.importers.tflite.model import ELEMENT_TYPES, MalformedModel, Model, kind_of, open_model, original_name
+from tvm_cascade.importers.tflite.states import file_states, with_state_ends
 from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart

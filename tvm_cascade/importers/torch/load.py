@@ -27,13 +27,13 @@ from tvm_cascade.importers.interface import (
     fits,
     with_interface,
 )
-from tvm_cascade.importers.torch_archive import RefusedArchive, open_program
-from tvm_cascade.importers.torch_cut import graph_of, kind_of, until_before
-from tvm_cascade.importers.torch_package import quietly, torch_package
-from tvm_cascade.importers.torch_quantized import CONVERTERS
-from tvm_cascade.importers.torch_recurrent import recurrent_converters, undecomposed
-from tvm_cascade.importers.torch_refused import check_conditions, check_types
-from tvm_cascade.importers.torch_states import Mutated, with_buffer_ends, with_buffer_states, without_none
+from tvm_cascade.importers.torch.archive import RefusedArchive, open_program
+from tvm_cascade.importers.torch.cut import graph_of, kind_of, until_before
+from tvm_cascade.importers.torch.package import quietly, torch_package
+from tvm_cascade.importers.torch.quantized import CONVERTERS
+from tvm_cascade.importers.torch.recurrent import recurrent_converters, undecomposed
+from tvm_cascade.importers.torch.refused import check_conditions, check_types
+from tvm_cascade.importers.torch.states import Mutated, with_buffer_ends, with_buffer_states, without_none
 from tvm_cascade.importers.values import blocks_closed, is_quantized, relax
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators

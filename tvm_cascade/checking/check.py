@@ -10,13 +10,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tvm_cascade.checking.compare_outputs import Verdict, compare_with_reference, largest_gaps, overall
+from tvm_cascade.checking.reference import LiteRtReference, Reference, open_reference, output_steps
+from tvm_cascade.checking.reference_calls import reference_calls, reference_windows
+from tvm_cascade.checking.sensitivity import moved_inputs, quantizes
+from tvm_cascade.checking.turned_reference import TurnedReference
+from tvm_cascade.emit.image import Image
 from tvm_cascade.importers.cut_file import cut_copy
-from tvm_cascade.micro.compare_outputs import Verdict, compare_with_reference, largest_gaps, overall
-from tvm_cascade.micro.image import Image
-from tvm_cascade.micro.reference import LiteRtReference, Reference, open_reference, output_steps
-from tvm_cascade.micro.reference_calls import reference_calls, reference_windows
-from tvm_cascade.micro.sensitivity import moved_inputs, quantizes
-from tvm_cascade.micro.turned_reference import TurnedReference
 from tvm_cascade.tensor_spec import TensorSpec
 
 DRAWS = 2  # of roundings that are turned, or inputs that are moved, at random

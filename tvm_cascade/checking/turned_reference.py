@@ -1,4 +1,4 @@
-"""References that turn roundings at random, to measure how far that moves the outputs (`micro.sensitivity`)."""
+"""References that turn roundings at random, to measure how far that moves the outputs (`checking.sensitivity`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tvm_cascade.importers.onnx_file import read_model
-from tvm_cascade.micro.reference import Arrays, Scales, as_floats, float_inputs
-from tvm_cascade.micro.sensitivity import in_own_types, onnx_evaluator, run_turned
+from tvm_cascade.checking.reference import Arrays, Scales, as_floats, float_inputs
+from tvm_cascade.checking.sensitivity import in_own_types, onnx_evaluator, run_turned
+from tvm_cascade.importers.onnx.file import read_model
 from tvm_cascade.tensor_spec import unique_names
 
 
