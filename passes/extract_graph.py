@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -47,6 +47,9 @@ class Extracted:
 
     graph: Graph
     operators: tuple[Computation | None, ...]  # by operator index; None for views
+    source: Source | None = field(
+        default=None, compare=False, repr=False
+    )  # the calls that the operators were read from
 
 
 class Analyses:
@@ -122,7 +125,7 @@ def extract_graph(mod: Any, function: str = "main") -> Extracted:
     """
     made = analyse(read_function(mod, function), function)
     kernels = [None if o is None else o.kernel for o in made.operators]
-    return Extracted(with_kernels(made.graph, kernels), made.operators)
+    return Extracted(with_kernels(made.graph, kernels), made.operators, made.source)
 
 
 def extract_work(mod: Any, known: Analyses | None = None) -> Graph:
@@ -168,7 +171,7 @@ def analyse(source: Source, function: str = "main", known: Analyses | None = Non
         with about(call.name):
             made.append(known.computation(call, pattern, tensors) if view is None else None)
         ops.append(_op(len(ops), call, made[-1]) if view is None else _view(len(ops), call, view, tensors))
-    return Extracted(Graph(tensors, tuple(ops), source.inputs, source.outputs, function), tuple(made))
+    return Extracted(Graph(tensors, tuple(ops), source.inputs, source.outputs, function), tuple(made), source)
 
 
 def with_kernels(graph: Graph, kernels: Sequence[RowKernel | None]) -> Graph:

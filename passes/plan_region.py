@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_cascade.cascading import Plan
+from tvm_cascade.cascading import Plan, validate
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.errors import CascadeError, InfeasibleError
+from tvm_cascade.errors import CascadeError, InfeasibleError, ValidationError
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
+from tvm_cascade.passes.executed_plan import NotExecutedError, check_executed
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.outline_region import outlined
 from tvm_cascade.passes.plan_network import plan_network
@@ -19,6 +21,8 @@ from tvm_cascade.passes.static_regions import Binding, Region, outputs_of, why_n
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.tir import relax
+
+LOG = logging.getLogger("tvm_cascade")
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,24 @@ def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core:
 
     def plan() -> Planned:
         candidate = plan_network(outlined(mod, region, func.attrs), request, core)
+        _check(candidate)
         return Planned(region, candidate, lower_plan(candidate.plan, candidate.prepared.kernels_of(candidate.plan)))
 
     return _or_reason(plan)
+
+
+def _check(candidate: PlannedCandidate) -> None:
+    """Run a plan on random data beside its network, or replay it where that may not be. Raises `ValidationError`."""
+    try:
+        try:
+            check_executed(candidate.prepared, candidate.plan)
+        except NotExecutedError:
+            validate(candidate.plan, candidate.prepared.core.core.align)
+    except ValidationError as why:
+        LOG.warning(
+            "a plan is wrong (%s) and what it is of is left to TVM: please report this fault of tvm-cascade", why
+        )
+        raise
 
 
 class Probe:

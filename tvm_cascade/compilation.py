@@ -148,11 +148,11 @@ def build_options(request: Request) -> BuildOptions:
 def plan_for(
     loaded: pipeline.Loaded, request: Request, build: BuildOptions, started: float, progress: Progress
 ) -> tuple[pipeline.Planned, PlanResult]:
-    """The best plan, replayed on simulated memory, and its description; with the whole frontier for a report."""
+    """The best plan, checked (`pipeline.check`), and its description; with the whole frontier for a report."""
     with SearchMonitor(request.plan.time_limit) as limit:
         planned = _planned(loaded, request, build, progress)
-        progress(f"{loaded.name}: replaying the plan on simulated memory")
-        pipeline.replay(planned.plan, planned.options.alignment)
+        progress(f"{loaded.name}: replaying the plan on simulated memory, running it on random data")
+        pipeline.check(planned, lambda line: progress(f"{loaded.name}: {line}"))
         whole = request.emit.report is not None
         told = pipeline.describe(planned, loaded, started, progress, whole=whole, flash_wait=request.plan.flash_wait)
     return planned, replace(told, limited=limit.limited)

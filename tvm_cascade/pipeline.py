@@ -3,7 +3,8 @@
     load        a file becomes a Relax module                                                (`importers`)
     plan        equivalent networks are lowered, their kernels chosen, each planned; the best is kept
                                                                         (`passes.plan_network`, `passes.candidates`)
-    replay      the plan runs on simulated memory before anything is emitted                 (`cascading.validate`)
+    check       the plan runs on simulated memory, and its program on random data beside the network, before anything is
+                emitted                                             (`cascading.validate`, `passes.executed_plan`)
     lower       the plan becomes kernels and their driver                                    (`schedules.driver`)
     emit        both become a project for a board, or for the host                           (`micro`)
 
@@ -31,6 +32,7 @@ from tvm_cascade.frontend import attach, has_interface, io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory.weights import ALIGN
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
+from tvm_cascade.passes.executed_plan import NotExecutedError, check_executed
 from tvm_cascade.passes.extract_graph import Analyses, extract_graph, extract_order_graph, extract_work
 from tvm_cascade.passes.join_networks import join_networks
 from tvm_cascade.passes.origin import file_graph_of
@@ -48,6 +50,7 @@ from tvm_cascade.results import PlanResult
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.multiply_add import joins_products, with_joined_products
+from tvm_cascade.schedules.tir import PrimFunc
 from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.schedules.tuning.code_size import code_bytes, weight_bytes
 from tvm_cascade.schedules.tuning.counting import Counter
@@ -330,15 +333,28 @@ def flash_waits(planned: Planned, cycles_per_byte: float | None) -> tuple[float,
     return tuple(float(n) * cycles_per_byte for n in moved.sum(axis=1))
 
 
-def replay(plan: Plan, alignment: int) -> None:
-    """Replay `plan` on simulated memory before anything is emitted. Raises `ValidationError` unless it computes its graph."""
+def check(planned: Planned, progress: Progress = lambda _line: None) -> None:
+    """Replay a plan on simulated memory, and run its program on random data beside the network, before anything is emitted.
+
+    Raises `ValidationError` unless it computes its graph. `progress` gets a line where random data may not be given to it.
+    """
+    prepared, plan = planned.prepared, planned.plan
     try:
-        validate(plan, alignment)
+        validate(plan, planned.options.alignment)
+        check_executed(prepared, plan, _transform(prepared))
+    except NotExecutedError as why:
+        progress(f"the plan was replayed, but not run on random data: {why}")
     except ValidationError as why:
         raise ValidationError(
             f"the plan is wrong and was not compiled ({why}); this is a fault of tvm-cascade: please report it, and compile "
-            "with --layerwise or other options meanwhile"
+            "with --layerwise or other options meanwhile",
+            why.operators,
         ) from why
+
+
+def _transform(prepared: PreparedGraph) -> Callable[[PrimFunc], PrimFunc] | None:
+    """What is done to each kernel as it is lowered."""
+    return with_joined_products if joins_products(prepared.core) else None
 
 
 def order_graph(loaded: Loaded) -> Graph:
@@ -380,10 +396,8 @@ def lower(
     `segment_call` one that is called where a segment begins.
     """
     if not counted:
-        joined = with_joined_products if joins_products(prepared.core) else None
-        return lower_plan(
-            plan, prepared.kernels_of(plan), transform=joined, fetch=fetch, hook=hook, segment_call=segment_call
-        )
+        kernels, transform = prepared.kernels_of(plan), _transform(prepared)
+        return lower_plan(plan, kernels, transform=transform, fetch=fetch, hook=hook, segment_call=segment_call)
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)
 
 

@@ -15,7 +15,7 @@ import tvm
 from tvm.ir import Call, Op, TensorLoad
 
 from tvm_cascade.schedules import tir
-from tvm_cascade.schedules.tir import Value, tirx
+from tvm_cascade.schedules.tir import PrimFunc, Value, ir, tirx
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,53 @@ def call(name: str, *args: Value) -> Value:
     """The operation `tc_<name>` on `args`."""
     op, dtype = _OPS[name]
     return tir.call(op, [tir.i32(a) for a in args], dtype)
+
+
+def _halves(word: Value) -> Value:
+    return tirx.reinterpret("int16x2", word)
+
+
+def _every_other(word: Value, first: int) -> Value:
+    """Bytes `first` and `first + 2` of a word, widened to halves of one."""
+    lanes = [tir.i32(first), tir.i32(first + 2)]
+    return tirx.Shuffle([tirx.reinterpret("int8x4", word)], lanes).astype("int16x2")
+
+
+def _smlad(a: Value, b: Value, c: Value) -> Value:
+    products = _halves(a).astype("int32x2") * _halves(b).astype("int32x2")
+    return c + tirx.call_llvm_pure_intrin("int32", "llvm.vector.reduce.add", products)
+
+
+def _word_of(halves: Value) -> Value:
+    return tirx.reinterpret("int32", halves)
+
+
+_PORTABLE: dict[str, Callable[..., Value]] = {  # of operations that LLVM has for ARM alone; each argument stands once
+    "tirx.tc_smlad": _smlad,
+    "tirx.tc_sxtb16": lambda a: _word_of(_every_other(a, 0)),
+    "tirx.tc_sxtb16_ror8": lambda a: _word_of(_every_other(a, 1)),
+    "tirx.tc_sxtab16": lambda a, b: _word_of(_halves(a) + _every_other(b, 0)),
+    "tirx.tc_sxtab16_ror8": lambda a, b: _word_of(_halves(a) + _every_other(b, 1)),
+    "tirx.tc_uxtb16": lambda a: a & tir.i32(0x00FF00FF),
+    "tirx.tc_uxtb16_ror8": lambda a: (a >> tir.i32(8)) & tir.i32(0x00FF00FF),
+}
+_HELPERS: dict[str, Callable[..., Value]] = {
+    "tc_copy16": _copied(16),
+    "tc_copy4": _copied(4),
+}  # called by their C names
+
+
+def portable(func: PrimFunc) -> PrimFunc:
+    """`func` with operations that LLVM has for every machine, in place of those of ARM and of helpers in C."""
+
+    def expanded(call: Any) -> Any:
+        name, args = str(getattr(call.op, "name", "")), list(call.args)
+        make = _PORTABLE.get(name)
+        if name == "tirx.call_extern":
+            make, args = _HELPERS.get(str(getattr(args[0], "value", ""))), args[1:]
+        return call if make is None else make(*args)
+
+    return tirx.PrimFunc(func.params, tir.replace(func.body, ir.Call, expanded), func.ret_type, func.attrs)
 
 
 C_PRELUDE = r"""

@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import s_tir as _s_tir
 from tvm import tirx
 from tvm.ir import Call, GlobalVar
-from tvm.tirx import compilation_pipeline
 
 from tvm_cascade.cache import NO_CACHE, Cache
 from tvm_cascade.cascading.state_areas import areas
@@ -27,9 +25,8 @@ from tvm_cascade.emit.placement import placed_states
 from tvm_cascade.errors import UsageError, ValidationError
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.tir.barrier import with_barriers
+from tvm_cascade.schedules.tir.quick_build import register_pipeline
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
-
-s_tir: Any = _s_tir  # its passes get their names at run time
 
 _MOST_OPTIMISED = 200  # functions of a program that LLVM optimises
 _CANARY = 64  # bytes on either side of the arena
@@ -112,32 +109,6 @@ class HostResult:
     def arena_high_water(self) -> int:
         """Of all memories."""
         return sum(self.memory_high_water)
-
-
-def register_pipeline(name: str, *passes: Any) -> str:
-    """Register `name` as a pipeline for `tvm.tirx.build`: `passes`, then what LLVM and an entry with tensors need; returns it.
-
-    TVM's default pipeline takes twice as long: its passes for blocks, threads and stray statements find nothing in kernels
-    that take raw pointers.
-    """
-    plain = tirx.transform
-    ending = (
-        plain.UnrollLoop(),
-        s_tir.transform.RewriteUnsafeSelect(),  # LLVM evaluates both sides of a Select, also one that may not be read
-        plain.AnnotateEntryFunc(),
-        plain.SplitHostDevice(),
-        plain.MakePackedAPI(),
-    )
-
-    def finish() -> Any:
-        return tvm.transform.Sequential([plain.LowerTVMBuiltin(), plain.LowerIntrin()])
-
-    def pipeline() -> Any:
-        """Passes of a module, and those that finish functions of the host and of a device."""
-        return tvm.transform.Sequential([*passes, *ending]), finish, finish
-
-    compilation_pipeline.register_tir_pipeline(name, pipeline)
-    return name
 
 
 _PIPELINE = register_pipeline(

@@ -1,67 +1,19 @@
-"""Builds for this process that are made quickly and run slowly: to compare what small networks and kernels compute.
-
-Machine code without optimisation, after the passes of TVM's own pipeline that code for one processor cannot do without:
-nothing is simplified, partitioned, vectorized or shared. Such a build takes a third of the usual time, and is linked: LLVM
-selects instructions for an object without optimisation too, where its JIT optimises in any case and takes four times as long.
-"""
+"""Relax modules built quickly for this process (`schedules.tir.quick_build`), to compare what small networks compute."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm import relax as _relax
-from tvm import s_tir as _s_tir
-from tvm import tirx as _tirx
 
-from tvm_cascade.emit.host import register_pipeline
+from tvm_cascade.schedules.tir.quick_build import QUICK_TARGET, linked, quick_build
+
+__all__ = [
+    "QUICK_TARGET", "check_calls", "linked", "quick_build", "quick_run", "virtual_machine", "with_linked_kernels",
+]  # fmt: skip
 
 relax: Any = _relax  # its nodes get their fields at run time
-s_tir: Any = _s_tir
-tirx: Any = _tirx
-QUICK_TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-
-
-_NAME = register_pipeline(
-    "tvm_cascade.quick",
-    s_tir.transform.LowerInitBlock(),
-    s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-    s_tir.transform.ConvertBlocksToOpaque(),
-    s_tir.transform.LowerMatchBuffer(),
-    s_tir.transform.LowerOpaqueBlock(),
-    tirx.transform.FlattenBuffer(),
-    tirx.transform.VectorizeLoop(False),
-)
-
-
-def quick_build(mod: Any, optimisation: int = 0) -> Any:
-    """An executable of a Relax module, or of PrimFuncs, for this machine's processor; without checks of arguments."""
-    target = QUICK_TARGET if optimisation == 0 else tvm.target.Target({"kind": "llvm", "opt-level": optimisation})
-    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
-        return tvm.compile(mod, target, tir_pipeline="default" if optimisation else _NAME)
-
-
-def linked(module: Any) -> Any:
-    """A module of LLVM code without optimisation as a shared library, loaded; `module` itself where that cannot be linked.
-
-    Its functions may call those of this process alone. Others, such as the conversions of float16 that are part of
-    compilers, only LLVM's JIT knows.
-    """
-    if sys.platform != "linux" or shutil.which("ld") is None:
-        return module
-    with tempfile.TemporaryDirectory() as folder:
-        made, library = Path(folder) / "module.o", Path(folder) / "module.so"
-        module.write_to_file(str(made))
-        subprocess.run(["ld", "-shared", "-z", "now", "-o", str(library), str(made)], check=True, capture_output=True)
-        try:
-            return tvm.runtime.load_module(str(library))
-        except RuntimeError:  # of the dynamic linker: a function is not there
-            return module
 
 
 def with_linked_kernels(executable: Any) -> Any:

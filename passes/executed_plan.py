@@ -1,0 +1,375 @@
+"""`check_executed`: runs a planned program on random data, and compares what it computes with the network without a plan.
+
+The program is the TIR that is emitted, built for this machine; nothing here counts slots or rows, as planner and driver do.
+The network without a plan is the functions that its operators were read from, each with whole tensors of its own. After every
+segment, what the plan says lies whole in its memories is compared: integers exactly, floats to a tolerance. Memory holds
+random bytes where nothing was written, and in front of the arena and behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.ir import Call, GlobalVar, IRModule
+
+from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import ITEM_BYTES, Tensor
+from tvm_cascade.messages import last_line, short_name
+from tvm_cascade.passes.prepare_graph import PreparedGraph
+from tvm_cascade.passes.relax_ops import Source
+from tvm_cascade.schedules import tir
+from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan, place_of
+from tvm_cascade.schedules.driver.streaming import streamed_inputs
+from tvm_cascade.schedules.rules.intrinsics import portable
+from tvm_cascade.schedules.tir import PrimFunc, tirx, tvm_ffi
+from tvm_cascade.schedules.tir.barrier import with_barriers
+from tvm_cascade.schedules.tir.quick_build import QUICK_TARGET, linked, quick_build
+
+MOST_MACS = 300_000_000  # of networks that are run: code that is made quickly takes seconds for them
+_MARGIN = 64  # bytes of random data in front of the arena and behind it
+_MARKER = "cascade_segment"  # the call with which the driver marks where a segment begins
+_INVOKE, _OPERATOR = "invoke_segment", "operator"  # names in the module that is built
+_NEAR = {
+    "float32": 1e-4,
+    "float64": 1e-4,
+}  # of floats: difference, as a factor of the largest value; others: `_NEAR_HALF`
+_NEAR_HALF = 2e-2
+_FEW = 0.02  # share of elements that may lie apart where operators jump, such as from a float to the next integer
+
+Values = dict[int, np.ndarray]  # by tensor
+
+
+class NotExecutedError(Exception):
+    """Raised where a program is not run on random data; the message says why."""
+
+
+def check_executed(
+    prepared: PreparedGraph,
+    plan: Plan,
+    transform: Callable[[PrimFunc], PrimFunc] | None = None,
+) -> None:
+    """Run `plan`, a plan of `prepared`, and its network on one random input, and compare what they compute.
+
+    `transform` is applied to the kernels, as by `lower_plan`.
+
+    Raises
+    ------
+    ValidationError
+        The plan computes something else; the message names the tensor.
+    NotExecutedError
+        Nothing was run: the network is too large, or random data may not be given to it.
+    """
+    source = prepared.extracted.source
+    if source is None or not _is_of(source, plan):
+        raise NotExecutedError("the network was changed after its operators were read")
+    if plan.macs > MOST_MACS:
+        raise NotExecutedError(f"it takes more than {MOST_MACS} multiply-accumulates")
+    programs = [_Program(plan, lower_plan(plan, prepared.kernels_of(plan), transform=transform, segment_call=_MARKER))]
+    network = _Network(source)
+    _build(network, programs)
+    want = network.values
+    comparison = _Comparison(prepared, source, want, transform)
+    for tensor, got in programs[0].run({t: want[t] for t in source.inputs}):
+        comparison.check(tensor, got)
+
+
+def _is_of(source: Source, plan: Plan) -> bool:
+    """Return True if the tensors of a plan's graph are those of `source`."""
+    graph = plan.graph
+    if (graph.inputs, graph.outputs) != (source.inputs, source.outputs) or len(graph.tensors) != len(source.tensors):
+        return False
+    return all((a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(graph.tensors, source.tensors, strict=True))
+
+
+class _Network:
+    """The functions of a network's operators, each run once on whole tensors, the first time that `values` are asked for."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.functions: dict[str, PrimFunc] = {}
+        self.names = [self._named(call.func) for call in source.calls]
+        self.library: Any = None
+
+    def _named(self, func: PrimFunc) -> str:
+        """The name of `func` among the functions; equal ones have one."""
+        stem = f"{_OPERATOR}_{tvm_ffi.structural_hash(func)}"
+        known = self.functions.get(stem)
+        name = stem if known is None or tvm_ffi.structural_equal(known, func) else f"{stem}_{len(self.functions)}"
+        self.functions.setdefault(name, func)
+        return name
+
+    @cached_property
+    def values(self) -> Values:
+        """Every tensor of the network for one random input."""
+        source, random = self.source, np.random.default_rng(0)
+        indexed = [_indices(self.functions[n], len(c.inputs)) for n, c in zip(self.names, source.calls, strict=True)]
+        narrow = any(indexed)
+        arrays = {t: _random(source.tensors[t], random, narrow) for t in source.inputs}
+        tensors = {t: tvm.runtime.tensor(a) for t, a in arrays.items()}
+        for name, call, indices in zip(self.names, source.calls, indexed, strict=True):
+            for position, extent in indices.items():
+                if position < len(call.inputs):
+                    _require_below(arrays[call.inputs[position]], extent, call.name)
+            shapes = [source.tensors[t] for t in call.outputs]
+            made = [tvm.runtime.empty(t.shape, t.dtype) for t in shapes]
+            constants = [tvm.runtime.tensor(c) for c in call.constants]
+            self.library[name](*(tensors[t] for t in call.inputs), *constants, *made)
+            tensors |= dict(zip(call.outputs, made, strict=True))
+            arrays |= {t: m.numpy() for t, m in zip(call.outputs, made, strict=True)}
+        return arrays
+
+
+def _random(tensor: Tensor, random: np.random.Generator, narrow: bool) -> np.ndarray:
+    """Random elements; of integers that may be indices (`narrow`) zeros."""
+    kind = np.dtype(tensor.dtype)
+    if tensor.dtype == "bool":
+        return random.integers(0, 2, tensor.shape).astype(np.bool_)
+    if kind.kind not in "iu":
+        return random.standard_normal(tensor.shape).astype(kind)
+    if kind.itemsize > 2:
+        return np.zeros(tensor.shape, kind) if narrow else random.integers(0, 1000, tensor.shape).astype(kind)
+    limits = np.iinfo(kind)
+    return random.integers(limits.min, limits.max, tensor.shape, kind, endpoint=True)
+
+
+def _indices(func: PrimFunc, activations: int) -> dict[int, int]:
+    """The parameters of a function whose elements are indices, by position: the smallest extent that they index.
+
+    What a function computes itself, and numbers of at most 16 bits that index a constant of the operator, lie inside of what
+    they index. Raises `NotExecutedError` for a function that may divide integers by a zero of its inputs.
+    """
+    for kind in (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod):
+        for division in tir.collect(func.body, kind):
+            if "int" in str(division.b.ty.dtype) and tir.loads(division.b):
+                raise NotExecutedError("it divides integers by what it computes")
+    position = {p: k for k, p in enumerate(func.params)}
+    found: dict[int, int] = {}
+    for load in tir.loads(func.body):
+        constant = position.get(load.source, 0) >= activations
+        for index, extent in zip(load.indices, tir.shape_of(load.source), strict=True):
+            if _is_clamped(index):
+                continue
+            for inner in tir.loads(index):
+                k = position.get(inner.source)
+                if k is not None and not (constant and ITEM_BYTES[tir.dtype_of(inner.source)] <= 2):
+                    found[k] = min(extent, found.get(k, extent))
+    return found
+
+
+def _is_clamped(index: Any) -> bool:
+    """Return True for `min(max(..., 0), constant)`, as gathers have it that read inside of their tensor for any index."""
+    clamped = isinstance(index, tirx.Min) and isinstance(index.a, tirx.Max)
+    return clamped and tir.int_value(index.b) is not None and tir.int_value(index.a.b) == 0
+
+
+def _require_below(indices: np.ndarray, extent: int, name: str) -> None:
+    """Raise `NotExecutedError` unless all of `indices` lie in `range(extent)`."""
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < extent:
+        raise NotExecutedError(f"{short_name(name)} reads at indices that are random")
+
+
+class _Program:
+    """A lowered plan whose segments are run one by one."""
+
+    def __init__(self, plan: Plan, lowered: Lowered) -> None:
+        self.plan, self.lowered = plan, lowered
+        self.room = plan.allocation.peak + lowered.spare_bytes
+        self.library: Any = None
+
+    @cached_property
+    def functions(self) -> dict[GlobalVar, PrimFunc]:
+        """The functions of the program, with an entry that runs one segment."""
+        made = {gv: portable(f) for gv, f in self.lowered.mod.functions.items() if gv.name_hint != self.lowered.invoke}
+        invoke = GlobalVar(self.lowered.invoke)
+        segment = tirx.Var("segment", "int32")
+        driver = by_segment(self.lowered.mod[self.lowered.invoke], segment)
+        made = {gv: _calling(func, made) for gv, func in made.items()}
+        made[invoke] = _calling(driver, made)
+        made[GlobalVar(_INVOKE)] = self._entry(invoke, len(driver.params) - 1)
+        return made
+
+    def _entry(self, invoke: GlobalVar, pointers: int) -> PrimFunc:
+        memories = self.plan.memories
+        arena = tirx.decl_buffer((self.room + 2 * _MARGIN,), "int8", "arena")
+        flash = tirx.decl_buffer((max(len(self.lowered.flash), 8),), "int8", "flash")
+        context = tirx.decl_buffer((max(self._streamed_bytes, 1),), "int8", "context")
+        status = tirx.decl_buffer((1,), "int32", "status")
+        segment = tirx.Var("segment", "int32")
+        args = [tirx.address_of(arena[_MARGIN + use.start]) for use in memories]
+        args += [tirx.address_of(flash[0]), tirx.address_of(context[0]), tirx.address_of(status[0])]
+        call = Call(invoke, [*args[:pointers], segment], ret_ty="int32")
+        entry = tirx.PrimFunc([arena, flash, context, status, segment], tirx.Evaluate(call))
+        return entry.with_attr("global_symbol", _INVOKE)
+
+    @property
+    def _streamed_bytes(self) -> int:
+        return sum(self.plan.graph.tensors[t].bytes for t in streamed_inputs(self.plan))
+
+    def run(self, inputs: Values) -> Iterator[tuple[Tensor, np.ndarray]]:
+        """Run segment by segment; yields every tensor that the last one made and that lies whole in the memories then."""
+        plan, graph = self.plan, self.plan.graph
+        memory = np.random.default_rng(1).integers(-128, 128, self.room + 2 * _MARGIN).astype(np.int8)
+        margins = memory[:_MARGIN].copy(), memory[_MARGIN + self.room :].copy()
+        streamed = streamed_inputs(plan)
+        for t in graph.inputs:
+            if t not in streamed:
+                start = _MARGIN + place_of(plan, t)
+                memory[start : start + graph.tensors[t].bytes] = np.frombuffer(inputs[t].tobytes(), np.int8)
+        rows = b"".join(inputs[t].tobytes() for t in streamed) or b"\0"
+        flash = self.lowered.flash.ljust(8, b"\0")
+        fixed = [tvm.runtime.tensor(np.frombuffer(d, np.int8).copy()) for d in (flash, rows)]
+        arena, status = tvm.runtime.tensor(memory), tvm.runtime.tensor(np.zeros(1, np.int32))
+        for s, segment in enumerate(plan.segments):
+            self.library[_INVOKE](arena, *fixed, status, s)
+            after = arena.numpy()
+            for own, now in zip(margins, (after[:_MARGIN], after[_MARGIN + self.room :]), strict=True):
+                if not np.array_equal(own, now):
+                    names = [graph.ops[o].name for o in segment.ops]
+                    raise ValidationError("it writes outside of its memories", names)
+            for t in (t for o in segment.ops for t in graph.ops[o].outputs):
+                if _lies_whole(plan, t, s):
+                    tensor, start = graph.tensors[t], _MARGIN + place_of(plan, t)
+                    raw = after[start : start + tensor.bytes].tobytes()
+                    yield tensor, np.frombuffer(raw, tensor.dtype).reshape(tensor.shape)
+
+
+def by_segment(driver: PrimFunc, segment: Any) -> PrimFunc:
+    """The driver of a plan with one more parameter: it runs segment number `segment` alone.
+
+    It is lowered with calls of `_MARKER` where its segments begin.
+    """
+    head: list[Any] = []
+    parts: dict[int, list[Any]] = {}
+    stmts = list(driver.body.seq) if isinstance(driver.body, tirx.SeqStmt) else [driver.body]
+    current = head
+    for stmt in stmts[:-1]:  # the last returns the status
+        number = _marked(stmt)
+        if number is None:
+            current.append(stmt)
+        else:
+            current = parts.setdefault(number, [])
+    chosen = [tirx.IfThenElse(tirx.EQ(segment, tir.i32(n)), tir.sequence(p), None) for n, p in parts.items() if p]
+    body = tir.sequence([*head, *chosen, stmts[-1]])
+    return tirx.PrimFunc([*driver.params, segment], body, driver.ret_type, driver.attrs)
+
+
+def _marked(stmt: Any) -> int | None:
+    """The number of the segment that begins with a statement."""
+    call = getattr(stmt, "value", None)
+    if not isinstance(stmt, tirx.Evaluate) or not isinstance(call, Call) or len(call.args) != 2:
+        return None
+    return tir.int_value(call.args[1]) if str(getattr(call.args[0], "value", "")) == _MARKER else None
+
+
+def _calling(func: PrimFunc, functions: Mapping[GlobalVar, Any]) -> PrimFunc:
+    """`func` with the variables of `functions` in its calls, by their names."""
+    named = {gv.name_hint: gv for gv in functions}
+    body = tir.replace(func.body, GlobalVar, lambda gv: named.get(gv.name_hint, gv))
+    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+
+
+def _lies_whole(plan: Plan, t: int, segment: int) -> bool:
+    """Return True if a tensor that a segment made lies whole in the memories after it, one element behind the other."""
+    graph = plan.graph
+    storage, output = plan.storages[t], t in graph.outputs
+    apart = False
+    while True:
+        rows = graph.tensors[storage.tensor].rows
+        apart = apart or storage.pitch > 0 or storage.is_ring(rows) or (bool(storage.row_addresses) and not output)
+        if storage.root is None:
+            break
+        storage = plan.storages[storage.root]
+    return not apart and (output or storage.upper > segment + 1)
+
+
+def _build(network: _Network, programs: Sequence[_Program]) -> None:
+    """Build the functions of a network and of a program into one library. Raises `NotExecutedError` where TVM cannot."""
+    functions: dict[GlobalVar, PrimFunc] = {}
+    for name, func in network.functions.items():
+        functions[GlobalVar(name)] = func.with_attr("global_symbol", name)
+    for program in programs:
+        functions |= program.functions
+    try:
+        with QUICK_TARGET:
+            mod = with_barriers(IRModule(functions))
+        library = linked(quick_build(mod).mod)
+        library[_INVOKE]  # the JIT, where nothing is linked, looks for all symbols now
+    except Exception as error:  # TVM's passes have no common class of errors
+        raise NotExecutedError(f"{type(error).__name__}: {last_line(error)}") from error
+    network.library = library
+    for program in programs:
+        program.library = library
+
+
+@dataclass
+class _Comparison:
+    """Compares tensors of a planned program with those of its network, and floats that differ with a plan layer by layer."""
+
+    prepared: PreparedGraph
+    source: Source
+    want: Values
+    transform: Callable[[PrimFunc], PrimFunc] | None
+
+    @cached_property
+    def of_floats(self) -> bool:
+        """Whether anything is computed in floats."""
+        return any(_has_floats(call.func) for call in self.source.calls)
+
+    @cached_property
+    def layerwise(self) -> Values:
+        """What the same kernels compute operator by operator: floats are added up in their order."""
+        graph = self.prepared.graph
+        plan = plan_graph(graph, PlanOptions(layerwise=True, alignment=self.prepared.core.core.align))
+        kernels = self.prepared.kernels_of(plan)
+        program = _Program(plan, lower_plan(plan, kernels, transform=self.transform, segment_call=_MARKER))
+        _build(_Network(Source(self.source.tensors, (), (), ())), [program])
+        return {tensor.index: value for tensor, value in program.run({t: self.want[t] for t in graph.inputs})}
+
+    def check(self, tensor: Tensor, got: np.ndarray) -> None:
+        """Raise `ValidationError` unless a tensor is as the network makes it."""
+        want = self.want[tensor.index]
+        if _same(got, want):
+            return
+        if self.of_floats and (_near(got, want, 0.0) or self._as_layerwise(tensor, got)):
+            return
+        differ = np.count_nonzero(got != want)
+        producer = self.prepared.graph.producer[tensor.index]
+        names = [] if producer is None else [self.prepared.graph.ops[producer].name]
+        raise ValidationError(
+            f"{short_name(tensor.name)} differs from the network without a plan in {differ} of {want.size} elements",
+            names,
+        )
+
+    def _as_layerwise(self, tensor: Tensor, got: np.ndarray) -> bool:
+        known = self.layerwise.get(tensor.index)
+        return known is not None and _near(got, known, _FEW)
+
+
+def _has_floats(func: PrimFunc) -> bool:
+    kinds = [str(p.ty.dtype) for p in func.params if hasattr(p.ty, "dtype")]
+    kinds += [str(cast.ty.dtype) for cast in tir.collect(func.body, tirx.Cast)]
+    return any("float" in kind for kind in kinds)
+
+
+def _same(got: np.ndarray, want: np.ndarray) -> bool:
+    """Return True if two arrays are equal, all kinds of NaN being one."""
+    return bool(np.array_equal(got, want, equal_nan=want.dtype.kind == "f"))
+
+
+def _near(got: np.ndarray, want: np.ndarray, share: float) -> bool:
+    """Return True if all elements but a `share` of them lie near those that are wanted; integers are equal."""
+    if want.dtype.kind != "f" and want.dtype.name != "bfloat16":
+        return np.count_nonzero(got != want) <= share * want.size
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(b)
+    largest = float(np.abs(b[finite]).max(initial=0.0))
+    with np.errstate(invalid="ignore"):
+        near = np.abs(a - b) <= _NEAR.get(want.dtype.name, _NEAR_HALF) * largest
+    near |= (a == b) | (np.isnan(a) & np.isnan(b))
+    return int(np.count_nonzero(~near)) <= share * want.size
