@@ -26,7 +26,7 @@ from tvm_cascade.passes.relax_ops import Source
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan, place_of
 from tvm_cascade.schedules.driver.streaming import streamed_inputs
-from tvm_cascade.schedules.rules.intrinsics import portable
+from tvm_cascade.schedules.rules.portable import NotPortableError, portable
 from tvm_cascade.schedules.tir import PrimFunc, tirx, tvm_ffi
 from tvm_cascade.schedules.tir.barrier import with_barriers
 from tvm_cascade.schedules.tir.quick_build import QUICK_TARGET, linked, quick_build
@@ -293,13 +293,15 @@ def _build(network: _Network, programs: Sequence[_Program]) -> None:
     functions: dict[GlobalVar, PrimFunc] = {}
     for name, func in network.functions.items():
         functions[GlobalVar(name)] = func.with_attr("global_symbol", name)
-    for program in programs:
-        functions |= program.functions
     try:
+        for program in programs:
+            functions |= program.functions
         with QUICK_TARGET:
             mod = with_barriers(IRModule(functions))
         library = linked(quick_build(mod).mod)
         library[_INVOKE]  # the JIT, where nothing is linked, looks for all symbols now
+    except NotPortableError as error:
+        raise NotExecutedError(f"it has instructions of another machine ({error})") from error
     except Exception as error:  # TVM's passes have no common class of errors
         raise NotExecutedError(f"{type(error).__name__}: {last_line(error)}") from error
     network.library = library

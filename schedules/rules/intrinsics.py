@@ -15,7 +15,7 @@ import tvm
 from tvm.ir import Call, Op, TensorLoad
 
 from tvm_cascade.schedules import tir
-from tvm_cascade.schedules.tir import PrimFunc, Value, ir, tirx
+from tvm_cascade.schedules.tir import Value, tirx
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def _ror8(value: Value) -> Value:
     return tirx.reinterpret("int32", turned)
 
 
-def _pointee(address: Value) -> tuple[Value, Value]:
+def pointee(address: Value) -> tuple[Value, Value]:
     """Buffer and index of `address_of(buffer[index])`."""
     load = address.args[0]
     assert isinstance(load, TensorLoad)
@@ -47,7 +47,7 @@ def _pointee(address: Value) -> tuple[Value, Value]:
 
 def vector_load(address: Value, lanes: Any) -> Value:
     """Loads `lanes` elements from `address_of(buffer[index])` on, assuming no alignment beyond the element's."""
-    source, index = _pointee(address)
+    source, index = pointee(address)
     ramp: Value = tirx.Ramp(index, tirx.const(1, "int32"), lanes)
     return tirx.BufferLoad(source, [ramp])
 
@@ -67,7 +67,7 @@ def _smlalh(a: Value, b: Value, low: Value, high: Value) -> Value:
 
 
 def _word(address: Value) -> Value:
-    wide = str(_pointee(address)[0].dtype).endswith("16")
+    wide = str(pointee(address)[0].dtype).endswith("16")
     return tirx.reinterpret("int32", vector_load(address, 2 if wide else 4))
 
 
@@ -76,15 +76,15 @@ def _bytewise_max(a: Value, b: Value, dtype: str) -> Value:
     return tirx.reinterpret("int32", four)
 
 
-def _copied(count: int) -> Callable[..., Value]:
+def copied(count: int) -> Callable[..., Value]:
     """A memcpy of `count` bytes from the second address to the first; they must not overlap, their types do not matter."""
     size, volatile = tirx.const(count, "int32"), tirx.const(False, "bool")
     return lambda to, source: tirx.call_llvm_intrin("void", "llvm.memcpy", to, source, size, volatile)
 
 
 INTRINSICS = (
-    Intrinsic("copy4", _copied(4), pure=False),
-    Intrinsic("copy16", _copied(16), pure=False),
+    Intrinsic("copy4", copied(4), pure=False),
+    Intrinsic("copy16", copied(16), pure=False),
     Intrinsic("ld32", lambda a: _word(a)),
     Intrinsic("ldr", lambda a: _word(a)),
     Intrinsic("mla", lambda a, b, c: a * b + c),
@@ -143,53 +143,6 @@ def call(name: str, *args: Value) -> Value:
     """The operation `tc_<name>` on `args`."""
     op, dtype = _OPS[name]
     return tir.call(op, [tir.i32(a) for a in args], dtype)
-
-
-def _halves(word: Value) -> Value:
-    return tirx.reinterpret("int16x2", word)
-
-
-def _every_other(word: Value, first: int) -> Value:
-    """Bytes `first` and `first + 2` of a word, widened to halves of one."""
-    lanes = [tir.i32(first), tir.i32(first + 2)]
-    return tirx.Shuffle([tirx.reinterpret("int8x4", word)], lanes).astype("int16x2")
-
-
-def _smlad(a: Value, b: Value, c: Value) -> Value:
-    products = _halves(a).astype("int32x2") * _halves(b).astype("int32x2")
-    return c + tirx.call_llvm_pure_intrin("int32", "llvm.vector.reduce.add", products)
-
-
-def _word_of(halves: Value) -> Value:
-    return tirx.reinterpret("int32", halves)
-
-
-_PORTABLE: dict[str, Callable[..., Value]] = {  # of operations that LLVM has for ARM alone; each argument stands once
-    "tirx.tc_smlad": _smlad,
-    "tirx.tc_sxtb16": lambda a: _word_of(_every_other(a, 0)),
-    "tirx.tc_sxtb16_ror8": lambda a: _word_of(_every_other(a, 1)),
-    "tirx.tc_sxtab16": lambda a, b: _word_of(_halves(a) + _every_other(b, 0)),
-    "tirx.tc_sxtab16_ror8": lambda a, b: _word_of(_halves(a) + _every_other(b, 1)),
-    "tirx.tc_uxtb16": lambda a: a & tir.i32(0x00FF00FF),
-    "tirx.tc_uxtb16_ror8": lambda a: (a >> tir.i32(8)) & tir.i32(0x00FF00FF),
-}
-_HELPERS: dict[str, Callable[..., Value]] = {
-    "tc_copy16": _copied(16),
-    "tc_copy4": _copied(4),
-}  # called by their C names
-
-
-def portable(func: PrimFunc) -> PrimFunc:
-    """`func` with operations that LLVM has for every machine, in place of those of ARM and of helpers in C."""
-
-    def expanded(call: Any) -> Any:
-        name, args = str(getattr(call.op, "name", "")), list(call.args)
-        make = _PORTABLE.get(name)
-        if name == "tirx.call_extern":
-            make, args = _HELPERS.get(str(getattr(args[0], "value", ""))), args[1:]
-        return call if make is None else make(*args)
-
-    return tirx.PrimFunc(func.params, tir.replace(func.body, ir.Call, expanded), func.ret_type, func.attrs)
 
 
 C_PRELUDE = r"""
