@@ -83,7 +83,9 @@ def read_layer(spec: OperatorSpec) -> FloatLayer | None:
     bounds = spec.attributes.bounds
     if bounds is None or not spec.constants or {t.dtype for t in (*spec.inputs, spec.output)} != {FLOAT}:
         return None
-    weights, bias = spec.constants[0], spec.constants[1].ravel() if len(spec.constants) > 1 else None
+    weights, bias = spec.constants[0], None
+    if len(spec.constants) > 1:  # a value for each output, or a single one
+        bias = np.broadcast_to(spec.constants[1].ravel(), spec.output.shape[-1:]).copy()
     if weights.dtype != np.float32:
         return None
     if spec.kind == "dense":

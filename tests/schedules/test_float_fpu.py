@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from tvm import relax as _relax
 
 from tvm_cascade import api
 from tvm_cascade.cores import kernel_target
@@ -19,6 +20,14 @@ from tvm_cascade.schedules.rules.select import variants_of
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.c_kernel import CKernel
 
+relax: Any = _relax
+
+
+def shifted(net: Net, x: Value) -> Value:
+    """The sum with one number, which is the bias of all channels."""
+    return Value(net._emit(relax.op.add(x.expr, relax.const(0.5, "float32"))), x.shape)
+
+
 LAYERS: dict[str, tuple[Callable[[Net, Value], Value], float]] = {  # and the instructions per multiply-accumulate
     "3x3": (lambda n, x: n.conv(x, 24, 3, activation="relu"), 2.2),
     "3x3 stride": (lambda n, x: n.conv(x, 13, 3, 2, activation="relu6"), 2.7),
@@ -27,6 +36,7 @@ LAYERS: dict[str, tuple[Callable[[Net, Value], Value], float]] = {  # and the in
     "depthwise": (lambda n, x: n.depthwise(x, 3, activation="relu"), 4.5),
     "multiplier": (lambda n, x: n.depthwise(x, 3, 2, multiplier=2), 4.5),
     "dense": (lambda n, x: n.dense(n.flatten(x), 10), 2.7),
+    "single bias": (lambda n, x: shifted(n, n.conv(x, 8, 3, bias=False)), 2.7),
 }
 SHAPE = (1, 11, 13, 16)
 
