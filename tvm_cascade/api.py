@@ -678,6 +678,8 @@ def plan(
         What rolling buffers count: "row", "pixel" or "auto".
     input_shapes, state : mappings, optional
         Shapes by the inputs that the file leaves open; outputs by the inputs that take, in every call, what they returned last.
+    input_value : mapping, optional
+        Values by the inputs that have one in every call: numbers, arrays or paths of `.npy` files, folded into the network.
     until, from_ : name or names, optional
         Tensors of the file at which the network ends, and at which it begins: operators outside are not looked at.
     hop, axis, hop_state : int, str or int, and int or str, optional

@@ -18,6 +18,7 @@ from typing import Any
 
 from tvm_cascade import extras
 from tvm_cascade.errors import UsageError
+from tvm_cascade.fixed_inputs import FixedInput, fixed_inputs, split
 from tvm_cascade.machine import Ram
 from tvm_cascade.sizes import parse_frequency, parse_size
 
@@ -262,6 +263,17 @@ def pairs(option: str, value: Any) -> Mapping[str, str]:
     if not isinstance(given, Mapping) or not all(isinstance(n, str) and n for pair in given.items() for n in pair):
         raise refusal(option, value, 'give outputs by the names of inputs: {"state": "new_state"}')
     return dict(given)
+
+
+def input_values(_option: str, value: Any) -> tuple[FixedInput, ...]:
+    """Inputs that are fixed: a mapping to values, texts NAME=V, or records that are there already."""
+    given = () if value is None else value
+    if isinstance(given, str):
+        given = (given,)
+    if not isinstance(given, Mapping):
+        texts = [one for one in given if isinstance(one, str)]
+        given = {one.name: one for one in given if isinstance(one, FixedInput)} | split(texts)
+    return fixed_inputs(given)
 
 
 def shapes(option: str, value: Any) -> Mapping[str, tuple[int, ...]]:

@@ -17,9 +17,11 @@ import tvm
 
 from tvm_cascade import checks
 from tvm_cascade.errors import CascadeError, LoadError
+from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.importers.cut import FileGraph, Remedy, cut_out, until_option
 from tvm_cascade.importers.cut_by_trial import until_by_trial
-from tvm_cascade.importers.cut_file import cut_copy, cut_data, file_graph
+from tvm_cascade.importers.cut_file import cut_copy, cut_data, file_graph, fixed_in_file
+from tvm_cascade.importers.fixed import with_fixed
 from tvm_cascade.importers.index_inputs import with_index_inputs
 from tvm_cascade.importers.input_domains import with_input_domains
 from tvm_cascade.importers.interface import attach, has_interface, io_spec
@@ -41,23 +43,26 @@ __all__ = [
 
 MAX_FILE_BYTES = 1 << 30
 
-_Loader = Callable[[Path, bytes, Mapping[str, tuple[int, ...]], bool], tvm.IRModule]
+_Shapes = Mapping[str, tuple[int, ...]]
+_Loader = Callable[[Path, bytes, _Shapes, bool, Sequence[FixedInput]], tvm.IRModule]
 # An importer of a format is imported with the first file of it.
 
 
-def _tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], stateless: bool) -> tvm.IRModule:
+def _tflite(
+    path: Path, data: bytes, input_shapes: _Shapes, stateless: bool, fixed: Sequence[FixedInput]
+) -> tvm.IRModule:
     from tvm_cascade.importers.tflite.load import load_tflite
 
-    return load_tflite(path, data, input_shapes, stateless)
+    return load_tflite(path, data, input_shapes, stateless, fixed)
 
 
-def _onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], _: bool) -> tvm.IRModule:
+def _onnx(path: Path, data: bytes, input_shapes: _Shapes, *_: object) -> tvm.IRModule:
     from tvm_cascade.importers.onnx.load import load_onnx
 
     return load_onnx(path, data, input_shapes)
 
 
-def _torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], _: bool) -> tvm.IRModule:
+def _torch(path: Path, data: bytes, input_shapes: _Shapes, *_: object) -> tvm.IRModule:
     from tvm_cascade.importers.torch.load import load_torch
 
     return load_torch(path, data, input_shapes)
@@ -76,6 +81,7 @@ def load(
     from_: str | Sequence[str] = (),
     state: Mapping[str, str] | None = None,
     stateless: bool = False,
+    input_value: Mapping[str, object] | None = None,
 ) -> tvm.IRModule:
     """Read the model in the file `path` into a Relax module.
 
@@ -95,6 +101,8 @@ def load(
         What the output returns is what the input takes in the next call: both become a state of the network.
     stateless : bool
         Recurrent layers of a `.tflite` file begin anew in every call; without it they keep their states, as LiteRT does.
+    input_value : mapping of input to value, optional
+        Inputs that always have the same value: a number, an array or the path of a `.npy` file. They are folded into the network.
 
     Returns
     -------
@@ -117,9 +125,13 @@ def load(
     path = Path(path)
     data, cut = _read(path), Cut(checks.names("until", until), checks.names("from_", from_))
     loader = _LOADERS.get(path.suffix.lower()) or _by_content(path, data)
-    mod = loader(path, cut_data(path, data, cut), dict(input_shapes or {}), stateless)
+    fixed, shapes = checks.input_values("input_value", input_value), dict(input_shapes or {})
+    data, known = fixed_in_file(path, data, fixed, shapes)
+    shapes = {name: shape for name, shape in shapes.items() if name not in {f.name for f in known}}
+    mod = loader(path, cut_data(path, data, cut), shapes, stateless, fixed)
     check_types(path, mod)
-    mod = with_input_domains(with_index_inputs(with_scales(attach(mod, replace(io_spec(mod), cut=cut)))))
+    mod = with_fixed(attach(mod, replace(io_spec(mod), cut=cut)), () if known else fixed, known)
+    mod = with_input_domains(with_index_inputs(with_scales(mod)))
     mod = with_pairs(mod, checks.pairs("state", state))
     return store_io(mod) if stored_io else mod
 

@@ -122,10 +122,12 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
             raise UsageError("a module is cut as it is loaded: load(path, until=..., from_=...)")
         if request.state:
             raise UsageError("a module's states are paired as it is loaded: load(path, state=...)")
+        if request.input_value:
+            raise UsageError("a module's inputs are fixed as it is loaded: load(path, input_value=...)")
         return _sliding(Loaded(model, "network"), request)
     name = Path(model).stem
     asked = (request.stored_io, request.until, request.from_, request.state, request.stateless)
-    mod = frontend.load(model, request.input_shapes, *asked)
+    mod = frontend.load(model, request.input_shapes, *asked, {f.name: f for f in request.input_value})
     progress(f"{name}: reading the graph")
     storable = {s.name: (s.bytes, prod(s.shape) * 4) for s in frontend.storable_inputs(mod)}
     for tensor, (stored, real) in storable.items():

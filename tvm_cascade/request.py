@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_origin
 from tvm_cascade import checks
 from tvm_cascade.checks import Check
 from tvm_cascade.errors import UsageError
+from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.machine import Ram
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class LoadRequest(Asked):
     until: Annotated[tuple[str, ...], checks.names] = ()  # tensors of the file that become the outputs
     from_: Annotated[tuple[str, ...], checks.names] = ()  # tensors of the file that become inputs
     state: Annotated[Mapping[str, str] | None, checks.pairs] = None  # inputs that take what outputs returned before
+    input_value: Annotated[tuple[FixedInput, ...], checks.input_values] = ()  # inputs that always have one value
     stateless: Annotated[bool, checks.flag] = False  # recurrent layers of .tflite files begin anew in every call
     hop: Annotated[int | None, checks.optional(checks.whole(1))] = None  # new rows a frame; None: whole windows
     axis: Annotated[str | int, checks.time_axis] = 1  # that the window slides along; "time": the first after the batch
@@ -370,6 +372,7 @@ class PlanningKeywords(TypedDict, total=False):
     until: str | Sequence[str]
     from_: str | Sequence[str]
     state: Mapping[str, str] | None
+    input_value: Mapping[str, Any] | None
     stateless: bool
     hop: int | None
     axis: str | int

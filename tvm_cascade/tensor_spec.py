@@ -9,6 +9,7 @@ from math import inf, prod
 import numpy as np
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.graph import Graph
 
 __all__ = ["Domain", "IoSpec", "State", "TensorSpec", "free_name", "graph_io", "named_apart", "unique_names"]
@@ -111,6 +112,7 @@ class IoSpec:
     outputs: tuple[TensorSpec, ...]
     cut: Cut = WHOLE  # of the model's file
     states: tuple[State, ...] = ()
+    fixed: tuple[FixedInput, ...] = ()  # inputs of the file that are no inputs of the network
 
     @property
     def own_inputs(self) -> tuple[TensorSpec, ...]:

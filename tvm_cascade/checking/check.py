@@ -71,7 +71,7 @@ class Check:
             shape[sliding.window_axis] = sliding.window
             first = {sliding.name: np.zeros(shape, sliding.dtype)}
         kept = {s.spec.name: s.array for s in self._interface.states if s.returned}
-        return open_reference(path, {**first, **kept}, self._scales)
+        return open_reference(path, {**first, **kept, **self._interface.fixed_arrays}, self._scales)
 
     @property
     def _sliding(self) -> TensorSpec | None:
@@ -81,8 +81,9 @@ class Check:
     def _calls(self, reference: Reference, feeds: Sequence[Arrays]) -> _Calls:
         """Return what the reference makes of every call; None of calls that mean nothing."""
         if self._sliding is not None:
-            return reference_windows(reference, feeds, self._sliding)
-        return reference_calls(reference, feeds, self._interface.states)
+            return reference_windows(reference, feeds, self._sliding, self._interface.fixed_arrays)
+        whole = [{**feed, **self._interface.fixed_arrays} for feed in feeds]
+        return reference_calls(reference, whole, self._interface.states)
 
     def _allowed(self) -> list[dict[str, float]]:
         """Return what roundings may change, by call and output."""

@@ -40,10 +40,10 @@ def reference_calls(
 
 
 def reference_windows(
-    reference: Reference, calls: Sequence[Arrays], given: TensorSpec
+    reference: Reference, calls: Sequence[Arrays], given: TensorSpec, fixed: Arrays
 ) -> list[dict[str, np.ndarray] | None]:
-    """Return what the reference makes of the whole window that ends with the rows of each call, of the only input `given`; None
-    of calls before the first whole window, whose outputs mean nothing.
+    """Return what the reference makes of the whole window that ends with the rows of each call, of the only input `given` beside
+    those that are `fixed`; None of calls before the first whole window, whose outputs mean nothing.
 
     Raises what the reference raises, and `UsageError` where no window is whole.
     """
@@ -55,5 +55,5 @@ def reference_windows(
             f"--check compares whole windows: one of {rows} rows takes {first} calls of {hop} or more (--frames)"
         )
     ends = range(first * hop, len(calls) * hop + 1, hop)
-    windows = [{given.name: stream.take(range(end - rows, end), axis)} for end in ends]
+    windows = [{**fixed, given.name: stream.take(range(end - rows, end), axis)} for end in ends]
     return [*([None] * (first - 1)), *map(reference.anew, windows)]

@@ -133,12 +133,21 @@ def _refuse_unknown(table: Mapping[str, Any], path: Path) -> None:
             raise click.UsageError(f"{printable(str(path))}: unknown key {printable(repr(key))}; {known}")
 
 
+def _beside(text: Any, folder: Path) -> Any:
+    """A text NAME=V whose file, where V is one, lies beside the options."""
+    name, _, value = str(text).rpartition("=")
+    return f"{name}={os.path.join(folder, value)}" if value.endswith(".npy") else text
+
+
 def _spelled(name: str, value: Any, folder: Path) -> Any:
     """A value of the file as the command line would have it."""
     if name == "input_shapes" and isinstance(value, Mapping):
         return [
             f"{one}={','.join(map(str, shape if isinstance(shape, list) else [shape]))}" for one, shape in value.items()
         ]
+    if name == "input_value":
+        given = [f"{one}={v}" for one, v in value.items()] if isinstance(value, Mapping) else value
+        return [_beside(text, folder) for text in given] if isinstance(given, list) else _beside(given, folder)
     if isinstance(value, str) and name == "board" and value.endswith(".json"):
         return os.path.join(folder, value)
     return value

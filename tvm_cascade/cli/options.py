@@ -129,6 +129,12 @@ _STATE = option(
     "at first. Once for every state.", "--state", multiple=True, metavar="IN=OUT", default=(),
 )  # fmt: skip
 
+_INPUT_VALUE = option(
+    LoadRequest, "input_value", "An input that has one value in every call, such as a sample rate: it is folded into the "
+    "network, with the branches that hang on it, and is no input any more. A number, or a .npy file. Once for every input.",
+    multiple=True, metavar="NAME=V", default=(),
+)  # fmt: skip
+
 
 def _completing(names: Callable[[], tuple[str, ...]]) -> Callable[..., list[str]]:
     return lambda _context, _option, begun: [name for name in names() if name.startswith(begun)]
@@ -168,6 +174,7 @@ _PLANNING = (
     _UNTIL,
     _FROM,
     _STATE,
+    _INPUT_VALUE,
     option(LoadRequest, "stateless", "Recurrent layers (LSTM, RNN, SVDF) of a .tflite file begin every call anew. [default: "
            "their states are kept from call to call, as its interpreter does, until `<name>_reset()`]"),
     option(LoadRequest, "hop", "The network's window slides: every call takes N new rows alone, and what it needs of earlier "

@@ -290,4 +290,5 @@ def emit_network(
         memories=memories,
         states=states,
         kept=kept,
+        fixed=io.fixed,
     )

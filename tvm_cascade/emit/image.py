@@ -225,6 +225,7 @@ def read_network(image: Image, network: Network) -> EmittedNetwork:
         memories=interface.memories,
         states=interface.states,
         kept=interface.kept,
+        fixed=interface.fixed,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.machine import Ram
 from tvm_cascade.tensor_spec import WHOLE, Cut, Domain, TensorSpec
 
@@ -106,12 +107,18 @@ class Interface:
     memories: tuple[NetworkMemory, ...] = ()  # that were named; none: all lies in the arena
     states: tuple[PlacedState, ...] = ()  # kept from one run to the next
     kept: tuple[int, int] = (0, 0)  # begin and bytes of the states in the arena, where no memories were named
+    fixed: tuple[FixedInput, ...] = ()  # inputs of the model's file that are folded in
 
     @property
     def arrays(self) -> tuple[NetworkMemory, ...]:
         """The memories of the network: those that were named, or the arena."""
         start, size = self.kept
         return self.memories or (NetworkMemory("", 0, self.arena_bytes, kept_start=start, kept_bytes=size),)
+
+    @property
+    def fixed_arrays(self) -> dict[str, np.ndarray]:
+        """The values of the fixed inputs by name."""
+        return {one.name: one.array for one in self.fixed}
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -125,7 +132,9 @@ class Interface:
         made |= {name: [_tensor_to_dict(spec) for spec in side] for name, side in sides.items()}
         made |= {"cut": asdict(self.cut), "memories": [asdict(one) for one in self.memories]}
         made |= {"states": [state.to_dict() for state in self.states]}
-        absent = {key for key in ("memories", "states") if not made[key]} | ({"kept"} if not self.kept[1] else set())
+        made |= {"fixed": [one.to_dict() for one in self.fixed]}
+        absent = {key for key in ("memories", "states", "fixed") if not made[key]}
+        absent |= {"kept"} if not self.kept[1] else set()
         return {key: value for key, value in made.items() if key not in absent}
 
     @classmethod
@@ -140,6 +149,7 @@ class Interface:
         states = tuple(PlacedState.from_dict(one) for one in data.get("states", ()))
         given = {"requests": tuple(data.get("requests", ())), "cut": cut, "memories": memories, "states": states}
         given["kept"] = tuple(data.get("kept", (0, 0)))
+        given["fixed"] = tuple(FixedInput.from_dict(one) for one in data.get("fixed", ()))
         return cls(**{**data, **sides, **given})
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
@@ -252,6 +262,7 @@ class EmittedNetwork:
     memories: tuple[NetworkMemory, ...] = ()  # see `Interface`
     states: tuple[PlacedState, ...] = ()  # see `Interface`
     kept: tuple[int, int] = (0, 0)  # see `Interface`
+    fixed: tuple[FixedInput, ...] = ()  # see `Interface`
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -270,7 +281,7 @@ class EmittedNetwork:
         for file in sorted(self.files):
             digest = zlib.crc32(self.files[file], zlib.crc32(file.encode(), digest))
         place = (self.arena_bytes, self.arena_align)
-        more = (self.requests, digest, self.cut, self.memories, self.states, self.kept)
+        more = (self.requests, digest, self.cut, self.memories, self.states, self.kept, self.fixed)
         return Interface(self.name, self.inputs, self.outputs, *place, *more)
 
     @property

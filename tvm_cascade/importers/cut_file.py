@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
+from tvm_cascade import extras
 from tvm_cascade.errors import CascadeError, LoadError
+from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.importers.cut import FileGraph
 from tvm_cascade.importers.onnx.file import read_model
 from tvm_cascade.importers.tflite import cut as tflite_cut
@@ -35,6 +38,24 @@ def cut_data(path: Path, data: bytes, cut: Cut) -> bytes:
         For `.onnx` without the `onnx` package, `.pt2` without `torch`.
     """
     return _handled(path, data, _format(path).cut, cut) if cut else data
+
+
+def fixed_in_file(
+    path: Path, data: bytes, fixed: Sequence[FixedInput], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[bytes, tuple[FixedInput, ...]]:
+    """Return the contents of a file in which inputs are constants, and these inputs; of formats but ONNX as they are, and none.
+
+    Raises
+    ------
+    UsageError
+        For an input that the file does not have, and a value that it cannot have.
+    """
+    if not fixed or path.suffix.lower() != ".onnx":
+        return data, ()
+    extras.need("onnx")
+    from tvm_cascade.importers.onnx.fixed import fix_onnx
+
+    return _handled(path, data, partial(fix_onnx, fixed=fixed, input_shapes=shapes))
 
 
 def file_graph(path: Path, data: bytes) -> FileGraph:

@@ -16,6 +16,7 @@ from typing import Any
 import tvm
 
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.importers.values import bindings_of
 from tvm_cascade.messages import printable
 from tvm_cascade.passes.states import STATES_ATTR
@@ -29,8 +30,9 @@ MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds,
 
 def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:
     """A copy of `mod` that carries `spec`."""
-    plain = replace(spec, states=())
-    text = json.dumps(asdict(plain) | {"states": [[s.name, s.initial.hex(), s.returned] for s in spec.states]})
+    plain = replace(spec, states=(), fixed=())
+    told = {"states": [[s.name, s.initial.hex(), s.returned] for s in spec.states]}
+    text = json.dumps(asdict(plain) | told | {"fixed": [f.to_dict() for f in spec.fixed]})
     mod = mod.clone()
     main = mod["main"].with_attr(INTERFACE_ATTR, text)
     main = main.with_attr(STATES_ATTR, len(spec.states)) if spec.states else main.without_attr(STATES_ATTR)
@@ -52,7 +54,8 @@ def io_spec(mod: Any) -> IoSpec:
             raw = json.loads(str(holder.attrs[INTERFACE_ATTR]))
             cut = Cut(*(tuple(raw["cut"][side]) for side in ("until", "start")))
             states = tuple(State(name, bytes.fromhex(first), returned) for name, first, returned in raw["states"])
-            return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]), cut, states)
+            fixed = tuple(FixedInput.from_dict(one) for one in raw["fixed"])
+            return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]), cut, states, fixed)
     raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")
 
 

@@ -43,10 +43,11 @@ def validate_folder(
         reference = None
         for first, last in batches(samples, (*network.inputs, *network.outputs), program.most):
             feeds = samples.batch(first, last)
-            reference = reference or open_reference(path, feeds[0], scales)
+            whole = [{**feed, **network.interface.fixed_arrays} for feed in feeds]
+            reference = reference or open_reference(path, whole[0], scales)
             for k, made in enumerate(program.run(feeds)):
                 label = None if samples.labels is None else int(samples.labels[first + k])
-                tally.add(made, reference.anew(feeds[k]), label)
+                tally.add(made, reference.anew(whole[k]), label)
             monitor().report("samples", last, samples.count, unit="")
     assert reference is not None
     return ValidationReport(

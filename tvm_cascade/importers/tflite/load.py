@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
+from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.importers.cut import Remedy, behind, until_in_front
 from tvm_cascade.importers.file_names import with_graph
 from tvm_cascade.importers.interface import attach, check_input, check_inputs, check_open_sizes, check_sizes, fits
@@ -28,9 +29,13 @@ from tvm_cascade.tensor_spec import IoSpec, TensorSpec, named_apart
 
 
 def load_tflite(
-    path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]], stateless: bool = False
+    path: Path,
+    data: bytes,
+    input_shapes: Mapping[str, tuple[int, ...]],
+    stateless: bool = False,
+    fixed: Sequence[FixedInput] = (),
 ) -> tvm.IRModule:
-    """See `tvm_cascade.frontend.load`."""
+    """See `tvm_cascade.frontend.load`. Inputs that are `fixed` stay parameters of the module, which read as constants."""
     try:
         model = open_model(data)
         states = file_states(model, recurrent=not stateless)
@@ -46,6 +51,8 @@ def load_tflite(
         def made(*args: Any) -> Converter:
             one = Converter(*args, missing=missing, variables=variables)
             builders.append(one.bb)
+            if len(builders) == 1:
+                one.fix(fixed, spec.inputs)
             return one
 
         graph: Any = model.Subgraphs(0)

@@ -6,13 +6,14 @@ A converter is a function of the network and an operator of the file, registered
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
+from tvm_cascade.fixed_inputs import FixedInput
 from tvm_cascade.importers.interface import check_size
 from tvm_cascade.importers.tflite.kept import Key, Part, Variables, tensor_key
 from tvm_cascade.importers.tflite.model import tflite
@@ -21,6 +22,7 @@ from tvm_cascade.importers.tflite.sparsity import dense
 from tvm_cascade.importers.values import Value, relax
 from tvm_cascade.passes.integer.activations import activation_range
 from tvm_cascade.passes.origin import marked
+from tvm_cascade.tensor_spec import TensorSpec
 
 Operator: TypeAlias = Any  # of the file
 Convert: TypeAlias = Callable[["Network", Operator], Any]
@@ -192,6 +194,14 @@ class Network(stock.OperatorConverter):
         if not self.nested and output.tensor_idx in stock.to_int_list(self.subgraph.OutputsAsNumpy()):
             name = stock.get_tensor_name(self.subgraph, output.tensor_idx)
             self.exp_tab.set_expr(name, self.bb.emit(relax.const(value, str(value.dtype)), name_hint=name))
+
+    def fix(self, fixed: Sequence[FixedInput], inputs: Sequence[TensorSpec]) -> None:
+        """Let inputs of the file be constants, those that are not quantized; others stay values that are read as such."""
+        values = {one.name: one for one in fixed}
+        for spec, index in zip(inputs, stock.to_int_list(self.subgraph.InputsAsNumpy()), strict=True):
+            if spec.name in values and spec.scale is None:
+                self.known[index] = values[spec.name].of_input(spec.dtype, spec.shape).array.copy()
+                self.exp_tab.exprs.pop(stock.get_tensor_name(self.subgraph, index), None)
 
     def held_state(self, tensor: stock.TensorWrapper) -> Value | None:
         """What a recurrent operator finds in the tensor of a state; None where it begins anew in every call."""
