@@ -262,6 +262,23 @@ def test_half_floats_of_other_sources_are_refused() -> None:
         check_types("m.pt2", bb.finalize())
 
 
+@pytest.mark.parametrize(
+    "name", ["FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT6E2M3", "FLOAT6E3M2", "FLOAT4E2M1", "INT4", "UINT2"]
+)
+def test_short_types_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    kind = getattr(onnx.TensorProto, name, None)
+    if kind is None:
+        pytest.skip(f"this onnx has no {name}")
+    nodes = [helper.make_node("Cast", ["x"], ["short"], to=kind), helper.make_node("Cast", ["short"], ["y"], to=1)]
+    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 8]) for n in "xy"]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 25)]
+    )
+    onnx.save(model, tmp_path / "n.onnx")
+    with pytest.raises(LoadError, match=rf"tensor short is {name.lower()[:5]}\w*, which has no kernels"):
+        load(tmp_path / "n.onnx")
+
+
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 @pytest.mark.parametrize("quantized", [False, True])
 def test_swish(tmp_path: Path, alpha: float, quantized: bool) -> None:

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvm_cascade.errors import LoadError
+from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.importers.values import Value, bindings_of, name_of, relax
 from tvm_cascade.messages import printable
+from tvm_cascade.passes.origin import plain
 
-_NO_KERNELS = ("float16", "bfloat16", "float8", "float4")
+_KERNELS = frozenset(ITEM_BYTES) - {"float16", "bfloat16"}
 
 
 def check_types(path: object, mod: Any) -> None:
-    """Raise for inputs and values computed from them of 16-bit or shorter floats; weights may be stored as such, and ONNX's
-    floats of 16 bits are read as float32 before (`onnx_halves`).
+    """Raise for inputs and values computed from them of types that no kernel computes, such as floats of 16 bits and fewer, or
+    integers of 4; weights may be stored as such, and ONNX's floats of 16 bits are read as float32 before (`onnx.halves`).
 
     Raises
     ------
@@ -24,11 +26,15 @@ def check_types(path: object, mod: Any) -> None:
     main = mod["main"]
     for var in (*main.params, *(var for var, _ in _computed(main))):
         for kind in getattr(var.ty, "fields", [var.ty]):
-            if str(getattr(kind, "dtype", "")).startswith(_NO_KERNELS):
+            dtype = str(getattr(kind, "dtype", "")) or "float32"
+            if dtype not in _KERNELS:
+                remedy = (
+                    "convert the model to float32, or quantize it to int8"
+                    if "float" in dtype
+                    else "let it compute int8"
+                )
                 raise LoadError(
-                    path,
-                    f"tensor {printable(str(var.name))} is {kind.dtype}, which has no kernels: convert the model to "
-                    "float32, or quantize it to int8",
+                    path, f"tensor {printable(plain(str(var.name)))} is {dtype}, which has no kernels: {remedy}"
                 )
 
 
