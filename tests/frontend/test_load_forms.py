@@ -241,12 +241,47 @@ def test_a_select_by_other_conditions_is_refused(tmp_path: Path, condition: tupl
 def test_a_computed_or_missing_shape_is_the_output_s(tmp_path: Path) -> None:
     for operands in ((), ("computed",)):
         w, path = ModelWriter(), tmp_path / "m.tflite"
-        shape = [w.activation((2,), "int32") for _ in operands]
+        shape = [w.tensor((2,), "int32") for _ in operands]
+        for made in shape:
+            w.operator("NEG", [w.activation((2,), "int32")], [made], inner=True)
         w.operator("RESHAPE", [w.activation((1, 6), F32), *shape], [w.tensor((3, 2), F32)])
         path.write_bytes(w.finish())
         x = np.arange(6, dtype=F32).reshape(1, 6)
-        given = [np.array([3, 2], "int32"), x] if operands else [x]
+        given = [np.array([-3, -2], "int32"), x] if operands else [x]
         np.testing.assert_array_equal(Compiled(load(path))(*given)[0], x.reshape(3, 2))
+
+
+def test_a_shape_that_is_an_input_is_refused(tmp_path: Path) -> None:
+    """A program for the shape that the file declares would be wrong for any other."""
+    path = tmp_path / "m.tflite"
+    for name in ("RESHAPE", "TRANSPOSE_CONV"):
+        w = ModelWriter()
+        shape = w.activation((2 if name == "RESHAPE" else 4,), "int32", name="form")
+        if name == "RESHAPE":
+            w.operator(name, [w.activation((1, 6), F32), shape], [w.tensor((3, 2), F32)])
+        else:
+            weights = w.constant(np.ones((3, 2, 2, 4), F32))
+            made, options = w.tensor((1, 10, 12, 3), F32), {"padding": 0, "strideH": 2, "strideW": 2}
+            x = w.activation((1, 5, 6, 4), F32)
+            w.operator(name, [shape, weights, x], [made], "TransposeConvOptions", **options)
+        path.write_bytes(w.finish())
+        with pytest.raises(
+            CascadeError, match=rf"{name} .*shape \(input \d\) is an input of the network, and has to be"
+        ):
+            load(path)
+
+
+def test_a_transform_of_complex_numbers_is_refused_with_the_cut(tmp_path: Path) -> None:
+    w, path = ModelWriter(), tmp_path / "m.tflite"
+    x, made = w.tensor((1, 8, 16), F32, name="before"), w.tensor((1, 8, 9), "complex64")
+    w.operator("ABS", [w.activation((1, 8, 16), F32)], [x], inner=True)
+    w.operator("RFFT2D", [x, w.constant(np.array([8, 16], "int32"))], [made], "Rfft2dOptions", inner=True)
+    w.operator("COMPLEX_ABS", [made], [w.tensor((1, 8, 9), F32)])
+    path.write_bytes(w.finish())
+    with pytest.raises(
+        CascadeError, match=r"unsupported operator RFFT2D, COMPLEX_ABS: --until before ends the network"
+    ):
+        load(path)
 
 
 def test_a_bias_that_is_left_out_is_none(tmp_path: Path) -> None:

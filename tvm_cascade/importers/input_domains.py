@@ -38,7 +38,8 @@ _SAME = frozenset(
 )  # kinds whose results are elements of their first operand
 _QUOTIENTS = frozenset(("divide", "floor_divide", "floor_mod", "mod"))
 _SHIFTS = frozenset(("left_shift", "right_shift"))
-_MOST_BASE, _MOST_EXPONENT = 8, 6  # of integers that are raised to a power
+_MOST_EXPONENT = 6  # of integers that are raised to a power
+_BITS = 30  # of the largest power
 
 
 def with_input_domains(mod: tvm.IRModule) -> tvm.IRModule:
@@ -112,7 +113,9 @@ def _of_powers(call: Value, position: int, integer: bool) -> Domain:
     if position == 1:
         return Domain(0, _MOST_EXPONENT) if integer else Domain(-4, 4)
     exponent = constant_of(call.args[1])
-    if integer:
-        return Domain(-_MOST_BASE, _MOST_BASE) if exponent is None else _ANY
+    if integer:  # products that integers do not hold are no numbers of the reference
+        most = _MOST_EXPONENT if exponent is None else float(exponent.max(initial=1))
+        base = int(2 ** (_BITS / max(most, 1)))
+        return Domain(-base, base)
     whole = exponent is not None and bool((exponent == np.floor(exponent)).all())
     return _ANY if whole else _NO_NEGATIVES

@@ -22,6 +22,7 @@ ELEMENT_TYPES = {
     "int64": 4,
     "bool": 6,
     "int16": 7,
+    "complex64": 8,
     "int8": 9,
     "resource": 13,
 }

@@ -55,6 +55,8 @@ _IN_ISLANDS = frozenset((
     "UNIDIRECTIONAL_SEQUENCE_LSTM",
 ))  # fmt: skip
 
+_COMPLEX = ("RFFT2D", "COMPLEX_ABS", "REAL", "IMAG")  # Relax has tuples for complex numbers, of which no kernel is cut
+
 
 class Refused(Exception):
     """A network that cannot be imported as it is; the message says why and what to do."""
@@ -87,6 +89,8 @@ class Converter(Network):
         self._missing = missing
         self._absent: dict[int, str] = {}
         self._hybrid: dict[int, str] = {}
+        for name in _COMPLEX:
+            self.convert_map.pop(name, None)
         self.convert_map.update({name: partial(convert, self) for name, convert in CONVERTERS.items()})
 
     def convert_op_to_relax(self) -> None:

@@ -205,7 +205,7 @@ def _reshape(net: Network, op: Operator) -> Value:
     options = net.options(op, tflite.ReshapeOptions) if op.BuiltinOptions() is not None else None
     count, wanted = prod(net.shape(data)), None
     if operands and operands[0].tensor_idx >= 0:
-        wanted = None if net.has_expr(operands[0].tensor_idx) else net.ints(operands[0])
+        wanted = net.known_shape(operands[0], "shape (input 1)")
     elif options is not None and options.NewShapeLength():
         wanted = [int(d) for d in options.NewShapeAsNumpy()]
     if wanted is None:

@@ -155,6 +155,19 @@ class Network(stock.OperatorConverter):
             raise UnsupportedForm("an operand that must be constant is computed")
         return [int(v) for v in self.get_tensor_value(tensor).reshape(-1)]
 
+    def known_shape(self, tensor: stock.TensorWrapper, called: str) -> list[int] | None:
+        """Return the elements of an operand that is a shape; None if the network computes it, which files declare as well.
+
+        Raises `UnsupportedForm` for an input of the network: the shape that it will have is not known.
+        """
+        if not self.has_expr(tensor.tensor_idx):
+            return self.ints(tensor)
+        if not self.nested and tensor.tensor_idx in self.subgraph.InputsAsNumpy():
+            raise UnsupportedForm(
+                f"its {called} is an input of the network, and has to be constant: fix it by --input-value"
+            )
+        return None
+
     def real(self, tensor: stock.TensorWrapper) -> Value:
         """A tensor as real numbers: dequantized if it is quantized."""
         value = self.get_tensor_expr(tensor)

@@ -26,7 +26,8 @@ def _transpose_conv(net: Network, op: Operator) -> Value:
     if net.has_expr(weights.tensor_idx):
         raise UnsupportedForm("TRANSPOSE_CONV with computed weights")
     declared = net.shape(output)
-    shape = declared if len(declared) == 4 and net.has_expr(inputs[0].tensor_idx) else net.ints(inputs[0])
+    known = net.known_shape(inputs[0], "output shape (input 0)")
+    shape = declared if known is None and len(declared) == 4 else net.ints(inputs[0])
     size, extents = net.shape(x)[1:3], shape[1:3]
     kernel = net.shape(weights)[1:3]
     strides = [options.StrideH(), options.StrideW()]
