@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvm_cascade.errors import LoadError
-from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.importers.values import Value, bindings_of, name_of, relax
 from tvm_cascade.messages import printable
 from tvm_cascade.passes.origin import plain
 
-_KERNELS = frozenset(ITEM_BYTES) - {"float16", "bfloat16"}
+_KERNELS = frozenset(
+    ("bool", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+)
 
 
 def check_types(path: object, mod: Any) -> None:
