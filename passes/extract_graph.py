@@ -15,11 +15,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import tvm
 
-from tvm_cascade.errors import GraphError, about
+from tvm_cascade.errors import about
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window, column_axis
-from tvm_cascade.messages import last_line
 from tvm_cascade.passes.axes import Use, row_axes
 from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
@@ -228,15 +226,7 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
 
 def _as_built(made: Computation) -> RowAccess:
     """The access of an operator; opaque where its row kernel cannot be built."""
-    try:
-        kernel = made.kernel
-    except tvm.error.InternalError as error:  # TVM cannot narrow 64-bit indices where tensors are 64-bit as well
-        raise GraphError(
-            f"operator {made.name} computes with 64-bit integers, which kernels do not mix with indices: let the model "
-            f"compute them as int32 or float32 ({last_line(error)})",
-            "or end the network before it",
-            [made.name],
-        ) from error
+    kernel = made.kernel
     return replace(made.access, opaque=kernel.reason) if kernel.whole else made.access
 
 

@@ -13,6 +13,7 @@ from tvm import topi
 from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.integer.expressions import constant_of, shape_of
 from tvm_cascade.passes.scan import scanned
+from tvm_cascade.passes.sorting import argsort, sort, top_k
 from tvm_cascade.schedules.tir import relax, te, tirx
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
@@ -168,6 +169,9 @@ LEGALIZATIONS: Mapping[str, Legalization] = {
     **dict.fromkeys((f"relax.nn.adaptive_avg_pool{n}d" for n in (1, 2, 3)), _adaptive_average),
     "relax.cumsum": partial(scanned, product=False),
     "relax.cumprod": partial(scanned, product=True),
+    "relax.sort": sort,
+    "relax.argsort": argsort,
+    "relax.topk": top_k,
     "relax.divide": partial(_divided, topi.divide),
     "relax.floor_divide": partial(_divided, topi.floor_divide),
     "relax.mod": partial(_divided, topi.mod),

@@ -41,12 +41,9 @@ class Stage:
 
 
 def stages_of(func: PrimFunc) -> list[Stage] | None:
-    """The stages of a PrimFunc in program order; None if it is not a sequence of blocks, or stores 64-bit integers.
-
-    TVM cannot compile some kernels that store 64-bit integers (`tir.narrow_indices`).
-    """
+    """The stages of a PrimFunc in program order; None if it is not a sequence of blocks."""
     root = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
-    if root is None or root.iter_vars or any("int64" in tir.dtype_of(b) for b in (*func.params, *root.alloc_buffers)):
+    if root is None or root.iter_vars:
         return None
     made = [_stage(nest) for nest in getattr(root.body, "seq", [root.body])]
     found = [s for s in made if s is not None]

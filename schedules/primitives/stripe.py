@@ -29,6 +29,7 @@ from tvm_cascade.schedules.primitives.rings import Rings, lengthened
 from tvm_cascade.schedules.primitives.stripe_loops import STRIPE, Cut, striped, with_statements
 from tvm_cascade.schedules.primitives.striping import Group, Stage, StripeError
 from tvm_cascade.schedules.tir import PrimFunc, Stmt, s_tir, staging, tirx, tvm_ffi
+from tvm_cascade.schedules.tir.narrowing import narrow_indices
 
 __all__ = ["StripeError", "buffer_bytes", "rolling_buffer", "stripe"]
 
@@ -164,7 +165,7 @@ def buffer_bytes(target: object) -> dict[str, int]:
         -->
         buffer_bytes(stripe(func, 2, axes=(0, 1)))    # {"low": 32}
     """
-    lowered = staging.lower_blocks(tvm.IRModule({"main": tir.narrow_indices(_function(target)[0])}))["main"]
+    lowered = staging.lower_blocks(tvm.IRModule({"main": narrow_indices(_function(target)[0])}))["main"]
     sizes: dict[str, int] = {}
     for alloc in tir.collect(lowered.body, tirx.AllocBuffer):
         buffer = alloc.buffer
@@ -184,7 +185,7 @@ def _function(target: Any) -> tuple[PrimFunc, str]:
 
 def _applied(target: Any, change: Callable[[PrimFunc], PrimFunc]) -> Any:
     func, name = _function(target)
-    func = change(tir.narrow_indices(func))
+    func = change(narrow_indices(func))
     if isinstance(target, tirx.PrimFunc):
         return func
     mod = target.mod.clone()

@@ -187,14 +187,6 @@ def outputs_of(func: PrimFunc) -> tuple[Buffer, ...]:
     return tuple(p for p in elements(func.params) if p in written)
 
 
-def narrow_indices(func: PrimFunc) -> PrimFunc:
-    """The function with 32-bit loop variables; unchanged where it has them already."""
-    if all(str(f.loop_var.ty.dtype) == "int32" for f in collect(func.body, tirx.For)):
-        return func
-    mod = tvm.IRModule({"main": func})
-    return tirx.transform.ForceNarrowIndexToInt32()(mod)["main"]
-
-
 def without_blocks(func: PrimFunc, dropped: Sequence[Any], params: Sequence[Buffer]) -> PrimFunc | None:
     """`func` with other parameters and without some of its blocks; None where no block would be left.
 

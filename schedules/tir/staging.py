@@ -19,6 +19,7 @@ import tvm
 
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Var, s_tir, tirx
+from tvm_cascade.schedules.tir.narrowing import narrow_indices
 
 ROW = "row"  # annotation of the row loop
 COLUMN = "column"  # annotation of the column loop, where `outer` includes the column axis
@@ -56,7 +57,7 @@ def inlined(func: PrimFunc) -> PrimFunc:
 @lru_cache(maxsize=16)  # the row kernel, the pixel kernel and the accumulating one of an operator begin alike
 def _prepared(func: PrimFunc) -> tuple[PrimFunc, tuple[str, ...]]:
     """`inlined`, and the names of the blocks that write the outputs."""
-    func = tir.narrow_indices(func)
+    func = narrow_indices(func)
     sch = _schedule(func)
     root = sch.get_sblock("root")
     finals = _finals(sch, root, tir.outputs_of(func))

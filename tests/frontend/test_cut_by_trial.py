@@ -34,16 +34,11 @@ def _without_tir(net: Any, x: str) -> str:
     return net.node("ScatterElements", net.node("ScatterElements", x, places, updates, axis=2), places, updates, axis=2)
 
 
-def _of_64_bits(net: Any, x: str) -> str:
-    return net.node("Cast", net.node("Mul", net.node("Cast", x, to=7), net.constant(np.int64(3))), to=1)
-
-
-@pytest.mark.parametrize(("build", "said"), [(_without_tir, "no TIR form"), (_of_64_bits, "64-bit integers")])
-def test_refusals_of_planning_name_the_cut_too(tmp_path: Path, build: Any, said: str) -> None:
+def test_refusals_of_planning_name_the_cut_too(tmp_path: Path) -> None:
     """Operators that can be read, and that no kernel exists for: found in the file by trying how much of it compiles."""
-    path = _network(tmp_path / "n.onnx", build)
+    path = _network(tmp_path / "n.onnx", _without_tir)
     for command in (tvm_cascade.plan, tvm_cascade.doctor):
-        with pytest.raises(GraphError, match=said) as refused:
+        with pytest.raises(GraphError, match="no TIR form") as refused:
             command(path)
         option, names, *_ = shlex.split(refused.value.remedy)
         assert (option, names) == ("--until", "v2,v1") and refused.value.remedy in str(refused.value)

@@ -15,10 +15,9 @@ import tflite
 
 pytest.importorskip("ai_edge_litert")
 
-from tvm_cascade.errors import GraphError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
+from tvm_cascade.errors import LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.frontend import load
 from tvm_cascade.importers.tflite.model import open_model
-from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.testing import weighted_cases
 from tvm_cascade.testing.operator_cases import OPERATORS
 from tvm_cascade.testing.tflite import ModelWriter
@@ -284,18 +283,6 @@ def test_choices_between_two_types_are_refused(tmp_path: Path) -> None:
     assert _refused(
         tmp_path / "m.tflite", writer.finish(), "SELECT_V2 (operator 0): its input and output are of unequal"
     )
-
-
-def test_indices_that_cannot_be_narrowed_are_one_error(tmp_path: Path) -> None:
-    """Found by fuzzing: 64-bit tensors whose kernels keep 64-bit loops."""
-    onnx = pytest.importorskip("onnx")
-    make, kinds = onnx.helper.make_tensor_value_info, onnx.TensorProto
-    inputs = [make("x", kinds.FLOAT, [4, 2]), make("i", kinds.INT64, [3])]
-    nodes = [onnx.helper.make_node("Neg", ["i"], ["n"]), onnx.helper.make_node("Gather", ["x", "n"], ["y"], axis=0)]
-    graph = onnx.helper.make_graph(nodes, "g", inputs, [make("y", kinds.FLOAT, [3, 2])])
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "g.onnx")
-    with pytest.raises(GraphError, match=r"operator \w+ computes with 64-bit integers, .* as int32 or float32"):
-        extract_graph(load(tmp_path / "g.onnx"))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])

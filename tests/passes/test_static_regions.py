@@ -159,7 +159,7 @@ def long_sum() -> Case:
     def write(bb: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
         return relax.op.sum(x, axis=1)
 
-    return of_block(write, var("x", (4, 3), "int64")), {"main": [RNG.integers(-9, 9, (4, 3))]}, 0
+    return of_block(write, var("x", (4, 3), "int64")), {"main": [RNG.integers(-9, 9, (4, 3))]}, 1
 
 
 def split_with_one_part_sorted() -> Case:
@@ -480,15 +480,14 @@ def test_a_second_run_changes_nothing() -> None:
 
 def test_the_log_says_what_is_left_to_tvm_and_why(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tvm_cascade"):
-        for case in (sort, symbolic_batch, branch, external_call, long_sum):
+        for case in (cumsum_between_regions, symbolic_batch, branch, external_call):
             passes.Cascade()(case()[0])
     text = "\n".join(r.getMessage() for r in caplog.records if r.name == "tvm_cascade")
     assert "main: cascaded: 4 bindings, lv to lv3: " in text
-    assert "(relax.sort): relax.sort is made by TVM's own kernels or a library" in text
+    assert "(relax.cumsum): relax.cumsum is made by TVM's own kernels or a library" in text
     assert "has a symbolic shape" in text
     assert "they stand in no dataflow block" in text
     assert "relax.call_dps_packed calls out of TVM" in text
-    assert "64-bit integers" in text
 
 
 def test_a_cap_holds_for_all_regions_together() -> None:

@@ -35,7 +35,6 @@ from tvm_cascade.importers.onnx.known import (
     shape_constant,
     slice_by_attributes,
     space_to_depth,
-    top_of_unsigned,
 )
 from tvm_cascade.importers.onnx.normalizations import (
     batch_normalization,
@@ -52,7 +51,7 @@ from tvm_cascade.importers.onnx.numbers import (
     remainder,
     sloped,
 )
-from tvm_cascade.importers.onnx.placing import counted_from_start, hardmax, inside, scatter_nd
+from tvm_cascade.importers.onnx.placing import counted_from_start, hardmax, inside, scatter_nd, top_k
 from tvm_cascade.importers.onnx.recurrent import gru, lstm, rnn, with_outputs_read
 from tvm_cascade.importers.onnx.resize import resize, text, upsample
 from tvm_cascade.importers.onnx.signals import cumulative_product, fourier, short_time_fourier
@@ -190,11 +189,10 @@ def _one_hot(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
     if not 0 < count * prod(shape_of(x)) <= MAX_ELEMENTS:
         raise NotImplementedError(f"a depth of {count}")
     axis = int(attrs.get("axis", -1)) % (rank + 1)
-    places = np.arange(count, dtype="int32").reshape(count, *[1] * (rank - axis))
-    given = bb.normalize(relax.op.expand_dims(bb.normalize(relax.op.astype(x, "int32")), axis))
-    hits = [
-        bb.normalize(relax.op.equal(given, relax.const(p, "int32"))) for p in (places, places - count)
-    ]  # from either end
+    dtype = "int64" if str(x.ty.dtype) in ("int64", "uint64") else "int32"
+    places = np.arange(count, dtype=dtype).reshape(count, *[1] * (rank - axis))
+    given = bb.normalize(relax.op.expand_dims(bb.normalize(relax.op.astype(x, dtype)), axis))
+    hits = [bb.normalize(relax.op.equal(given, constant(p))) for p in (places, places - count)]  # from either end
     off, on = (constant(np.asarray(v)) for v in values)
     return relax.op.where(bb.normalize(relax.op.logical_or(*hits)), on, off)
 
@@ -356,7 +354,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "SpaceToDepth": space_to_depth,
         "Slice": slice_by_attributes,
         "RoiAlign": refused(roi_align_of_maxima),
-        "TopK": refused(top_of_unsigned),
+        "TopK": top_k,
         "MaxUnpool": refused(computed_size),
         "NonMaxSuppression": _suppression,
         "OneHot": _one_hot,

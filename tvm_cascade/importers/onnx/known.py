@@ -142,12 +142,6 @@ def roi_align_of_maxima(_inputs: Sequence[Value], attrs: Attributes) -> str:
     return "mode max: export it with mode avg" if attrs.get("mode") == b"max" else ""
 
 
-def top_of_unsigned(inputs: Sequence[Value], _attrs: Attributes) -> str:
-    """Sorting has no kernel of these types."""
-    dtype = str(inputs[0].ty.dtype)
-    return f"values of {dtype}: cast them to int64" if dtype.startswith("uint") else ""
-
-
 def computed_size(inputs: Sequence[Value], _attrs: Attributes) -> str:
     """MaxUnpool's third input."""
     computed = inputs[2] is not None and constant_of(inputs[2]) is None

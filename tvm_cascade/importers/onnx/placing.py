@@ -1,4 +1,4 @@
-"""ONNX operators that place elements by position: Hardmax, and ScatterND into a box."""
+"""ONNX operators that place elements by position: Hardmax, TopK, and ScatterND."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ def hardmax(bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value:
     first = bb.normalize(relax.op.equal(positions, bb.normalize(relax.op.min(where, axis, keepdims=True))))
     made = bb.normalize(relax.op.astype(first, dtype))
     return relax.op.reshape(made, shape) if early else made
+
+
+def top_k(_bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value:
+    """TopK by a constant `k`, always in order. TVM's importer takes `k` of opset 10 for an attribute."""
+    x, axis = inputs[0], int(attrs.get("axis", -1))
+    given = np.array(attrs.get("k", 1)) if len(inputs) < 2 or inputs[1] is None else constant_of(inputs[1])
+    if given is None:
+        raise NotImplementedError("k that the network computes: make it a constant")
+    k, extent = int(given.reshape(-1)[0]), shape_of(x)[axis]
+    if not 0 < k <= extent:
+        raise NotImplementedError(f"the {k} first of {extent} elements")
+    return relax.op.topk(x, k, axis, "both", bool(attrs.get("largest", 1)), "int64")
 
 
 def scatter_nd(bb: Any, inputs: Sequence[Value], attrs: dict[str, Any]) -> Value | None:

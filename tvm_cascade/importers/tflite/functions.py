@@ -18,7 +18,7 @@ from tvm_cascade.passes.integer.gathering import Grid, nearest_sources
 from tvm_cascade.passes.integer.island import EXPLICIT_AXIS, STORED_TYPES, Elementwise, Output
 from tvm_cascade.passes.integer.reduction import IntegerMean
 from tvm_cascade.passes.integer.requantize import requantized_wide
-from tvm_cascade.passes.integer.top_k import lower_top_k
+from tvm_cascade.passes.sorting import emit_top_k
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
 
 
@@ -220,9 +220,8 @@ def _top_k(net: Network, op: Operator) -> Value:
     (k,), shape = net.ints(count), net.shape(data)
     if not shape or not 0 < k <= shape[-1]:
         raise InvalidForm(f"k of {k} for {shape}")
-    values, places = lower_top_k(Emitter(net.bb, {}, "top_k"), net.get_tensor_expr(data), k)
     declared = net.get_tensor_type_str(net.get_output_tensors(op)[1].tensor.Type())
-    return relax.Tuple([values, places if declared == "int32" else relax.op.astype(places, declared)])
+    return emit_top_k(net.bb, net.get_tensor_expr(data), k, declared)
 
 
 @converts("GELU")
