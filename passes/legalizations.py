@@ -13,6 +13,7 @@ from tvm import topi
 from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.integer.expressions import constant_of, shape_of
 from tvm_cascade.passes.scan import scanned
+from tvm_cascade.passes.scatter import scatter_elements, scatter_nd
 from tvm_cascade.passes.sorting import argsort, sort, top_k
 from tvm_cascade.schedules.tir import relax, te, tirx
 
@@ -169,6 +170,8 @@ LEGALIZATIONS: Mapping[str, Legalization] = {
     **dict.fromkeys((f"relax.nn.adaptive_avg_pool{n}d" for n in (1, 2, 3)), _adaptive_average),
     "relax.cumsum": partial(scanned, product=False),
     "relax.cumprod": partial(scanned, product=True),
+    "relax.scatter_elements": scatter_elements,
+    "relax.scatter_nd": scatter_nd,
     "relax.sort": sort,
     "relax.argsort": argsort,
     "relax.topk": top_k,

@@ -1,4 +1,4 @@
-"""Hardmax, casts of floats to integers, and ScatterND into a box, against ONNX Runtime."""
+"""Hardmax, casts of floats to integers, and scatters, into a box and others, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ import pytest
 import tvm_cascade
 from tvm_cascade.frontend import load
 
-onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+import onnx
+import onnxruntime as ort
+
+from tvm_cascade.testing.onnx_nodes import check_network
+
 make, numpy_helper, kinds = onnx.helper, onnx.numpy_helper, onnx.TensorProto
 
 
@@ -28,7 +34,7 @@ def network(
 
 
 def equal_runtime(path: Path, shapes: dict[str, tuple[int, ...]], folder: Path) -> None:
-    options = ort.SessionOptions()
+    options: Any = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     rng = np.random.default_rng(1)
     inputs = {name: rng.integers(-30, 30, shape).astype("float32") / 4 for name, shape in shapes.items()}
@@ -94,6 +100,63 @@ def test_updates_of_a_box_are_slices(tmp_path: Path, box: list[tuple[int, int]],
     path = network(tmp_path / "n.onnx", nodes, shapes, 13, {"at": at})
     assert "scatter" not in load(path)["main"].script()
     equal_runtime(path, shapes, tmp_path / "p")
+
+
+_REDUCTIONS = ("none", "add", "mul", "min", "max")
+
+
+@pytest.mark.parametrize("reduction", _REDUCTIONS)
+@pytest.mark.parametrize("constant", [False, True])
+def test_scattered_elements(tmp_path: Path, reduction: str, constant: bool) -> None:
+    """Updates are fewer than the data along every axis; indices count from either end, those of an element are several."""
+    rng = np.random.default_rng(2)
+    x, u = (rng.standard_normal(shape).astype("float32") for shape in ((3, 5, 4), (2, 5, 3)))
+    at = rng.integers(-5, 5, u.shape) if reduction != "none" else np.argsort(u, axis=1) - 5
+    nodes = [make.make_node("ScatterElements", ["x", "at", "u"], ["y"], axis=1, reduction=reduction)]
+    given, held = {"x": x, "u": u}, {"at": at}
+    check_network(tmp_path, nodes, given if constant else given | held, ["y"], held if constant else {})
+
+
+@pytest.mark.parametrize("reduction", _REDUCTIONS)
+@pytest.mark.parametrize(("depth", "dtype"), [(2, "float32"), (3, "float32"), (3, "int64"), (1, "float32")])
+def test_scattered_parts(tmp_path: Path, reduction: str, depth: int, dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    rows = np.array([[0, 1, 2], [-1, -5, -1], [1, 3, 0]])[:, :depth]
+    x, u = (rng.integers(-9, 9, shape).astype(dtype) for shape in ((3, 5, 4), (3, *(3, 5, 4)[depth:])))
+    nodes = [make.make_node("ScatterND", ["x", "at", "u"], ["y"], reduction=reduction)]
+    check_network(tmp_path, nodes, {"x": x, "at": rows, "u": u}, ["y"])
+
+
+def test_scattered_booleans(tmp_path: Path) -> None:
+    x, u = np.eye(3, 4) > 0, np.ones((1, 4)) > 0
+    nodes = [
+        make.make_node("ScatterElements", ["x", "at", "u"], ["z0"], axis=0),
+        make.make_node("ScatterND", ["x", "row", "u"], ["z1"]),
+    ]
+    held = {"at": np.array([[2, 1, 0, 2]]), "row": np.array([[1]])}
+    check_network(tmp_path, nodes, {"x": x, "u": u}, ["z0", "z1"], held)
+
+
+def test_indices_that_name_no_element_are_left_out(tmp_path: Path) -> None:
+    x, u = np.zeros((4, 2), "float32"), np.ones((3, 2), "float32")
+    at = np.array([[1, -4], [4, 2**20], [-5, 0]], "int32")
+    wanted = np.array([[0, 1], [1, 0], [0, 0], [0, 0]], "float32")
+    wanted[0, 1] += 1
+    nodes = [make.make_node("ScatterElements", ["x", "at", "u"], ["y"], axis=0, reduction="add")]
+    check_network(tmp_path, nodes, {"x": x, "at": at, "u": u}, ["y"], wanted=[wanted])
+
+
+@pytest.mark.usefixtures("emulator")
+def test_scatters_on_a_core(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    x, u = (rng.standard_normal(shape).astype("float32") for shape in ((2, 6, 3), (2, 4, 3)))
+    nodes = [
+        make.make_node("Relu", ["x"], ["a"]),
+        make.make_node("ScatterElements", ["a", "at", "u"], ["s"], axis=1, reduction="add"),
+        make.make_node("ScatterND", ["s", "rows", "v"], ["y"], reduction="max"),
+    ]
+    given = {"x": x, "u": u, "at": rng.integers(-6, 6, u.shape), "v": u[:, 0]}
+    check_network(tmp_path, nodes, given, ["y"], {"rows": np.array([[0, 5], [1, -6]])}, target="cortex-m4")
 
 
 def test_other_updates_are_no_box(tmp_path: Path) -> None:
