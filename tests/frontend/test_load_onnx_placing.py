@@ -37,7 +37,9 @@ def equal_runtime(path: Path, shapes: dict[str, tuple[int, ...]], folder: Path) 
     options: Any = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     rng = np.random.default_rng(1)
-    inputs = {name: rng.integers(-30, 30, shape).astype("float32") / 4 for name, shape in shapes.items()}
+    inputs: dict[str, Any] = {
+        name: rng.integers(-30, 30, shape).astype("float32") / 4 for name, shape in shapes.items()
+    }
     (wanted,) = ort.InferenceSession(str(path), options).run(None, inputs)
     tvm_cascade.compile(path, target="host", output=folder)
     np.savez(folder.parent / "in.npz", **inputs)

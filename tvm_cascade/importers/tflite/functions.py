@@ -18,8 +18,8 @@ from tvm_cascade.passes.integer.gathering import Grid, nearest_sources
 from tvm_cascade.passes.integer.island import EXPLICIT_AXIS, STORED_TYPES, Elementwise, Output
 from tvm_cascade.passes.integer.reduction import IntegerMean
 from tvm_cascade.passes.integer.requantize import requantized_wide
-from tvm_cascade.passes.sorting import emit_top_k
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
+from tvm_cascade.passes.sorting import emit_top_k
 
 
 def _bounded(index: Index, value: Tensor) -> Scalar:
