@@ -26,7 +26,7 @@ from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.select import select
 from tvm_cascade.schedules.tuning.counting import Counter
-from tvm_cascade.schedules.tuning.plan_cost import PlanCounter
+from tvm_cascade.schedules.tuning.shared_estimates import SharedEstimates
 from tvm_cascade.schedules.tuning.tune import Database, shipped
 from tvm_cascade.search_monitor import counted
 
@@ -40,6 +40,7 @@ class PreparedGraph:
     kernels: tuple[RowKernel | None, ...]  # the row kernel of each operator; None for views
 
     core: KernelTarget = field(default_factory=KernelTarget)
+    known: Analyses = field(default_factory=Analyses, compare=False)  # shared with other candidates of the network
 
     def kernels_of(self, plan: Plan, generic: bool = False) -> list[BuiltKernel | None]:
         """The kernels that `plan` calls, by operator. `generic` selects portable kernels in place of the core's own."""
@@ -48,14 +49,19 @@ class PreparedGraph:
     def estimator(self) -> Callable[[Plan], Sequence[Work] | None]:
         """A function that estimates the instructions and cycles of one inference by a plan, operator by operator.
 
-        It returns None for plans of other graphs and for the host; it keeps the kernels of all plans that it is asked for.
+        It returns None for plans of other graphs and for the host; it keeps the work of all operators of all candidates.
         """
-        counter = PlanCounter(self.core)
+        chosen = self.known.chosen(self.core)
+        if "works" not in chosen:
+            chosen["works"] = SharedEstimates(self.core)
+        shared: SharedEstimates = chosen["works"]
+        sites = [self.site(o) for o in range(len(self.graph.ops))]
+        kinds = [None if s is None else (id(s.row), *_key(s.graph, s.op, s.computed)) for s in sites]
 
         def work(plan: Plan) -> Sequence[Work] | None:
             if self.core.core.steps is None or plan.graph.ops != self.graph.ops:
                 return None
-            return counter.count(plan, self.kernels_of(plan))
+            return shared.count(plan, sites, kinds)
 
         return work
 
@@ -127,7 +133,7 @@ def prepare_graph(
     operators = counted("kernels chosen", list(zip(graph.ops, extracted.operators, strict=True)))
     chosen = known.chosen(core)
     kernels = tuple(_selected(graph, op, o, core, chosen) for op, o in operators)
-    made = PreparedGraph(with_kernels(graph, kernels), extracted, kernels, core)
+    made = PreparedGraph(with_kernels(graph, kernels), extracted, kernels, core, known)
     ops = tuple(
         op if (site := made.site(op.index)) is None else replace(op, kernels=_footprints(site, chosen))
         for op in counted("forms of kernels", made.graph.ops)

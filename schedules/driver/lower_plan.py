@@ -85,7 +85,9 @@ class Driver:
         fetch: str | None,
         hook: str | None,
         segment_call: str | None = None,
+        traced: bool = True,
     ) -> None:
+        """`traced` puts the traces of segments into flash, without which there is `step` alone."""
         self.plan, self.kernels, self.fetch, self.segment_call = plan, kernels, fetch, segment_call
         self.streamed = streamed_inputs(plan)
         self.hook = hook
@@ -97,7 +99,7 @@ class Driver:
         self.macs = tir.pointer_var("macs", "int64") if counted else None
         self.globals = {n: GlobalVar(n) for n in (*(n for own in names for n in own), HOST_FETCH)}
         self.actors = [list(dict.fromkeys(s.trace)) for s in plan.segments]
-        self.traces = [self._trace(k, s) for k, s in enumerate(plan.segments)]
+        self.traces = [self._trace(k, s) if traced else None for k, s in enumerate(plan.segments)]
         self.bounds = [self._stripes(k, s) for k, s in enumerate(plan.segments)]
         tables = {t: self._rows(t) for t in rows_by_table(plan)}
         self.table_bytes = len(self.flash.data)

@@ -55,14 +55,21 @@ class ComputedOnce:
     def __init__(self, local: set[int]) -> None:
         self.local = local
         self.loops: list[Loop] = []  # open ones, the outermost first
-        self._known: set[int] = set()  # structural hashes of what the statement has computed
+        self._first: Any = None  # what the statement has computed first: many compute nothing else
+        self._known: set[int] = set()  # structural hashes of all that it has computed, where that is more
 
     def begin(self) -> None:
         """Begins a statement."""
+        self._first = None
         self._known.clear()
 
     def again(self, value: Any) -> bool:
         """Whether the statement has computed an expression before; from now on it has."""
+        if self._first is None:
+            self._first = value
+            return False
+        if not self._known:
+            self._known.add(tvm_ffi.structural_hash(self._first))
         key = tvm_ffi.structural_hash(value)
         if key in self._known:
             return True

@@ -7,6 +7,7 @@ cycles are its instructions times the cycles that one takes in kernels of its fa
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -45,16 +46,20 @@ class PlanCounter:
 
     def count_written(self, written: WrittenPlan) -> list[Work]:
         """The same of a plan whose steps are written; it does not depend on where blocks lie."""
+        return with_fetches(written.plan, self.kernels_written(written))
+
+    def kernels_written(self, written: WrittenPlan) -> list[tuple[Work, float]]:
+        """Return the work by operator without what fetches its steps from tables, and the cycles of an instruction."""
         plan, kernels = written.plan, written.kernels
         self._kept += kernels
         read_once = counted("kernels read", written.functions.items())
         functions = {name: self._library.read(func) for name, func in read_once}
         factors, cycles = self._rates(plan, kernels)
         counter = replace(Counter.of(self.target), functions=functions, factors=factors, memory=_flash(written.driver))
-        total, fetched = [0.0] * len(plan.graph.ops), _fetched(plan)
+        total = [0.0] * len(plan.graph.ops)
         for o, weight, part, env in written.sampled(partial(read, counter)):
-            total[o] += weight * (taken(part, env) + fetched[o])
-        return [Work(n, n * cycle) for n, cycle in zip(total, cycles, strict=True)]
+            total[o] += weight * taken(part, env)
+        return [(Work(n, n * cycle), cycle) for n, cycle in zip(total, cycles, strict=True)]
 
     def _rates(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> tuple[dict[str, float], list[float]]:
         """The rates of kernels by the names that `WrittenPlan` gives their functions; cycles of an instruction by operator."""
@@ -69,13 +74,14 @@ class PlanCounter:
         return factors, cycles
 
 
-def _fetched(plan: Plan) -> list[float]:
-    """By operator, the instructions that fetch one of its steps from the table of its segment."""
-    found = [0.0] * len(plan.graph.ops)
+def with_fetches(plan: Plan, kernels: Sequence[tuple[Work, float]]) -> list[Work]:
+    """Return the work by operator with what fetches its steps from the table of its segment; as `kernels_written`."""
+    found = [work for work, _ in kernels]
     for segment in plan.segments:
-        trace = list(dict.fromkeys(segment.trace))
-        for position, o in enumerate(o for o in trace if o >= 0):
-            found[o] = fetching(position) if len(trace) > 1 else 0.0
+        steps = Tally(segment.trace)
+        for position, o in enumerate(o for o in steps if o >= 0 and len(steps) > 1):
+            (work, cycle), fetched = kernels[o], fetching(position) * steps[o] * max(len(segment.stripes), 1)
+            found[o] = Work(work.instructions + fetched, work.cycles + fetched * cycle)
     return found
 
 

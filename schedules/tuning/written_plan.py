@@ -48,7 +48,7 @@ class WrittenPlan:
             functions = kernel.functions(op.kind) if kernel else ()
             names.append([f"{op.index}.{k}" for k in range(len(functions))])
             self.functions |= dict(zip(names[-1], (func for _, func in functions), strict=True))
-        self.driver = Driver(plan, kernels, names, False, "fetch", None)
+        self.driver = Driver(plan, kernels, names, False, "fetch", None, traced=False)
 
     @cached_property
     def _steps(self) -> list[_Step]:

@@ -19,7 +19,7 @@ from tvm_cascade.cascading.row_addresses import or_row_addresses
 from tvm_cascade.cascading.timing import instructions
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
-from tvm_cascade.search_monitor import SearchStopped, monitor
+from tvm_cascade.search_monitor import SearchStopped, cached, monitor
 
 _DEFAULTS = PlanOptions()
 WITHIN_CAP = 1.03  # most instructions under a cap, as a factor of those of the fastest plan within it
@@ -69,11 +69,17 @@ def _within_cap(graph: Graph, options: PlanOptions) -> Plan:
     return replace(chosen, bound=best.bound, baseline_peak=best.baseline_peak, finer=None)
 
 
+@cached(maxsize=4)
+def _smallest_without_cap(graph: Graph, options: PlanOptions) -> Plan:
+    """Return the plan of `_without_cap`, which every cap is compared with."""
+    return _without_cap(graph, options)
+
+
 def _hardly_slower(graph: Graph, options: PlanOptions) -> Iterator[Plan]:
     """The smallest plan without a cap that takes hardly more than the fastest, then those that it was compared with."""
     free = replace(options, sram=None, max_macs=1.0, max_time=WITHIN_CAP)
     with suppress(SearchStopped):
         monitor().check()
         known = in_time(graph, free)
-        yield replace(_without_cap(graph, free), finer=None)
+        yield replace(_smallest_without_cap(graph, free), finer=None)
         yield from known.tried

@@ -19,6 +19,9 @@ def main(arguments: list[str] | None = None) -> None:
     gc.set_threshold(500_000, 20, 100)  # next to nothing of what a command makes is a cycle: a tenth of its time else
     atexit.register(gc.freeze)  # nor is a last search for cycles worth a fifth of a second as the process ends
     try:
+        from tvm_cascade.late_methods import make_methods_late
+
+        make_methods_late()
         from tvm_cascade.tvm_import import install
 
         install(sys.argv[1:] if arguments is None else arguments)
