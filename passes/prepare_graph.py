@@ -17,6 +17,7 @@ from tvm_cascade.passes.choose_variants import choose_variants, tensors_of
 from tvm_cascade.passes.extract_graph import Analyses, Extracted, analyse, with_kernels
 from tvm_cascade.passes.fuse_float_layers import fuse_float_layers
 from tvm_cascade.passes.relax_ops import read_function
+from tvm_cascade.passes.shared_estimates import SharedEstimates
 from tvm_cascade.passes.states import state_count, with_states
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.choose import footprints_of, kernels_of_plan
@@ -26,7 +27,6 @@ from tvm_cascade.schedules.kernels.computation import Computation
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.select import select
 from tvm_cascade.schedules.tuning.counting import Counter
-from tvm_cascade.schedules.tuning.shared_estimates import SharedEstimates
 from tvm_cascade.schedules.tuning.tune import Database, shipped
 from tvm_cascade.search_monitor import counted
 

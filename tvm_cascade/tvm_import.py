@@ -7,10 +7,14 @@ import importlib.util
 import os
 import sys
 from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
 from pathlib import Path
+from typing import Any
 
 FOR_DEVICES = ("stages", "optimize", "doctor")  # commands that may compile for GPUs, or say what there is
 PLANNERS = ("plan", "compile", "order", "allocate")  # commands that multiply no matrices
+LATE = ("tvm.s_tir.meta_schedule", "tvm.s_tir.dlight")  # in order: they tune kernels, and schedule them for GPUs
 EXTRA = ("libtvm_runtime_extra.so", "libtvm_runtime_extra.dylib", "tvm_runtime_extra.dll")  # Linux, macOS, Windows
 
 
@@ -27,7 +31,7 @@ def install(arguments: list[str]) -> None:
     if any(word in PLANNERS for word in arguments[:1]):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "tvm" not in sys.modules:
-        sys.meta_path.insert(0, _BeforeTvm())  # type: ignore[arg-type]
+        sys.meta_path[:0] = [_BeforeTvm(), _Late()]  # type: ignore[list-item]
 
 
 class _BeforeTvm:
@@ -39,6 +43,18 @@ class _BeforeTvm:
             _load_extra()
             with suppress(ImportError, AttributeError):
                 _take_functions_by_namespace()
+
+
+class _Late:
+    """Finder of modules of TVM's that are imported where they are first used: a quarter of all that it imports."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in LATE else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+            if fullname == LATE[-1]:
+                sys.meta_path[:] = [f for f in sys.meta_path if f is not self]
+        return spec
 
 
 def _load_extra() -> None:

@@ -43,14 +43,6 @@ def _of_arithmetic() -> Mapping[type, Callable[[int, int], int]]:
 
 
 _ARITHMETIC = _of_arithmetic()
-_PARTS: Mapping[type, tuple[str, ...]] = {  # nodes that `Survey` looks into, and the fields that it does
-    **dict.fromkeys((*_ARITHMETIC, tirx.BitwiseOr, tirx.BitwiseXor), ("a", "b")),
-    tirx.Not: ("a",),
-    tirx.Cast: ("value",),
-    tirx.Select: ("condition", "true_value", "false_value"),
-    tirx.Evaluate: ("value",),
-}
-_LEAVES = (int, tirx.IntImm, tirx.FloatImm, ir.StringImm)
 
 
 @dataclass(frozen=True)
@@ -133,38 +125,19 @@ class Survey:
         self._roots: set[int] = set()  # those from which extents, conditions and arguments of calls follow
         self._binds: list[tuple[int, list[int]]] = []  # variables, with what their values are computed from
         self._stores: list[tuple[int, list[int]]] = []  # buffers, likewise
-        self._visited: dict[type, Callable[[Any], None]] = {
-            tirx.Var: lambda var: self._seen.append(hash(var)),
-            ir.TensorLoad: self._load,
-            tirx.BufferStore: self._store,
-            tirx.Bind: self._bind,
-            tirx.For: self._loop,
-            tirx.IfThenElse: self._branch,
-            ir.Call: self._call,
-            tirx.AllocBuffer: lambda stmt: self.buffers.append(stmt.buffer),
-            tirx.SeqStmt: lambda stmt: self._all(stmt.seq),
-            **{kind: self._parts for kind in _PARTS},
-            **dict.fromkeys(_LEAVES, lambda _node: None),
-        }
-        self._visit(body)
-
-    def _visit(self, node: Any) -> None:
-        """Visit a node. Nodes of few kinds are nearly all: TVM's visitor, which knows all others, takes three times as long."""
-        kind = type(node)
-        visit = self._visited.get(kind)
-        if visit is not None:
-            visit(node)
-        else:
-            known = [kind for kind in self._visited if kind is not int]
-            tvm_ffi.structural_visit(node, [(tuple(known), lambda inner, _visitor: self._visit(inner))])
-
-    def _all(self, nodes: Any) -> None:
-        for node in elements(nodes):
-            self._visit(node)
-
-    def _parts(self, node: Any) -> None:
-        for name in _PARTS[type(node)]:
-            self._visit(getattr(node, name))
+        tvm_ffi.structural_visit(
+            body,
+            [
+                (tirx.Var, lambda var, _visitor: self._seen.append(hash(var))),
+                (ir.TensorLoad, self._load),
+                (tirx.BufferStore, self._store),
+                (tirx.Bind, self._bind),
+                (tirx.For, self._loop),
+                (tirx.IfThenElse, self._branch),
+                (ir.Call, self._call),
+                (tirx.AllocBuffer, lambda stmt, _visitor: self.buffers.append(stmt.buffer)),
+            ],
+        )
 
     def read(self) -> set[int]:
         """Variables and buffers that are read or bound."""
@@ -188,41 +161,47 @@ class Survey:
                 inside.update(read)
         return found
 
-    def _read(self, value: Any) -> list[int]:
+    def _read(self, value: Any, visitor: Any) -> list[int]:
         """Visits an expression: what it reads."""
+        kind = type(value)
+        if kind is tirx.IntImm or kind is int:
+            return []
         start = len(self._seen)
-        self._visit(value)
+        if kind is tirx.Var:
+            self._seen.append(hash(value))
+        else:
+            visitor.visit(value)
         return self._seen[start:]
 
-    def _load(self, load: Any) -> None:
+    def _load(self, load: Any, visitor: Any) -> None:
         self._seen.append(hash(load.source))
         for index in elements(load.indices):
-            self._inside.update(self._read(index))
+            self._inside.update(self._read(index, visitor))
 
-    def _store(self, store: Any) -> None:
-        self._stores.append((hash(store.buffer), self._read(store.value)))
+    def _store(self, store: Any, visitor: Any) -> None:
+        self._stores.append((hash(store.buffer), self._read(store.value, visitor)))
         for index in elements(store.indices):
-            self._inside.update(self._read(index))
+            self._inside.update(self._read(index, visitor))
 
-    def _bind(self, bind: Any) -> None:
+    def _bind(self, bind: Any, visitor: Any) -> None:
         own = hash(bind.var)
-        self._binds.append((own, self._read(bind.value)))
+        self._binds.append((own, self._read(bind.value, visitor)))
         self._seen.append(own)
 
-    def _loop(self, loop: Any) -> None:
+    def _loop(self, loop: Any, visitor: Any) -> None:
         self.loops += 1
-        self._roots.update(self._read(loop.min), self._read(loop.extent))
-        self._visit(loop.body)
+        self._roots.update(self._read(loop.min, visitor), self._read(loop.extent, visitor))
+        visitor.visit(loop.body)
 
-    def _branch(self, branch: Any) -> None:
-        self._roots.update(self._read(branch.condition))
-        self._visit(branch.then_case)
+    def _branch(self, branch: Any, visitor: Any) -> None:
+        self._roots.update(self._read(branch.condition, visitor))
+        visitor.visit(branch.then_case)
         if branch.else_case is not None:
-            self._visit(branch.else_case)
+            visitor.visit(branch.else_case)
 
-    def _call(self, call: Any) -> None:
+    def _call(self, call: Any, visitor: Any) -> None:
         if type(call.op) is ir.GlobalVar:
             for value in elements(call.args):
-                self._roots.update(self._read(value))
+                self._roots.update(self._read(value, visitor))
         else:
-            self._all(call.args)
+            visitor.default_visit(call)

@@ -83,6 +83,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "report": {"graph", "cores", "memory", "cost", "cascading"},
     "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "results", "tensor_spec"},
     "registration": {"relax_pipeline"},
+    "late_methods": set(),
     "tvm_import": set(),
     "torch_import": set(),
     "staging.kernels": ALGORITHMS | {"schedules", "passes"},

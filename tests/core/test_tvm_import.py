@@ -106,6 +106,9 @@ if {installed}:
     from tvm_cascade.tvm_import import install
     install(["doctor"])
 import tvm
+waiting = [m for m in sys.modules if m.startswith(("tvm.s_tir.meta_schedule.", "tvm.s_tir.dlight."))]
+assert bool(waiting) != {installed}, waiting
+tvm.s_tir.meta_schedule.Database, tvm.s_tir.dlight.gpu  # which have waited until here
 modules = {{m: vars(sys.modules[m]) for m in sorted(sys.modules) if m.startswith("tvm.") and "disco" not in m}}
 kind = sys.modules["tvm_ffi"].Function
 found = [(m, n, getattr(f, "__name__", n)) for m, v in modules.items() for n, f in sorted(v.items()) if type(f) is kind]
