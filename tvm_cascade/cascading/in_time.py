@@ -97,9 +97,12 @@ class _Walk:
         """Return `plan` with steps as coarse as the limit asks for; those of whole rows may exceed it."""
         asked = self.options
         chunks = CHUNKS[::-1] if len(self.graph.ops) <= LARGE and asked.granularity == "auto" else ()
+        same = () if any(s.stripes for s in plan.segments) else (asked.finest,)  # that is `plan`, which has no stripes
         for finest in (asked.finest, *(c for c in (*chunks, 0) if c > asked.finest or not c)):
             if self._within(plan):
                 break
+            if finest in same:
+                continue
             self.options = replace(asked, finest=finest, stripes=False)
             plan = self._planned(self.options)
         if self.options != asked and any(s.tile.by_pixels for s in plan.segments):  # finer steps do not always win
