@@ -40,7 +40,9 @@ class PreparedGraph:
     kernels: tuple[RowKernel | None, ...]  # the row kernel of each operator; None for views
 
     core: KernelTarget = field(default_factory=KernelTarget)
-    known: Analyses = field(default_factory=Analyses, compare=False)  # shared with other candidates of the network
+    known: Analyses = field(
+        default_factory=Analyses, compare=False, kw_only=True
+    )  # shared with other candidates of the network
 
     def kernels_of(self, plan: Plan, generic: bool = False) -> list[BuiltKernel | None]:
         """The kernels that `plan` calls, by operator. `generic` selects portable kernels in place of the core's own."""
@@ -133,7 +135,7 @@ def prepare_graph(
     operators = counted("kernels chosen", list(zip(graph.ops, extracted.operators, strict=True)))
     chosen = known.chosen(core)
     kernels = tuple(_selected(graph, op, o, core, chosen) for op, o in operators)
-    made = PreparedGraph(with_kernels(graph, kernels), extracted, kernels, core, known)
+    made = PreparedGraph(with_kernels(graph, kernels), extracted, kernels, core, known=known)
     ops = tuple(
         op if (site := made.site(op.index)) is None else replace(op, kernels=_footprints(site, chosen))
         for op in counted("forms of kernels", made.graph.ops)

@@ -43,7 +43,7 @@ class SharedEstimates:
         if new:
             asked = set(new.values())
             kernels = kernels_of_plan(plan, [site if o in asked else None for o, site in enumerate(sites)])
-            works = self._counter.kernels_written(WrittenPlan(plan, kernels))
+            works = self._counter.kernels_written(WrittenPlan(plan, kernels, traced=False))
             self._known |= {key: works[o] for key, o in new.items()}
         made = [(Work(0.0, 0.0), 0.0) if key is None else self._known[key] for key in keys]
         return with_fetches(plan, made)

@@ -35,11 +35,13 @@ class _Step:
 class WrittenPlan:
     """A plan as the driver has it: several counters may read what is written once."""
 
-    def __init__(self, plan: Plan, kernels: Sequence[BuiltKernel | None]) -> None:
+    def __init__(self, plan: Plan, kernels: Sequence[BuiltKernel | None], traced: bool = True) -> None:
         """Parameters
         ----------
         kernels : BuiltKernel, optional
             Those that the plan calls, by operator; None for views, and for operators that are left out.
+        traced : bool
+            Whether flash holds the traces of segments, as that of the image does; no step reads them.
         """
         self.plan, self.kernels = plan, kernels
         self.functions: dict[str, PrimFunc] = {}  # that steps call, by name: "operator.variant"
@@ -48,7 +50,7 @@ class WrittenPlan:
             functions = kernel.functions(op.kind) if kernel else ()
             names.append([f"{op.index}.{k}" for k in range(len(functions))])
             self.functions |= dict(zip(names[-1], (func for _, func in functions), strict=True))
-        self.driver = Driver(plan, kernels, names, False, "fetch", None, traced=False)
+        self.driver = Driver(plan, kernels, names, False, "fetch", None, traced=traced)
 
     @cached_property
     def _steps(self) -> list[_Step]:
