@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -23,7 +23,7 @@ from tvm_cascade.passes.integer.data_movement import transposed
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64
 from tvm_cascade.passes.integer.int16_lookup import te_interpolated
-from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, Output, Quantized
+from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, Output, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
@@ -34,6 +34,8 @@ SUM_BITS = 12  # integer bits of the sum, Q12.19
 _EXP_STEPS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535), (3, 720401), (4, 242))
 _EXP_OF_MINUS_EIGHTH = 1895147668
 _ONE_THIRD = 715827883
+_FRACTION = 24  # bits of quotients before they are rounded to a scale of their own
+_FINEST = 1024  # steps of 1 at most, for which these bits suffice
 _SCALE_TOLERANCE = 0.001  # the reference's relative tolerance of the output scale 1/256
 _FORTYEIGHT_OVER_17 = 1515870810  # Q2.29
 _MINUS_32_OVER_17 = -1010580540
@@ -64,17 +66,16 @@ def _along_last(island: Island, x: Quantized, beta: float) -> Value:
     if x.dtype not in BYTE_TYPES:
         raise NotLowered("its input is not dequantized from integers")
     zero_point, steps = fp.range_of(out.dtype)[0], 1 << fp.bits_of(out.dtype)
-    if abs(float(out.scale) * steps - 1) > _SCALE_TOLERANCE or out.zero_point != zero_point:
-        if not island.real or out.scale * 256 < 1 or out.dtype not in BYTE_TYPES:
-            raise NotLowered(f"a softmax whose result has not the scale 1/{steps} and the zero point {zero_point}")
-        own = Output.unbounded(out.shape, out.dtype, 1 / 256, zero_point)
-        return from_own_scale(island, own, _along_last(island.writing(own), x, beta))
+    fixed = abs(float(out.scale) * steps - 1) <= _SCALE_TOLERANCE and out.zero_point == zero_point
+    to_reals = island.real and out.scale * _FINEST >= 1 and out.dtype in BYTE_TYPES
+    if not fixed and not to_reals:
+        raise NotLowered(f"a softmax whose result has not the scale 1/{steps} and the zero point {zero_point}")
     if out.shape[-1] > 1 << SUM_BITS:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
     table = exponentials(float(x.step), beta)
 
     def compute(a: Tensor, exps: Tensor) -> Tensor:
-        return _te_softmax(a, exps, out.dtype)
+        return _te_softmax(a, exps, _rounded_once(out) if to_reals else _as_reference(out.dtype))
 
     return island.emitter.call("softmax", compute, [x.value, table], axis=len(out.shape) - 1, clamp=out.clamp)
 
@@ -131,7 +132,27 @@ def _logits(island: Island) -> tuple[Value, float]:
     return inner.args[0], float(beta.reshape(-1)[0])
 
 
-def _te_softmax(x: Tensor, exps: Tensor, dtype: str) -> Tensor:
+@dataclass(frozen=True)
+class _Stored:
+    """How a quotient is stored: bits of its fraction, and what becomes of it then."""
+
+    bits: int
+    store: Callable[[Scalar], Scalar]
+
+
+def _as_reference(dtype: str) -> _Stored:
+    """Store quotients in steps of the type's width above its lowest value, as TFLite does."""
+    low, high = fp.range_of(dtype)
+    return _Stored(fp.bits_of(dtype), lambda value: fp.te_clamp(value + i32(low), low, high, dtype))
+
+
+def _rounded_once(out: Output) -> _Stored:
+    """Store quotients, which are defined on real numbers, in the quantization of `out`."""
+    m, s = bounded_multiplier(np.float64(2.0**-_FRACTION) / np.float64(out.scale))
+    return _Stored(_FRACTION, lambda value: out.stored(out.rescaled(value, m, s, 1 << _FRACTION)))
+
+
+def _te_softmax(x: Tensor, exps: Tensor, stored: _Stored) -> Tensor:
     rows = Rows(x, "softmax")
     rk, rs = rows.axis("rk"), rows.axis("rs")
     top = rows.stage("max_acc", lambda *r: te.max(rows.element(r, rk), axis=[rk]))
@@ -139,16 +160,15 @@ def _te_softmax(x: Tensor, exps: Tensor, dtype: str) -> Tensor:
     zeros = rows.stage("zeros", lambda *r: fp.te_leading_zeros(total[r]))
     half = rows.stage("half", lambda *r: _te_half_denominator(total[r], zeros[r]))
     guess = te_newton(half, rows.stage)
-    low, high = fp.range_of(dtype)
 
     def finish(row: Row, k: Index) -> Scalar:
         product = fp.te_srdhm(
             exps[top[row] - rows.element(row, k)].astype("int64"), fp.te_saturate(guess[row] * i64(2))
         )
-        e = (i32(SUM_BITS + 31 - fp.bits_of(dtype)) - zeros[row]).astype("int64")
+        e = (i32(SUM_BITS + 31 - stored.bits) - zeros[row]).astype("int64")
         # both factors are positive: rounding half away is rounding half up
         value = ((product + (i64(1) << (e - i64(1)))) >> e).astype("int32")
-        return fp.te_clamp(value + i32(low), low, high, dtype)
+        return stored.store(value)
 
     return rows.elements(finish)
 

@@ -18,7 +18,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 CHANNELS, DEPTH = 8, 40
 KINDS = ["Add", "Sub", "Mul", "Conv", "Depthwise", "Gemm", "Relu", "Clip", "Transpose", "LeakyRelu", "AveragePool"]
-KINDS += ["GlobalAveragePool", "ReduceMean", "Quantize"]
+KINDS += ["GlobalAveragePool", "ReduceMean", "Quantize", "Softmax"]
 IMAGE, ROW = [1, CHANNELS, 6, 6], [1, DEPTH]
 
 
@@ -73,6 +73,8 @@ class Case:
             self.inputs.append(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self.shape))
             return self.node("Transpose", ["x"], perm=[0, 1, 3, 2]), np.float32(0.5)
         x, s = self.stored()
+        if kind == "Softmax":
+            return self.node(kind, [x], axis=3), self.factor(2**-7, 2**-4)
         if kind in ("Add", "Sub", "Mul"):
             y, t = self.stored()
             unit = s * t * 64 if kind == "Mul" else 2 * max(s, t)
