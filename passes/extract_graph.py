@@ -216,7 +216,7 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
         whole = tuple(Window.whole(t.rows) if single else None for t in inputs)
         across = tuple(Window.whole(t.columns) if single else None for t in inputs)
         access = replace(access, windows=whole, columns=across)
-    elif not grouped and not _has_parts(replace(made, access=access), stages):
+    elif not grouped and not _has_parts(replace(made, access=access), stages, outputs[0].col_axis):
         access = access.without_columns
     made = replace(made, access=access)
     rows = 1 if access.whole or not outputs else outputs[0].rows
@@ -230,13 +230,15 @@ def _as_built(made: Computation) -> RowAccess:
     return replace(made.access, opaque=kernel.reason) if kernel.whole else made.access
 
 
-def _has_parts(made: Computation, stages: Sequence[Stage] | None) -> bool:
-    """Whether kernels of parts of rows exist, as far as the columns are known."""
+def _has_parts(made: Computation, stages: Sequence[Stage] | None, column: int | None) -> bool:
+    """Return whether kernels of parts of rows exist, as far as columns are known; `column` is the first output's axis of them."""
     access = made.access
     if not any(access.columns) or not writes_pixels(made.func, access):
         return True
     row = access.output_axes[0]
-    certain = stages is not None and row is not None and computes_parts(stages, made.func.params, (row, row + 1))
+    if row is not None and column is None:  # its rows have no columns
+        return False
+    certain = stages is not None and row is not None and computes_parts(stages, made.func.params, (row, column))
     return certain or isinstance(made.pixel_kernel, RowKernel)
 
 

@@ -19,8 +19,10 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_call import run_rows
+from tvm_cascade.testing.litert_check import equal_planned
 from tvm_cascade.testing.quick_build import virtual_machine
 from tvm_cascade.testing.symbolic import symbolic_relu
+from tvm_cascade.testing.tflite import ModelWriter
 
 
 def run_kernels(extracted: Extracted, inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -175,6 +177,19 @@ def test_work_is_known_without_kernels() -> None:
         assert found.macs == whole.macs > 0
         assert [op.macs for op in found.ops] == [op.macs for op in whole.ops]
         assert found.tensors == whole.tensors
+
+
+def test_rows_without_columns_are_made_of_rows_with_them(tmp_path) -> None:
+    """The largest of the last axis, which is the columns of the operand, leaves the last axis as rows."""
+    pytest.importorskip("ai_edge_litert")
+    w = ModelWriter()
+    row, total = (w.tensor((1, 1, 9, 4), "int8", 0.1) for _ in range(2))
+    picked, axis, out = (*(w.constant(np.array(v, "int32")) for v in ([3], 3)), w.tensor((1, 1, 9), "int32"))
+    x = w.activation((1, 10, 9, 4), "int8", 0.1)
+    w.operator("GATHER", [x, picked], [row], "GatherOptions", axis=1, inner=True)
+    w.operator("ADD", [row, row], [total], "AddOptions", potScaleInt16=False, inner=True)
+    w.operator("ARG_MAX", [total, axis], [out], "ArgMaxOptions", outputType=2)
+    equal_planned(tmp_path, w)
 
 
 def test_outputs_that_nobody_reads_are_dropped() -> None:
