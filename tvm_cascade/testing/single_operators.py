@@ -92,7 +92,7 @@ def _referred(path: Path) -> Outcome:
         reference = Reference(repaired(path.read_bytes())[0])
         if doubt := doubts(reference.interpreter):
             return Outcome(UNKNOWN, doubt)
-        runs = [[_small(a) for a in random_inputs(reference.inputs, k)] for k in range(_INPUTS)]
+        runs = [[small(a) for a in random_inputs(reference.inputs, k)] for k in range(_INPUTS)]
         made = [reference.run(arrays) for arrays in runs]
     except (ValueError, RuntimeError) as error:
         return Outcome(UNKNOWN, str(error).splitlines()[0])
@@ -104,8 +104,8 @@ def _referred(path: Path) -> Outcome:
     return Outcome(PASS)
 
 
-def _small(array: np.ndarray) -> np.ndarray:
-    """Integers of 32 and 64 bits that no sum overflows."""
+def small(array: np.ndarray) -> np.ndarray:
+    """Return an array whose integers of 32 and 64 bits are so small that no sum overflows."""
     return (array % 1000).astype(array.dtype) if array.dtype.itemsize > 2 and array.dtype.kind == "i" else array
 
 

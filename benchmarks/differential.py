@@ -1,0 +1,245 @@
+"""Random networks and operators against the frameworks, for as long as one likes: `make differential`.
+
+    python benchmarks/differential.py [--minutes N | --graphs N] [--seed S] [--jobs J] [--cores CORE ...]
+
+Graphs of `.tflite`, `.onnx` (opsets 7 to 28; float, QDQ, QLinear) and `.pt2` files, and independent operators by hundreds in
+one file, each compiled with planning options at random, for the host and for emulated cores. The oracles are LiteRT's
+reference kernels, ONNX Runtime without optimizations, and torch, where they are installed. A run takes a fresh seed; with
+`--seed` it is that one's, and goes on where its log in `build/differential/` ends. Outcomes: right; refused in a sentence; the
+reference is defective or refuses, by the rule that knows it (`docs/references.md`); a fault of this project, with the command
+that shows it again and the smallest prefix of operators that still fails. Exit status 1 where there is a fault. `--graphs`
+takes the first N graphs of a seed instead (of 0, if none is given), for `make bench`. Results go to
+`benchmarks/results/differential.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"  # every case is a fork of this process
+
+from tvm_cascade.cores import get_core
+from tvm_cascade.testing.forked import PASS, REFUSED, Outcome, forked
+from tvm_cascade.testing.random_models.check import DISPUTED, FAULTS, Case, apart, check, examined, smallest
+from tvm_cascade.testing.random_models.draw import draw, draw_operators
+from tvm_cascade.testing.random_models.model import FORMS, RandomModel
+from tvm_cascade.testing.random_models.operators import draw_tflite_operators
+
+RESULTS = Path(__file__).parent / "results"
+LOGS = Path(__file__).parents[1] / "build" / "differential"
+CORES = ("cortex-m4", "cortex-m0plus", "cortex-m7", "cortex-m55", "cortex-m33", "riscv32")
+_ORACLES = {"tflite": "ai_edge_litert", "onnx": "onnxruntime", "pt2": "torch"}  # door -> module that it needs
+_BATCH = {"host": 100}  # operators in one file; 40 on cores
+_SECONDS = 600  # of processor time for one task, beside its cases, which have processes of their own
+_BITS = 20  # of a case's number in its seed
+HEAD = """# Random networks and operators against the frameworks
+
+Written by `benchmarks/differential.py` (`make differential`): graphs and independent operators of random `.tflite`, `.onnx`
+and `.pt2` files, compiled with planning options at random and run on the host and on emulated cores. Right: every integer
+equal, floats within 2e-5 of the largest, quantized ONNX off by a step only at ties of its float reference. A row is a run.
+
+| seed | minutes | graphs | operators | right | refused | reference defects | faults |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A graph, or independent operators in one file."""
+
+    index: int
+    case: Case
+    operators: bool
+
+
+def tasks(seed: int, doors: list[str], cores: list[str], graphs_alone: bool) -> Iterator[Task]:
+    """Yield the cases of a seed, without end: half of them graphs, a quarter on cores."""
+    for index in count():
+        own, turn, door = (seed << _BITS) + index, index % 4, doors[(index // 4) % len(doors)]
+        target = cores[(index // 4) % len(cores)] if cores and turn > 1 and index % 8 > 3 else "host"
+        if graphs_alone or turn % 2 == 0:
+            yield Task(index, Case.drawn(draw(own, door), target), operators=False)
+            continue
+        size, form = _BATCH.get(target, 40), FORMS[door][(index // 8) % len(FORMS[door])]
+        if door == "tflite" and (index // 4) % 2:
+            model = draw_tflite_operators(own, size)
+        else:
+            model = draw_operators(own, size, door, form)
+        yield Task(index, replace(Case.drawn(model, target), operators=size), operators=True)
+
+
+def outcomes(task: Task) -> list[dict[str, Any]]:
+    """Return what becomes of a task, a record for each of its parts or kinds of parts."""
+    door = task.case.model.door
+    if task.operators:
+        return [_record(door, case, outcome, case.model.parts) for case, outcome in apart(task.case)]
+    outcome, model = check(task.case), task.case.model
+    found = [_record(door, task.case, outcome, 0)]
+    if outcome.verdict in FAULTS and isinstance(model, RandomModel):
+        steps, reduced = smallest(model, task.case.target, task.case.options)
+        found[0]["command"] += f" --first {steps}"
+        found[0]["smallest"] = f"{model.prefix(steps).text()}\n{reduced.verdict}: {reduced.reason}"
+    return found
+
+
+def _record(door: str, case: Case, outcome: Outcome, operators: int) -> dict[str, Any]:
+    made: dict[str, Any] = {"door": door, "operators": operators, "verdict": outcome.verdict, "reason": outcome.reason}
+    if outcome.verdict in FAULTS:
+        made |= {
+            "command": case.command(),
+            "target": case.target,
+            "options": {k: str(v) for k, v in case.options.items()},
+        }
+    return made
+
+
+class Log:
+    """What became of the tasks of a seed, one line of JSON each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text().splitlines() if path.is_file() else []
+        self.tasks: dict[int, dict[str, Any]] = {entry["index"]: entry for entry in map(json.loads, lines)}
+
+    def examine(self, task: Task) -> Outcome:
+        """Run a task and write its line; in the process of the task."""
+        started = time.monotonic()
+        found = outcomes(task)
+        self.add({"index": task.index, "seconds": round(time.monotonic() - started, 1), "outcomes": found})
+        return Outcome(PASS)
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Append one line."""
+        with self.path.open("a") as out:
+            out.write(json.dumps(entry) + "\n")
+
+    def ended(self, task: Task, outcome: Outcome) -> None:
+        """Take note of a task whose process has ended; where that wrote nothing, its end is a fault."""
+        if outcome.verdict != PASS:
+            record = _record(task.case.model.door, task.case, outcome, task.case.model.parts if task.operators else 0)
+            self.add({"index": task.index, "seconds": 0, "outcomes": [record]})
+        self.tasks = Log(self.path).tasks
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the outcomes of all tasks."""
+        return [record for entry in self.tasks.values() for record in entry["outcomes"]]
+
+
+def counts(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return counts of outcomes; a graph counts as one, and so does an operator."""
+    verdicts, doors, rules = Counter[str](), Counter[str](), Counter[str]()
+    for record in records:
+        units, verdict = max(1, record["operators"]), record["verdict"]
+        verdicts["fault" if verdict in FAULTS else verdict] += units
+        doors[record["door"]] += units
+        if verdict == DISPUTED:
+            rules[record["reason"].partition(":")[0]] += units
+    graphs = sum(record["operators"] == 0 for record in records)
+    return {
+        "graphs": graphs,
+        "operators": sum(record["operators"] for record in records),
+        "doors": dict(doors.most_common()),
+        "right": verdicts[PASS],
+        "refused": verdicts[REFUSED],
+        "rules": dict(rules.most_common()),
+        "faults": verdicts["fault"],
+    }
+
+
+def told(found: Mapping[str, Any], skipped: list[str]) -> str:
+    """Return counts as text, the last lines that a run prints."""
+    doors = [f"{door} {n}" for door, n in found["doors"].items()] + [f"{s} skipped" for s in skipped]
+    rules = "".join(f"; {n} {rule}" for rule, n in found["rules"].items())
+    lines = [f"{found['graphs']} graphs, {found['operators']} operators: {', '.join(doors)}"]
+    lines += [f"right {found['right']}", f"refused {found['refused']}"]
+    return "\n".join([*lines, f"reference defects {sum(found['rules'].values())}{rules}", f"faults {found['faults']}"])
+
+
+def keep(run: Mapping[str, Any], folder: Path) -> None:
+    """Put a run beside those kept before, and write the page."""
+    path = folder / "differential.json"
+    runs = json.loads(path.read_text()) if path.is_file() else []
+    same = (run["seed"], run["graphs_alone"])
+    runs = [r for r in runs if (r["seed"], r["graphs_alone"]) != same] + [dict(run)]
+    path.write_text(json.dumps(runs, indent=1) + "\n")
+    rows = []
+    for r in runs:
+        seed = f"{r['seed']}{' (make bench)' if r['graphs_alone'] else ''}"
+        cells = (seed, r["minutes"], r["graphs"], r["operators"], r["right"], r["refused"], sum(r["rules"].values()))
+        rows.append("| " + " | ".join(map(str, (*cells, r["faults"]))) + " |")
+    doors, rules = Counter[str](), Counter[str]()
+    for r in runs:
+        doors.update(r["doors"])
+        rules.update(r["rules"])
+    tail = ["", f"By door: {', '.join(f'{d} {n}' for d, n in doors.most_common())}.", ""]
+    tail += [f"- {n} x {rule}" for rule, n in rules.most_common()]
+    (folder / "differential.md").write_text(HEAD + "\n".join([*rows, *tail]).rstrip() + "\n")
+
+
+def available(cores: list[str]) -> list[str]:
+    """Return those cores that there is a compiler for here."""
+    return [core for core in cores if which(get_core(core).family.gcc)]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--graphs", type=int, help="as many graphs and nothing else, whatever time that takes")
+    parser.add_argument("--seed", type=int, help="none: a fresh one, or 0 with --graphs")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--cores", nargs="*", default=list(CORES), help="beside the host")
+    parser.add_argument("--doors", nargs="*", default=list(_ORACLES), choices=list(_ORACLES))
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run tasks until the time is over; print the faults, then counts."""
+    args, started = _arguments(), time.monotonic()
+    seed = args.seed if args.seed is not None else 0 if args.graphs else secrets.randbits(31)
+    log = Log(LOGS / f"{seed}{'' if args.graphs is None else '-graphs'}.jsonl")
+    skipped = [
+        f"{door} ({_ORACLES[door]} is not installed)" for door in args.doors if find_spec(_ORACLES[door]) is None
+    ]
+    doors = [door for door in args.doors if find_spec(_ORACLES[door]) is not None]
+    print(f"seed {seed}, log {log.path}", flush=True)
+    examined(Case(draw(2)))  # so that processes find loaded what cases need
+    done, all_tasks = set(log.tasks), tasks(seed, doors, available(args.cores), args.graphs is not None)
+
+    def due() -> Iterator[Task]:
+        for task in all_tasks:
+            over = time.monotonic() - started > 60 * args.minutes if args.graphs is None else task.index >= args.graphs
+            if over:
+                return
+            if task.index not in done:
+                yield task
+
+    before = sum(entry["seconds"] for entry in log.tasks.values())
+    for task, outcome in forked(due(), log.examine, args.jobs, _SECONDS):
+        log.ended(task, outcome)
+        for record in log.tasks[task.index]["outcomes"]:
+            if record["verdict"] in FAULTS:
+                print(json.dumps(record, indent=1), flush=True)
+    found = counts(log.records())
+    minutes = round((before / max(1, args.jobs) + time.monotonic() - started) / 60, 1)
+    keep({"seed": seed, "graphs_alone": args.graphs is not None, "minutes": minutes, **found}, args.output)
+    print(told(found, skipped))
+    return int(found["faults"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Random networks of every door: a slice of `make differential`, planned with options at random, run, and compared."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("ai_edge_litert")
+pytest.importorskip("onnxruntime")
+
+from tvm_cascade.testing.forked import PASS, Outcome
+from tvm_cascade.testing.random_models.check import Case, examined, planned_outputs
+from tvm_cascade.testing.random_models.draw import draw, draw_operators
+from tvm_cascade.testing.random_models.references import reference
+
+SEEDS = ((3, "tflite", "int8"), (4, "tflite", "uint8"), (5, "tflite", "int16"), (6, "tflite", "float32"),
+         (7, "tflite", "int8"), (8, "tflite", "int8"), (9, "onnx", "float32"), (10, "onnx", "float32"),
+         (11, "onnx", "qdq"), (12, "onnx", "qdq_int8"), (13, "onnx", "qlinear"), (14, "tflite", "int8"))  # fmt: skip
+
+
+@pytest.mark.parametrize(("seed", "door", "form"), SEEDS)
+def test_random_networks_compute_what_their_framework_computes(seed: int, door: str, form: str) -> None:
+    case = Case.drawn(draw(seed, door, form), "host")
+    assert examined(case, planned_outputs) == Outcome(PASS), f"{case.command()}\n{case.model.text()}"
+
+
+def test_networks_are_deterministic() -> None:
+    assert draw(7, "tflite") == draw(7, "tflite")
+    assert reference(draw(7, "tflite")).file == reference(draw(7, "tflite")).file
+
+
+def test_every_kind_of_operator_is_drawn() -> None:
+    drawn = {step.kind for door in ("tflite", "onnx") for step in draw_operators(1, 400, door, "float32").steps}
+    assert len(drawn) >= 25
+
+
+def test_the_smallest_prefix_of_a_fault_is_found() -> None:
+    model = draw(8, "tflite", "int8")
+    short = model.prefix(2)
+    assert len(short.steps) == 2
+    assert set(short.outputs) <= {t for step in short.steps for t in step.outputs} | set(short.inputs)
+    for step in short.steps:
+        assert set(step.inputs) <= {*short.inputs, *(t for s in short.steps for t in s.outputs)}

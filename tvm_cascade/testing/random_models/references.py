@@ -1,0 +1,102 @@
+"""What the frameworks compute of a random model, and the rules by which they are known to be wrong or to refuse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade.checking.litert_defects import doubts, repaired
+from tvm_cascade.testing.random_models.model import RandomModel
+from tvm_cascade.testing.random_models.onnx_file import onnx_bytes
+from tvm_cascade.testing.random_models.operators import Operators
+from tvm_cascade.testing.random_models.tflite_file import tflite_bytes
+from tvm_cascade.testing.reference import Reference, random_inputs
+from tvm_cascade.testing.single_operators import small
+
+_NO_QUANTIZERS = 28  # opset whose QuantizeLinear ONNX Runtime 1.32 has not: the file is stamped as of the one before
+
+
+class Disputed(Exception):
+    """The reference takes no such model, or is known to be wrong: the rule, a colon, and what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Referred:
+    """A model's file, inputs for it, and the reference's outputs."""
+
+    file: bytes
+    inputs: list[np.ndarray]
+    outputs: list[np.ndarray]
+
+
+def reference(model: RandomModel | Operators) -> Referred:
+    """Return the outputs of the file's framework on random inputs. Raises `Disputed`."""
+    if isinstance(model, Operators) or model.door == "tflite":
+        return _litert(model)
+    return _onnx(model) if model.door == "onnx" else _torch(model)
+
+
+def _litert(model: RandomModel | Operators) -> Referred:
+    file = model.file() if isinstance(model, Operators) else tflite_bytes(model)
+    data, _ = repaired(file)
+    try:
+        run = Reference(data)
+        inputs = [small(a) for a in random_inputs(run.inputs, model.seed % 64)]
+        made = run.run(inputs)
+    except (ValueError, RuntimeError) as error:
+        raise Disputed(f"LiteRT refuses: {str(error).strip().splitlines()[-1]}") from error
+    if doubt := doubts(run.interpreter):
+        raise Disputed(doubt)
+    return Referred(file, inputs, made)
+
+
+def _floats(model: RandomModel) -> list[np.ndarray]:
+    rng = np.random.default_rng([model.seed, 5])
+    return [rng.standard_normal(model.operands[t].shape).astype("float32") for t in model.inputs]
+
+
+def _onnx(model: RandomModel) -> Referred:
+    inputs = _floats(model)
+    return Referred(onnx_bytes(model), inputs, _run(model, inputs, model.outputs))
+
+
+def runtime(model: RandomModel, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return the outputs of a quantized network of one operator, and the same before they are quantized."""
+    return _run(model, inputs, model.outputs), _run(model, inputs, model.outputs, unrounded=True)
+
+
+def _run(model: RandomModel, inputs: list[np.ndarray], outputs: Any, unrounded: bool = False) -> list[np.ndarray]:
+    import onnxruntime
+
+    if model.quantized and model.opset >= _NO_QUANTIZERS:
+        model = replace(model, opset=_NO_QUANTIZERS - 1)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    file = onnx_bytes(replace(model, outputs=tuple(outputs)), unrounded=unrounded)
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        names = [given.name for given in session.get_inputs()]
+        return session.run(None, dict(zip(names, inputs, strict=True)))
+    except Exception as error:  # of several types of its own
+        raise Disputed(f"ONNX Runtime refuses: {str(error).strip().splitlines()[-1]}") from error
+
+
+def _torch(model: RandomModel) -> Referred:
+    import io
+
+    from tvm_cascade.importers.torch.package import torch_package
+    from tvm_cascade.testing.random_models.torch_file import exported
+
+    torch, inputs, file = torch_package(), _floats(model), io.BytesIO()
+    torch.set_num_threads(1)
+    try:
+        program = exported(model)
+        torch.export.save(program, file)
+        with torch.no_grad():
+            made = program.module()(*(torch.from_numpy(a) for a in inputs))
+    except Exception as error:  # of many types
+        raise Disputed(f"torch.export refuses: {str(error).strip().splitlines()[0]}") from error
+    return Referred(file.getvalue(), inputs, [np.array(m.numpy()) for m in made])
