@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LINTERS := $(VENV)/.linters
 
-.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz tools clean sizes
+.PHONY: demo test torch test-torch cuda test-cuda browser test-browser packages test-packages bench keras lint style types docs docs-links findings fuzz differential tools clean sizes
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
@@ -62,6 +62,11 @@ FUZZ_SECONDS ?= 300
 fuzz: $(STAMP)
 	-$(BIN)/pip install -q --disable-pip-version-check --only-binary :all: atheris
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+# random networks and operators against the frameworks, from a fresh seed; .pt2 files take part after `make torch`
+DIFFERENTIAL_MINUTES ?= 10
+differential: $(STAMP) tools
+	$(BIN)/python benchmarks/differential.py --minutes $(DIFFERENTIAL_MINUTES)
 
 # surprises of other libraries, each in an environment of its own; says which have changed
 findings:

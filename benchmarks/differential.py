@@ -171,6 +171,7 @@ def told(found: Mapping[str, Any], skipped: list[str]) -> str:
 
 def keep(run: Mapping[str, Any], folder: Path) -> None:
     """Put a run beside those kept before, and write the page."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "differential.json"
     runs = json.loads(path.read_text()) if path.is_file() else []
     same = (run["seed"], run["graphs_alone"])

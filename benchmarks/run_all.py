@@ -23,6 +23,7 @@ def main() -> None:
     models = parser.parse_args().models
     commands = [
         ["random_dags.py"],
+        ["differential.py", "--graphs", "300"],
         ["anchors.py", "--only", "msf", "stm32"],
         ["serenity.py"],
         ["order.py"],
