@@ -289,6 +289,7 @@ _FORMS: Mapping[str, Form] = {
     "nn.rms_norm": _rms_norm,
     "not_equal": _not("Equal"),
     "prod": _reduce("ReduceProd"),
+    "square": lambda e, g: e.emit("Mul", [*g.names, *g.names]),
     "scatter_elements": _scatter_elements,
     "scatter_nd": _scatter_nd,
     "strided_slice": _slice,

@@ -6,7 +6,7 @@ anything else `read_function` raises `GraphError` with the reason, and the pass 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from tvm import relax
 from tvm_cascade.errors import GraphError
 from tvm_cascade.operators.table import BINARY, UNARY
 from tvm_cascade.passes.integer.expressions import NotLowered
+from tvm_cascade.passes.origin import file_name
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
 from tvm_cascade.passes.substitution_islands import IslandReader
@@ -32,6 +33,7 @@ class Read:
     calls: tuple[relax.Call, ...]  # by attribute `key` of opaque operators
     params: tuple[relax.Var, ...]
     result: Any  # the function's result: an index into `dag.outputs`, or a nested tuple of them
+    files: Mapping[str, Ref] = field(default_factory=dict)  # values by the names that a model's file gives them
 
 
 class _NotKnownError(Exception):
@@ -68,7 +70,13 @@ class _Reader:
         outputs: list[Ref] = []
         result = self._number(self.program.result, outputs)
         graph = Dag(self.pool, inputs, tuple(outputs))
-        return Read(graph, self.constants, tuple(self.calls), tuple(func.params), result)
+        return Read(graph, self.constants, tuple(self.calls), tuple(func.params), result, self._files())
+
+    def _files(self) -> dict[str, Ref]:
+        """The values that bear a name of the file; of several of one name the last, which the others are steps to."""
+        values = self.program.values
+        found = {file_name(values[number].name): ref for number, ref in sorted(self.refs.items())}
+        return {name: ref for name, ref in found.items() if name is not None}
 
     def ref(self, argument: Argument) -> Ref:
         """The graph value of a tensor argument."""

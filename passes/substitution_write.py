@@ -6,7 +6,7 @@ A convolution's bias and activation and the program of a `fused` operator become
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,15 +38,32 @@ def write_with_parameters(dag: Dag, read: Read, attrs: Any = None) -> tuple[rela
 
 def fold(dag: Dag, constants: Mapping[str, np.ndarray]) -> dict[Ref, np.ndarray]:
     """Values of the graph's constant nodes. Derived ones are computed in float64 and rounded once."""
-    wide = {n: v.astype("float64") if v.dtype.kind == "f" else v for n, v in constants.items()}
-    values: dict[Ref, np.ndarray] = {}
-    for ref in dag.constants():
-        if ref.node.kind == "weight":
-            values[ref] = constants[str(ref.node["name"])]
-        else:
-            value = evaluate((ref,), wide)[ref]
-            values[ref] = np.broadcast_to(value, ref.shape).astype(ref.type.dtype, order="C")
-    return values
+    return {ref: folded(ref, constants) for ref in dag.constants()}
+
+
+def folded(ref: Ref, constants: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The value of a constant, as `fold` has it."""
+    if ref.node.kind == "weight":
+        return constants[str(ref.node["name"])]
+    wide = _Wide(constants)
+    return np.broadcast_to(evaluate((ref,), wide)[ref], ref.shape).astype(ref.type.dtype, order="C")
+
+
+class _Wide(Mapping[str, np.ndarray]):
+    """Constants of which floats are read in float64."""
+
+    def __init__(self, constants: Mapping[str, np.ndarray]) -> None:
+        self._constants = constants
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        value = self._constants[name]
+        return value.astype("float64") if value.dtype.kind == "f" else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._constants)
+
+    def __len__(self) -> int:
+        return len(self._constants)
 
 
 class _Writer:

@@ -329,10 +329,10 @@ def _optimized(
     folder, extra = folder_of(asked, progress), None if asked.rules is None else load_taso_rules(asked.rules)
     rules = ALL_RULES if extra is None else (*ALL_RULES, *extra.rules)
     loaded = pipeline.load(model, reading)
-    require_exportable(loaded.mod, asked.output)
+    require_exportable(loaded.mod, asked.output, loaded.file)
     progress(f"{loaded.name}: searching")
     with SearchMonitor(asked.time_limit) as limit:
-        done = _searched(asked, loaded.mod, rules)
+        done = _searched(asked, loaded.mod, rules, loaded.file)
     made = _saved(asked, loaded, done, limit.limited)
     if extra is not None:
         made["rules"] = rules_report(extra.names, extra.refused, done.report)
@@ -343,13 +343,14 @@ def _optimized(
     return made, text
 
 
-def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule]) -> Optimized:
+def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule], file: Path | None) -> Optimized:
     """The best graph; for a file of ONNX one that has no more nodes than the network."""
     from tvm_cascade.optimizing.module import optimize_module, with_no_more_nodes
     from tvm_cascade.runtime.measuring import measuring
     from tvm_cascade.substitution.metaflow import SearchOptions
 
     foreign = asked.output is not None and Path(asked.output).suffix == ".onnx"
+    onnx = file if file is not None and file.suffix == ".onnx" else None
     with measuring(asked) if asked.measures else nullcontext() as bench:
 
         def search(rules: Sequence[Rule]) -> Optimized:
@@ -358,7 +359,7 @@ def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule]) -> O
                 rules=rules, seconds=asked.time_limit, database=asked.database,
             )  # fmt: skip
 
-        return with_no_more_nodes(search, rules) if foreign else search(rules)
+        return with_no_more_nodes(search, rules, onnx) if foreign else search(rules)
 
 
 def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, limited: bool) -> Optimization:
@@ -366,7 +367,7 @@ def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, lim
     from tvm_cascade.optimizing.module import save_optimized
 
     if asked.output is not None:
-        save_optimized(done, asked.output, pipeline.output_names(loaded.mod), pipeline.file_inputs(loaded))
+        save_optimized(done, asked.output, pipeline.output_names(loaded.mod), pipeline.file_inputs(loaded), loaded.file)
     if asked.picture is not None:
         from tvm_cascade.substitution.picture import draw
 

@@ -91,7 +91,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request", "staging.kernels", "staging.program"},
     "runtime": ALGORITHMS | {"schedules", "passes", "staging.kernels", "staging.program"},
     "staging.measured": ALGORITHMS | {"schedules", "passes", "staging.kernels", "staging.program", "runtime"},
-    "optimizing": ALGORITHMS | {"schedules", "passes", "staging.program", "staging.measured", "runtime"},
+    "optimizing": ALGORITHMS | {"schedules", "passes", "importers", "staging.program", "staging.measured", "runtime"},
     "deploy": ALGORITHMS
     | {"schedules", "passes", "pipeline", "runtime", "staging.kernels", "staging.program"}
     | {"staging.measured", "tensor_spec"},

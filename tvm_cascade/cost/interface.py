@@ -120,7 +120,7 @@ def features(
 
     `shape` holds other integers that distinguish the kernel: kernel size, strides, padding, groups.
     """
-    item = ITEM_BYTES[dtype]
+    item = ITEM_BYTES.get(dtype, 1)  # of four or two bits: a byte each
     elements = sum(prod(s) for s in outputs)
     read = sum(prod(s) for s in inputs)
     taps = macs // elements if macs and elements else max(1, -(-read // elements) if elements else 1)

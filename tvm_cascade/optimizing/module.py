@@ -10,8 +10,10 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
@@ -19,18 +21,21 @@ from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError, LoadError
-from tvm_cascade.extras import need
+from tvm_cascade.extras import load, need
+from tvm_cascade.importers.interface import has_interface, io_spec
+from tvm_cascade.importers.onnx.file import read_model
 from tvm_cascade.optimizing.measured import SECONDS, Effort, optimize_measured
 from tvm_cascade.passes.onnx_calls import OnnxCalls
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import Read, read_function
-from tvm_cascade.passes.substitution_write import fold, write_with_parameters
+from tvm_cascade.passes.substitution_write import fold, folded, write_function, write_with_parameters
 from tvm_cascade.publish import whole_file
 from tvm_cascade.runtime.bench import Bench, LocalBench
 from tvm_cascade.schema.searches import Substituted
 from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.substitution.costs import STAGES, TVM, Latency, Limited, parse_cost
-from tvm_cascade.substitution.export_onnx import export_onnx, require_onnx_form
+from tvm_cascade.substitution.export_onnx import export_onnx, onnx_model, require_onnx_form, without_form
+from tvm_cascade.substitution.file_nodes import FileNodes, unfused
 from tvm_cascade.substitution.metaflow import SearchOptions, SearchResult
 from tvm_cascade.substitution.node_count import runtime_nodes
 from tvm_cascade.substitution.pattern import Rule
@@ -38,6 +43,7 @@ from tvm_cascade.substitution.report import optimize_report
 from tvm_cascade.substitution.rules import ALL_RULES
 from tvm_cascade.substitution.schedule_cost import ScheduleLatency
 
+_TYPES = ("bool", "float16", "float32", "float64", *(f"{s}int{b}" for s in ("", "u") for b in (8, 16, 32, 64)))
 _UNITS = {
     "latency": "ms",
     "ios": "ms",
@@ -112,18 +118,84 @@ def optimize_module(
         return _priced(mod, target if isinstance(target, str) else target.target, cost, device, options, rules)
 
 
-def with_no_more_nodes(search: Callable[[Sequence[Rule]], Optimized], rules: Sequence[Rule]) -> Optimized:
+def with_no_more_nodes(
+    search: Callable[[Sequence[Rule]], Optimized], rules: Sequence[Rule], source: Path | None = None
+) -> Optimized:
     """What `search(rules)` finds, for a runtime other than TVM, whose kernels the costs do not know.
 
-    It has no more nodes than the network has once that runtime has fused what it can (`runtime_nodes`): where it would, the
-    search is done again without substitutions that add operators, and at last with those alone that fold.
+    It has no more nodes than the network has once that runtime has fused what it can (`runtime_nodes`), nor than the file
+    `source`, and can be written: where it would not, the search is done again without substitutions that add operators, then
+    with those alone that fold, and at last nothing is substituted.
     """
     done = search(rules)
-    for fewer in ([r for r in rules if not r.grows], [r for r in rules if r.eager]):
-        if runtime_nodes(done.result.dag) <= runtime_nodes(done.read.dag):
+    for fewer in ([r for r in rules if not r.grows], [r for r in rules if r.eager], None):
+        small = runtime_nodes(done.result.dag) <= runtime_nodes(done.read.dag)
+        if small and (source is None or _written(done, source, None, None) is not None):
             break
-        done = search(fewer)
+        done = _unchanged(done) if fewer is None else search(fewer)
     return done
+
+
+def _written(
+    done: Optimized, source: Path, outputs: tuple[str, ...] | None, inputs: tuple[tuple[str, str], ...] | None
+) -> Any:
+    """Return the ONNX model of a network that was read from `source`, which has no more nodes than that; None without one.
+
+    Where nothing was substituted that is the file itself, unless it can be written with fewer nodes.
+    """
+    onnx, dag, opaque = load("onnx"), unfused(done.result.dag), OnnxCalls(done.read.calls)
+    files = file_nodes(source, done.mod, done.read)
+    if files is not None and not without_form(dag, opaque, files):
+        model = onnx_model(dag, fold(dag, done.read.constants), outputs, opaque, inputs, files)
+        try:
+            onnx.checker.check_model(model)
+        except onnx.checker.ValidationError:  # a form that the file's version of ONNX lacks
+            model = None
+        if model is not None and (
+            len(model.graph.node) <= len(files.model.graph.node) or not _whole_file(source, done.mod)
+        ):
+            return model
+    unchanged = done.result.dag.outputs == done.read.dag.outputs
+    return read_model(source) if unchanged and _whole_file(source, done.mod) else None
+
+
+def _unchanged(done: Optimized) -> Optimized:
+    """Return the network as it was read."""
+    result = replace(done.result, dag=done.read.dag, steps=(), cost_after=done.result.cost_before)
+    report = {**done.report, **optimize_report(done.read.dag, result, done.report["cost_unit"], TVM)}
+    mod = done.mod.clone()
+    mod.update_func(mod.get_global_var("main"), write_function(done.read.dag, done.read, mod["main"].attrs))
+    return replace(done, mod=mod, result=result, report=report)
+
+
+def _whole_file(source: Path, mod: tvm.IRModule) -> bool:
+    """Return whether a module is all of an `.onnx` file, which then is its form where nothing is substituted."""
+    cut = io_spec(mod).cut if has_interface(mod) else None
+    return source.suffix == ".onnx" and cut is not None and not (cut.until or cut.start)
+
+
+def file_nodes(path: str | Path, mod: tvm.IRModule, read: Read) -> FileNodes | None:
+    """Return the nodes of the `.onnx` file that a module was read from, for those that are written as they were.
+
+    None for another file. Tensors that the module holds in another type than the file, such as indices of 32 bits, are none of
+    the file's.
+    """
+    if Path(path).suffix != ".onnx" or not has_interface(mod):
+        return None
+    onnx = load("onnx")
+    model = read_model(Path(path))
+    try:
+        model = onnx.shape_inference.infer_shapes(model)
+    except Exception:  # of onnx's own kinds, for operators that it does not know
+        return None
+    graph = model.graph
+    codes = {str(t): onnx.helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in _TYPES}
+    told = (v for v in (*graph.value_info, *graph.output) if v.type.HasField("tensor_type"))
+    types = {value.name: value.type.tensor_type.elem_type for value in told}
+    held = {n: r for n, r in read.files.items() if types.get(n) == codes.get(r.type.dtype)}
+    names = (str(spec.file_name or spec.name) for spec in io_spec(mod).inputs)
+    inputs = dict(zip(names, read.dag.inputs, strict=True))
+    return FileNodes(model, {**held, **inputs}, partial(folded, constants=read.constants))
 
 
 def _priced(
@@ -165,15 +237,19 @@ def _measured(
     return Optimized(done.mod, report, done.result, done.read)
 
 
-def require_exportable(mod: tvm.IRModule, path: str | Path | None) -> None:
+def require_exportable(mod: tvm.IRModule, path: str | Path | None, source: Path | None = None) -> None:
     """Refuse before a search what could not be saved after it: a path that ends in .onnx, where `main` has no ONNX form.
 
-    Raises `UnsupportedOperatorError` and `MissingToolError`, as `save_optimized` does; `GraphError` as `optimize_module`.
+    What comes from the `.onnx` file `source` has one. Raises `UnsupportedOperatorError` and `MissingToolError`, as
+    `save_optimized` does; `GraphError` as `optimize_module`.
     """
     if path is not None and Path(path).suffix == ".onnx" and "main" in {gv.name_hint for gv in mod.get_global_vars()}:
         need("onnx")
         read = read_function(mod["main"])
-        require_onnx_form(read.dag, path, OnnxCalls(read.calls))
+        if source is None or not _whole_file(source, mod):
+            require_onnx_form(
+                read.dag, path, OnnxCalls(read.calls), None if source is None else file_nodes(source, mod, read)
+            )
 
 
 def save_optimized(
@@ -181,17 +257,25 @@ def save_optimized(
     path: str | Path,
     outputs: tuple[str, ...] | None = None,
     inputs: tuple[tuple[str, str], ...] | None = None,
+    source: Path | None = None,
 ) -> Path:
     """Writes the optimized graph: ONNX for a path that ends in .onnx, else a saved Relax module (`load_optimized`).
 
-    `outputs`: names in an ONNX file; `inputs`: names and element types there.
+    `outputs`: names in an ONNX file; `inputs`: names and element types there; `source`: the file that the network was read
+    from, whose nodes are written as they were where it is ONNX and nothing was substituted.
 
     Raises `UnsupportedOperatorError` where an operator has no ONNX form.
     """
     target = Path(path)
     if target.suffix == ".onnx":
-        dag = done.result.dag
-        return export_onnx(dag, fold(dag, done.read.constants), target, outputs, OnnxCalls(done.read.calls), inputs)
+        model = None if source is None or source.suffix != ".onnx" else _written(done, source, outputs, inputs)
+        if model is None:
+            dag, opaque = done.result.dag, OnnxCalls(done.read.calls)
+            return export_onnx(dag, fold(dag, done.read.constants), target, outputs, opaque, inputs)
+        onnx = load("onnx")
+        with whole_file(target) as partial:
+            onnx.save(model, str(partial))
+        return target
     mod = done.mod.clone()
     func, constants = write_with_parameters(done.result.dag, done.read, mod["main"].attrs)
     mod.update_func(mod.get_global_var("main"), func)

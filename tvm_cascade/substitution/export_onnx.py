@@ -16,9 +16,11 @@ from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.operators.elementwise import program_terms
 from tvm_cascade.publish import whole_file
 from tvm_cascade.substitution.dag import Dag, Node, Ref
+from tvm_cascade.substitution.file_nodes import FileNodes, Region, outer_reads
 from tvm_cascade.substitution.onnx_fusing import fuse
 
 OPSET = 17
+_FUSING = 14  # the least version of ONNX with all that `fuse` writes
 _REMEDY = "it has no ONNX form, which has images as NCHW; give the output another ending than .onnx: a Relax module is saved then"
 _PLAIN = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min", "relu": "Relu",
           "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "sqrt": "Sqrt", "neg": "Neg"}  # fmt: skip
@@ -80,10 +82,7 @@ def export_onnx(
     opaque: Opaque = NoneKnown(),  # noqa: B008
     inputs: tuple[tuple[str, str], ...] | None = None,
 ) -> Path:
-    """Write the graph with its folded constants (`substitution_write.fold`) to an ONNX file.
-
-    `outputs` are names; None: `output0`, `output1`, ... `inputs` are names and element types, which are cast to those of the
-    graph; None: those of the graph.
+    """Write the graph with its folded constants (`substitution_write.fold`) to an ONNX file, as `onnx_model` makes it.
 
     Raises `UnsupportedOperatorError` where an operator has no ONNX form,
     `MissingToolError` without onnx.
@@ -91,23 +90,85 @@ def export_onnx(
     onnx = extras.load("onnx")
     target = Path(path)
     require_onnx_form(dag, target, opaque)
-    model = _Exporter(dag, folded, inputs, outputs, opaque).model()
+    model = onnx_model(dag, folded, outputs, opaque, inputs)
     onnx.checker.check_model(model)
     with whole_file(target) as partial:
         onnx.save(model, str(partial))
     return target
 
 
-def require_onnx_form(dag: Dag, path: str | Path, opaque: Opaque = NoneKnown()) -> None:  # noqa: B008
-    """Raises `UnsupportedOperatorError` where an operator of the graph has no ONNX form.
+def onnx_model(
+    dag: Dag,
+    folded: Mapping[Ref, np.ndarray],
+    outputs: tuple[str, ...] | None = None,
+    opaque: Opaque = NoneKnown(),  # noqa: B008
+    inputs: tuple[tuple[str, str], ...] | None = None,
+    files: FileNodes | None = None,
+) -> Any:
+    """Return the ONNX model of a graph whose every operator has a form (`without_form`).
 
-    What the rules make of a graph has a form where the graph has: so a network can be asked before it is searched.
+    `outputs` are names; None: `output0`, `output1`, ... `inputs` are names and element types, which are cast to those of the
+    graph; None: those of the graph. With `files`, nodes of the file are written as they were wherever the graph holds what
+    they were read as.
     """
-    bad = sorted(
-        {opaque.name(n) for n in dag.nodes if not (_writable(n) or (n.kind == "opaque" and opaque.has_form(n)))}
-    )
+    return _Exporter(dag, folded, inputs, outputs, opaque, files).model()
+
+
+def require_onnx_form(dag: Dag, path: str | Path, opaque: Opaque = NoneKnown(), files: FileNodes | None = None) -> None:  # noqa: B008
+    """Raise `UnsupportedOperatorError` where an operator of the graph has no ONNX form (`without_form`)."""
+    bad = without_form(dag, opaque, files)
     if bad:
         raise UnsupportedOperatorError(path, bad, remedy=_REMEDY)
+
+
+def without_form(dag: Dag, opaque: Opaque, files: FileNodes | None = None) -> list[str]:
+    """Return the names of the operators of a graph that can be written in no way, in alphabetic order."""
+    return sorted({opaque.name(n) for n in written_anew(dag, files) if not (_writable(n) or _has_form(opaque, n))})
+
+
+def _has_form(opaque: Opaque, node: Node) -> bool:
+    return node.kind == "opaque" and opaque.has_form(node)
+
+
+def written_anew(dag: Dag, files: FileNodes | None) -> set[Node]:
+    """Return the operators of a graph that are not written as nodes of the file."""
+    return _demanded(dag, files)[1]
+
+
+_Written = tuple[
+    Region, Mapping[Ref, Ref]
+]  # a region of the file, and by the tensors that it reads those it reads here
+
+
+def _demanded(dag: Dag, files: FileNodes | None) -> tuple[dict[Ref, _Written], set[Node]]:
+    """Return what of a graph is written as nodes of the file, by its values, and the operators that are written anew."""
+    as_file: dict[Ref, _Written] = {}
+    anew: set[Node] = set()
+    seen: set[Ref] = set()
+    used: set[str] = set()
+    waiting = list(dag.outputs)
+    while waiting:
+        ref = waiting.pop()
+        if ref in seen or ref.node.constant or ref.node.kind == "input":
+            continue
+        seen.add(ref)
+        found = _as_file(ref, files, used) if files is not None else None
+        if found is None:
+            anew.add(ref.node)
+            waiting += ref.node.inputs
+        else:
+            as_file[ref] = found
+            used.add(found[0].name)
+            waiting += [found[1].get(read, read) for read in found[0].reads]
+    return as_file, anew
+
+
+def _as_file(ref: Ref, files: FileNodes, used: set[str]) -> _Written | None:
+    region = files.as_read(ref)
+    found = files.moved(ref, used) if region is None else (region, {})
+    if found is not None and len(found[0].nodes) > len(found[0].inside) and all(map(_writable, found[0].inside)):
+        return None  # reading has folded some of the nodes
+    return found
 
 
 def _writable(node: Node) -> bool:
@@ -126,6 +187,7 @@ class _Exporter:
         inputs: tuple[tuple[str, str], ...] | None,
         outputs: tuple[str, ...] | None,
         opaque: Opaque,
+        files: FileNodes | None,
     ) -> None:
         from onnx import helper, numpy_helper
 
@@ -135,31 +197,135 @@ class _Exporter:
         self.inputs = inputs or tuple((str(r.node["name"]), r.type.dtype) for r in dag.inputs)
         self.names: dict[Ref, str] = {r: name for r, (name, _) in zip(dag.inputs, self.inputs, strict=True)}
         self.results = outputs or tuple(f"output{i}" for i in range(len(dag.outputs)))
-        self.taken = {*self.names.values(), *self.results}
+        self.files = files
+        self.as_file, self.anew = _demanded(dag, files)
+        self.opset = OPSET if files is None else files.opset
+        self.taken = {*self.names.values(), *self.results, *(() if files is None else files.taken())}
+        self.raw = dict(self.names)  # inputs in the types of the file
+        self.cast = {r for r, (_, dtype) in zip(dag.inputs, self.inputs, strict=True) if dtype != r.type.dtype}
+        self.copied: dict[tuple[int, tuple[str, ...]], Any] = {}  # nodes of the file, by themselves and what they read
+        own = {
+            n
+            for r, n in zip(dag.outputs, self.results, strict=True)
+            if r in self.as_file and self.as_file[r][0].name == n
+        }
+        self.written = {*self.names.values(), *self.results} - own  # names of the file that something else has
         self.nodes: list[Any] = []
         self.tensors: list[Any] = []
         self.constants: dict[str, Any] = {}  # the same by their names
+        self.same: dict[tuple[str, tuple[int, ...], bytes], str] = {}  # names by value
 
     def model(self) -> Any:
         inputs = [self._info(name, r, dtype) for r, (name, dtype) in zip(self.dag.inputs, self.inputs, strict=True)]
-        for ref, (name, dtype) in zip(self.dag.inputs, self.inputs, strict=True):
-            if dtype != ref.type.dtype:
-                (self.names[ref],) = self.emit("Cast", [name], to=self.type_code(ref.type.dtype))
+        roots: dict[Node, list[Ref]] = {}
+        for ref in self.as_file:
+            roots.setdefault(ref.node, []).append(ref)
         for node in self.dag.nodes:
-            self._node(node)
+            for ref in sorted(roots.get(node, ()), key=lambda r: r.port):
+                self._copy(ref, *self.as_file[ref])
+            if node in self.anew:
+                self._node(node)
         results = [self._result(ref, name) for ref, name in zip(self.dag.outputs, self.results, strict=True)]
-        nodes = fuse(self.nodes, self._constant, self.tensor, self.helper.make_node, self.results, self._shapes().get)
-        used = {name for node in nodes for name in node.input} | {*self.results}
+        nodes = self.nodes
+        if self.opset >= _FUSING:
+            inner = [name for node in nodes for name in outer_reads(node)]
+            nodes = fuse(
+                nodes, self._constant, self.tensor, self.helper.make_node, (*self.results, *inner), self._shapes().get
+            )
+        nodes = [self._in_opset(node) for node in nodes]
+        used = {name for node in nodes for name in (*node.input, *outer_reads(node))} | {*self.results}
         tensors = [t for t in self.tensors if t.name in used]
         graph = self.helper.make_graph(nodes, "tvm_cascade", inputs, results, tensors)
-        opset = [self.helper.make_opsetid("", OPSET)]
-        return self.helper.make_model(graph, opset_imports=opset, ir_version=8, producer_name="tvm_cascade")
+        if self.files is None:
+            opset = [self.helper.make_opsetid("", OPSET)]
+            return self.helper.make_model(graph, opset_imports=opset, ir_version=8, producer_name="tvm_cascade")
+        source = self.files.model
+        return self.helper.make_model(
+            graph, opset_imports=source.opset_import, ir_version=max(source.ir_version, 8), functions=source.functions,
+            producer_name="tvm_cascade",
+        )  # fmt: skip
+
+    def _copy(self, root: Ref, region: Region, bound: Mapping[Ref, Ref]) -> None:
+        """Add the nodes of the file that compute a value; what they read is there already."""
+        assert self.files is not None
+        names: dict[str, str] = {}
+        for read, name in region.reads.items():
+            ref = bound.get(read, read)
+            names[name] = self.raw[ref] if self.raw.get(ref) == name else self._name(ref)
+        for node in region.nodes:
+            made = self._copied(node, [self._operand(name, names) for name in node.input], names)
+            names.update(zip(node.output, made.output, strict=True))
+        self.names[root] = names[region.name]
+
+    def _operand(self, name: str, names: Mapping[str, str]) -> str:
+        """The name of what a node of the file calls `name`; a constant of the file is added."""
+        if not name or name in names:
+            return names.get(name, name)
+        assert self.files is not None
+        if name in self.files.constants and name not in self.constants:
+            self.tensors.append(self.files.constants[name])
+            self.constants[name] = self.files.constants[name]
+        elif name not in self.files.constants:  # folded when the file was read
+            ref = self.files.values[name]
+            if ref not in self.names and ref not in self.folded:
+                self.names[ref] = self.tensor(self.files.fold(ref))
+            return self._name(ref)
+        return name
+
+    def _copied(self, node: Any, read: list[str], names: Mapping[str, str]) -> Any:
+        """The node of the file with these inputs, as it is in the graph: added, or as it was added before."""
+        inner = outer_reads(node)
+        key = id(node), (*read, *(names.get(name, name) for name in sorted(inner)))
+        if key not in self.copied:
+            for name in inner:  # of its subgraphs, which read outer tensors by their names
+                held = self._operand(name, names)
+                if held != name and name not in self.written:
+                    self.nodes.append(self.helper.make_node("Identity", [held], [name]))
+                    self.written.add(name)
+            copy = type(node)()
+            copy.CopyFrom(node)
+            if any(one.name == node.name for one in self.copied.values()):
+                copy.name = ""  # names are unlike
+            copy.input[:] = read
+            copy.output[:] = [self._own(name) for name in node.output]
+            self.nodes.append(copy)
+            self.copied[key] = copy
+        return self.copied[key]
+
+    def _own(self, name: str) -> str:
+        """The name of the file, if nothing has it yet."""
+        own = name if name not in self.written else self._free(name)
+        self.written.add(own)
+        self.taken.add(own)
+        return own if name else ""
+
+    def _in_opset(self, node: Any) -> Any:
+        """A node that was made here, as the file's version of ONNX writes it: some operands were attributes before, or after."""
+        if any(node is copy for copy in self.copied.values()):
+            return node
+        attrs = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        inputs, kind = list(node.input), node.op_type
+        if self.opset >= 18 and kind.startswith("Reduce") and "axes" in attrs:
+            inputs.append(self.tensor(np.array(attrs.pop("axes"), "int64")))
+        for name, (place, since) in _OPERANDS.get(kind, {}).items():
+            held = self._constant(inputs[place]) if self.opset < since and len(inputs) > place else None
+            if held is not None:
+                attrs[name] = held.item() if held.size == 1 and held.ndim == 0 else held.tolist()
+                inputs[place] = ""
+        if self.opset < 10 and not attrs.get("ceil_mode", 1):
+            del attrs["ceil_mode"]
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        return self.helper.make_node(kind, inputs, list(node.output), **attrs)
 
     def _result(self, ref: Ref, name: str) -> Any:
         """Call what computes an output by the output's name; what is an input, a constant or an output already is copied."""
         made = self._name(ref)
+        if made == name and ref.node.kind != "input":
+            return self._info(name, ref)
         maker = next((node for node in self.nodes if made in node.output), None)
-        if maker is None or made in self.results:
+        read_inside = any(made in outer_reads(node) for node in self.nodes)
+        if maker is None or made in self.results or read_inside:
             self.nodes.append(self.helper.make_node("Identity", [made], [name]))
             return self._info(name, ref)
         for node in self.nodes:
@@ -178,7 +344,11 @@ class _Exporter:
         return self.helper.make_tensor_value_info(name, self.type_code(dtype or ref.type.dtype), list(ref.shape))
 
     def _name(self, ref: Ref) -> str:
-        if ref not in self.names:
+        """The name of a value, in the type of the graph: an input that has another in the file is cast when it is first asked."""
+        if ref in self.cast:
+            (self.names[ref],) = self.emit("Cast", [self.raw[ref]], to=self.type_code(ref.type.dtype))
+            self.cast.remove(ref)
+        elif ref not in self.names:
             self.names[ref] = self.tensor(self.folded[ref])
         return self.names[ref]
 
@@ -191,9 +361,15 @@ class _Exporter:
         return None if held is None else self.numpy_helper.to_array(held)
 
     def tensor(self, value: np.ndarray) -> str:
-        """Add an initializer; returns its name."""
+        """Add an initializer, each value once; returns its name."""
+        value = np.asarray(value, order="C")
+        key = value.dtype.str, value.shape, value.tobytes()
+        if key in self.same:
+            return self.same[key]
         name = self._free(f"constant{len(self.tensors)}")
-        self.tensors.append(self.numpy_helper.from_array(np.asarray(value, order="C"), name))
+        self.taken.add(name)
+        self.tensors.append(self.numpy_helper.from_array(value, name))
+        self.same[key] = name
         self.constants[name] = self.tensors[-1]
         return name
 
@@ -204,6 +380,7 @@ class _Exporter:
     def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:
         """Add an ONNX node; returns the names of its outputs."""
         names = [self._free(f"{kind.lower()}{len(self.nodes)}_{i}") for i in range(outputs)]
+        self.taken.update(names)
         self.nodes.append(self.helper.make_node(kind, inputs, names, **attrs))
         return names
 
@@ -279,6 +456,14 @@ def _pad(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
 def _reshape(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
     return e.emit("Reshape", [*args, e.tensor(np.array(a["shape"], "int64"))])
 
+
+_OPERANDS: Mapping[str, Mapping[str, tuple[int, int]]] = {
+    "Clip": {"min": (1, 11), "max": (2, 11)},
+    "Pad": {"pads": (1, 11), "value": (2, 11)},
+    "ReduceSum": {"axes": (1, 13)},
+    "Split": {"split": (1, 13)},
+}
+"""Attributes that became operands: by kind their places among these, and since which version of ONNX."""
 
 _WRITERS: Mapping[str, Callable[[_Exporter, Mapping[str, Any], list[str]], list[str]]] = {
     "max_pool2d": _pool("MaxPool"),
