@@ -51,6 +51,11 @@ class Prices:
         work = self.work(plan)
         return None if work is None else sum(w.instructions for w in work)
 
+    def by_operator(self, plan: Plan) -> Sequence[float] | None:
+        """Return the instructions of a plan by operator; None where `work` is unknown."""
+        work = self.work(plan)
+        return None if work is None else [w.instructions for w in work]
+
 
 @dataclass(frozen=True)
 class TimeRule:

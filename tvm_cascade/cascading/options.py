@@ -6,9 +6,9 @@ kernel variant. User requests are a `request.PlanRequest`; `passes.plan_network.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import UsageError
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from tvm_cascade.cascading.plan import Plan
 
 CHUNKS = (16, 8, 4, 2, 1)  # pixels a step that are tried, coarse first
+
+
+class Price(Protocol):
+    """What a plan takes, by its kernels."""
+
+    def __call__(self, plan: Plan) -> float | None:
+        """Return the instructions of one inference; None where kernels are unknown."""
+
+    def by_operator(self, plan: Plan) -> Sequence[float] | None:
+        """Return them by operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,7 @@ class PlanOptions:
     narrowest: int = 1  # least columns of a stripe of the last map
     max_time: float = 1.2  # without a cap: estimated instructions, as a factor of those of the fastest plan
     steps: StepModel | None = None  # instructions of a step on the target; None: unknown, and `max_time` does not count
-    price: Callable[[Plan], float | None] | None = None  # instructions of a plan by its kernels; None: by `steps`
+    price: Price | None = None  # instructions of a plan by its kernels; None: by `steps`
     draft: bool = False  # to compare networks: only the execution order of the fewest live bytes, single rows a step
     # kernel variants that plans may use; switched off only in tests, and to measure how much a variant saves
     pixels: bool = True  # kernels that compute part of a row; without them "auto" means rows

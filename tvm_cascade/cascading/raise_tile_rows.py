@@ -4,7 +4,8 @@ A one-row kernel reads all weights of its layer for every row. Where an operator
 (`KernelFootprints.multi_row`), its segment may use tiles of that many rows, with larger rings. A plan is first made
 in steps of one row; here its segments are split, and then given tiles of more rows, as far as the arena stays within
 the cap, or within the plan's own size where there is no cap. The gain of an operator is estimated (`cores.step_model`):
-weight loads saved, less the cost of looking up row addresses again for every block of channels.
+weight loads saved, less the cost of looking up row addresses again for every block of channels. Where kernels are known
+(`PlanOptions.price`), segments whose operators take more instructions in these tiles get their steps of one row back.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from tvm_cascade.cascading.geometry import has_rows
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.layerwise import smaller
 from tvm_cascade.cascading.layout_search import LARGE
-from tvm_cascade.cascading.options import PlanOptions
+from tvm_cascade.cascading.options import PlanOptions, Price
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cascading.search_cache import plain_costs
 from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.cascading.timing import instructions
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import ROW, Graph, Tile
@@ -37,16 +39,18 @@ _SEARCHES = 4  # arena searches that may fail; used only where heuristics do not
 def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
     """`plan` with multi-row tiles where they save instructions and the arena has room.
 
-    The result is no larger than the cap or, without one, than `plan`. A plan in stripes, with row addresses or with such
-    tiles is returned as it is, and so is any plan for a target whose instruction costs are not known (`options.steps` is
-    None). A limit ends the search with the best plan so far.
+    The result is no larger than the cap or, without one, than `plan`, and takes no more instructions. A plan in stripes, with
+    row addresses or with such tiles is returned as it is, and so is any plan for a target whose instruction costs are not
+    known (`options.steps` is None). A limit ends the search with the best plan so far.
     """
     able = any(op.kernels.multi_row for op in plan.graph.ops)
     scattered = any(s.row_addresses for s in plan.storages)
     done = any(s.stripes or s.tile.rows > 1 for s in plan.segments)
     if options.steps is None or not able or scattered or done:
         return plan
-    return replace(_RaiseTileRows(plan, options, options.steps).plan, finer=plan.finer)
+    raised = _RaiseTileRows(plan, options, options.steps).plan
+    taken, before = instructions(raised, options), instructions(plan, options)
+    return plan if taken is not None and before is not None and taken > before else replace(raised, finer=plan.finer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class _RaiseTileRows:
                 return
             self._take_apart(k, segment)
         self._raise_all()
+        if options.price is not None:
+            self._lower_slower(plan, options.price)
         if options.sram is None and self.plan.peak > self.plan.allocation.bound and not monitor().over():
             self.plan = smaller(self.plan, self._made(self.segments, True))  # so far any arena within the goal would do
 
@@ -140,6 +146,17 @@ class _RaiseTileRows:
         """Raise the tile rows of all segments to those that save most; where not all fit, cheapest segments (bytes) first."""
         wanted = {k: rows for k, s in enumerate(self.segments) if (rows := self._tile_rows(s))}
         self._raise(sorted(wanted, key=lambda k: (self._cost(self.segments[k].ops, wanted[k][0][1]), k)), wanted)
+
+    def _lower_slower(self, before: Plan, price: Price) -> None:
+        """Give segments that take more instructions than in the plan `before` their steps of one row back."""
+        if not any(s.tile.rows > 1 for s in self.segments):
+            return
+        now, then = price.by_operator(self.plan), price.by_operator(before)
+        if now is None or then is None:
+            return
+        more = [s.tile.rows > 1 and sum(now[o] - then[o] for o in s.ops) > 0 for s in self.segments]
+        if any(more):
+            self._fits([replace(s, tile=ROW) if slower else s for s, slower in zip(self.segments, more, strict=True)])
 
     def _raise(self, some: list[int], wanted: Mapping[int, list[tuple[float, int]]]) -> None:
         """Raise the tile rows of the segments `some` together; where that does not fit, one half and then the other."""
