@@ -20,8 +20,8 @@ CPU = (  # where xgboost-cpu has wheels, and where not
 EXTRAS = {
     "check": ["ai-edge-litert", "onnx", "onnxruntime"],  # the references of `run --check`
     "onnx": ["onnx"],  # .onnx files
-    "torch": ["torch"],  # .pt2 files
-    "torchao": ["torch", "torchao"],  # `quantize` of .pt2 files
+    "torch": ["torch", "onnxscript", "onnx"],  # .pt2 files, which torch writes as ONNX by onnxscript
+    "torchao": ["torch", "onnxscript", "onnx", "torchao"],  # `quantize` of .pt2 files
     "plot": ["matplotlib"],  # --picture
     "images": ["pillow"],  # folders of images as data of `validate`
     "board": ["pyserial"],  # real boards: `run --port`
@@ -154,6 +154,7 @@ setup(
             "pytest-xdist",
             "kconfiglib",
             "setuptools>=64",  # which Python 3.12 brings no more: what setup.py tells
+            "onnxscript",  # what tests with torch import, which has an installation of its own
             "jsonschema",  # holds what commands print under --json to its schemas
             *(package for extra in ("check", "onnx", "plot", "images", "board", "farm") for package in EXTRAS[extra]),
         ],

@@ -14,6 +14,7 @@ _EXTRAS = {  # package -> (its module, the extra that installs it)
     "nvidia-cuda-nvcc": ("nvidia", "cuda"),
     "onnx": ("onnx", "onnx"),
     "onnxruntime": ("onnxruntime", "check"),
+    "onnxscript": ("onnxscript", "torch"),
     "pillow": ("PIL", "images"),
     "pyserial": ("serial", "board"),
     "torch": ("torch", "torch"),

@@ -89,4 +89,4 @@ def test_layers_of_a_torch_program_have_the_names_of_its_nodes(tmp_path: Path) -
     names = [name.split(",")[0] for name in layers(tmp_path / "n.pt2")]
     assert len(names) > 3 and {*names} <= {*computed}
     cut = names[len(names) // 2]
-    assert layers(tmp_path / "n.pt2", until=cut)[-1] == cut
+    assert cut in layers(tmp_path / "n.pt2", until=cut)

@@ -170,6 +170,23 @@ def test_a_quantized_network_becomes_integers(tmp_path: Path, dtype: str) -> Non
         assert np.abs(ours - theirs).max() <= 0.2 * 1.01  # one step: torch rounds floats, the kernels integers
 
 
+def test_a_quantize_clamps_to_its_own_range(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    ops, how = torch.ops.quantized_decomposed, (0.05, 3, -100, 90, torch.int8)
+
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x = ops.dequantize_per_tensor(ops.quantize_per_tensor(x, *how), *how)
+            return ops.dequantize_per_tensor(ops.quantize_per_tensor(torch.relu(x), *how), *how)
+
+    plain = _export(tmp_path / "q.pt2", Network(), 1, 64)
+    x = np.linspace(-9, 9, 64, dtype="float32")[None]
+    lowered = _LOWER(load(tmp_path / "q.pt2"))
+    assert [r.operator for r in float_remains(lowered)] == ["dequantize"]
+    np.testing.assert_allclose(Compiled(lowered)(x)[0], plain(torch.tensor(x)).numpy(), atol=1e-6)
+
+
 def test_what_the_importer_reads_otherwise_than_torch(tmp_path: Path) -> None:
     """SELU's scales, nearest pixels of a size that is no multiple, amax and amin."""
     torch = pytest.importorskip("torch")

@@ -1,4 +1,4 @@
-"""Operators of torch.export that TVM's importer computes otherwise than torch are refused by name."""
+"""Operators of torch.export are computed as torch does, or refused by name."""
 
 from __future__ import annotations
 
@@ -15,26 +15,37 @@ from tvm_cascade.checking.reference_calls import reference_calls
 from tvm_cascade.checking.sensitivity import read_program, run_exported
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.testing.reference import Compiled
 
 pytestmark = pytest.mark.torch
 
-_REFUSED: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "add.Tensor": lambda t, x, i: t.add(x, x, alpha=2),
-    "mul.Tensor": lambda t, x, i: i * 0.5,
-    "gt.Scalar": lambda t, x, i: i > 0.5,
-    "div.Tensor": lambda t, x, i: i / i,
-    "sgn.default": lambda t, x, i: t.sgn(i > 0),
-    "add.Tensor ": lambda t, x, i: (i > 0) + (i > 1),
-    "any.dim": lambda t, x, i: i.any(1),
+_Case = Callable[[Any, Any, Any], Any]
+_REFUSED: dict[str, _Case] = {
     "randn.default": lambda t, x, i: x + t.randn(4),
     "batch_norm.default": lambda t, x, i: t.nn.functional.batch_norm(x, None, None, training=True),
-    "grid_sampler.default": lambda t, x, i: t.nn.functional.grid_sample(x, x[..., :2], align_corners=False),
     "pad.default": lambda t, x, i: t.nn.functional.pad(x, (-1, 1, 0, 0), mode="circular"),
     "max_pool2d_with_indices.default": lambda t, x, i: t.nn.functional.max_pool2d(x, 2, return_indices=True)[1],
-    "_upsample_bilinear2d_aa": lambda t, x, i: t.nn.functional.interpolate(
-        x, size=(2, 2), mode="bilinear", antialias=True
+    "special_i1.default": lambda t, x, i: t.special.i1(x),
+}
+_RIGHT: dict[str, _Case] = {
+    "add with alpha": lambda t, x, i: t.add(x, x, alpha=2),
+    "rsub with alpha": lambda t, x, i: t.rsub(x, i[0, 1], alpha=3),
+    "integers times a float": lambda t, x, i: i * 0.5,
+    "integers above a float": lambda t, x, i: i > 0.5,
+    "integers by integers": lambda t, x, i: i / i,
+    "signs of booleans": lambda t, x, i: t.sgn(i > 0),
+    "sum of booleans": lambda t, x, i: (i > 0) + (i > 1),
+    "product of booleans": lambda t, x, i: (i > 0) * (i > 1),
+    "largest boolean": lambda t, x, i: (i > 4).amax(1),
+    "any of numbers": lambda t, x, i: i.any(1),
+    "largest of all": lambda t, x, i: t.amax(x),
+    "fmin": lambda t, x, i: t.fmin(x, t.where(x > 0.5, t.nan, 0.5)),
+    "grid_sample": lambda t, x, i: t.nn.functional.grid_sample(x, x[..., :2], align_corners=False),
+    "antialias": lambda t, x, i: t.nn.functional.interpolate(x, size=(2, 2), mode="bilinear", antialias=True),
+    "divisor of a pool": lambda t, x, i: t.nn.functional.avg_pool3d(x, 2, divisor_override=3),
+    "divisor of a pool that is rounded up": lambda t, x, i: t.nn.functional.avg_pool2d(
+        x, 3, 2, 1, ceil_mode=True, divisor_override=5
     ),
-    "avg_pool3d.default": lambda t, x, i: t.nn.functional.avg_pool3d(x, 2, divisor_override=3),
 }
 
 
@@ -51,11 +62,24 @@ def _saved(path: Path, function: Callable[..., Any], *inputs: Any, **keywords: A
 
 @pytest.mark.parametrize("name", _REFUSED)
 def test_an_operator_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LoadError, match=rf"operator {name}"):
+        load(_with_inputs(tmp_path, _REFUSED[name])[0])
+
+
+@pytest.mark.parametrize("name", _RIGHT)
+def test_an_operator_equals_torch(tmp_path: Path, name: str) -> None:
+    path, inputs, want = _with_inputs(tmp_path, _RIGHT[name])
+    made = Compiled(load(path))(*inputs)[1]
+    assert made.dtype == want.dtype
+    np.testing.assert_allclose(made, want, rtol=1e-5, atol=1e-6)
+
+
+def _with_inputs(folder: Path, case: _Case) -> tuple[Path, list[np.ndarray], np.ndarray]:
+    """A file, inputs of its network, of floats and of integers, and what torch computes of them."""
     torch = pytest.importorskip("torch")
     x, i = torch.rand(1, 4, 4, 4), torch.arange(6, dtype=torch.int32).reshape(2, 3)
-    path = _saved(tmp_path / "net.pt2", lambda x, i: (x * 1.5, _REFUSED[name](torch, x, i)), x, i)
-    with pytest.raises(LoadError, match=rf"operator {name.strip()}.* has a form that is not supported"):
-        load(path)
+    path = _saved(folder / "net.pt2", lambda x, i: (x * 1.5, case(torch, x, i)), x, i)
+    return path, [x.numpy(), i.numpy()], case(torch, x, i).numpy()
 
 
 def test_outputs_that_are_none_are_left_out(tmp_path: Path) -> None:

@@ -126,8 +126,12 @@ def _pad(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
 
 
 def _clip(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Clip of float32 with constant bounds; a bound that is NaN is ignored."""
+    """Clip of float32, or of integers of 8 bits, with constant bounds; a bound that is NaN is ignored."""
     x = inputs[0]
+    if str(x.ty.dtype) in ("int8", "uint8"):
+        info = np.iinfo(str(x.ty.dtype))
+        lo, hi = _number(inputs, 1, float(info.min)), _number(inputs, 2, float(info.max))
+        return None if lo is None or hi is None or lo > hi else relax.op.clip(x, lo, hi)
     lo, hi = (
         _number(inputs, i, float(attrs.get(name, end))) for i, name, end in ((1, "min", -np.inf), (2, "max", np.inf))
     )
@@ -242,20 +246,24 @@ def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
 
 
 def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """GatherND; by constant indices a gather along the indexed leading axes, flattened into one."""
+    """GatherND as a gather along the indexed leading axes, flattened into one."""
     shape, indices, batch = shape_of(inputs[0]), _constant(inputs, 1), int(attrs.get("batch_dims", 0))
-    if indices is None and shape_of(inputs[1]):
-        places = _places(bb, inputs, shape[batch : batch + shape_of(inputs[1])[-1]])
+    given = shape_of(inputs[1]) if indices is None else indices.shape
+    if not given:
+        return None
+    places = _places(bb, inputs, shape[batch : batch + given[-1]])
+    if batch or places is None:
         return None if places is None else relax.op.gather_nd(inputs[0], places, batch)
-    if indices is None or not indices.ndim or batch:
-        return None
-    count = indices.shape[-1]
-    places = _places(bb, inputs, shape[:count])
-    if places is None:
-        return None
+    count = given[-1]
     flat = bb.normalize(relax.op.reshape(inputs[0], (-1, *shape[count:])))
-    at = np.ravel_multi_index(tuple(np.moveaxis(places.value.numpy(), -1, 0)), shape[:count])
-    return relax.op.take(flat, relax.const(at, "int32"), 0)
+    if indices is not None:
+        at = np.ravel_multi_index(tuple(np.moveaxis(places.value.numpy(), -1, 0)), shape[:count])
+        return relax.op.take(flat, relax.const(at, "int32"), 0)
+    steps = np.cumprod([1, *shape[count - 1 : 0 : -1]])[::-1].astype("int32")
+    if count > 1:
+        places = bb.normalize(relax.op.multiply(bb.normalize(relax.op.astype(places, "int32")), constant(steps)))
+        return relax.op.take(flat, bb.normalize(relax.op.sum(places, [-1])), 0)
+    return relax.op.take(flat, bb.normalize(relax.op.squeeze(places, [-1])), 0)
 
 
 def _places(bb: Any, inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 
@@ -41,7 +41,8 @@ from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
 from tvm_cascade.tensor_spec import TensorSpec
 
-_STATIC = ": write sizes that the model computes as constants (onnxsim, or torch.onnx.export with dynamo=True)"
+if TYPE_CHECKING:
+    from tvm_cascade.importers.onnx.origin import Origin
 
 _MOST_AXES = 1 << 10  # far above the rank of any tensor
 
@@ -49,6 +50,19 @@ _MOST_AXES = 1 << 10  # far above the rank of any tensor
 def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
     """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which
     is 1.
+
+    Raises
+    ------
+    MissingToolError
+        Without the `onnx` package.
+    """
+    return load_model(path, read_model(path, data), input_shapes)
+
+
+def load_model(
+    path: Path, model: Any, input_shapes: Mapping[str, tuple[int, ...]], origin: Origin | None = None
+) -> tvm.IRModule:
+    """Import a model that is in memory, which was made of `origin`; None where the file holds the model itself.
 
     Raises
     ------
@@ -65,41 +79,40 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm_cascade.importers.onnx.functions import expand_functions
         from tvm_cascade.importers.onnx.graph import in_order, narrow_indices
         from tvm_cascade.importers.onnx.halves import as_floats
+        from tvm_cascade.importers.onnx.origin import OnnxFile
         from tvm_cascade.importers.onnx.qoperators import spell_out
     except ImportError as error:
         raise MissingToolError("onnx", extras.remedy("onnx")) from error
-    model = read_model(path, data)
     try:
         if not model.graph.node:
             raise LoadError(path, "not an ONNX model: its graph has no operator")
         _check_axes(path, model)
         given = in_order(path, model)
+        file = OnnxFile(given) if origin is None else origin
         model = spell_out(as_floats(narrow_indices(given)))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
         spelled = without_control(expand_functions(path, model, shapes, known), shapes)
         model = spell_out(in_order(path, expand_functions(path, spelled, shapes, known)))
         _check_filled(path, model)
-        _check_loops(path, given, model, shapes)
-        _check_operators(path, given, model, known)
+        _check_loops(path, file, model, shapes)
+        _check_operators(path, file, model, known)
         ready = fold_pads(constant_operands(without_empty(fold_shapes(model, shapes), shapes)))
-        imported = _imported(path, Importer(shapes, "float32"), given, ready)
+        imported = _imported(path, Importer(shapes, "float32"), file, given, ready)
         check_sizes(path, imported)
-        _check_static(path, imported, lambda: _computed(path, given, ready, shapes))
+        _check_static(path, imported, file, lambda: _computed(path, file, given, ready, shapes))
         if is_quantized(imported):
             check_scales(path, imported)
             imported = to_channels_last(store_biases(imported))
-        return _finished(path, model, imported, shapes)
+        return _finished(path, file, model, imported, shapes)
     except CascadeError:
         raise
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
 
 
-def _imported(path: Path, importer: Any, given: Any, model: Any) -> tvm.IRModule:
+def _imported(path: Path, importer: Any, file: Origin, given: Any, model: Any) -> tvm.IRModule:
     """Run the importer without its output and warnings; an error names the operator, which the importer only prints, and
-    what cuts the network of the file, `given`, in front of it."""
-    from tvm_cascade.importers.onnx.cut import graph_of, until_before
-
+    what cuts the network of the file in front of it. `given` is the model before any pass, `model` what is left to import."""
     if model.ir_version < 3:
         raise LoadError(path, f"ONNX of version {model.ir_version} of its format: convert it to version 3 or later")
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
@@ -108,31 +121,29 @@ def _imported(path: Path, importer: Any, given: Any, model: Any) -> tvm.IRModule
         with contextlib.redirect_stdout(said), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             mod = importer.from_onnx(model.graph, opset)
-        return with_file_names(mod, importer.values, graph_of(given))
+        return with_file_names(mod, importer.values, file.graph)
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
-        if computed := _computed(path, given, model):
+        if computed := _computed(path, file, given, model):
             raise computed from error
+        undone = [k for k, n in enumerate(model.graph.node) if not importer.values.keys() >= {*n.output[:1]}][:1]
         if lost := re.search(r"Missing outputs during conversion.* in (\w+)", str(error)):
-            raise LoadError(
-                path, f"operator {lost[1]} with its later outputs is not supported", "", [lost[1]]
-            ) from error
+            names = file.kinds(model, undone) or [lost[1]]
+            raise LoadError(path, f"operator {lost[1]} with its later outputs is not supported", "", names) from error
         at = re.search(r"Error converting operator (\w+)", said.getvalue())
         known = isinstance(error, (NotImplementedError, tvm.error.OpNotImplemented)) or _is_valid(model)
         what = "has a form that is not supported" if known else "is malformed"
         where = f"operator {at[1]} {what}" if at else "the importer cannot read it"
         why = f"without the attribute {error.args[0]}" if isinstance(error, KeyError) else last_line(error)
-        undone = [k for k, n in enumerate(model.graph.node) if not importer.values.keys() >= {*n.output[:1]}][:1]
-        remedy = until_before(given, model, undone)
+        remedy = file.remedy(model, undone)
         remedy = remedy if known else ("", remedy.operators)
         raise LoadError(path, f"{where}: {why}", *remedy) from error
 
 
 def _computed(
-    path: Path, given: Any, model: Any, shapes: Mapping[str, Sequence[int]] | None = None
+    path: Path, file: Origin, given: Any, model: Any, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> LoadError | None:
     """The error for the first operator that computes what has to be constant, with the `shapes` of inputs also for the first
     whose output has a shape that depends on values; None where none does."""
-    from tvm_cascade.importers.onnx.cut import until_before
     from tvm_cascade.importers.onnx.folding import computed_shape
     from tvm_cascade.importers.onnx.graph import computed_operand, computed_window
 
@@ -141,8 +152,8 @@ def _computed(
         return None
     if window := computed_window(given, model):
         model, found = given, window
-    until, operators = until_before(given, model, [found[0]])
-    return LoadError(path, f"{found[1]}{_STATIC}", until and f"or {until}", operators)
+    until, operators = file.remedy(model, [found[0]])
+    return LoadError(path, f"{found[1]}{file.sizes_remedy}", until and f"or {until}", operators)
 
 
 def _is_valid(model: Any) -> bool:
@@ -157,30 +168,26 @@ def _is_valid(model: Any) -> bool:
     return True
 
 
-def _check_loops(path: Path, given: Any, model: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+def _check_loops(path: Path, file: Origin, model: Any, shapes: Mapping[str, Sequence[int]]) -> None:
     from tvm_cascade.importers.onnx.control import remaining_loop
-    from tvm_cascade.importers.onnx.cut import until_before
 
     if found := remaining_loop(model, shapes):
-        raise LoadError(path, found[1], *until_before(given, model, [found[0]]))
+        raise LoadError(path, found[1], *file.remedy(model, [found[0]]))
 
 
-def _check_operators(path: Path, given: Any, model: Any, known: Mapping[str, object]) -> None:
-    from tvm_cascade.importers.onnx.cut import until_before
-
-    missing = {k: n.op_type for k, n in enumerate(model.graph.node) if n.op_type not in (*known, "Constant")}
+def _check_operators(path: Path, file: Origin, model: Any, known: Mapping[str, object]) -> None:
+    missing = [k for k, n in enumerate(model.graph.node) if n.op_type not in (*known, "Constant")]
     if missing:
-        until = until_before(given, model, missing).text
-        names = dict.fromkeys(missing.values())
-        raise UnsupportedOperatorError(path, [printable(m) for m in names], sorted(known), remedy=until)
+        names = [printable(name) for name in file.kinds(model, missing)]
+        raise UnsupportedOperatorError(path, names, sorted(known), remedy=file.remedy(model, missing).text)
 
 
-def _check_static(path: Path, mod: Any, computed: Callable[[], LoadError | None]) -> None:
+def _check_static(path: Path, mod: Any, file: Origin, computed: Callable[[], LoadError | None]) -> None:
     """Raise `LoadError` for a tensor without a static shape: those of the inputs are known here. `computed` may say why."""
     for binding in bindings_of(mod["main"]):
         if hasattr(binding.var.ty, "dtype") and hasattr(binding.var.ty, "shape"):
             try:
-                tensor_spec(path, str(binding.var.name), binding.var.ty, _STATIC)
+                tensor_spec(path, str(binding.var.name), binding.var.ty, file.sizes_remedy)
             except LoadError as error:
                 why = computed()
                 if why is None:
@@ -244,11 +251,13 @@ def _sizes(path: Path, value: Any, wanted: tuple[int, ...] | None) -> Sequence[i
     return list(wanted)
 
 
-def _finished(path: Path, model: Any, mod: tvm.IRModule, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:
+def _finished(
+    path: Path, file: Origin, model: Any, mod: tvm.IRModule, shapes: Mapping[str, Sequence[int]]
+) -> tvm.IRModule:
     names = [i.name for i in _inputs(model)]
     if len(names) != len(mod["main"].params):
         raise LoadError(path, "the importer lost an input")
-    made = with_interface(path, mod, names, [o.name for o in model.graph.output], _STATIC)
+    made = with_interface(path, mod, names, [o.name for o in model.graph.output], file.sizes_remedy)
     for declared, computed in zip(model.graph.output, io_spec(made).outputs, strict=True):
         _check_output(path, model, declared, computed, shapes)
     return with_real_operators(made)

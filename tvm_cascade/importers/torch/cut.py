@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,17 @@ def kind_of(node: Any) -> str:
     return str(node.target.__name__)
 
 
+def argument_of(node: Any, name: str) -> Any:
+    """Return an argument of a node by the name that its operator's schema gives it; None for an operator without."""
+    schema = getattr(node.target, "_schema", None)
+    for place, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.name == name:
+            if place < len(node.args) and not argument.kwarg_only:
+                return node.args[place]
+            return node.kwargs.get(name, argument.default_value)
+    return None
+
+
 @dataclass(slots=True)
 class _Changes:
     """Where operators change tensors in place: what reads them, or views of them, depends on all operators that did so before."""
@@ -100,8 +111,8 @@ def _shared(node: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def until_before(program: Any, refused: Iterable[Any]) -> Remedy:
-    """The remedy that cuts `program` in front of nodes of what torch decomposed it to, and its operators that these come from."""
-    names = {source.name for node in refused for source in node.meta.get("from_node", ())}
+    """The remedy that cuts `program` in front of some of its nodes."""
+    names = {node.name for node in refused}
     graph = graph_of(program)
     at = [i for i, node in enumerate(graph.nodes) if not names.isdisjoint(node.writes)]
     return Remedy(until_in_front(graph, behind(graph, at), at).text, kinds_of(graph.nodes[i] for i in at))
@@ -158,19 +169,26 @@ def _give(graph: Any, nodes: dict[str, Any], name: str) -> None:
 def _program(torch: Any, program: Any, kept: CutOut, new: list[str]) -> Any:
     """`program`, whose graph is cut, with a signature that agrees."""
     kinds, old = torch.export.graph_signature, program.graph_signature
-    flat, call = torch.utils._pytree.tree_flatten, program.module_call_graph[0]
     dropped = {*old.user_inputs} - {*kept.inputs}
     inputs = [spec for spec in old.input_specs if getattr(spec.arg, "name", None) not in dropped]
     inputs += [kinds.InputSpec(kinds.InputKind.USER_INPUT, kinds.TensorArgument(name), None) for name in new]
     user_output = kinds.OutputKind.USER_OUTPUT
     outputs = [kinds.OutputSpec(user_output, kinds.TensorArgument(name), None) for name in kept.outputs]
-    call.signature.in_spec = flat((kept.inputs, {}))[1]
-    call.signature.out_spec = flat(kept.outputs)[1]
-    call.signature.forward_arg_names = list(kept.inputs)
+    return rebuilt(program, inputs, outputs)
+
+
+def rebuilt(program: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    """Return a program of the same graph with other specifications of inputs and outputs, called with positional tensors."""
+    torch, call = torch_package(), program.module_call_graph[0]
+    kinds, flat = torch.export.graph_signature, torch.utils._pytree.tree_flatten
+    signature = kinds.ExportGraphSignature(list(inputs), list(outputs))
+    call.signature.in_spec = flat((tuple(signature.user_inputs), {}))[1]
+    call.signature.out_spec = flat(tuple(signature.user_outputs))[1]
+    call.signature.forward_arg_names = [str(name) for name in signature.user_inputs]
     return torch.export.ExportedProgram(
         root=program.graph_module,
         graph=program.graph,
-        graph_signature=kinds.ExportGraphSignature(inputs, outputs),
+        graph_signature=signature,
         state_dict=program.state_dict,
         range_constraints=program.range_constraints,
         module_call_graph=[call],

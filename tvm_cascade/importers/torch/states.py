@@ -9,8 +9,10 @@ from tvm.ir import IRModule
 
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.states import with_pairs
+from tvm_cascade.importers.torch.cut import rebuilt
+from tvm_cascade.importers.torch.decompositions import decompositions_for
 from tvm_cascade.importers.torch.package import torch_package
-from tvm_cascade.tensor_spec import State, free_name
+from tvm_cascade.tensor_spec import State, free_name, unique_names
 
 
 class Mutated(NamedTuple):
@@ -22,41 +24,45 @@ class Mutated(NamedTuple):
     initial: bytes
 
 
-def with_buffer_ends(exported: Any) -> tuple[Any, tuple[Mutated, ...]]:
-    """A decomposed program whose mutable buffers are inputs, and outputs in front of the others; and what these are."""
-    kinds: Any = torch_package().export.graph_signature
+def with_buffer_ends(program: Any) -> tuple[Any, tuple[Mutated, ...], list[str]]:
+    """Return a program whose mutable buffers are inputs, and outputs in front of the others; what these are; and the names of
+    all outputs. Outputs that are None are left out."""
+    torch, table = torch_package(), decompositions_for(program.graph)
+    if table or program.graph_signature.buffers_to_mutate or any(map(_is_in_place, program.graph.nodes)):
+        program = program.run_decompositions(table)
+    kinds: Any = torch.export.graph_signature
     mutation, given, made = kinds.OutputKind.BUFFER_MUTATION, kinds.InputKind.USER_INPUT, kinds.OutputKind.USER_OUTPUT
-    signature = exported.graph_signature
-    written = {s.target: s for s in signature.output_specs if s.kind is mutation}
+    signature = program.graph_signature
+    outputs = [s for s in signature.output_specs if s.kind in (mutation, made) and hasattr(s.arg, "name")]
+    written = {s.target: s for s in outputs if s.kind is mutation}
     if not written:
-        return exported, ()
-    found: list[Mutated] = []
+        named = [s.arg.name for s in outputs if not isinstance(s.arg, kinds.ConstantArgument)]
+        return program, (), list(unique_names(named))
+    found: dict[str, Mutated] = {}
     inputs = []
-    names = {str(s.arg.name) for s in (*signature.input_specs, *signature.output_specs)}
-    values = dict(exported.named_buffers())
+    names = {str(s.arg.name) for s in (*signature.input_specs, *outputs)}
+    values = dict(program.named_buffers())
     for spec in signature.input_specs:
         if spec.kind is kinds.InputKind.BUFFER and spec.target in written:
             data = values[spec.target].detach().cpu().numpy()
             returned = free_name(f"{spec.arg.name}_next", names)
-            found.append(Mutated(spec.target, spec.arg.name, returned, data.tobytes() if data.any() else b""))
+            found[spec.target] = Mutated(spec.target, spec.arg.name, returned, data.tobytes() if data.any() else b"")
             spec = type(spec)(given, spec.arg, spec.arg.name)
         inputs.append(spec)
-    outputs = [type(s)(made, s.arg, None) if s.kind is mutation else s for s in signature.output_specs]
-    exported._graph_signature = kinds.ExportGraphSignature(inputs, outputs)
-    return exported, tuple(sorted(found, key=lambda m: [*written].index(m.buffer)))
+    outputs = [s for s in outputs if not isinstance(s.arg, kinds.ConstantArgument)]
+    own = unique_names(s.arg.name for s in outputs if s.kind is made)  # buffers in front change no name
+    returned = [*(found[s.target].returned for s in outputs if s.kind is mutation), *own]
+    (end,) = program.graph.find_nodes(op="output")
+    kept = zip(end.args[0], signature.output_specs, strict=True)
+    end.args = (tuple(value for value, spec in kept if any(spec is s for s in outputs)),)
+    outputs = [type(s)(made, s.arg, None) for s in outputs]
+    return rebuilt(program, inputs, outputs), tuple(found[name] for name in written), returned
 
 
-def without_none(exported: Any) -> Any:
-    """A program without the outputs that are None."""
-    signature = exported.graph_signature
-    (end,) = exported.graph.find_nodes(op="output")
-    if None in end.args[0]:
-        kept = [
-            (spec, value) for spec, value in zip(signature.output_specs, end.args[0], strict=True) if value is not None
-        ]
-        end.args = (tuple(value for _, value in kept),)
-        signature.output_specs[:] = [spec for spec, _ in kept]
-    return exported
+def _is_in_place(node: Any) -> bool:
+    """Return whether a node changes a tensor, by its operator's name."""
+    parts = str(node.target).split(".") if node.op == "call_function" else []
+    return len(parts) > 1 and parts[-2].endswith("_")
 
 
 def with_buffer_states(mod: IRModule, mutated: tuple[Mutated, ...]) -> IRModule:

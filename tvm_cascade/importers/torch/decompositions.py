@@ -1,0 +1,120 @@
+"""Operators of torch that its exporter writes wrongly or not at all, by others of torch that give the same results.
+
+Torch takes a table of such functions beside its own (`ExportedProgram.run_decompositions`). A function returns
+`NotImplemented` for forms of its operator that the exporter writes, and calls these itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from tvm_cascade.importers.torch.cut import argument_of
+from tvm_cascade.importers.torch.package import torch_package
+
+
+class _Rule(NamedTuple):
+    """Whether a node has a form that is not written, and what computes its operator instead."""
+
+    applies: Callable[[Any], bool]
+    function: Callable[..., Any]
+
+
+def decompositions_for(graph: Any) -> dict[Any, Callable[..., Any]]:
+    """Return functions for the operators of a graph that torch's exporter would not write as they are."""
+    rules = _rules(torch_package())
+    return {n.target: rules[n.target].function for n in graph.nodes if n.target in rules and rules[n.target].applies(n)}
+
+
+def _rules(torch: Any) -> Mapping[Any, _Rule]:
+    aten, own = torch.ops.aten, torch._decomp.decomposition_table
+    stored = torch.ops.quantized_decomposed.quantize_per_tensor
+    always = lambda node: True  # noqa: E731
+    divided = lambda node: argument_of(node, "divisor_override") is not None  # noqa: E731
+    truths = lambda node: all(a.meta["val"].dtype == torch.bool for a in node.all_input_nodes)  # noqa: E731
+    whole = lambda node: not argument_of(node, "dim") or node.meta["val"].dtype == torch.bool  # noqa: E731
+    projected = lambda node: len(node.args[2]) % (4 if node.args[3] else 2) != 0  # noqa: E731
+    return {
+        aten.add.Tensor: _Rule(truths, lambda a, b, alpha=1: _of_truths(torch, torch.logical_or, a, b, alpha)),
+        aten.mul.Tensor: _Rule(truths, lambda a, b: _of_truths(torch, torch.logical_and, a, b, 1)),
+        aten.amax.default: _Rule(whole, lambda x, dim=(), keepdim=False: _extreme(torch, aten.amax, x, dim, keepdim)),
+        aten.amin.default: _Rule(whole, lambda x, dim=(), keepdim=False: _extreme(torch, aten.amin, x, dim, keepdim)),
+        aten.avg_pool2d.default: _Rule(divided, _average(torch, aten.avg_pool2d, 2)),
+        aten.avg_pool3d.default: _Rule(divided, _average(torch, aten.avg_pool3d, 3)),
+        aten.fmax.default: _Rule(always, lambda a, b: _without_nan(torch, torch.maximum, a, b)),
+        aten.fmin.default: _Rule(always, lambda a, b: _without_nan(torch, torch.minimum, a, b)),
+        stored.default: _Rule(_is_narrow, lambda *args: _clamped(torch, stored, *args)),
+        aten.lstm.input: _Rule(projected, own[aten.lstm.input]),
+    }
+
+
+def _extreme(torch: Any, operator: Any, x: Any, dim: Sequence[int], keepdim: bool) -> Any:
+    """Compute amax or amin over all axes where none is given, of booleans in integers."""
+    if dim and x.dtype != torch.bool:
+        return NotImplemented
+    axes = list(dim) or list(range(x.dim()))
+    if x.dtype == torch.bool:
+        return operator(x.to(torch.int32), axes, keepdim).to(torch.bool)
+    return operator(x, axes, keepdim) if axes else x
+
+
+def _average(torch: Any, operator: Any, rank: int) -> Callable[..., Any]:
+    """Return an average pool that divides by `divisor_override`: one of whole windows, times their size."""
+
+    def pooled(
+        x: Any,
+        kernel: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if divisor_override is None:
+            return NotImplemented
+        plain = operator(x, kernel, stride, padding, ceil_mode, count_include_pad)
+        windows, steps, before = (_each(values, rank) for values in (kernel, stride or kernel, padding))
+        extents = zip(plain.shape[-rank:], steps, windows, x.shape[-rank:], before, strict=True)
+        after = [max((n - 1) * s + k - d - p, 0) for n, s, k, d, p in extents]
+        pads = [p for pair in zip(reversed(before), reversed(after), strict=True) for p in pair]
+        padded = torch.nn.functional.pad(x, pads) if any(pads) else x
+        return operator(padded, windows, steps) * (prod(windows) / divisor_override)
+
+    return pooled
+
+
+def _each(values: Sequence[int], rank: int) -> list[int]:
+    """Return a number for every axis of a window, of one for all or one for each."""
+    return [int(v) for v in values] * (rank if len(values) == 1 else 1)
+
+
+def _without_nan(torch: Any, operator: Any, a: Any, b: Any) -> Any:
+    """Compute the larger or smaller of two operands, of which one that is NaN does not count."""
+    if not (a.is_floating_point() or b.is_floating_point()):
+        return operator(a, b)
+    return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, operator(a, b)))
+
+
+def _of_truths(torch: Any, operator: Any, a: Any, b: Any, factor: int) -> Any:
+    """Compute a sum or a product of booleans, which torch takes for numbers without a carry."""
+    if not all(isinstance(v, torch.Tensor) and v.dtype == torch.bool for v in (a, b)):
+        return NotImplemented
+    return operator(a, b) if factor else a.clone()
+
+
+def _is_narrow(node: Any) -> bool:
+    """Return whether a quantize clamps to less than the range of its type."""
+    return not _covers(torch_package(), *node.args[3:6])
+
+
+def _covers(torch: Any, least: int, most: int, dtype: Any) -> bool:
+    return (least, most) == (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+
+
+def _clamped(torch: Any, operator: Any, x: Any, scale: float, zero: int, least: int, most: int, dtype: Any) -> Any:
+    """Quantize to a part of a type's range: to all of it, and clamp."""
+    if _covers(torch, least, most, dtype):
+        return NotImplemented
+    info = torch.iinfo(dtype)
+    return torch.clamp(operator(x, scale, zero, info.min, info.max, dtype), least, most)
