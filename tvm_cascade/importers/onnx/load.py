@@ -257,7 +257,7 @@ def _finished(
     names = [i.name for i in _inputs(model)]
     if len(names) != len(mod["main"].params):
         raise LoadError(path, "the importer lost an input")
-    made = with_interface(path, mod, names, [o.name for o in model.graph.output], file.sizes_remedy)
+    made = with_interface(path, mod, names, file.returned, file.sizes_remedy)
     for declared, computed in zip(model.graph.output, io_spec(made).outputs, strict=True):
         _check_output(path, model, declared, computed, shapes)
     return with_real_operators(made)

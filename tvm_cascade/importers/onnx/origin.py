@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,11 @@ class Origin(Protocol):
     @property
     def graph(self) -> FileGraph:
         """The graph of the file."""
+        ...
+
+    @property
+    def returned(self) -> Sequence[str]:
+        """The names of the outputs."""
         ...
 
     @property
@@ -45,6 +50,11 @@ class OnnxFile:
     def graph(self) -> FileGraph:
         """The graph of the file."""
         return graph_of(self.given)
+
+    @property
+    def returned(self) -> Sequence[str]:
+        """The names of the outputs."""
+        return [output.name for output in self.given.graph.output]
 
     def kinds(self, model: Any, nodes: Collection[int]) -> list[str]:
         """Return what the model calls these operators."""

@@ -12,6 +12,7 @@ from tvm_cascade.errors import MissingToolError
 from tvm_cascade.importers.cut import FileGraph, Remedy, behind, kinds_of, until_in_front
 from tvm_cascade.importers.torch.cut import kind_of
 from tvm_cascade.importers.torch.package import torch_package
+from tvm_cascade.tensor_spec import free_name
 
 _OPSET = 18  # of torch's translations: a later one is converted to, operator by operator
 
@@ -30,6 +31,7 @@ class TorchProgram:
 
     graph: FileGraph
     nodes: Mapping[str, str]  # by tensor of the model, the tensor of the program that it is, or is a step to
+    returned: Sequence[str]  # the names of its outputs
     sizes_remedy: str = ": export the program with fixed sizes"
 
     def kinds(self, model: Any, nodes: Collection[int]) -> list[str]:
@@ -65,7 +67,7 @@ class TorchProgram:
 def exported_model(given: Any, program: Any, returned: Sequence[str]) -> tuple[Any, dict[str, str]]:
     """Return the model of ONNX of `program`, which is the program of a file, `given`, or that without what it does in place;
     and by tensor of the model the node of `given` that it is a step of. Tensors bear the names of the nodes that compute them,
-    outputs the names `returned`.
+    outputs the names `returned`, which are unlike one another.
 
     Raises
     ------
@@ -151,7 +153,8 @@ def _renamed(
     """Give the tensors of a model (of onnx_ir) the names of the program's nodes, and return these by tensor."""
     by_old = {node.name: name for node, name in names.items()}
     inputs = {value.name for value in model.graph.inputs}
-    _end(model, returned)
+    returned = [free_name(name, inputs) for name in returned]  # which may be inputs in a program, and not in a model
+    _end(model, returned, by_old)
     outputs = {id(value): name for value, name in zip(model.graph.outputs, returned, strict=True)}
     taken = {*by_old.values(), *inputs, *returned}
     fresh = (name for k in range(1 << 62) if (name := f"step_{k}") not in taken)
@@ -174,13 +177,13 @@ def _renamed(
     return steps
 
 
-def _end(model: Any, returned: Sequence[str]) -> None:
-    """Give every output of a model a tensor of its own, which a node computes."""
+def _end(model: Any, returned: Sequence[str], names: Mapping[str, str]) -> None:
+    """Give every output of a model a tensor of its own, which a node computes, unless its name is that of its node."""
     from onnx_ir import Node
 
     found: set[int] = set()
-    for k, value in enumerate(model.graph.outputs):
-        if value.producer() is None or id(value) in found:
+    for k, (value, name) in enumerate(zip(model.graph.outputs, returned, strict=True)):
+        if value.producer() is None or id(value) in found or names.get(value.name) != name:
             node = Node("", "Identity", [value])
             node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
             model.graph.append(node)

@@ -46,7 +46,7 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
             check_conditions(path, given)
             program, mutated, returned = with_buffer_ends(given)
             model, nodes = exported_model(given, program, returned)
-            mod = load_model(path, model, input_shapes, TorchProgram(graph_of(given), nodes))
+            mod = load_model(path, model, input_shapes, TorchProgram(graph_of(given), nodes, returned))
         return with_buffer_states(mod, mutated)
     except NotExported as error:
         remedy = until_before(given, [error.node] if error.node is not None else [])
