@@ -25,9 +25,11 @@ def _take(bb: Any, call: Any) -> Any:
     """Legalization of `relax.take`: mode "fast" without TVM's warning, and with computed indices made safe.
 
     Computed indices below zero count from the end, then all are clamped: no input makes firmware read out of bounds."""
-    axis = call.attrs.axis
+    axis, (data, indices) = call.attrs.axis, call.args[:2]
+    if isinstance(indices, tirx.IntImm):
+        return _take_one(bb, call, int(indices))
     if str(call.attrs.mode) != "fast" or axis is None:
-        return bb.call_te(topi.take, *call.args[:2], axis, mode=str(call.attrs.mode))
+        return bb.call_te(topi.take, data, indices, axis, mode=str(call.attrs.mode))
 
     def take(data: Any, places: Any) -> Any:
         at, rank = int(axis) % len(data.shape), len(places.shape)
@@ -36,7 +38,7 @@ def _take(bb: Any, call: Any) -> Any:
 
         def at_index(*i: Any) -> Any:
             place = places[tuple(i[at : at + rank])]
-            if not isinstance(call.args[1], ir.GenericConst):
+            if not isinstance(indices, ir.GenericConst):
                 zero, count = tirx.const(0, places.dtype), tirx.const(int(extent), places.dtype)
                 place = tirx.Select(place < zero, place + count, place)
                 place = tirx.min(tirx.max(place, zero), count - tirx.const(1, places.dtype))
@@ -44,7 +46,27 @@ def _take(bb: Any, call: Any) -> Any:
 
         return te.compute(shape, at_index, name="T_take")
 
-    return bb.call_te(take, *call.args[:2])
+    return bb.call_te(take, data, indices)
+
+
+def _take_one(bb: Any, call: Any, index: int) -> Any:
+    """Legalization of `relax.take` of one index that is a number, no tensor."""
+    shape, mode = shape_of(call.args[0]), str(call.attrs.mode)
+    axis = int(call.attrs.axis or 0) % len(shape)
+    extent = shape[axis]
+    if mode == "clip":
+        index = min(max(index, 0), extent - 1)
+    elif mode == "wrap":
+        index %= extent
+    elif not -extent <= index < extent:
+        raise GraphError(f"take of the index {index} of {extent}", "correct the index", [call.op.name])
+    index %= extent
+
+    def take(data: Any) -> Any:
+        rest = [*data.shape[:axis], *data.shape[axis + 1 :]]
+        return te.compute(rest, lambda *i: data[(*i[:axis], index, *i[axis:])], name="T_take")
+
+    return bb.call_te(take, call.args[0])
 
 
 def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[[Any, Any], Any]:

@@ -43,7 +43,7 @@ from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quanti
 from tvm_cascade.passes.integer.signed import signed_variables
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.lowered_source import with_source
-from tvm_cascade.passes.relax_functions import bindings_of, sequence, substitute
+from tvm_cascade.passes.relax_functions import bindings_of, sequence, substitute, without_dead_code
 from tvm_cascade.passes.static_regions import loses_calls_out
 from tvm_cascade.search_monitor import counted
 
@@ -322,7 +322,7 @@ class _Lowering:
         return {k: v for k, v in attributes(self.func).items() if k != "global_symbol"}
 
     def _finish(self, mod: Module, renamed: _Values) -> Module:
-        mod = relax.transform.DeadCodeElimination()(self._in_place(mod))
+        mod = without_dead_code(self._in_place(mod))
         if loses_calls_out(self.mod, mod):
             raise NotLowered("the result of a call out of TVM is unused: the call would be removed as dead code")
         reasons: dict[str, str] = {}

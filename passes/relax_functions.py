@@ -88,6 +88,12 @@ def bindings_of(func: Any) -> list[Any]:
     return [binding for block in func.body.blocks for binding in block.bindings]
 
 
+def without_dead_code(mod: IRModule) -> IRModule:
+    """`mod` without bindings and PrimFuncs that nothing reads; it keeps its Relax functions, private ones too."""
+    names = [gv.name_hint for gv, func in mod.functions.items() if isinstance(func, relax.Function)]
+    return relax.transform.DeadCodeElimination(names)(mod)
+
+
 def is_call_tir(value: Any) -> bool:
     """Whether a value is a `call_tir`."""
     return isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir"

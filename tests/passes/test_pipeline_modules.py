@@ -256,6 +256,34 @@ def packed_call_whose_result_is_unused() -> Case:
 
 
 @I.ir_module
+class AllPrivate:
+    @R.function(private=True)
+    def unused(x: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 8), "float32"):
+        with R.dataflow():
+            y = R.exp(x)
+            R.output(y)
+        return y
+
+    @R.function(private=True)
+    def main(x: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 8), "float32"):
+        with R.dataflow():
+            y = R.exp(x)
+            R.output(y)
+        return y
+
+
+def private_main() -> Case:
+    return Case(AllPrivate, [floats(4, 8)], 2)
+
+
+def number_as_an_index() -> Case:
+    def write(bb: relax.BlockBuilder, x: relax.Var) -> Any:
+        return relax.op.take(bb.emit(relax.op.exp(x)), relax.prim_value(2), axis=0)
+
+    return Case(of(write, var("x", (4, 8))), [floats(4, 8)], 1)
+
+
+@I.ir_module
 class InPlace:
     @T.prim_func(private=True)
     def double(x: T.Buffer((4, 8), "float32")):
@@ -364,6 +392,8 @@ CASES = [
     symbolic_beside_static,
     sizes_from_match_cast,
     private_functions,
+    private_main,
+    number_as_an_index,
     packed_call_between,
     packed_call_whose_result_is_unused,
     in_place,

@@ -29,6 +29,7 @@ from tvm_cascade.passes.call_names import with_file_names
 from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
+from tvm_cascade.passes.relax_functions import without_dead_code
 from tvm_cascade.passes.static_regions import loses_calls_out, why_no_operator
 from tvm_cascade.staging.program.operators import with_plain_operators
 
@@ -84,9 +85,8 @@ def simplify(mod: tvm.IRModule) -> tvm.IRModule:
         relax.transform.FoldBatchnormToConv2D(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
-        relax.transform.DeadCodeElimination(),
     ]
-    simple = tvm.transform.Sequential(passes)(with_plain_operators(mod.clone()))
+    simple = without_dead_code(tvm.transform.Sequential(passes)(with_plain_operators(mod.clone())))
     if loses_calls_out(mod, simple):
         raise GraphError("the result of a call out of TVM is unused: the call would be removed as dead code")
     return simple
