@@ -33,8 +33,8 @@ from tvm_cascade.search_monitor import SearchMonitor
 LOG = logging.getLogger("tvm_cascade")
 ARENA_ATTR = "cascade.arena_bytes"  # module attribute: total bytes of the arenas of all regions
 SUBSTITUTIONS_ATTR = "cascade_substitutions"  # module attribute: names of the substitutions made in its regions
-_OF_OTHERS = ("Codegen", "Composite", "Primitive")  # attributes of functions that are left to other TVM passes
-_PREFIX = "system_lib_prefix"  # module attribute for libraries that register their functions when they are loaded
+OF_OTHERS = ("Codegen", "Composite", "Primitive")  # attributes of functions that are left to other TVM passes
+PREFIX_ATTR = "system_lib_prefix"  # module attribute for libraries that register their functions when they are loaded
 _CPUS = ("c", "llvm")  # target kinds for which kernels are made
 
 
@@ -88,7 +88,7 @@ class Cascade(CascadePass):
         if target is not None and target.kind.name not in _CPUS:
             LOG.info("everything is left to TVM: kernels are made for CPUs, not for %s", target.kind.name)
             return _unplanned(mod)
-        if _PREFIX in dict(mod.attrs or {}):
+        if PREFIX_ATTR in dict(mod.attrs or {}):
             LOG.info(
                 "everything is left to TVM: its pass that prefixes names of a system library breaks calls of functions"
             )
@@ -222,10 +222,10 @@ def _to_plan(mod: Any, request: PlanRequest) -> Any:
 
 
 def _is_ours(gv: Any, func: Any) -> bool:
-    """Whether a function is a Relax function that is not marked for other TVM passes (`_OF_OTHERS`)."""
+    """Whether a function is a Relax function that is not marked for other TVM passes (`OF_OTHERS`)."""
     if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
         return False
-    owner = next((a for a in _OF_OTHERS if a in dict(func.attrs or {})), None)
+    owner = next((a for a in OF_OTHERS if a in dict(func.attrs or {})), None)
     if owner is not None:
         LOG.info("%s: left to TVM: a function with the attribute %s", gv.name_hint, owner)
     return owner is None

@@ -9,7 +9,7 @@ their own.
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import tvm
@@ -20,13 +20,14 @@ from tvm_cascade.passes.relax_functions import ByStructure, UniqueNames
 from tvm_cascade.schedules.tir import tvm_ffi
 
 
-def join_modules(programs: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
-    """One module with a Relax function for each name; the modules' own `main` have the attributes that they had.
+def join_modules(programs: Mapping[str, tvm.IRModule], taken: Collection[str] = ()) -> tvm.IRModule:
+    """One module with a Relax function for each name; the modules' own `main` have the attributes that they had. No other
+    function gets a name that is in `taken`.
 
-    The modules come from `lower_stages` for CUDA or from `probe_module`: their kernels call no other function.
+    The modules come from `lower_stages` or from `probe_module`: their kernels call no other function.
     """
     joined: dict[Any, Any] = {}
-    names, kernels = UniqueNames(programs), ByStructure[Any]()
+    names, kernels = UniqueNames([*programs, *taken]), ByStructure[Any]()
 
     def kept(gv: Any, kernel: Any) -> Any:
         bare = kernel.without_attr("global_symbol")

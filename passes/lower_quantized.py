@@ -43,8 +43,14 @@ from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quanti
 from tvm_cascade.passes.integer.signed import signed_variables
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.lowered_source import with_source
-from tvm_cascade.passes.relax_functions import bindings_of, sequence, substitute, without_dead_code
-from tvm_cascade.passes.static_regions import loses_calls_out
+from tvm_cascade.passes.relax_functions import (
+    bindings_of,
+    is_call_tir,
+    sequence,
+    substitute,
+    without_dead_code,
+)
+from tvm_cascade.passes.static_regions import has_blocks, loses_calls_out
 from tvm_cascade.search_monitor import counted
 
 LOG = logging.getLogger("tvm_cascade")
@@ -81,7 +87,7 @@ def lowered(mod: Module) -> Module:
     for gv, func in mod.functions_items():
         if not isinstance(func, relax.Function):
             continue
-        reason = why_not_read(func)
+        reason = why_not_read(func) or _why_not_rebuilt(mod, func)
         if reason is None:
             try:
                 made = _Lowering(made, gv).run()
@@ -103,6 +109,13 @@ def why_not_read(func: Function) -> str | None:
     if relax.analysis.defined_symbolic_vars(func) or relax.analysis.free_symbolic_vars(func):
         return "its shapes are symbolic"
     return None
+
+
+def _why_not_rebuilt(mod: Module, func: Function) -> str | None:
+    """Why TVM could not build a function once its bindings are in a dataflow block; None where it can."""
+    calls = (b.value for b in bindings_of(func) if is_call_tir(b.value))
+    blockless = (c.args[0].name_hint for c in calls if not has_blocks(mod[c.args[0]]))
+    return next((f"the code of {name} has no blocks" for name in blockless), None)
 
 
 def holds_quantized(func: Function) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.passes.relax_functions import bindings_of
-from tvm_cascade.schedules.tir import ir, relax, tirx, tvm_ffi
+from tvm_cascade.schedules.tir import ir, relax, s_tir, tirx, tvm_ffi
 
 Binding = Any  # of a variable to a value in a Relax function
 Var = Any  # a Relax variable
@@ -175,7 +175,14 @@ def why_no_operator(mod: Any, call: Any) -> str | None:
     func = mod[call.args[0]]
     if len(call.args) != 2 or not isinstance(func, tirx.PrimFunc):
         return "a call with symbolic arguments"
+    if not has_blocks(func):
+        return "its code has no blocks that could be scheduled"
     return why_not_alone(func)
+
+
+def has_blocks(func: Any) -> bool:
+    """Return True unless `func` is a PrimFunc of plain loops, which no schedule and few passes of TVM can read."""
+    return not isinstance(func, tirx.PrimFunc) or isinstance(func.body, s_tir.SBlockRealize)
 
 
 def loses_calls_out(before: Any, after: Any) -> bool:

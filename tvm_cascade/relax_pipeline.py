@@ -1,13 +1,14 @@
 """The Relax pipeline "cascade": `tvm.compile(mod, target, relax_pipeline="cascade")` builds the planned program.
 
     rewrite     on request, an equivalent network of less latency where a model promises one
-    lower       quantized operators become integer operators                           (`passes.LowerQuantized`)
+    stages      functions that compute in float32 become staged programs, on CPUs and on CUDA: the fastest kernels, tensors
+                laid out for them, and operators at the same time where that pays      (`ScheduleStages`)
+    lower       of all others, quantized operators become integer operators            (`passes.LowerQuantized`)
     cascade     static regions become calls of planned programs, also those of an equivalent network of a smaller arena
                                                                                        (`passes.Cascade`)
-    build       TVM's default pipeline builds the module
+    build       TVM's default pipeline builds what has no stages
 
-With `objective="latency"` a float network becomes a staged program instead (`passes.ScheduleStages`), on CPUs and on CUDA:
-the fastest kernels, tensors laid out for them, and operators at the same time where that pays.
+With a core, a cap or other options of plans nothing is staged, with `objective="latency"` nothing is cascaded.
 
 Whatever TVM's default pipeline builds, this one builds too: what it cannot plan it leaves as it is.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,15 +27,17 @@ from tvm.ir import IRModule
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.errors import CascadeError, GraphError, UsageError
+from tvm_cascade.errors import CascadeError, UsageError
 from tvm_cascade.messages import last_line
-from tvm_cascade.passes.cascade import SUBSTITUTIONS_ATTR, Cascade
+from tvm_cascade.passes.cascade import PREFIX_ATTR, SUBSTITUTIONS_ATTR, Cascade
+from tvm_cascade.passes.join_modules import join_modules
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.rewriting import rewrite_for_latency
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.search_monitor import SearchStopped
 from tvm_cascade.staging.kernels.processors import written
+from tvm_cascade.staging.program.by_function import alone, computes_in_float32, entry_functions
 from tvm_cascade.staging.program.cpu import threads
 from tvm_cascade.staging.program.precision import FP32, PRECISIONS
 from tvm_cascade.staging.program.schedule_stages import LowerOptions, ScheduleStages, stage_pipeline
@@ -41,6 +45,7 @@ from tvm_cascade.staging.program.schedule_stages import LowerOptions, ScheduleSt
 LOG = logging.getLogger("tvm_cascade")
 REWRITES = ("memory", "latency", "none")
 OBJECTIVES = ("bytes", "latency")
+OBJECTIVE_ATTR = "cascade.objective"  # module attribute: the objective of its functions (`_chosen`)
 STRICT = "TVM_CASCADE_STRICT"  # environment variable: errors of the passes are raised, in place of a fall-back to TVM
 
 
@@ -48,7 +53,7 @@ def cascade_pipeline(
     request: PlanRequest | None = None,
     rewrite: str = "memory",
     core: KernelTarget | None = None,
-    objective: str = "bytes",
+    objective: str | None = None,
     precision: str = FP32,
     device: str | None = None,
 ) -> Any:  # a tvm.ir.transform.Pass
@@ -64,10 +69,12 @@ def cascade_pipeline(
         faster by the analytic model, where its arena is no larger. "none" replaces nothing.
     core : KernelTarget, optional
         Core and back end that kernels are chosen for; None means the host.
-    objective : str
-        "bytes": the smallest arena. "latency": a network in float32 runs by stages of least latency by the analytic model,
-        on a CPU for as many threads as TVM's pool has, for CUDA as one CUDA graph; `request` is of no use. What cannot be
-        read as such a network, and other targets, are built as TVM's default pipeline builds them.
+    objective : str, optional
+        "bytes": the smallest arena. "latency": a function runs by stages of least latency by the analytic model, on a CPU for
+        as many threads as TVM's pool has, for CUDA as one CUDA graph; `request` is of no use. What cannot be read as such a
+        network, and other targets, are built as TVM's default pipeline builds them. None decides for every function: one that
+        computes in float32 is for latency, all others and what has no stages for bytes; with `core`, `request.sram` or other
+        options of plans all are for bytes. The module's attribute `cascade.objective` says which.
     precision, device : str
         With objective="latency": "fp32", "fp16", "bf16" or "tf32" (`staging.program.precision`); the description of a device by
         which stages are priced, "h200" (`cost.device`), None: the generic one of the target.
@@ -79,12 +86,14 @@ def cascade_pipeline(
     """
     if rewrite not in REWRITES:
         raise UsageError(f"rewrite={rewrite!r}: give one of {', '.join(REWRITES)}")
-    if objective not in OBJECTIVES:
+    if objective not in (None, *OBJECTIVES):
         raise UsageError(f"objective={objective!r}: give one of {', '.join(OBJECTIVES)}")
     if precision not in PRECISIONS:
         raise UsageError(f"precision={precision!r}: give one of {', '.join(PRECISIONS)}")
     if objective != "latency" and (precision, device) != (FP32, None):
         raise UsageError("precision and device are of objective='latency': give that too")
+    if objective is None and (core is not None or request not in (None, PlanRequest())):
+        objective = "bytes"
     request = request or PlanRequest()
     cascade = Cascade(request if rewrite == "memory" else replace(request, rewrite=False), core or KernelTarget())
 
@@ -92,9 +101,12 @@ def cascade_pipeline(
     def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
         if rewrite == "latency":
             mod = _of_less_latency(mod, cascade)
-        if objective == "latency":
-            return _staged(mod, precision, device)
-        return _default_pipeline()(_planned(mod, cascade))
+        staged = {} if objective == "bytes" else _staged(mod, precision, device, floats_alone=objective is None)
+        rest = _without(mod, staged)
+        if objective != "latency":
+            rest = _planned(rest, cascade)
+        built = _default_pipeline()(rest) if rest.functions or not staged else rest
+        return _joined(staged, built).with_attr(OBJECTIVE_ATTR, _chosen(mod, staged, objective))
 
     return apply
 
@@ -133,31 +145,59 @@ def _of_less_latency(mod: IRModule, cascade: Cascade) -> IRModule:
     return done.mod.with_attr(SUBSTITUTIONS_ATTR, list(done.steps)) if done.steps else mod
 
 
-def _staged(mod: IRModule, precision: str, device: str | None) -> IRModule:
-    """The module as a staged program where it is one float network, else as TVM's default pipeline builds it."""
+def _staged(mod: IRModule, precision: str, device: str | None, floats_alone: bool) -> dict[str, IRModule]:
+    """The staged programs of the functions that have one, by name; with `floats_alone` of functions in float32 alone."""
     target: Any = tvm.target.Target.current(allow_none=True)
     kind: str = "llvm" if target is None else target.kind.name
-    functions = [g for g in mod.get_global_vars() if isinstance(mod[g], relax.Function)]
-    reason = ""
     if kind not in ("llvm", "cuda"):
-        reason = f"stages are for processors and for CUDA, not for {kind}"
-    elif len(functions) != 1:
-        reason = "stages are of a module of one function"
-    if not reason:
+        LOG.info("no stages: they are for processors and for CUDA, not for %s", kind)
+        return {}
+    if PREFIX_ATTR in dict(mod.attrs or {}):
+        LOG.info("no stages: TVM's pass that prefixes names of a system library breaks calls of functions")
+        return {}
+    cores = threads() if kind == "llvm" else None
+    model = AnalyticCost(find_device(device or ("cpu" if cores else None), kind, cores), precision)
+    stages = ScheduleStages(model=model, lower=_lowered_for(target), precision=precision)
+    staged: dict[str, IRModule] = {}
+    for name in entry_functions(mod):
         try:
-            cores = threads() if kind == "llvm" else None
-            model = AnalyticCost(find_device(device or ("cpu" if cores else None), kind, cores), precision)
-            staged = ScheduleStages(model=model, lower=_lowered_for(target), precision=precision)
-            return tvm.transform.Sequential([staged, stage_pipeline()])(mod)
+            own = alone(mod, name)
+            if floats_alone and not computes_in_float32(own):
+                continue
+            staged[name] = stages(own)
         except (UsageError, SearchStopped):
             raise
         except Exception as error:  # TVM's passes have no common class of errors
             _require_refusal(error)
-            reason = (
-                last_line(error) if isinstance(error, GraphError) else f"{type(error).__name__}: {last_line(error)}"
-            )
-    LOG.info("main: no stages: %s", reason)
-    return _default_pipeline()(mod)
+            known = isinstance(error, CascadeError)
+            LOG.info("%s: no stages: %s%s", name, "" if known else f"{type(error).__name__}: ", last_line(error))
+    return staged
+
+
+def _without(mod: IRModule, staged: Mapping[str, IRModule]) -> IRModule:
+    """`mod` without the functions that are staged; without any function if no other has callers outside of `mod`."""
+    if not staged:
+        return mod
+    rest = IRModule({gv: f for gv, f in mod.functions.items() if gv.name_hint not in staged}, attrs=mod.attrs)
+    return rest if entry_functions(rest) else IRModule({}, attrs=mod.attrs)
+
+
+def _joined(staged: Mapping[str, IRModule], built: IRModule) -> IRModule:
+    """`built`, which TVM's default pipeline has lowered, with the staged programs as further functions."""
+    if not staged:
+        return built
+    attrs = dict(built.attrs or {})
+    programs = stage_pipeline()(
+        join_modules(staged, [gv.name_hint for gv in built.get_global_vars()]).with_attrs(attrs)
+    )
+    return IRModule({**built.functions, **programs.functions}, attrs=built.attrs)
+
+
+def _chosen(mod: IRModule, staged: Mapping[str, IRModule], objective: str | None) -> str:
+    """The objective of the functions of `mod`: one word, or "NAME=OBJECTIVE, ..." where they have several."""
+    chosen = {name: objective or ("latency" if name in staged else "bytes") for name in entry_functions(mod)}
+    several = ", ".join(f"{name}={word}" for name, word in sorted(chosen.items()))
+    return several if len(set(chosen.values())) > 1 else next(iter(chosen.values()), objective or "bytes")
 
 
 def _default_pipeline() -> Any:

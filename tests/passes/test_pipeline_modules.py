@@ -17,17 +17,21 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax.ir.instrument import WellFormedInstrument
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError
-from tvm_cascade.passes.cascade import Cascade
+from tvm_cascade.passes.cascade import ARENA_ATTR, Cascade
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.relax_pipeline import STRICT, cascade_pipeline
+from tvm_cascade.relax_pipeline import OBJECTIVE_ATTR, STRICT, cascade_pipeline
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.staging.kernels.cuda_default import cuda_target
 from tvm_cascade.staging.program.schedule_stages import LowerOptions, ScheduleStages, stage_pipeline
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.quick_build import QUICK_TARGET
@@ -276,6 +280,50 @@ def private_main() -> Case:
     return Case(AllPrivate, [floats(4, 8)], 2)
 
 
+@I.ir_module
+class OwnKernels:
+    @T.prim_func(private=True, s_tir=True)
+    def double(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4, 8), "float32")):
+        for i, j in T.grid(4, 8):
+            with T.sblock("y"):
+                v_i, v_j = T.axis.remap("SS", [i, j])
+                y[v_i, v_j] = x[v_i, v_j] * T.float32(2)
+
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 8), "float32"):
+        cls = OwnKernels
+        with R.dataflow():
+            a = R.call_tir(cls.double, (x,), out_ty=R.Tensor((4, 8), "float32"))
+            b = R.exp(a)
+            R.output(b)
+        return b
+
+
+def prim_func_with_sizes_of_32_bits() -> Case:
+    return Case(OwnKernels, [floats(4, 8)], 1)
+
+
+@I.ir_module
+class PlainLoops:
+    @T.prim_func(private=True)
+    def double(x: T.Buffer((4, 8), "float32"), y: T.Buffer((4, 8), "float32")):
+        for i, j in T.grid(4, 8):
+            y[i, j] = x[i, j] * T.float32(2)
+
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 8), "float32"):
+        cls = PlainLoops
+        with R.dataflow():
+            a = R.call_tir(cls.double, (x,), out_ty=R.Tensor((4, 8), "float32"))
+            R.output(a)
+        return a
+
+
+def prim_func_without_blocks() -> Case:
+    """TVM builds one where its result is the function's alone."""
+    return Case(PlainLoops, [floats(4, 8)], 0, "no blocks that could be scheduled")
+
+
 def number_as_an_index() -> Case:
     def write(bb: relax.BlockBuilder, x: relax.Var) -> Any:
         return relax.op.take(bb.emit(relax.op.exp(x)), relax.prim_value(2), axis=0)
@@ -391,6 +439,8 @@ CASES = [
     symbolic_rows,
     symbolic_beside_static,
     sizes_from_match_cast,
+    prim_func_with_sizes_of_32_bits,
+    prim_func_without_blocks,
     private_functions,
     private_main,
     number_as_an_index,
@@ -452,11 +502,77 @@ def test_stages_are_made_or_refused(make: Callable[[], Case]) -> None:
 def test_what_tvm_computes_is_computed(make: Callable[[], Case], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STRICT, "1")
     case = make()
-    for objective, mod in (("bytes", LowerQuantized()(case.mod)), ("latency", case.mod)):
+    lowered = LowerQuantized()(case.mod)
+    for objective, mod in ((None, lowered), ("bytes", lowered), ("latency", case.mod)):
         want = run(mod, "default_build", case.inputs)
         CALLED.clear()
         require_equal(run(case.mod, cascade_pipeline(objective=objective), case.inputs), want)
         assert case.calls == CALLED
+
+
+def entry(bb: relax.BlockBuilder, name: str, param: relax.Var, write: Callable[..., Any], **options: Any) -> Any:
+    with bb.function(name, [param], **options):
+        with bb.dataflow():
+            out = bb.emit_output(write(bb, param))
+        return bb.emit_func_output(out)
+
+
+def several_functions() -> tvm.IRModule:
+    """Two functions in float32, of which one calls a private function that has the name of a kernel, and one of integers."""
+    bb = relax.BlockBuilder()
+    kernel = entry(bb, "kernel_0", var("x", (4, 8)), lambda _, x: relax.op.exp(x), private=True)
+    entry(bb, "encode", var("x", (4, 8)), lambda b, x: relax.op.negative(b.emit(relax.Call(kernel, [x]))))
+    entry(bb, "decode", var("x", (4, 8)), lambda _, x: relax.op.matmul(x, const(8, 3)))
+    entry(bb, "count", var("n", (5,), "int32"), lambda _, n: relax.op.multiply(n, n))
+    return bb.get()
+
+
+def test_every_function_has_the_objective_that_serves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STRICT, "1")
+    mod = several_functions()
+    inputs = {"encode": floats(4, 8), "decode": floats(4, 8), "count": np.arange(5, dtype="int32")}
+    plain = relax.VirtualMachine(tvm.compile(mod, QUICK_TARGET), tvm.cpu())
+    for objective, said in (
+        (None, "count=bytes, decode=latency, encode=latency"),
+        ("bytes", "bytes"),
+        ("latency", "latency"),
+    ):
+        with tvm.transform.PassContext(opt_level=3, instruments=[WellFormedInstrument()]), QUICK_TARGET:
+            lowered = cascade_pipeline(objective=objective)(mod)
+        assert lowered.attrs[OBJECTIVE_ATTR] == said
+        built = relax.VirtualMachine(
+            tvm.compile(mod, QUICK_TARGET, relax_pipeline=cascade_pipeline(objective=objective)), tvm.cpu()
+        )
+        for name, data in inputs.items():
+            require_equal(arrays(built[name](tensors(data))), arrays(plain[name](tensors(data))))
+
+
+def lowered_by(mod: tvm.IRModule, target: tvm.target.Target = QUICK_TARGET, **options: Any) -> tvm.IRModule:
+    with target:
+        return cascade_pipeline(**options)(mod)
+
+
+def test_floats_are_staged_and_all_else_is_cascaded_as_before() -> None:
+    mod, quantized, narrow = dense().mod, quantized_convolution().mod, product_and_sum_in_bfloat16().mod
+    assert lowered_by(mod).attrs[OBJECTIVE_ATTR] == "latency" and not lowered_by(mod).attrs[ARENA_ATTR]
+    for other, options in (
+        (quantized, {}),
+        (narrow, {}),
+        (mod, {"core": KernelTarget()}),
+        (mod, {"request": PlanRequest(sram=1 << 20)}),
+        (symbolic_rows().mod, {}),
+    ):
+        made, plainly = lowered_by(other, **options), lowered_by(other, objective="bytes", **options)
+        assert made.attrs[OBJECTIVE_ATTR] == plainly.attrs[OBJECTIVE_ATTR] == "bytes"
+        assert tvm_ffi.structural_equal(made, plainly)
+
+
+def test_functions_for_cuda_are_staged_and_those_for_other_devices_left_to_tvm() -> None:
+    mod = of(lambda bb, x: relax.op.nn.relu(bb.emit(relax.op.matmul(x, const(64, 64)))), var("x", (64, 64)))
+    lowered = lowered_by(mod, cuda_target("cuda -arch=sm_80"))
+    assert lowered.attrs[OBJECTIVE_ATTR] == "latency"
+    assert "cuda_graph.run_or_capture" in lowered.script()
+    assert lowered_by(mod, tvm.target.Target("opencl")).attrs[OBJECTIVE_ATTR] == "bytes"
 
 
 def test_a_fault_of_a_pass_is_left_to_tvm_unless_the_pipeline_is_strict(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import relax, tirx
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.operators.table import ELEMENTWISE
@@ -82,7 +83,7 @@ def build_kernels(
     mod = bb.get()
     for name, func in net.mod.functions.items():
         if isinstance(func, PrimFunc):
-            mod[name] = func
+            mod[name] = _with_long_shapes(func)
     passes = [
         relax.transform.LegalizeOps(LEGALIZATIONS),
         relax.transform.FuseTIR(),
@@ -94,6 +95,22 @@ def build_kernels(
         Kernel(b.name, b.placed(func), b.inputs, tuple(b.constants), b.outputs, b.spec.merge is not None, func)
         for b, func in zip(builders, functions, strict=True)
     )
+
+
+def _with_long_shapes(func: Any) -> PrimFunc:
+    """The PrimFunc with shapes of int64 for the buffers that it takes, as Relax has them: `FuseTIR` compares them."""
+    buffers = {p: p.ty.shape for p in func.params if hasattr(p.ty, "shape")}
+    if not all(isinstance(d, tirx.IntImm) for shape in buffers.values() for d in shape):
+        return func
+    made = {
+        p: tirx.decl_buffer([tirx.IntImm("int64", int(d)) for d in shape], p.ty.dtype, p.name, layout=None)
+        for p, shape in buffers.items()
+        if any(str(d.ty) != "int64" for d in shape) and p.ty.layout is None and not p.ty.strides
+    }
+    if not made:
+        return func
+    body = tvm_ffi.structural_map(func.body, [(tirx.Var, lambda v: made.get(v, v))], order="post")
+    return PrimFunc([made.get(p, p) for p in func.params], body, func.ret_type, func.attrs)
 
 
 class _Builder:

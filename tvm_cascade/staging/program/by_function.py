@@ -1,0 +1,87 @@
+"""Functions of a module that can have staged programs: which they are, and each as a module of its own.
+
+A staged program is made of the `main` of a module (`ScheduleStages`). Here every function that callers of the module know
+becomes such a module, with the functions that it calls inlined; `passes.join_modules` makes one module of the programs.
+"""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+from tvm.ir import GlobalVar, IRModule
+
+from tvm_cascade.errors import GraphError
+from tvm_cascade.passes.cascade import OF_OTHERS
+from tvm_cascade.passes.lower_quantized import holds_quantized
+from tvm_cascade.passes.outline_region import functions_called
+from tvm_cascade.passes.relax_functions import typed
+
+_FLOAT = "float32"
+_BESIDE_FLOATS = ("bool", "int32", "int64")  # types of masks and indices
+
+
+def entry_functions(mod: IRModule) -> list[str]:
+    """Return the names of the Relax functions that no function of `mod` calls, in order: public ones, and `main`."""
+    functions = {gv: f for gv, f in mod.functions_items() if isinstance(f, relax.Function)}
+    called = {name for f in functions.values() for name in _called(f)}
+    return [
+        gv.name_hint
+        for gv, f in functions.items()
+        if gv.name_hint not in called and ("global_symbol" in (f.attrs or {}) or gv.name_hint == "main")
+    ]
+
+
+def alone(mod: IRModule, name: str) -> IRModule:
+    """Return the module whose `main` is the function `name` of `mod`, with all that it calls inlined.
+
+    Raises `GraphError` if it calls itself, a function that is for another code generator, or another function `main`.
+    """
+    relax_functions = {gv.name_hint: f for gv, f in mod.functions.items() if isinstance(f, relax.Function)}
+    if set(relax_functions) == {name} == {"main"}:
+        return mod
+    reached, waiting = dict[str, Any](), [name]
+    while waiting:
+        function = waiting.pop()
+        if function not in reached and function in relax_functions:
+            reached[function] = relax_functions[function]
+            waiting += _called(relax_functions[function])
+    for called, function in reached.items():
+        if called in _called(function) or any(a in (function.attrs or {}) for a in OF_OTHERS):
+            raise GraphError(f"{called} calls itself, or is for another code generator")
+    if "main" in reached and name != "main":
+        raise GraphError("it calls main")
+    functions: dict[Any, Any] = {gv: f for gv, f in mod.functions.items() if not isinstance(f, relax.Function)}
+    for gv in mod.get_global_vars():
+        if gv.name_hint in reached and gv.name_hint != name:
+            functions[gv] = reached[gv.name_hint].without_attr("global_symbol")
+    main = reached[name].with_attr("global_symbol", "main")
+    functions[typed(GlobalVar("main"), main.ty)] = main
+    return relax.transform.InlinePrivateFunctions()(IRModule(functions, attrs=mod.attrs))
+
+
+def computes_in_float32(mod: IRModule) -> bool:
+    """Return True if `main` computes tensors of float32, beside masks and indices at most, and quantizes nothing."""
+    main = mod["main"]
+    types: set[str] = set()
+
+    def visited(expr: Any) -> None:
+        types.update(_types(getattr(expr, "ty", None)))
+
+    relax.analysis.post_order_visit(main, visited)
+    for param in main.params:
+        types.update(_types(param.ty))
+    return _FLOAT in types and types <= {_FLOAT, *_BESIDE_FLOATS} and not holds_quantized(main)
+
+
+def _called(function: Any) -> list[str]:
+    return [gv.name_hint for gv in functions_called(function.body)]
+
+
+def _types(ty: Any) -> list[str]:
+    """The types of elements of a tensor, or of the tensors in a tuple."""
+    if isinstance(ty, relax.TupleType):
+        return [t for f in ty.fields for t in _types(f)]
+    return [str(ty.dtype)] if isinstance(ty, relax.TensorType) else []
