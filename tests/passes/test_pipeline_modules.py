@@ -319,6 +319,50 @@ class PlainLoops:
         return a
 
 
+@I.ir_module
+class SymbolicKernel:
+    @T.prim_func(private=True, s_tir=True)
+    def double(x: T.handle, y: T.handle):
+        n = T.int32()
+        a = T.match_buffer(x, (n, 8), "float32")
+        b = T.match_buffer(y, (n, 8), "float32")
+        for i, j in T.grid(n, 8):
+            with T.sblock("y"):
+                v_i, v_j = T.axis.remap("SS", [i, j])
+                b[v_i, v_j] = a[v_i, v_j] * T.float32(2)
+
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 8), "float32"):
+        cls = SymbolicKernel
+        with R.dataflow():
+            a = R.call_tir(cls.double, (x,), out_ty=R.Tensor((4, 8), "float32"))
+            R.output(a)
+        return a
+
+
+def prim_func_of_symbolic_sizes() -> Case:
+    return Case(SymbolicKernel, [floats(4, 8)], 0, "the code of double has symbolic sizes of 32 bits")
+
+
+@I.ir_module
+class Closure:
+    @R.function
+    def added(x: R.Tensor((2, 3), "float32"), y: R.Tensor((2, 3), "float32")) -> R.Tensor((2, 3), "float32"):
+        z = R.add(x, y)
+        return z
+
+    @R.function
+    def main(x: R.Tensor((2, 3), "float32")) -> R.Tensor((2, 3), "float32"):
+        cls = Closure
+        kept = R.make_closure(cls.added, (x,))
+        z = R.invoke_pure_closure(kept, (x,), ty_args=R.Tensor((2, 3), "float32"))
+        return z
+
+
+def closure() -> Case:
+    return Case(Closure, [floats(2, 3)], 0, "kept is no tensor")
+
+
 def prim_func_without_blocks() -> Case:
     """TVM builds one where its result is the function's alone."""
     return Case(PlainLoops, [floats(4, 8)], 0, "no blocks that could be scheduled")
@@ -440,6 +484,8 @@ CASES = [
     symbolic_beside_static,
     sizes_from_match_cast,
     prim_func_with_sizes_of_32_bits,
+    prim_func_of_symbolic_sizes,
+    closure,
     prim_func_without_blocks,
     private_functions,
     private_main,

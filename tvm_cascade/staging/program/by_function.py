@@ -8,6 +8,7 @@ becomes such a module, with the functions that it calls inlined; `passes.join_mo
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from tvm import relax
@@ -37,7 +38,8 @@ def entry_functions(mod: IRModule) -> list[str]:
 def alone(mod: IRModule, name: str) -> IRModule:
     """Return the module whose `main` is the function `name` of `mod`, with all that it calls inlined.
 
-    Raises `GraphError` if it calls itself, a function that is for another code generator, or another function `main`.
+    Raises `GraphError` if it calls itself, a function that is for another code generator, or another function `main`, and if
+    a function is a value, as in a closure.
     """
     relax_functions = {gv.name_hint: f for gv, f in mod.functions.items() if isinstance(f, relax.Function)}
     if set(relax_functions) == {name} == {"main"}:
@@ -51,6 +53,8 @@ def alone(mod: IRModule, name: str) -> IRModule:
     for called, function in reached.items():
         if called in _called(function) or any(a in (function.attrs or {}) for a in OF_OTHERS):
             raise GraphError(f"{called} calls itself, or is for another code generator")
+        if _passes_on(function, relax_functions):
+            raise GraphError(f"{called} passes on a function as a value")
     if "main" in reached and name != "main":
         raise GraphError("it calls main")
     functions: dict[Any, Any] = {gv: f for gv, f in mod.functions.items() if not isinstance(f, relax.Function)}
@@ -78,6 +82,18 @@ def computes_in_float32(mod: IRModule) -> bool:
 
 def _called(function: Any) -> list[str]:
     return [gv.name_hint for gv in functions_called(function.body)]
+
+
+def _passes_on(function: Any, names: Collection[str]) -> bool:
+    """Whether one of the functions `names` is an argument of a call."""
+    passed: set[str] = set()
+
+    def visited(expr: Any) -> None:
+        if isinstance(expr, relax.Call):
+            passed.update(a.name_hint for a in expr.args if isinstance(a, GlobalVar))
+
+    relax.analysis.post_order_visit(function, visited)
+    return not passed.isdisjoint(names)
 
 
 def _types(ty: Any) -> list[str]:

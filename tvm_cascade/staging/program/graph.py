@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
@@ -29,7 +29,7 @@ from tvm_cascade.passes.call_names import with_file_names
 from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
-from tvm_cascade.passes.relax_functions import without_dead_code
+from tvm_cascade.passes.relax_functions import is_call_tir, without_dead_code
 from tvm_cascade.passes.static_regions import loses_calls_out, why_no_operator
 from tvm_cascade.staging.program.operators import with_plain_operators
 
@@ -144,7 +144,7 @@ class _Reader:
         return self.constants.get(argument) if isinstance(argument, int) else None
 
     def _call(self, call: OperatorCall) -> None:
-        reason = why_no_operator(self.mod, call.expr)
+        reason = why_no_operator(self.mod, call.expr) or _why_not_fused(self.mod, call.expr)
         if reason is not None:
             raise GraphError(f"{self.program.values[call.outputs[0]].name}: {reason}" if call.outputs else reason)
         folded = self._fold(call)
@@ -294,6 +294,16 @@ class _Geometry:
     columns: Window | None = None
     macs: int = 0
     attrs: Mapping[str, object] = field(default_factory=dict)
+
+
+def _why_not_fused(mod: tvm.IRModule, call: Any) -> str | None:
+    """Why TVM's `FuseTIR` breaks the PrimFunc of a `call_tir`: it puts sizes of 64 bits in place of those that callers choose."""
+    if not is_call_tir(call):
+        return None
+    sizes = (d for p in mod[call.args[0]].params for d in getattr(p.ty, "shape", ()))
+    if any(not isinstance(d, tirx.IntImm) and str(d.ty) != "int64" for d in sizes):
+        return f"the code of {call.args[0].name_hint} has symbolic sizes of 32 bits"
+    return None
 
 
 def _holds_tensors_alone(argument: Argument) -> bool:
