@@ -42,7 +42,7 @@ _ROADS = tuple(f"pass by {road}{more}" for more in ("", f", {CONSTANTS}") for ro
 HEAD = f"""# The ONNX backend suite
 
 Every case of onnx {onnx.__version__} with tensors of numbers in and out, compiled for the host and run (`compile`), or
-through `relax_pipeline="cascade"` (`pipeline`): one of them comes first, by the name of the case, and the other is asked where
+through the Relax pipeline for bytes (`pipeline`): one of them comes first, by the name of the case, and the other is asked where
 that refuses. Where both refuse, the inputs after the first become constants (`tvm_cascade/testing/conformance.py`). What is
 expected of each, and by which road, is in
 `tests/conformance/expected.txt`.

@@ -23,6 +23,7 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")  # TVM's pool may choose one threa
 
 import numpy as np
 import tvm
+from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.parallel import Options, run_stages, schedule
@@ -83,6 +84,16 @@ for variant in ("sequential", "greedy", "parallel"):
     print(f"{variant:11} {len(found.stages):3d} stages  median {np.median(times):8.3f} ms")
 assert all(np.array_equal(r, results["sequential"]) for r in results.values())
 print("all results are equal, bit for bit")
+
+# %%
+# Inside of TVM's own builds
+# --------------------------
+# The registered pipeline makes such a program of every function in float32; quantized functions get the smallest arena.
+with tvm.target.Target("llvm"):
+    lowered = relax.get_pipeline("cascade")(mod)
+print(f"the pipeline chose {lowered.attrs['cascade.objective']}")
+served = Session(tvm.compile(mod, "llvm", relax_pipeline="cascade")).run(x)[0]
+np.testing.assert_allclose(served, results["sequential"], rtol=1e-4, atol=1e-5)
 
 # %%
 # For CUDA

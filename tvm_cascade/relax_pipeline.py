@@ -13,6 +13,8 @@ With a core, a cap or other options of plans nothing is staged, with `objective=
 Whatever TVM's default pipeline builds, this one builds too: what it cannot plan it leaves as it is.
 """
 
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import logging

@@ -10,6 +10,7 @@ import tvm
 
 pytest.importorskip("onnx")
 
+from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.testing import conformance
 from tvm_cascade.testing.conformance import difference, outcomes, read_expected, written
 from tvm_cascade.testing.forked import PASS, REFUSED, Outcome
@@ -54,7 +55,7 @@ def quick_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the pipeline makes is built without optimisation, and linked; the whole run is of optimised code."""
 
     def compiled(mod: tvm.IRModule) -> object:
-        return with_linked_kernels(tvm.compile(mod, QUICK_TARGET, relax_pipeline="cascade"))
+        return with_linked_kernels(tvm.compile(mod, QUICK_TARGET, relax_pipeline=cascade_pipeline(objective="bytes")))
 
     monkeypatch.setattr(conformance, "compiled", compiled)
 

@@ -1,6 +1,6 @@
 """What becomes of a case of the ONNX backend suite: it passes, is refused with a reason, or something is wrong.
 
-A case is compiled for the host and run, or goes through `relax_pipeline="cascade"`; by its name, one of them comes first
+A case is compiled for the host and run, or goes through the Relax pipeline for bytes; by its name, one of them comes first
 and the other is tried where the first refuses. Where both refuse, the inputs after the first become constants, as the files
 of networks have weights, axes and shapes. Only a `CascadeError` is a refusal. Every case has a process of its own.
 
@@ -25,6 +25,7 @@ from tvm import relax as _relax
 
 import tvm_cascade
 from tvm_cascade.errors import CascadeError
+from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.testing.forked import CRASH, PASS, REFUSED, SECONDS, WRONG, Outcome, forked
 from tvm_cascade.testing.onnx_suite import Case
 
@@ -141,7 +142,7 @@ def in_pipeline(path: Path, shapes: Mapping[str, tuple[int, ...]], inputs: Seque
 
 def compiled(mod: tvm.IRModule) -> Any:
     """The executable of a module by this project's pipeline, optimised for this machine's architecture."""
-    return tvm.compile(mod, target=tvm.target.Target("llvm"), relax_pipeline="cascade")
+    return tvm.compile(mod, target=tvm.target.Target("llvm"), relax_pipeline=cascade_pipeline(objective="bytes"))
 
 
 def _fitted(array: np.ndarray, dtype: str) -> np.ndarray:
