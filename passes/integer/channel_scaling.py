@@ -15,11 +15,13 @@ _ROUNDING = 1e-5  # relative tolerance between a bias's scale and `sx * sw`: flo
 _VIEWS = ("relax.reshape", "relax.permute_dims")
 _MOST_SHIFT, _MOST_SHIFT_ONCE = 30, 14  # largest left shifts of the 32-bit and of the 64-bit form
 
+_MOST_EXACT = 1 << 32  # sums that 64 bits hold times a multiplier of 31
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelScaling:
-    """The stored output `clamp(MBQM(sum + bias) + zero_point)`; with `once` (int16 activations) rounded once, in 64 bits,
-    and else as `Output.once` says."""
+    """The stored output `clamp(MBQM(sum + bias) + zero_point)`; with `once` (int16 activations of TFLite) rounded once, half
+    up, by a multiplier of 16 bits, and else as `Output.once` says."""
 
     output: Output
     bias: np.ndarray  # int32, one element per channel, like the next two
@@ -38,6 +40,7 @@ class ChannelScaling:
             If a multiplier is too large for the reference's shifts.
         """
         multiplier, shift = fp.quantize_multipliers(real)
+        once = once and not (output.once and bound < _MOST_EXACT)
         if shift.max() > _MOST_SHIFT:
             raise NotLowered(f"the scales multiply to {real.max():g}")
         if once and shift.max() > _MOST_SHIFT_ONCE:
@@ -55,7 +58,8 @@ class ChannelScaling:
             scaled = fp.te_rescale_once(total.astype("int64") + b[channel].astype("int64"), m[channel], s[channel])
         else:
             given = self.multiplier, self.shift
-            scaled = rescaled_channel(self.output, total + b[channel], m[channel], s[channel], given, self.bound)
+            summed = total + b[channel].astype(str(total.dtype))
+            scaled = rescaled_channel(self.output, summed, m[channel], s[channel], given, self.bound)
         return self.output.stored(scaled)
 
 

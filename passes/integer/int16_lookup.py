@@ -16,7 +16,6 @@ import numpy as np
 from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, round_half_away, rounded, te_rescale
 from tvm_cascade.passes.integer.island import Island, Output, Quantized
-from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _INTEGER_BITS = 3  # integer bits of the fixed-point input for which a power-of-two scale needs no multiplier
@@ -42,8 +41,7 @@ def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
     if x.constant is not None or out.dtype != "int16" or out.zero_point or x.zero_point:
         raise NotLowered(f"a {function} of int16 with zero points, or to another type")
     if island.real and float(out.scale) * (1 << 15) > 1:
-        own = Output.unbounded(out.shape, "int16", 1 / (1 << 15))
-        return from_own_scale(island, own, lower_int16_function(island.writing(own), x, function))
+        return lower_int16_table(island, x, function, math.tanh if function == "tanh" else _sigmoid)
     if float(out.scale) != 1 / (1 << 15):
         raise NotLowered(f"a {function} of int16 whose output scale is not 1/32768")
     m, s = _input_multiplier(float(x.step))
@@ -65,6 +63,10 @@ def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
     return island.emitter.call(
         "wide_lut", compute, [x.value, sigmoid_table()], function=function, multiplier=m, shift=s
     )
+
+
+def _sigmoid(v: float) -> float:
+    return 0.5 + 0.5 * math.tanh(v / 2)
 
 
 def te_sigmoid(v: Scalar, table: Tensor, bits: int) -> Scalar:
@@ -110,16 +112,16 @@ def lower_int16_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
     if island.explicit:
         raise NotLowered("a leaky relu of floats between a dequantize and a quantize of int16")
     slope = np.float32(x.step * np.float32(alpha))
-    above = quantize_multiplier(float(np.float32(x.step / out.scale)))
-    m, s = quantize_multiplier(float(np.float32(slope / out.scale)))
+    ratios = [np.float64(a) / np.float64(out.scale) if out.once else np.float32(a / out.scale) for a in (x.step, slope)]
+    above, (m, s) = (quantize_multiplier(float(ratio)) for ratio in ratios)
     if max(above[1], s) > 14:
         raise NotLowered("a leaky relu whose scales are too far apart")
     sign = -1 if m < 0 else 1
 
     def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
         d = x.centred(a[index])
-        below = te_rescale(d, abs(m), s, 1 << 16) * i32(sign)
-        return out.stored(tirx.Select(d >= i32(0), te_rescale(d, *above, 1 << 16), below))
+        below = out.rescaled(d, abs(m), s, 1 << 16) * i32(sign)
+        return out.stored(tirx.Select(d >= i32(0), out.rescaled(d, *above, 1 << 16), below))
 
     return island.elementwise("leaky_relu", element, [x.operand], output_zero_point=out.zero_point)
 
@@ -156,18 +158,23 @@ def lower_int16_negative(island: Island, x: Quantized) -> Value:
 
 def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
     """`function` as a table of 513 samples over the input's range, interpolated. The reference's slopes are of 16 bits: they
-    wrap where neighbouring samples are further apart, as at input scales far above those of training."""
+    wrap where neighbouring samples are further apart, as at input scales far above those of training. Of real numbers the
+    samples are exact, and the table is taken where it is a step off at most."""
     out = _symmetric(island, x, kind)
     with np.errstate(invalid="ignore"):
-        samples = _samples(function, x, out)
+        samples = _exact_samples(function, x, out) if island.real else _samples(function, x, out)
     if not np.all(np.isfinite(samples)):
         raise NotLowered(f"a function {kind} that is infinite within its input's range")
-    table = samples.astype("int16")
+    if island.real and (off := _largest_error(samples, function, x, out)) > 1:
+        raise NotLowered(f"a function {kind} of int16, of which a table is {off} steps off")
+    narrow = bool(samples.min() >= _LOWEST and samples.max() <= _HIGHEST)
+    table = samples.astype("int16" if narrow else "int32")
     steps = np.diff(samples)
     wraps = not island.real and bool(np.any((steps < _LOWEST) | (steps > _HIGHEST)))
 
     def element(index: tuple[Index, ...], a: Tensor, t: Tensor) -> Scalar:
-        return te_interpolated(t, a[index].astype("int32"), wraps).astype("int16")
+        value = te_interpolated(t, a[index].astype("int32"), wraps)
+        return value.astype("int16") if narrow else out.clamped(value)
 
     return island.elementwise(kind, element, [x.operand, table])
 
@@ -183,6 +190,7 @@ def te_interpolated(table: Tensor, v: Scalar, wraps: bool = False) -> Scalar:
 
 _LOWEST, _HIGHEST = -(1 << 15), (1 << 15) - 1
 _SAMPLES = 512
+_FARTHEST = 1 << 22  # sample: 128 times a difference fits 32 bits
 
 
 def _samples(function: Callable[[np.float32], float], x: Quantized, out: Output) -> np.ndarray:
@@ -205,6 +213,33 @@ def _samples(function: Callable[[np.float32], float], x: Quantized, out: Output)
         values.append(min(max(here - bend, f32(_LOWEST)), f32(_HIGHEST)))
     values.append(min(max(rounded(scaled(high)), f32(_LOWEST)), f32(_HIGHEST)))
     return np.array(values)
+
+
+def _exact_samples(function: Callable[[np.float32], float], x: Quantized, out: Output) -> np.ndarray:
+    """The 513 samples of a function at every 128th stored value, corrected by half of the interpolation error at the middle of
+    the interval behind them. Those beyond 16 bits are kept, so that what is interpolated saturates where the function does."""
+    places = np.arange(_LOWEST, _HIGHEST + 2, 64)
+    values = _steps(function, x, out, places)
+    here, middle, after = values[:-1:2], values[1::2], values[2::2]
+    bent = here - ((here + after) / 2 - middle) / 2
+    return np.clip(np.rint(np.append(bent, values[-1])), -_FARTHEST, _FARTHEST)
+
+
+def _largest_error(samples: np.ndarray, function: Callable[[np.float32], float], x: Quantized, out: Output) -> int:
+    """By how many steps the interpolated table is off at most, of every fourth stored value."""
+    places = np.arange(_LOWEST, _HIGHEST + 1, 4)
+    entry, low = (places >> 7) + 256, places & 127
+    table = samples.astype("int64")
+    made = (table[entry] + (((table[entry + 1] - table[entry]) * low + 64) >> 7)).clip(_LOWEST, _HIGHEST)
+    wanted = np.clip(np.rint(_steps(function, x, out, places)), _LOWEST, _HIGHEST)
+    return int(np.abs(made - wanted).max())
+
+
+def _steps(function: Callable[[np.float32], float], x: Quantized, out: Output, places: np.ndarray) -> np.ndarray:
+    """A function of stored values, in steps of the output."""
+    step, scale = float(x.step), float(out.scale)
+    with np.errstate(all="ignore"):
+        return np.array([float(function(np.float32(step * int(v)))) / scale for v in places])
 
 
 def _symmetric(island: Island, x: Quantized, what: str) -> Output:

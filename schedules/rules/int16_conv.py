@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.kernels.spec import ONCE, OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, vector
 from tvm_cascade.schedules.rules.opaque_loops import OpaqueLoops
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
-from tvm_cascade.schedules.rules.requantize import Requantize
+from tvm_cascade.schedules.rules.requantize import Requantize, may_tie
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
@@ -43,14 +43,25 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
     window, outputs = Sliding.of(spec, (weights.shape[0], weights.shape[1])), spec.output.shape[3]
     if not window.wraps_once or (window.rows_by_table and window.dilation != (1, 1)):
         return None
-    up = 14 - np.broadcast_to(s.ravel(), (outputs,)).astype(np.int64)
+    m, s = (np.broadcast_to(a.ravel(), (outputs,)).astype(np.int64) for a in (m, s))
+    up = (30 if given.rounding == ONCE else 14) - s
     if _largest(weights, (1, 2)) > _MOST or up.min() < 0:
         return None
-    table = np.stack([np.broadcast_to(m.ravel(), (outputs,)), up, bias.ravel()], axis=1).astype(np.int32)
+    if given.rounding == ONCE and not _half_up_serves(weights, bias.ravel(), m, s):
+        return None
+    table = np.stack([m, up, bias.ravel()], axis=1).astype(np.int32)
     lo, hi = given.clamp or (-32768, 32767)
     requantize = Requantize(table, False, True, 0, lo, hi, "rounds once, in 64 bits")
     groups = given.groups or 1
     return QuantizedConv(window, weights, bias, 0, requantize, False, dtype="int16", out_dtype="int16", groups=groups)
+
+
+def _half_up_serves(weights: np.ndarray, bias: np.ndarray, m: np.ndarray, s: np.ndarray) -> bool:
+    """Return True if sums times multipliers of 31 bits fit 64 bits, the results 32, and none lies halfway."""
+    most = np.abs(weights.astype(np.int64)).sum((0, 1, 2)).reshape(-1)
+    most = np.broadcast_to(most, bias.shape) * (1 << 15) + np.abs(bias.astype(np.int64))
+    fits = most.max() < 1 << 32 and (most * np.ldexp(m.astype(np.float64), s - 31)).max() < (1 << 31) - 1
+    return bool(fits) and not may_tie(m, s, most)
 
 
 def _largest(weights: np.ndarray, axes: tuple[int, ...]) -> int:
@@ -129,7 +140,7 @@ class _Conv(OpaqueLoops):
                 k.store(acc, p * size + j, call("mla", x, w, acc[i32(p * size + j)]))
 
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
-        """Stores `clamp(((sum + bias) m + 2^up) >> (up + 1))`, in 64 bits."""
+        """Stores `clamp(((sum + bias) m + 2^up) >> (up + 1))`, in 64 bits: `m` has 16 bits, or 31 where no sum lies halfway."""
         k, q = self.k, self.conv.requantize
         for j in range(size):
             entry = (channel + j) * _ENTRY + len(self.passes)

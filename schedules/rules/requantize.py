@@ -19,7 +19,7 @@ because y is monotone in acc and acc = 0 gives zo: the term is left out.
 
 All other layers use the general form in 64 bits.
 
-Operators on real numbers (`ONCE`) round once, half to even. Where no accumulator lies halfway (`_may_tie`) that is
+Operators on real numbers (`ONCE`) round once, half to even. Where no accumulator lies halfway (`may_tie`) that is
 `h = 2 acc * m / 2^32 + r`, rounded down, and `y = clamp(h >> e)`: one `smmla`, with nothing to correct.
 """
 
@@ -77,7 +77,7 @@ def plan_requantize(
     m, s = multiplier.astype(np.int64).ravel(), shift.astype(np.int64).ravel()
     lo, hi = clamp
     reason = _refusal(m, s, acc_lo, acc_hi, zero_point)
-    if even and not reason and _may_tie(m, s, np.maximum(np.abs(acc_lo), np.abs(acc_hi))):
+    if even and not reason and may_tie(m, s, np.maximum(np.abs(acc_lo), np.abs(acc_hi))):
         reason = "an accumulator may lie halfway"
     if reason:
         table = np.stack([m, np.zeros_like(m), s], axis=1).astype(np.int32)
@@ -88,8 +88,8 @@ def plan_requantize(
     return Requantize(table, True, zero_point > lo and not even, zero_point, lo, hi, even=even)
 
 
-def _may_tie(m: np.ndarray, s: np.ndarray, most: np.ndarray) -> bool:
-    """Whether `acc m / 2^(31 - s)` may lie halfway between two integers for some `|acc| <= most`, by channel."""
+def may_tie(m: np.ndarray, s: np.ndarray, most: np.ndarray) -> bool:
+    """Return True if `acc m / 2^(31 - s)` may lie halfway between two integers for some `|acc| <= most`, by channel."""
     half, factor = np.int64(1) << (30 - s), np.maximum(m & -m, 1)
     return bool(((m != 0) & (half // factor <= most)).any())
 

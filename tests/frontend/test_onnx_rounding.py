@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tvm_cascade.frontend import load
+from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.rules.requantize import plan_requantize, reference
 from tvm_cascade.testing.reference import Compiled
@@ -151,3 +152,65 @@ def _tie(value: int, bits: int) -> int:
     """`value / 2^bits` of a multiple of half of 2^bits, half to even."""
     whole, rest = value >> bits, value & ((1 << bits) - 1)
     return whole + (whole & 1 if rest else 0)
+
+
+_WIDE = ["Conv", "LeakyRelu", "Tanh", "Exp", "Gelu"]  # of int16; the last three are interpolated tables
+
+
+@pytest.mark.parametrize("kind", [*_WIDE, "Softmax"])
+def test_fixed_points_beside_onnx_runtime(tmp_path: Path, kind: str) -> None:
+    """Sums of int16 take multipliers of 31 bits, softmax has one rounding to larger steps; tables are one step off at most."""
+    helper, rng, dtype = onnx.helper, np.random.default_rng(0), "int8" if kind == "Softmax" else "int16"
+    code, shape = helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), (2, 12) if kind == "Softmax" else (1, 8, 6, 6)
+    scales = {"Conv": 1 / 1500, "LeakyRelu": 1 / 9117.3, "Tanh": 1 / 31000, "Exp": 1 / 7000, "Gelu": 1 / 8300}
+    step = {"Softmax": 1 / 16, "Exp": 1 / 16384, "Tanh": 1 / 10000}.get(kind, 1 / 8000)
+    held: dict[str, Any] = {
+        "step": np.float32(step), "zero": np.zeros((), dtype), "out": np.float32(scales.get(kind, 1 / 100)),
+        "low": np.array(-128 if kind == "Softmax" else 0, dtype),
+    }  # fmt: skip
+    operands = ["x"]
+    nodes = [helper.make_node("DequantizeLinear", ["q", "step", "zero"], ["x"])]
+    if kind == "Conv":
+        held |= {"w": rng.integers(-127, 128, (8, 8, 3, 3)).astype("int8"), "wz": np.zeros(8, "int8")}
+        held["ws"] = rng.uniform(0.003, 0.006, 8).astype("float32")
+        nodes.append(helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["weights"], axis=0))
+        operands.append("weights")
+    nodes.append(helper.make_node(kind, operands, ["y"], **({"alpha": 0.1} if kind == "LeakyRelu" else {})))
+    nodes.append(helper.make_node("QuantizeLinear", ["y", "out", "low"], ["z"]))
+    ends = [helper.make_tensor_value_info(name, code, form) for name, form in (("q", shape), ("z", None))]
+    weights = [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in held.items()]
+    graph = helper.make_graph(nodes, "one", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "one.onnx")
+    lower: Any = LowerQuantized()
+    mod = lower(load(tmp_path / "one.onnx"))
+    assert not float_remains(mod)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    x = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
+    (want,) = session.run(None, {"q": x})
+    (made,) = Compiled(mod)(x)
+    off = np.abs(made.reshape(want.shape).astype(int) - want.astype(int)).max()
+    assert off <= (kind in _WIDE[2:])
+
+
+def test_a_table_that_is_far_off_is_not_taken(tmp_path: Path) -> None:
+    """Of logarithms near 0: a table was 1441 steps off."""
+    helper = onnx.helper
+    held = {"s": np.float32(1 / 4096), "z": np.int16(0), "o": np.float32(1 / 3600)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["x"]),
+        helper.make_node("Log", ["x"], ["y"]),
+        helper.make_node("QuantizeLinear", ["y", "o", "z"], ["r"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.INT16, [1, 8]) for name in "qr"]
+    weights = [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in held.items()]
+    graph = helper.make_graph(nodes, "one", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "one.onnx")
+    lower: Any = LowerQuantized()
+    mod = lower(load(tmp_path / "one.onnx"))
+    assert float_remains(mod)
+    x = np.array([[1, 2, 3, 5, 80, 300, 4000, 32767]], "int16")
+    np.testing.assert_array_equal(Compiled(mod)(x)[0], np.rint(np.log(x / 4096) * 3600))
