@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -118,10 +119,10 @@ def _powers(bb: Any, call: Any) -> Any:
     dtype, exponent = str(call.ty.dtype), constant_of(call.args[1])
     if dtype.startswith("float"):
         return bb.call_te(topi.power, *call.args)
-    if exponent is not None and exponent.min(initial=0) < 0:
-        raise GraphError("integers to a negative power", "make it a constant, or cast to float", [call.op.name])
     bits = int(dtype.removeprefix("u").removeprefix("int"))
-    most = bits if exponent is None else int(exponent.max(initial=0))  # beyond it results wrap, or bases are -1, 0 or 1
+    most = (
+        bits if exponent is None else int(np.abs(exponent).max(initial=0))
+    )  # beyond it results wrap, or bases are -1, 0, 1
     product = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="product")
     shape = shape_of(call)
 
@@ -129,9 +130,12 @@ def _powers(bb: Any, call: Any) -> Any:
         j = te.reduce_axis((0, max(min(most, bits + 1), 1)), "j")
 
         def value(*i: Any) -> Any:
-            times = by(*i).astype("int32")
-            times = tirx.Select(times > bits, tirx.const(bits, "int32") - (times & 1), times)
-            return product(tirx.Select(j < times, base(*i), tirx.const(1, dtype)), axis=j)
+            x, times, one, most_bits = base(*i), by(*i), tirx.const(1, dtype), tirx.const(bits, dtype)
+            if not dtype.startswith("u"):
+                is_fraction = tirx.all(times < 0, x != one, x != -one)
+                x, times = tirx.Select(is_fraction, tirx.const(0, dtype), x), tirx.abs(times)
+            times = tirx.Select(times > most_bits, most_bits - (times & one), times).astype("int32")
+            return product(tirx.Select(j < times, x, one), axis=j)
 
         return te.compute(shape, value, name="power")
 
@@ -184,6 +188,41 @@ def _adaptive_average(bb: Any, call: Any) -> Any:
     return bb.call_te(pooled, call.args[0], primfunc_name_hint="adaptive_avg_pool")
 
 
+def _mean(bb: Any, call: Any) -> Any:
+    """Legalization of a mean: of integers in their own type, rounded toward zero. TVM's makes 64 bits of them."""
+    dtype = str(call.ty.dtype)
+    if dtype.startswith("float"):
+        return _by_tvm(bb, call)
+    total = bb.emit(relax.op.sum(call.args[0], call.attrs.axis, bool(call.attrs.keepdims)))
+    count = tirx.const(prod(shape_of(call.args[0])) // prod(shape_of(call)), dtype)
+    return bb.call_te(lambda x: te.compute(x.shape, lambda *i: tirx.Div(x(*i), count), name="mean"), total)
+
+
+def _of_truths(truths: Callable[[Any, Any], Any]) -> Legalization:
+    """Legalization of an operator on two operands, of booleans by `truths`: LLVM has no arithmetic and no order of them."""
+
+    def legalization(bb: Any, call: Any) -> Any:
+        if str(call.args[0].ty.dtype) != "bool":
+            return _by_tvm(bb, call)
+        shape, name = shape_of(call), call.op.name.removeprefix("relax.")
+
+        def compute(a: Any, b: Any) -> Any:
+            return te.compute(shape, lambda *i: truths(a(*i), b(*i)), name=name)
+
+        operands = [bb.emit_te(topi.broadcast_to, a, shape) if shape_of(a) != shape else a for a in call.args]
+        return bb.call_te(compute, *operands, primfunc_name_hint=name)
+
+    return legalization
+
+
+def _by_tvm(bb: Any, call: Any) -> Any:
+    return call.op.get_attr("FLegalize")(bb, call)
+
+
+def _differ(a: Any, b: Any) -> Any:
+    return tirx.any(tirx.all(a, tirx.Not(b)), tirx.all(tirx.Not(a), b))
+
+
 # TVM's own forms read out of bounds, lose infinities, fail or call a library
 LEGALIZATIONS: Mapping[str, Legalization] = {
     "relax.take": _take,
@@ -202,4 +241,15 @@ LEGALIZATIONS: Mapping[str, Legalization] = {
     "relax.mod": partial(_divided, topi.mod),
     "relax.floor_mod": partial(_divided, topi.floor_mod),
     "relax.power": _powers,
+    "relax.mean": _mean,
+    "relax.add": _of_truths(tirx.any),
+    "relax.multiply": _of_truths(tirx.all),
+    "relax.maximum": _of_truths(tirx.any),
+    "relax.minimum": _of_truths(tirx.all),
+    "relax.equal": _of_truths(lambda a, b: tirx.Not(_differ(a, b))),
+    "relax.not_equal": _of_truths(_differ),
+    "relax.less": _of_truths(lambda a, b: tirx.all(tirx.Not(a), b)),
+    "relax.less_equal": _of_truths(lambda a, b: tirx.any(tirx.Not(a), b)),
+    "relax.greater": _of_truths(lambda a, b: tirx.all(a, tirx.Not(b))),
+    "relax.greater_equal": _of_truths(lambda a, b: tirx.any(a, tirx.Not(b))),
 }

@@ -19,7 +19,19 @@ from tvm_cascade.passes.origin import file_name, plain
 from tvm_cascade.passes.read.program import OperatorCall, numbers_in, read_program
 from tvm_cascade.passes.relax_functions import UniqueNames
 from tvm_cascade.schedules.kernels.spec import with_activations
-from tvm_cascade.schedules.tir import PrimFunc, leaf_blocks, loads, outputs_of, relax, stores, te, tirx, without_blocks
+from tvm_cascade.schedules.tir import (
+    PrimFunc,
+    dtype_of,
+    int_value,
+    leaf_blocks,
+    loads,
+    outputs_of,
+    relax,
+    stores,
+    te,
+    tirx,
+    without_blocks,
+)
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
 Given = Any  # an argument: an activation's tensor index, or a constant's array
@@ -66,10 +78,14 @@ def legalize(mod: Any) -> Any:
 _END = "end the network before it"
 
 
-def _is_loops_alone(func: PrimFunc) -> bool:
-    """Whether an output is written by loops in one block that states no writes (`te.extern`, as of scatters)."""
+def _is_cut_from(func: PrimFunc) -> bool:
+    """Whether kernels can be cut from a PrimFunc: not where an output is written by loops in one block that states no writes
+    (`te.extern`), nor where a loop is as long as the data says."""
+    axes = [axis for r in leaf_blocks(func) for axis in r.block.iter_vars]
+    if any(int_value(axis.dom.extent) is None for axis in axes):
+        return False
     written = {s.buffer for r in leaf_blocks(func) if not r.block.writes for s in stores(r.block.body)}
-    return any(out in written for out in outputs_of(func))
+    return not any(out in written for out in outputs_of(func))
 
 
 def read_function(mod: Any, function: str) -> Source:
@@ -108,13 +124,14 @@ class _Reader:
             raise GraphError(f"{name} has no TIR form that a kernel can be cut from", _END, [name])
         target = call.expr.args[0]
         func = self._mod[target]
+        self._check_types(call, func)
         given = [self._env[v] for v in numbers_in(call.arguments[1])]
         constants = tuple(a for a in given if isinstance(a, np.ndarray))
         inputs = tuple(a for a in given if not isinstance(a, np.ndarray))
         if not inputs:
             self._env.update(zip(call.outputs, self._folder.fold(func, constants), strict=True))
             return
-        if _is_loops_alone(func):
+        if not _is_cut_from(func):
             name = readable(target.name_hint)
             raise GraphError(f"{name} has no TIR form that a kernel can be cut from", _END, [name])
         name = self._unique(readable(target.name_hint))
@@ -123,6 +140,14 @@ class _Reader:
         kind = str((func.attrs or {}).get("op_kind", "") or re.sub(r"(?<=[a-z_])\d+$", "", target.name_hint))
         read = with_activations(_activations_first(func, given), len(inputs))
         self._calls.append(Call(name, kind, read, inputs, constants, outputs))
+
+    def _check_types(self, call: OperatorCall, func: PrimFunc) -> None:
+        """Raise `GraphError` where a PrimFunc writes elements of another type than the call has: beyond the tensor's end."""
+        for value, buffer in zip(call.outputs, outputs_of(func), strict=False):
+            declared, written = self._program.values[value].dtype, dtype_of(buffer)
+            if declared != written:
+                name = readable(call.expr.args[0].name_hint)
+                raise GraphError(f"{name} of type {declared} is computed by TVM as {written}", _END, [name])
 
     def _output(self, given: Given, inputs: Sequence[int]) -> int:
         """The tensor of a function output; function inputs and constants are copied into a tensor of their own."""

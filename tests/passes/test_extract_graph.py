@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.script import relax as R
 
 from tvm_cascade import frontend
@@ -325,10 +325,9 @@ def test_counted_macs_are_the_planned_ones() -> None:
     assert first.macs == taps[0] * taps[1] * 3 * 6
 
 
-def _scattered(operator, shape: tuple[int, ...]):
-    """Writes of `x` at constant places of itself."""
-    places = relax.const(np.zeros(shape, "int32"))
-    return lambda b, x: b.emit(operator(x, places, x))
+def _of_computed_loops(b, x):
+    """As many samples of every bin as the box says."""
+    return b.emit(relax.op.vision.roi_align(x, relax.const(np.zeros((1, 5), "float32")), (2, 2), 1.0))
 
 
 @pytest.mark.parametrize(
@@ -336,8 +335,7 @@ def _scattered(operator, shape: tuple[int, ...]):
     [
         (lambda b, x: b.emit(relax.call_dps_packed("f", x, R.Tensor((1, 8, 6, 4), "float32"))), "no TIR form"),
         (lambda b, x: b.emit(relax.op.unique(x)), "not static|no TIR form"),
-        (_scattered(relax.op.scatter_elements, (1, 8, 6, 4)), "scatter_elements has no TIR form"),
-        (_scattered(relax.op.scatter_nd, (1, 8, 6, 4, 4)), "scatter_nd has no TIR form"),
+        (_of_computed_loops, "roi_align has no TIR form"),
     ],
 )
 def test_refusals(build, message: str) -> None:
@@ -371,3 +369,15 @@ def test_models_have_windows_everywhere(models: Path, name: str) -> None:
     assert graph.macs > 0
     for op in graph.ops:
         assert op.scratch_bytes <= 4096, op.name
+
+
+def test_a_kernel_of_another_type_than_its_tensor_is_refused() -> None:
+    """It would write beyond the tensor's end."""
+
+    def build(b, x):
+        a = te.placeholder((1, 8, 6, 4), "float32", name="a")
+        func = te.create_prim_func([a, te.compute(a.shape, lambda *i: a[i].astype("float64"), "wide")]).without_attr("global_symbol")
+        return b.emit(relax.call_tir(b.add_func(func, "wide"), [x], R.Tensor((1, 8, 6, 4), "float32")))
+
+    with pytest.raises(GraphError, match="wide of type float32 is computed by TVM as float64"):
+        extract_graph(small(build))

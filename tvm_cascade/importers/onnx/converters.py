@@ -55,6 +55,7 @@ from tvm_cascade.importers.onnx.placing import counted_from_start, hardmax, insi
 from tvm_cascade.importers.onnx.recurrent import gru, lstm, rnn, with_outputs_read
 from tvm_cascade.importers.onnx.resize import resize, text, upsample
 from tvm_cascade.importers.onnx.signals import cumulative_product, fourier, short_time_fourier
+from tvm_cascade.importers.onnx.windows import columns_to_image, pool_with_places, written_lines
 from tvm_cascade.importers.values import Value, blocks_closed, constant_of, relax, shape_of
 from tvm_cascade.passes.integer.expressions import constant
 
@@ -299,6 +300,11 @@ def _window(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
     return None
 
 
+def _max_pool(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    _window(bb, inputs, attrs)
+    return pool_with_places(bb, inputs, attrs) if int(attrs["tvm_custom"]["num_outputs"]) > 1 else None
+
+
 def _halves(total: Sequence[int], upper: bool) -> tuple[int, ...]:
     """Pads of every axis that add up to `total`, the odd one after (`upper`) or before."""
     less = [t // 2 for t in total]
@@ -377,7 +383,9 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "Cast": cast_to_integers,
         "LRN": _local_normalization,
         "Conv": _window,
-        "MaxPool": _window,
+        "MaxPool": _max_pool,
+        "Col2Im": columns_to_image,
+        "TensorScatter": written_lines,
         "AveragePool": _window,
         "ConvTranspose": _transposed,
         "Resize": resize,

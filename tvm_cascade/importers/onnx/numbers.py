@@ -67,23 +67,24 @@ def remainder(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | No
 
 
 def power(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
-    """Pow of a float and a constant of another type, which is cast; or of integers, by squaring and multiplying; or of an
+    """Pow of a float and a number of another type, which is cast; or of integers, by constants squared and multiplied; or of an
     integer and a float, computed as floats."""
     x, by, kind = inputs[0], inputs[1], str(inputs[0].ty.dtype)
     exponent, base = constant_of(by), constant_of(x)
     if exponent is not None and base is not None:
         return constant(np.power(base, exponent).astype(kind))
     if kind.startswith("float"):
-        if exponent is None or str(exponent.dtype) == kind:
+        if str(by.ty.dtype) == kind:
             return None
-        return relax.op.power(x, constant(exponent.astype(kind)))
+        return relax.op.power(
+            x, bb.normalize(relax.op.astype(by, kind)) if exponent is None else constant(exponent.astype(kind))
+        )
     if str(by.ty.dtype).startswith("float"):
         real = bb.normalize(relax.op.astype(x, str(by.ty.dtype)))
         return relax.op.astype(bb.normalize(relax.op.power(real, by)), kind)
     if exponent is None or (exponent < 0).any():
-        raise NotImplementedError(
-            "integers to a power that is computed or negative: make it a constant, or cast to float"
-        )
+        by = by if str(by.ty.dtype) == kind else bb.normalize(relax.op.astype(by, kind))
+        return relax.op.power(x, by)
     one = constant(np.array(1, kind))
     result, factor = one, x
     for bit in range(int(exponent.max(initial=0)).bit_length()):
