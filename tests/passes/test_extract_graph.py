@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, te
+from tvm import relax
 from tvm.script import relax as R
 
 from tvm_cascade import frontend
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, Window
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, extract_order_graph, extract_work, with_kernels
+from tvm_cascade.passes.integer.untyped import te
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.tir.macs import count_macs
 from tvm_cascade.testing.builder import Net
@@ -376,8 +377,10 @@ def test_a_kernel_of_another_type_than_its_tensor_is_refused() -> None:
 
     def build(b, x):
         a = te.placeholder((1, 8, 6, 4), "float32", name="a")
-        func = te.create_prim_func([a, te.compute(a.shape, lambda *i: a[i].astype("float64"), "wide")]).without_attr("global_symbol")
-        return b.emit(relax.call_tir(b.add_func(func, "wide"), [x], R.Tensor((1, 8, 6, 4), "float32")))
+        func = te.create_prim_func([a, te.compute(a.shape, lambda *i: a[i].astype("float64"), "wide")]).without_attr(
+            "global_symbol"
+        )
+        return b.emit(relax.call_tir(b.add_func(func, "wide"), x, R.Tensor((1, 8, 6, 4), "float32")))
 
     with pytest.raises(GraphError, match="wide of type float32 is computed by TVM as float64"):
         extract_graph(small(build))

@@ -10,7 +10,7 @@ import numpy as np
 
 from tvm_cascade.importers.onnx.resize import text
 from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
-from tvm_cascade.schedules.tir import te, tirx
+from tvm_cascade.passes.integer.untyped import te, tirx
 
 Attributes = dict[str, Any]
 
