@@ -1,9 +1,11 @@
-"""What the code knows: the directive `table-of` with `boards`, `cores`, `figures` or `operators`, and `list-of` with
+"""What the code knows: the directive `table-of` with `boards`, `cores`, `figures`, `modules` or `operators`, and `list-of` with
 `tflite-quantized`, `tflite-float`, `tflite-hybrid` or `onnx`, which lists the operators of these files that are read."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from docutils import nodes
@@ -142,7 +144,7 @@ def _traits(one: object) -> str:
 
 def hybrid() -> Sequence[str]:
     """Operators of `.tflite` files that are read with float activations and int8 weights."""
-    from tvm_cascade.importers.tflite.hybrid import HYBRID
+    from tvm_cascade.importers.tflite.converter import HYBRID
 
     return sorted(HYBRID)
 
@@ -153,6 +155,15 @@ def tflite(quantized: bool) -> Sequence[str]:
     from tvm_cascade.importers.tflite.load import supported_operators
 
     return [name for name in supported_operators() if (name in Converter._SUPPORTED_QUANTIZED_OPS) == quantized]
+
+
+def modules() -> Rows:
+    """Return every module of the product with the first sentence of its docstring (`tools/index.py`)."""
+    spec = importlib.util.spec_from_file_location("index", Path(__file__).parents[3] / "tools" / "index.py")
+    assert spec is not None and spec.loader is not None
+    index = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(index)
+    return [("module", "what it is for"), *((f"`{name}`", sentence) for name, sentence in index.modules())]
 
 
 def onnx() -> Sequence[str]:
@@ -171,6 +182,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "boards": boards,
     "cores": cores,
     "figures": figures,
+    "modules": modules,
     "operators": operators,
 }
 LISTS: dict[str, Callable[[], Sequence[str]]] = {
