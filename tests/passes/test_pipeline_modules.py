@@ -340,6 +340,19 @@ class SymbolicKernel:
         return a
 
 
+@I.ir_module
+class Checked:
+    @R.function(pure=False)
+    def main(x: R.Tensor((2, 3), "float32")) -> R.Tensor((2, 3), "float32"):
+        _ = R.assert_op(R.const(True, "bool"), x, format="never: {}")
+        y = R.exp(x)
+        return y
+
+
+def assertion() -> Case:
+    return Case(Checked, [floats(2, 3)], 0, "assert_op computes no tensor")
+
+
 def prim_func_of_symbolic_sizes() -> Case:
     return Case(SymbolicKernel, [floats(4, 8)], 0, "the code of double has symbolic sizes of 32 bits")
 
@@ -484,6 +497,7 @@ CASES = [
     symbolic_beside_static,
     sizes_from_match_cast,
     prim_func_with_sizes_of_32_bits,
+    assertion,
     prim_func_of_symbolic_sizes,
     closure,
     prim_func_without_blocks,

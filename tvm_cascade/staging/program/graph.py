@@ -147,6 +147,8 @@ class _Reader:
         reason = why_no_operator(self.mod, call.expr) or _why_not_fused(self.mod, call.expr)
         if reason is not None:
             raise GraphError(f"{self.program.values[call.outputs[0]].name}: {reason}" if call.outputs else reason)
+        if not call.outputs:
+            raise GraphError(f"{call.last_name} computes no tensor")
         folded = self._fold(call)
         if folded is not None:
             self.constants[call.outputs[0]] = folded
