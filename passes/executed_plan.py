@@ -18,6 +18,7 @@ import tvm
 from tvm.ir import Call, GlobalVar, IRModule
 
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
+from tvm_cascade.cascading.state_areas import areas
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.messages import last_line, short_name
@@ -195,13 +196,13 @@ class _Program:
         return made
 
     def _entry(self, invoke: GlobalVar, pointers: int) -> PrimFunc:
-        memories = self.plan.memories
+        parts = areas(self.plan)
         arena = tirx.decl_buffer((self.room + 2 * _MARGIN,), "int8", "arena")
         flash = tirx.decl_buffer((max(len(self.lowered.flash), 8),), "int8", "flash")
         context = tirx.decl_buffer((max(self._streamed_bytes, 1),), "int8", "context")
         status = tirx.decl_buffer((1,), "int32", "status")
         segment = tirx.Var("segment", "int32")
-        args = [tirx.address_of(arena[_MARGIN + use.start]) for use in memories]
+        args = [tirx.address_of(arena[_MARGIN + area.start]) for area in parts]
         args += [tirx.address_of(flash[0]), tirx.address_of(context[0]), tirx.address_of(status[0])]
         call = Call(invoke, [*args[:pointers], segment], ret_ty="int32")
         entry = tirx.PrimFunc([arena, flash, context, status, segment], tirx.Evaluate(call))

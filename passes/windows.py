@@ -34,7 +34,7 @@ _MOST_ROWS = 1 << 14  # analysis limit: windows are evaluated row by row
 
 @dataclass(frozen=True)
 class _Block:
-    """A TIR block: the extents of its axes, its stores and its loads.
+    """A TIR block: the extents of its axes, then of the loops inside of it, its stores and its loads.
 
     `writes` pairs each stored buffer with the block axis that each index is, None where it is no plain axis. `reads` pairs
     each loaded buffer with an evaluator for each index, None where the index is not understood.
@@ -76,21 +76,25 @@ class AccessPattern:
     def _block(self, realize: Any) -> _Block:
         block = realize.block
         slots = {iv.var: k for k, iv in enumerate(block.iter_vars)}
-        extents = tuple(int(iv.dom.extent) for iv in block.iter_vars)
+        inner = [f for f in tir.collect(block.body, tirx.For) if isinstance(f.extent, tirx.IntImm)]
+        within = slots | {f.loop_var: len(slots) + k for k, f in enumerate(inner)}
+        extents = tuple(int(iv.dom.extent) for iv in block.iter_vars) + tuple(int(f.extent) for f in inner)
         writes = tuple(
             (self._own(s.buffer), tuple(slots.get(i) if isinstance(i, tirx.Var) else None for i in s.indices))
             for s in tir.stores(block.body)
         )
         written = {b for b, _ in writes}
         found: list[Any] = tir.collect(block.body, ir.TensorLoad)
-        reads = tuple((self._own(x.source), self._indices(x, slots)) for x in found if x.source not in written)
+        reads = tuple((self._own(x.source), self._indices(x, slots, within)) for x in found if x.source not in written)
         return _Block(extents, writes, reads)
 
-    def _indices(self, load: Any, slots: Mapping[Var, int]) -> tuple[Evaluator | None, ...]:
+    def _indices(self, load: Any, slots: Mapping[Var, int], within: Mapping[Var, int]) -> tuple[Evaluator | None, ...]:
+        """Return evaluators of the indices of a load; with an axis of the block in it, an index may count a loop inside too."""
         compiled: list[Evaluator | None] = []
         for axis, index in enumerate(load.indices):
+            of_axis = any(v in slots for v in tir.collect(index, tirx.Var))
             try:
-                compiled.append(compile_index(index, slots, self._tables))
+                compiled.append(compile_index(index, within if of_axis else slots, self._tables))
                 self.affine = self.affine and is_affine(index)
             except NotUnderstoodError as why:
                 self.reasons[load.source, axis] = str(why)

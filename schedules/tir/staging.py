@@ -129,14 +129,34 @@ def _is_constant(value: Expr) -> bool:
 
 
 def _outermost(sch: Any, block: Any, axes: tuple[int, ...]) -> None:
+    loops = _loops_of_axes(sch, block, axes)
+    every = sch.get_loops(block)
+    if any(not sch.get(a).same_as(sch.get(b)) for a, b in zip(loops, every, strict=False)):
+        chosen = [sch.get(loop) for loop in loops]
+        sch.reorder(*loops, *(loop for loop in every if not any(sch.get(loop).same_as(c) for c in chosen)))
+    for loop, annotation in zip(loops, (ROW, COLUMN), strict=False):
+        sch.annotate(loop, annotation, 1)
+
+
+def _loops_of_axes(sch: Any, block: Any, axes: tuple[int, ...]) -> list[Any]:
+    """Return the loops around a block over axes of its output: it has one for each axis, or writes whole parts of the output, one
+    for each step of the loops that it has.
+
+    Raises `NotRowwiseError` where an axis has no loop.
+    """
     loops = sch.get_loops(block)
     written = tir.stores(sch.get(block).body)
-    if len(written) != 1 or len(loops) != len(written[0].indices):
+    if len(written) == 1 and len(loops) == len(written[0].indices):
+        return [loops[a] for a in axes]
+    bound = {v: value for v, value in _bindings(sch, block)}
+    found: list[Any] = []
+    for axis in axes:
+        indices = {store.indices[axis] if axis < len(store.indices) else None for store in written}
+        value = bound.get(next(iter(indices))) if len(indices) == 1 else None
+        found += [loop for loop in loops if value is not None and sch.get(loop).loop_var.same_as(value)]
+    if len(found) != len(axes):
         raise NotRowwiseError("the output's loops are not its axes")
-    if axes != tuple(range(len(axes))):
-        sch.reorder(*(loops[a] for a in axes), *(loop for k, loop in enumerate(loops) if k not in axes))
-    for axis, annotation in zip(axes, (ROW, COLUMN), strict=False):
-        sch.annotate(loops[axis], annotation, 1)
+    return found
 
 
 def _trips(sch: Any, block: Any) -> int | None:

@@ -271,16 +271,26 @@ def test_a_shape_that_is_an_input_is_refused(tmp_path: Path) -> None:
             load(path)
 
 
-def test_a_transform_of_complex_numbers_is_refused_with_the_cut(tmp_path: Path) -> None:
+def test_a_transform_over_rows_and_columns_is_refused_with_the_cut(tmp_path: Path) -> None:
     w, path = ModelWriter(), tmp_path / "m.tflite"
     x, made = w.tensor((1, 8, 16), F32, name="before"), w.tensor((1, 8, 9), "complex64")
     w.operator("ABS", [w.activation((1, 8, 16), F32)], [x], inner=True)
     w.operator("RFFT2D", [x, w.constant(np.array([8, 16], "int32"))], [made], "Rfft2dOptions", inner=True)
     w.operator("COMPLEX_ABS", [made], [w.tensor((1, 8, 9), F32)])
     path.write_bytes(w.finish())
-    with pytest.raises(
-        CascadeError, match=r"unsupported operator RFFT2D, COMPLEX_ABS: --until before ends the network"
-    ):
+    with pytest.raises(CascadeError, match=r"RFFT2D .*over 8 rows of 8.*--until before ends the network"):
+        load(path)
+
+
+def test_other_operators_of_complex_numbers_are_refused(tmp_path: Path) -> None:
+    w, path = ModelWriter(), tmp_path / "m.tflite"
+    made, twice = (w.tensor((1, 1, 9), "complex64", name=n) for n in ("made", "twice"))
+    given = [w.activation((1, 1, 16), F32, name="x"), w.constant(np.array([1, 16], "int32"))]
+    w.operator("RFFT2D", given, [made], "Rfft2dOptions", inner=True)
+    w.operator("ADD", [made, made], [twice], "AddOptions", inner=True, fusedActivationFunction=0)
+    w.operator("COMPLEX_ABS", [twice], [w.tensor((1, 1, 9), F32)])
+    path.write_bytes(w.finish())
+    with pytest.raises(CascadeError, match=r"ADD .*of complex numbers: only RESHAPE takes them"):
         load(path)
 
 

@@ -170,12 +170,12 @@ def _value(node: Any, shapes: Mapping[str, tuple[int, ...]], small: Mapping[str,
         if np.abs(target).prod() > _LARGEST:
             return None
     try:
-        return evaluated([node], node.output[0], [_named(small[i], i) for i in dict.fromkeys(given)], model)
+        return evaluated([node], node.output[0], [named(small[i], i) for i in dict.fromkeys(given)], model)
     except Exception:  # malformed: the importer says so
         return None
 
 
-def _named(tensor: Any, name: str) -> Any:
+def named(tensor: Any, name: str) -> Any:
     copy = copied(tensor)
     copy.name = name
     return copy

@@ -81,6 +81,7 @@ def load_model(
         from tvm_cascade.importers.onnx.halves import as_floats
         from tvm_cascade.importers.onnx.origin import OnnxFile
         from tvm_cascade.importers.onnx.qoperators import spell_out
+        from tvm_cascade.importers.onnx.tables import with_tables
     except ImportError as error:
         raise MissingToolError("onnx", extras.remedy("onnx")) from error
     try:
@@ -89,7 +90,7 @@ def load_model(
         _check_axes(path, model)
         given = in_order(path, model)
         file = OnnxFile(given) if origin is None else origin
-        model = spell_out(as_floats(narrow_indices(given)))
+        model = spell_out(with_tables(as_floats(narrow_indices(given))))
         shapes, known = _static_shapes(path, model, input_shapes), {**_get_convert_map(), **CONVERTERS}
         spelled = without_control(expand_functions(path, model, shapes, known), shapes)
         model = spell_out(in_order(path, expand_functions(path, spelled, shapes, known)))

@@ -1,7 +1,7 @@
 """Converters of ONNX operators on sequences of samples: running products and Fourier transforms.
 
-A transform of n samples is one matrix product: its real and imaginary parts are sums of those of the samples, times cosines
-and sines of 2 pi j k / n.
+A transform of 2^k points has a kernel of n log n steps (`passes.fourier`). Any other is one matrix product: its real and
+imaginary parts are sums of those of the samples, times cosines and sines of 2 pi j k / n.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.values import Value, constant_of, relax, shape_of
+from tvm_cascade.passes.fourier import Transform, is_fast, transformed
 from tvm_cascade.passes.integer.expressions import constant
 
 Attributes = dict[str, Any]
@@ -41,14 +42,20 @@ def fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
     inverse, one_sided = bool(attrs.get("inverse")), bool(attrs.get("onesided"))
     wanted = _scalar(inputs[1], "dft_length") if inputs[1] is not None else 0
     length = wanted or (2 * (extent - 1) if inverse and one_sided else extent)
-    table = _table(length, extent, parts, inverse, one_sided)
     order = [a for a in range(rank) if a not in (axis, rank - 1)]
-    rows = bb.normalize(relax.op.permute_dims(x, [*order, axis, rank - 1]))
-    rows = bb.normalize(relax.op.reshape(rows, (*(shape_of(x)[a] for a in order), extent * parts)))
-    made = bb.normalize(relax.op.matmul(rows, constant(table.reshape(extent * parts, -1).astype(str(x.ty.dtype)))))
-    made = bb.normalize(relax.op.reshape(made, (*(shape_of(x)[a] for a in order), *table.shape[2:])))
+    others = tuple(shape_of(x)[a] for a in order)
+    rows = x if axis == rank - 2 else bb.normalize(relax.op.permute_dims(x, [*order, axis, rank - 1]))
     back = list(range(rank - 2))
     back.insert(axis, rank - 2)
+    if is_fast(length) and str(x.ty.dtype) == "float32" and not (one_sided and (inverse or parts == 2)):
+        how = Transform(length, real=one_sided, parts=parts, inverse=inverse)
+        frames = bb.normalize(relax.op.reshape(rows, (1, prod(others), extent, parts)))
+        made = bb.normalize(relax.op.reshape(transformed(bb, frames, how), (*others, how.results, 2)))
+        return made if axis == rank - 2 else relax.op.permute_dims(made, [*back, rank - 1])
+    table = _table(length, extent, parts, inverse, one_sided)
+    rows = bb.normalize(relax.op.reshape(rows, (*others, extent * parts)))
+    made = bb.normalize(relax.op.matmul(rows, constant(table.reshape(extent * parts, -1).astype(str(x.ty.dtype)))))
+    made = bb.normalize(relax.op.reshape(made, (*others, *table.shape[2:])))
     return relax.op.permute_dims(made, [*back, rank - 1])
 
 
@@ -65,10 +72,15 @@ def short_time_fourier(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> V
     count = 1 + (extent - length) // step if step > 0 else 0
     if not 0 < length <= extent or count < 1 or batch * count * length * parts > MAX_ELEMENTS:
         raise NotImplementedError(f"frames of {length} samples every {step} of {extent}")
+    one_sided = bool(attrs.get("onesided", 1))
+    if is_fast(length) and str(x.ty.dtype) == "float32" and not (one_sided and parts == 2):
+        signal = x if len(shape_of(x)) == 3 else bb.normalize(relax.op.reshape(x, (batch, extent, parts)))
+        how = Transform(length, real=one_sided, parts=parts, step=step)
+        return transformed(bb, signal, how, None if window is None else window.reshape(-1))
     places = np.arange(count)[:, None] * step + np.arange(length)[None]
     frames = bb.normalize(relax.op.take(x, relax.const(places.reshape(-1), "int32"), 1))
     frames = bb.normalize(relax.op.reshape(frames, (batch, count, length * parts)))
-    table = _table(length, length, parts, False, bool(attrs.get("onesided", 1)))
+    table = _table(length, length, parts, False, one_sided)
     table = table if window is None else table * window.reshape(-1, 1, 1, 1)
     made = relax.op.matmul(frames, constant(table.reshape(length * parts, -1).astype(str(x.ty.dtype))))
     return relax.op.reshape(bb.normalize(made), (batch, count, *table.shape[2:]))

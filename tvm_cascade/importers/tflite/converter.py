@@ -14,7 +14,19 @@ import numpy as np
 import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-from tvm_cascade.importers.tflite import control, functions, hybrid, lists, lstm, moves, products, rnn, states, svdf
+from tvm_cascade.importers.tflite import (
+    control,
+    functions,
+    hybrid,
+    lists,
+    lstm,
+    moves,
+    products,
+    rnn,
+    signals,
+    states,
+    svdf,
+)
 from tvm_cascade.importers.tflite.contradictions import contradiction
 from tvm_cascade.importers.tflite.coverage import Unsupported, coverage
 from tvm_cascade.importers.tflite.forms import check_form
@@ -37,6 +49,7 @@ FAMILIES = (
     moves,
     products,
     rnn,
+    signals,
     states,
     svdf,
 )  # their converters are registered
@@ -54,8 +67,6 @@ _IN_ISLANDS = frozenset((
     "BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1", "SVDF",
     "UNIDIRECTIONAL_SEQUENCE_LSTM",
 ))  # fmt: skip
-
-_COMPLEX = ("RFFT2D", "COMPLEX_ABS", "REAL", "IMAG")  # Relax has tuples for complex numbers, of which no kernel is cut
 
 
 class Refused(Exception):
@@ -89,8 +100,6 @@ class Converter(Network):
         self._missing = missing
         self._absent: dict[int, str] = {}
         self._hybrid: dict[int, str] = {}
-        for name in _COMPLEX:
-            self.convert_map.pop(name, None)
         self.convert_map.update({name: partial(convert, self) for name, convert in CONVERTERS.items()})
 
     def convert_op_to_relax(self) -> None:

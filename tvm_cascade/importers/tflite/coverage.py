@@ -13,6 +13,8 @@ _DECODER = "a decoder of detections, which is left to the host"
 NPU = "ethos-u (custom)"  # kind of what Vela writes
 _FEATURES = "Signal"  # how the names of TFLite Micro's operators for audio features begin
 _LOOP = "a loop of StableHLO: convert the network to TFLite's operators"
+_OF_COMPLEX = ("RFFT2D", "RESHAPE", "COMPLEX_ABS", "REAL", "IMAG")
+_FLOATS = "only RESHAPE takes them here, and COMPLEX_ABS, REAL and IMAG, which make floats of them"
 _CONTROL = {"STABLEHLO_WHILE": _LOOP}
 
 
@@ -49,6 +51,10 @@ def coverage(converter: Any, known: Container[str], quantized: Container[str]) -
             with about(name):
                 sides = converter.get_input_tensors(op), converter.get_output_tensors(op)
             inputs, outputs = ([t.qnn_params for t in side] for side in sides)
+            if name not in _OF_COMPLEX and any(
+                converter.is_complex(t) for side in sides for t in side if t.tensor_idx >= 0
+            ):
+                absent[i] = f"{name} (operator {i}) of complex numbers: {_FLOATS}"
             if any(inputs[1:]) and not any(inputs[:1]) and not any(outputs) and name != "ASSIGN_VARIABLE":
                 hybrid[i] = name
             elif any(inputs + outputs) and name not in quantized:

@@ -182,6 +182,9 @@ _TABLE: dict[str, Form] = {
     "PRELU": Form((2, 2), requires=(has.real(0, 1), has.slopes)),
     "QUANTIZE": _elementwise(has.real_or("int32"), has.stores),
     "RESHAPE": Form((1, 2), optional=(1,), requires=(has.of(1, *_INTEGERS), has.reshaped)),
+    "RFFT2D": Form(
+        (2, 2), constants={1: "fft_length"}, requires=(has.of(0, "float32"), has.count_of(1, "fft_length", 2))
+    ),
     "RESIZE_BILINEAR": _resize("ResizeBilinearOptions"),
     "RESIZE_NEAREST_NEIGHBOR": _resize("ResizeNearestNeighborOptions"),
     "REVERSE_V2": Form((2, 2), constants={1: "axis"}, requires=(has.axes(1),)),

@@ -214,7 +214,7 @@ def _reshape(net: Network, op: Operator) -> Value:
         if prod(wanted) != count:
             computed = "its shape (input 1) is computed" if operands else "it has no shape"
             raise UnsupportedForm(f"{computed}, and the output's, {wanted}, is not one of {count} elements")
-    return relax.op.reshape(net.get_tensor_expr(data), wanted)
+    return relax.op.reshape(net.get_tensor_expr(data), [*wanted, 2] if net.is_complex(data) else wanted)
 
 
 @converts("EXPAND_DIMS")

@@ -117,8 +117,14 @@ class Network(stock.OperatorConverter):
         if index >= 0 and self.has_expr(index):
             shape = getattr(self.get_expr(index).ty, "shape", None)
             if shape is not None and hasattr(shape, "values"):
-                return np.array([int(d) for d in shape.values], "int64")
+                parts = self.is_complex(tensor_wrapper)  # the last axis of the value, which the file does not count
+                return np.array([int(d) for d in shape.values][: len(shape.values) - parts], "int64")
         return self.declared_shape(tensor_wrapper)
+
+    def is_complex(self, tensor: stock.TensorWrapper) -> bool:
+        """Return True for a tensor of complex numbers, whose value has an axis more, for real and imaginary parts."""
+        wrapped: Any = tensor.tensor
+        return wrapped is not None and wrapped.Type() == tflite.TensorType.COMPLEX64
 
     def _shape_of_list(self, tensor: stock.TensorWrapper, parts: tuple[Part, ...]) -> np.ndarray:
         if not parts:
