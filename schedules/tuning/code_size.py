@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import tvm_ffi
 
@@ -18,7 +18,10 @@ from tvm_cascade.search_monitor import counted
 PER_CALL_ALONE = 36  # bytes of code of the driver for a kernel that is called once, in no loop
 SOFT_FLOAT = 2_000  # bytes of the library's arithmetic of floats, on cores without hardware for it
 SOFT_ELEMENTARY = 4_000  # beside it, of its elementary functions there
-_ELEMENTARY = ("exp", "log", "tanh", "sigmoid", "erf", "pow", "sin", "cos")
+_ELEMENTARY: Mapping[str, int] = {  # bytes of newlib's functions where hardware computes floats: means of Cortex-M4 and M55
+    "exp": 710, "sigmoid": 710, "log": 680, "tanh": 1_000, "erf": 2_630, "pow": 2_040, "sin": 3_030, "cos": 3_010,
+}  # fmt: skip
+_FUNCTION = {"sigmoid": "exp"}  # what is computed by another one
 
 
 def weight_bytes(kernels: Sequence[BuiltKernel | None]) -> int:
@@ -45,11 +48,12 @@ def code_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None], core: Core) ->
 
 
 def _library_bytes(functions: Iterable[PrimFunc], core: Core) -> int:
-    """Return the estimated bytes of the compiler's library that kernels with floats link on a core without hardware for them."""
+    """Return the estimated bytes of the compiler's library that kernels with floats link: elementary functions, and on a core
+    without hardware for floats their arithmetic."""
+    bodies = [func.body for func in functions]
+    computed = [call for body in bodies for call in collect(body, ir.Call) if "float" in str(call.ty)]
+    called = {str(getattr(call.op, "name", "")).rpartition(".")[2] for call in computed}.intersection(_ELEMENTARY)
     if core.fpu:
-        return 0
-    computed = [call for func in functions for call in collect(func.body, ir.Call) if "float" in str(call.ty)]
-    loaded = [load for func in functions for load in collect(func.body, ir.TensorLoad) if "float" in str(load.ty)]
-    called = {str(getattr(call.op, "name", "")).rpartition(".")[2] for call in computed}
-    elementary = SOFT_ELEMENTARY if called.intersection(_ELEMENTARY) else 0
-    return elementary + SOFT_FLOAT if computed or loaded else 0
+        return sum({_FUNCTION.get(name, name): _ELEMENTARY[name] for name in called}.values())
+    loaded = [load for body in bodies for load in collect(body, ir.TensorLoad) if "float" in str(load.ty)]
+    return (SOFT_ELEMENTARY if called else 0) + (SOFT_FLOAT if computed or loaded else 0)

@@ -63,3 +63,14 @@ def test_floats_without_hardware_link_a_library(activation: str, library: int) -
     assert kernel is not None
     size = round(sum(kernel_cost(func).bytes for _, func in kernel.functions("")) * made.core.core.code_size)
     assert code_bytes(plan, kernels, made.core.core) == size + RUNTIME + PER_CALL_ALONE + library
+
+
+@pytest.mark.parametrize(("activation", "library"), [("relu", 0), ("sigmoid", 710), ("tanh", 1_000)])
+def test_elementary_functions_come_from_a_library(activation: str, library: int) -> None:
+    net = Net("float32", seed=3)
+    made = prepare(net.finish(getattr(net, activation)(net.input((1, 6), "x"))), kernel_target("cortex-m4", "c"))
+    plan = layerwise(made.graph)
+    (kernel,) = kernels = made.kernels_of(plan)
+    assert kernel is not None
+    size = round(sum(kernel_cost(func).bytes for _, func in kernel.functions("")) * made.core.core.code_size)
+    assert code_bytes(plan, kernels, made.core.core) == size + RUNTIME + PER_CALL_ALONE + library
