@@ -1,9 +1,9 @@
 """Fuzz the loaders: `python fuzz/run.py --seconds 300` (`make fuzz`, which takes FUZZ_SECONDS). Exit status 1 where
 something was found.
 
-Seeds are the shapes network, single operators and small networks that are built here, models of ONNX's backend suite, and
-archives of torch.export where torch is installed. libFuzzer (through atheris) bounds time and memory of every input, and
-saves what crashes, hangs, or raises anything other than the project's own errors in `fuzz/found/`.
+Seeds are random networks of every door (`tvm_cascade/testing/random_models`), the shapes network, single operators, models of
+ONNX's backend suite, and archives of torch.export where torch is installed. libFuzzer (through atheris) bounds time and memory
+of every input, and saves what crashes, hangs, or raises anything other than the project's own errors in `fuzz/found/`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from tvm_cascade.errors import MissingToolError
 from tvm_cascade.frontend import load
 from tvm_cascade.testing import activation_cases, choice_cases, move_cases, weighted_cases
 from tvm_cascade.testing.operator_cases import Generator
+from tvm_cascade.testing.random_models.draw import draw
+from tvm_cascade.testing.random_models.model import FORMS
+from tvm_cascade.testing.random_models.references import file_bytes
 from tvm_cascade.testing.tflite import ModelWriter
 
 HERE = Path(__file__).parent
@@ -76,20 +79,20 @@ def _onnx_of_the_suite() -> Iterator[tuple[str, Any]]:
             yield case.name.removeprefix("node/test_"), model
 
 
-def _torch_seeds(corpus: Path) -> None:
-    """Archives of torch.export: a convolution with its pool, a dense layer, an open size."""
-    torch: Any = importlib.import_module("torch")
+def _random_seeds(kind: str, corpus: Path) -> None:
+    """Random networks of one to five operators in every number format."""
+    for seed in range(16):
+        form = FORMS[kind][seed % len(FORMS[kind])]
+        model = draw(seed, kind, form, steps=1 + seed % 5)
+        (corpus / f"random{seed}").write_bytes(file_bytes(model))
 
-    nn = torch.nn
+
+def _open_torch_seed(corpus: Path) -> None:
+    """An archive of torch.export with an open size."""
+    torch: Any = importlib.import_module("torch")
     free = ({0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=8, max=64)},)
-    small = {
-        "conv": (nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)), (1, 2, 6, 6), None),
-        "dense": (nn.Sequential(nn.Flatten(), nn.Linear(8, 3), nn.Softmax(-1)), (1, 2, 4), None),
-        "open": (nn.Conv2d(2, 2, 3), (2, 2, 8, 8), free),
-    }
-    for name, (module, shape, dynamic) in small.items():
-        exported = torch.export.export(module.eval(), (torch.zeros(shape),), dynamic_shapes=dynamic)
-        torch.export.save(exported, corpus / f"{name}.pt2")
+    exported = torch.export.export(torch.nn.Conv2d(2, 2, 3).eval(), (torch.zeros(2, 2, 8, 8),), dynamic_shapes=free)
+    torch.export.save(exported, corpus / "open.pt2")
 
 
 def _without_torch() -> str:
@@ -105,7 +108,8 @@ def _without_torch() -> str:
 
 
 def write_seeds(kind: str, corpus: Path) -> None:
-    """Small files of `kind` that load."""
+    """Write small files of `kind` that load."""
+    _random_seeds(kind, corpus)
     if kind == "tflite":
         model = files("tvm_cascade.testing") / "data" / "shapes.tflite"
         (corpus / "shapes").write_bytes(model.read_bytes())
@@ -115,30 +119,8 @@ def write_seeds(kind: str, corpus: Path) -> None:
             (corpus / name).write_bytes(writer.finish())
         return
     if kind == "pt2":
-        _torch_seeds(corpus)
+        _open_torch_seed(corpus)
         return
-    from onnx import TensorProto, helper
-
-    f32 = TensorProto.FLOAT
-    image = helper.make_tensor_value_info("x", f32, [1, 2, 6, 6])
-    out = helper.make_tensor_value_info("y", f32, None)
-    weights = helper.make_tensor("w", f32, [2, 2, 3, 3], [0.1] * 36)
-    shape = helper.make_tensor("s", TensorProto.INT64, [2], [1, -1])
-    conv = helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1])
-    chains = {
-        "pool": [conv, helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[2, 2], strides=[2, 2])],
-        "residual": [conv, helper.make_node("Add", ["a", "x"], ["b"]), helper.make_node("Relu", ["b"], ["y"])],
-        "concat": [conv, helper.make_node("Concat", ["a", "x"], ["y"], axis=1)],
-        "flat": [
-            conv,
-            helper.make_node("Reshape", ["a", "s"], ["b"]),
-            helper.make_node("Softmax", ["b"], ["y"], axis=1),
-        ],
-    }
-    for name, nodes in chains.items():
-        graph = helper.make_graph(nodes, name, [image], [out], [weights, shape])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-        (corpus / name).write_bytes(model.SerializeToString())
     for name, model in _onnx_of_the_suite():
         (corpus / name).write_bytes(model.SerializeToString())
 

@@ -19,7 +19,7 @@ from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.quick_build import quick_build, virtual_machine
-from tvm_cascade.testing.random_networks import random_network
+from tvm_cascade.testing.random_dags import RandomDag
 
 CAN = {"pixels": True, "accumulators": True, "stripes": True}
 OPTIONS = {
@@ -41,9 +41,9 @@ def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray):
     return plan, run_host(program, [{program.inputs[0].name: feed}])
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", (1, 3, 5, 6, 8, 9, 12, 13))  # of one input
 def test_every_plan_of_a_random_network_computes_the_same(seed: int) -> None:
-    prepared = pipeline.prepare(random_network(seed), KernelTarget())
+    prepared = pipeline.prepare(RandomDag(seed).module(), KernelTarget())
     tensor = prepared.graph.tensors[prepared.graph.inputs[0]]
     feed = np.random.default_rng(seed).integers(-128, 128, tensor.shape).astype(np.int8)
     plain = None

@@ -68,7 +68,7 @@ class Case:
 
 def check(case: Case) -> Outcome:
     """Check one case in a process of its own; see `examined`."""
-    ((_, outcome),) = forked([case], examined, seconds=SECONDS)
+    ((_, outcome),) = forked([case], examined, seconds=SECONDS + 3 * case.operators)
     return outcome
 
 

@@ -38,8 +38,19 @@ def reference(model: RandomModel | Operators) -> Referred:
     return _onnx(model) if model.door == "onnx" else _torch(model)
 
 
+def file_bytes(model: RandomModel | Operators) -> bytes:
+    """Return the bytes of a model's file."""
+    if isinstance(model, Operators):
+        return model.file()
+    if model.door == "pt2":
+        from tvm_cascade.testing.random_models.torch_file import torch_bytes
+
+        return torch_bytes(model)
+    return onnx_bytes(model) if model.door == "onnx" else tflite_bytes(model)
+
+
 def _litert(model: RandomModel | Operators) -> Referred:
-    file = model.file() if isinstance(model, Operators) else tflite_bytes(model)
+    file = file_bytes(model)
     data, _ = repaired(file)
     try:
         run = Reference(data)
