@@ -223,6 +223,37 @@ def _differ(a: Any, b: Any) -> Any:
     return tirx.any(tirx.all(a, tirx.Not(b)), tirx.all(tirx.Not(a), b))
 
 
+_SPATIAL = "DHW"  # of layouts
+
+
+def _resized(bb: Any, call: Any) -> Any:
+    """Legalize a resize with aligned corners to one element along an axis, which is the first: TVM divides by zero.
+
+    Of two elements the first is that one too, so two are made, and the first is taken.
+    """
+    sizes = [getattr(size, "value", None) for size in call.args[1].values]
+    if str(call.attrs.coordinate_transformation_mode) != "align_corners" or 1 not in sizes or None in sizes:
+        return _by_tvm(bb, call)
+    wider = relax.Call(call.op, [call.args[0], relax.ShapeExpr([max(size, 2) for size in sizes])], call.attrs)
+    made = bb.emit(_by_tvm(bb, wider))
+    ends = list(shape_of(call))
+    return bb.call_te(topi.strided_slice, made, [0] * len(ends), ends, [1] * len(ends))
+
+
+def _sampled(bb: Any, call: Any) -> Any:
+    """Legalize a sampled grid that reflects between aligned corners of an axis of one element: TVM divides by zero.
+
+    Of two equal elements every place between them, and every reflection of it, is that element.
+    """
+    if str(call.attrs.padding_mode) != "reflection" or not call.attrs.align_corners:
+        return _by_tvm(bb, call)
+    data = call.args[0]
+    for axis, extent in enumerate(shape_of(data)):
+        if extent == 1 and str(call.attrs.layout)[axis] in _SPATIAL:
+            data = bb.emit_te(topi.concatenate, [data, data], axis)
+    return _by_tvm(bb, relax.Call(call.op, [data, *call.args[1:]], call.attrs))
+
+
 # TVM's own forms read out of bounds, lose infinities, fail or call a library
 LEGALIZATIONS: Mapping[str, Legalization] = {
     "relax.take": _take,
@@ -252,4 +283,6 @@ LEGALIZATIONS: Mapping[str, Legalization] = {
     "relax.less_equal": _of_truths(lambda a, b: tirx.any(tirx.Not(a), b)),
     "relax.greater": _of_truths(lambda a, b: tirx.all(a, tirx.Not(b))),
     "relax.greater_equal": _of_truths(lambda a, b: tirx.any(a, tirx.Not(b))),
+    **dict.fromkeys(("relax.image.resize2d", "relax.image.resize3d"), _resized),
+    "relax.image.grid_sample": _sampled,
 }

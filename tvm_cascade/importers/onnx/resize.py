@@ -82,7 +82,10 @@ def resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
             f"a result of shape {[a.size for a in axes]}, empty or of more than {MAX_ELEMENTS} elements"
         )
     moved = {k: a for k, a in enumerate(axes) if a.size != a.extent or a.scale != 1 or how == "tf_crop_and_resize"}
-    special = attrs.get("antialias") or how not in _PLAIN
+    one = (
+        how == "align_corners" and min((a.size for a in moved.values()), default=2) == 1
+    )  # the importer divides by zero
+    special = attrs.get("antialias") or how not in _PLAIN or one
     if len(axes) in (3, 4, 5) and min(moved, default=2) > 1 and not special and all(a.plain for a in axes):
         return None
     if mode == "nearest":
