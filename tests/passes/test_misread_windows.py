@@ -146,3 +146,20 @@ def test_adaptive_average_pools_whose_sizes_do_not_divide(shape: Shape, sizes: S
     validate(plan)
     got = run_plan(prepared, plan, [x]).outputs[0].reshape(want.shape)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+@pytest.mark.parametrize("columns", [1, 3, 5])
+def test_rows_lie_in_the_gaps_between_aligned_blocks(rows: int, columns: int) -> None:
+    """Hosts align accumulators to 16 bytes; rows of fewer bytes fill what lies between, which no bound may count."""
+
+    def write(emit: Any, x: Any) -> Any:
+        positive = emit(relax.op.nn.relu(x))
+        return emit(relax.op.sum(emit(relax.op.add(positive, positive)), [1, 2], keepdims=True))
+
+    prepared = pipeline.prepare(_network((1, rows, columns), write), KernelTarget())
+    for alignment in (1, 4, 8, 16):
+        for streamed in (False, True):
+            plan = plan_graph(prepared.graph, PlanOptions(alignment=alignment, stream_input=streamed))
+            validate(plan, alignment)
+            assert plan.bound <= plan.peak

@@ -17,7 +17,7 @@ import numpy as np
 from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import Units, outermost
 from tvm_cascade.cascading.interleaving import BY_ROWS
-from tvm_cascade.cascading.segments import SegmentCosts, aligned
+from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.graph import ROW
 from tvm_cascade.search_monitor import monitor
@@ -169,7 +169,7 @@ class RowLives:
         Where all that leaves [i, j) comes from its only sink, a longer one asks that for its steps in turn, and it asks all
         others as here: what dies in [i, j) lives as long there. What is needed later may die by rows. Else the bound is 0.
         """
-        costs, unit, cascade = self.costs, self.costs.settings.alignment, self.cascade(i, j)
+        costs, cascade = self.costs, self.cascade(i, j)
         steps = max(len(cascade.trace), 1)
         change, later = np.zeros((2, steps + 1), np.int64)
         for lives in self.lives(i, j):
@@ -177,7 +177,8 @@ class RowLives:
             change += lives.part_bytes * own
             if costs.last[lives.tensor] >= j:
                 later += lives.part_bytes * own
-        sums = sum(aligned(self.tables.graph.ops[o].kernels.accumulator_bytes, unit) for o in costs.accumulating(i, j))
+        # rows are aligned less than other blocks, and may lie in the gaps between those
+        sums = sum(self.tables.graph.ops[o].kernels.accumulator_bytes for o in costs.accumulating(i, j))
         fixed = costs.state_bytes(i, j, ROW) + costs.scratch_bytes(i, j, BY_ROWS) + sums
         most, dying = (int(np.cumsum(c)[:-1].max(initial=0)) + fixed for c in (change, change - later))
         asked = {o for o in cascade.members for t in self.tables.written(o) if costs.last[t] >= j}
