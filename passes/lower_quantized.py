@@ -55,6 +55,7 @@ from tvm_cascade.search_monitor import counted
 
 LOG = logging.getLogger("tvm_cascade")
 REAL_ATTR = "cascade_real_operators"
+INVERSE = "inverse scales"  # its value where floats are multiplied by the inverse of a scale to be quantized
 
 
 @dataclass(frozen=True)
@@ -125,11 +126,11 @@ def holds_quantized(func: Function) -> bool:
     return any(name_of(c) in ("relax.quantize", "relax.dequantize") for c in calls)
 
 
-def with_real_operators(mod: Module) -> Module:
+def with_real_operators(mod: Module, inverse_scales: bool = False) -> Module:
     """A copy of `mod` whose `main` is marked by `REAL_ATTR`: its quantized operators are defined by float arithmetic, as in
-    ONNX and PyTorch, instead of arithmetic on the stored integers, as in TFLite."""
+    ONNX and PyTorch, instead of arithmetic on the stored integers, as in TFLite; `inverse_scales` as in PyTorch alone."""
     mod = mod.clone()
-    mod["main"] = mod["main"].with_attr(REAL_ATTR, True)
+    mod["main"] = mod["main"].with_attr(REAL_ATTR, INVERSE if inverse_scales else "")
     return mod
 
 
@@ -145,7 +146,8 @@ class _Lowering:
     def __init__(self, mod: Module, gv: Value) -> None:
         self.mod, self.gv, self.func = mod, gv, mod[gv]
         self.bindings = bindings_of(self.func)
-        reader = Reader({b.var: b.value for b in self.bindings}, REAL_ATTR in attributes(self.func))
+        mark = attributes(self.func).get(REAL_ATTR)
+        reader = Reader({b.var: b.value for b in self.bindings}, mark is not None, mark == INVERSE)
         self.reader = replace(reader, signed=signed_variables(self.func, self.bindings, reader), read={})
         self.clips = self._clips_of_islands()
         self.refused: dict[Value, str] = {}
@@ -251,7 +253,9 @@ class _Lowering:
         zero, dtype = found.zero_point - offset, "int8" if offset else found.dtype
         once = self.reader.real_operators
         lo, hi = _clipped(*activation_range(found.bounds, found.step, zero, dtype, once), clip, offset)
-        output = Output(shape_of(found.source), dtype, found.step, zero, lo, hi, offset, once)
+        output = Output(
+            shape_of(found.source), dtype, found.step, zero, lo, hi, offset, once, self.reader.inverse_scales
+        )
         if _is_one_value(output):
             return emitter.filled(shape_of(last), output.hi, output.dtype)
         lowered = self._lowered_core(found.source, Island(found.core, output, self.reader, emitter, found.bounds))

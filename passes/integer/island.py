@@ -135,9 +135,8 @@ class Output:
     lo: int
     hi: int
     offset: int = 0  # as in `Quantized`
-    once: bool = (
-        False  # sums are rounded once, half to even, as of operators on real numbers; TFLite's are rounded twice
-    )
+    once: bool = False  # sums are rounded once, half to even, as of real numbers; TFLite's are rounded twice
+    inverse: bool = False  # floats are multiplied by the inverse of the scale, as in PyTorch, not divided by it
 
     @classmethod
     def unbounded(
@@ -275,6 +274,7 @@ class Reader:
 
     definitions: Mapping[Value, Value]  # variable -> the expression bound to it
     real_operators: bool = False  # every operator of the file is defined on real numbers, as in ONNX and PyTorch
+    inverse_scales: bool = False  # floats are multiplied by the inverse of a scale to be quantized, as in PyTorch
     read: dict[Value, Quantized] = field(default_factory=dict[Value, Quantized])  # what `dequantized` found, by call
     signed: Collection[Value] = ()  # variables of type uint8 that are stored as int8
 

@@ -21,11 +21,14 @@ from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te,
 
 
 def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
-    """float32 to stored integers: `clamp(round(x / s) + z)` in float32, halves to even or away from zero (`Output.once`)."""
+    """float32 to stored integers: `clamp(round(x / s) + z)` in float32, halves to even or away from zero (`Output.once`), or
+    by a product with the inverse of `s` (`Output.inverse`)."""
+    scale = output.scale
 
     def compute(a: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
-            quotient = a[index] / tirx.const(float(output.scale), "float32")
+            factor = tirx.const(float(np.float32(1 / np.float64(scale)) if output.inverse else scale), "float32")
+            quotient = a[index] * factor if output.inverse else a[index] / factor
             # beyond these bounds the result saturates anyway, and the cast to int32 might overflow
             bounded = tirx.max(tirx.min(quotient, tirx.const(1 << 20, "float32")), tirx.const(-(1 << 20), "float32"))
             if output.once:

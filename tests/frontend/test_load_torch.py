@@ -189,6 +189,25 @@ def test_a_quantize_clamps_to_its_own_range(tmp_path: Path) -> None:
     np.testing.assert_allclose(Compiled(lowered)(x)[0], plain(torch.tensor(x)).numpy(), atol=1e-6)
 
 
+def test_floats_are_multiplied_by_the_inverse_of_a_scale(tmp_path: Path) -> None:
+    """As torch does, which rounds some floats between two stored values otherwise than a division."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    ops, step = torch.ops.quantized_decomposed, float(np.float32(0.1))
+    how = (step, 0, -128, 127, torch.int8)
+
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return ops.dequantize_per_tensor(ops.quantize_per_tensor(x, *how), *how)
+
+    ties = (np.arange(-100, 100) + 0.5).astype("float32") * np.float32(0.1)
+    x = np.concatenate([ties, np.nextafter(ties, np.float32(9)), np.nextafter(ties, np.float32(-9))])[None]
+    plain = _export(tmp_path / "q.pt2", Network(), *x.shape)
+    want = plain(torch.tensor(x)).numpy()
+    assert (np.rint(x / np.float32(step)) != np.rint(want / step)).any()  # a division rounds some otherwise
+    np.testing.assert_array_equal(Compiled(_LOWER(load(tmp_path / "q.pt2")))(x)[0], want)
+
+
 def test_what_the_importer_reads_otherwise_than_torch(tmp_path: Path) -> None:
     """SELU's scales, nearest pixels of a size that is no multiple, amax and amin."""
     torch = pytest.importorskip("torch")

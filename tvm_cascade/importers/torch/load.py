@@ -22,6 +22,7 @@ from tvm_cascade.importers.torch.package import quietly
 from tvm_cascade.importers.torch.refused import check_conditions
 from tvm_cascade.importers.torch.states import with_buffer_ends, with_buffer_states
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.lower_quantized import with_real_operators
 
 
 def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
@@ -47,7 +48,7 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
             program, mutated, returned = with_buffer_ends(given)
             model, nodes = exported_model(given, program, returned)
             mod = load_model(path, model, input_shapes, TorchProgram(graph_of(given), nodes, returned))
-        return with_buffer_states(mod, mutated)
+        return with_buffer_states(with_real_operators(mod, inverse_scales=True), mutated)
     except NotExported as error:
         remedy = until_before(given, [error.node] if error.node is not None else [])
         if error.node is None:
