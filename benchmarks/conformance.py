@@ -39,6 +39,7 @@ HERE = Path(__file__).parent
 EXPECTED = HERE.parent / "tests" / "conformance" / "expected.txt"
 RESULTS = HERE / "results" / "conformance.md"
 _ROADS = tuple(f"pass by {road}{more}" for more in ("", f", {CONSTANTS}") for road in (COMPILE, PIPELINE))
+_UNRECORDED = "pass, by a road that was not recorded"  # of a run before roads were
 HEAD = f"""# The ONNX backend suite
 
 Every case of onnx {onnx.__version__} with tensors of numbers in and out, compiled for the host and run (`compile`), or
@@ -53,7 +54,7 @@ expected of each, and by which road, is in
 def table(expected: Mapping[str, Outcome], operators: Mapping[str, str]) -> str:
     """The counts of the roads and verdicts by group of cases, and of the refusals by operator and reason."""
     ends = {name: _end(outcome) for name, outcome in expected.items()}
-    first = (*_ROADS, REFUSED)
+    first = (*_ROADS, _UNRECORDED, REFUSED)
     columns = [*(c for c in first if c in ends.values()), *sorted({*ends.values()} - {*first})]
     groups = Counter((name.split("/")[0], end) for name, end in ends.items())
     lines = [f"| cases | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
@@ -79,6 +80,8 @@ def _end(outcome: Outcome) -> str:
     """The road of a case that passed, else its verdict."""
     if outcome.verdict != PASS:
         return outcome.verdict
+    if not outcome.reason:
+        return _UNRECORDED
     road, *rest = outcome.reason.split("; ")
     return f"pass by {road}{f', {CONSTANTS}' if CONSTANTS in rest else ''}"
 
