@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm_cascade.errors import GraphError, InfeasibleError, UsageError, ValidationError
 from tvm_cascade.schedules.tir import tvm_ffi
+from tvm_cascade.search_monitor import SearchStopped
 
 _INFEASIBLE = re.compile(r"needs (\d+) bytes, (\d+) available, \d+ bytes missing; peak at (.*); (.*)", re.DOTALL)
 _BETWEEN = re.compile(r", (?!part \d+ of \d+)")  # names of culprits, of which one may be a part of an operator
@@ -27,6 +28,6 @@ class _Infeasible(InfeasibleError):
 def register_error_classes() -> None:
     """Register the exception classes that passes raise with TVM's FFI."""
     register: Any = tvm_ffi.register_error
-    for kind in (GraphError, UsageError, ValidationError, InfeasibleError):
+    for kind in (GraphError, UsageError, ValidationError, InfeasibleError, SearchStopped):
         register(kind.__name__, kind)
     register(InfeasibleError.__name__, _Infeasible)  # replaces the entry: this class parses the data

@@ -24,13 +24,24 @@ from math import inf
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 
+from tvm_cascade.errors import CascadeError
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Clock = Callable[[], float]  # seconds
 
 
-class SearchStopped(Exception):
-    """A search has to end and has nothing to return; whoever catches it returns what is known without that search."""
+class SearchStopped(CascadeError):
+    """A search has to end and has nothing to return; whoever catches it returns what is known without that search.
+
+    Where nothing is known, it is the error that the user gets.
+    """
+
+    kind = "stopped"
+    exit_status = 1
+
+    def __init__(self, message: str = "the search was ended before it had found anything: give it more time") -> None:
+        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)
