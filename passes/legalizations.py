@@ -198,6 +198,44 @@ def _mean(bb: Any, call: Any) -> Any:
     return bb.call_te(lambda x: te.compute(x.shape, lambda *i: tirx.Div(x(*i), count), name="mean"), total)
 
 
+def _place_of_extreme(largest: bool) -> Legalization:
+    """Legalization of `argmax` or `argmin`: the first of equal elements, a NaN before any, as in PyTorch and NumPy. TVM's finds
+    the last element behind a NaN, and place -1 where no element is beyond the first that it compares with."""
+
+    def combined(one: Any, other: Any) -> Any:
+        stays = one[1] >= other[1] if largest else one[1] <= other[1]
+        stays = tirx.any(stays, tirx.isnan(one[1])) if str(one[1].ty.dtype).startswith("float") else stays
+        return tuple(tirx.Select(stays, a, b) for a, b in zip(one, other, strict=True))
+
+    def first(place: str, value: str) -> Any:
+        worst = tirx.min_value(value) if largest else tirx.max_value(value)
+        infinite = tirx.const(-np.inf if largest else np.inf, value) if value.startswith("float") else worst
+        return tirx.const(0, place), infinite
+
+    def legalization(bb: Any, call: Any) -> Any:
+        name, dtype, keep = call.op.name.removeprefix("relax."), str(call.ty.dtype), bool(call.attrs.keepdims)
+        data, shape = call.args[0], shape_of(call)
+        if call.attrs.axis is None:
+            data = bb.emit_te(topi.reshape, data, (prod(shape_of(data)),))
+        axis = int(call.attrs.axis or 0) % len(shape_of(data))
+        reduced = te.comm_reducer(combined, first, name=name)
+
+        def compute(x: Any) -> Any:
+            k = te.reduce_axis((0, x.shape[axis]), "k")
+
+            def pair(*i: Any) -> Any:
+                others = i if call.attrs.axis is not None else ()
+                at = (*others[:axis], k, *others[axis + keep :])
+                return reduced((k.var.astype("int32"), x(*at)), axis=k)
+
+            places, _ = te.compute(shape, pair, name=f"{name}_pair")
+            return te.compute(shape, lambda *i: places(*i).astype(dtype), name=name)
+
+        return bb.call_te(compute, data, primfunc_name_hint=name)
+
+    return legalization
+
+
 def _of_truths(truths: Callable[[Any, Any], Any]) -> Legalization:
     """Legalization of an operator on two operands, of booleans by `truths`: LLVM has no arithmetic and no order of them."""
 
@@ -272,6 +310,8 @@ LEGALIZATIONS: Mapping[str, Legalization] = {
     "relax.mod": partial(_divided, topi.mod),
     "relax.floor_mod": partial(_divided, topi.floor_mod),
     "relax.power": _powers,
+    "relax.argmax": _place_of_extreme(largest=True),
+    "relax.argmin": _place_of_extreme(largest=False),
     "relax.mean": _mean,
     "relax.add": _of_truths(tirx.any),
     "relax.multiply": _of_truths(tirx.all),

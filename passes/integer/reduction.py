@@ -110,12 +110,24 @@ def lower_product(island: Island) -> Value:
 
 @INDEX.lowers("argmax", "argmin")
 def lower_arg(island: Island) -> Value:
-    """Arg max or min along one axis, the first index in a tie: computes the extreme, then the first index that equals it."""
+    """Arg max or min along one axis, the first index in a tie: computes the extreme, then the first index that equals it.
+
+    Of floats a NaN is the extreme, as in PyTorch and NumPy."""
     data = island.core.args[0]
     if dtype_of(data) not in (*STORED_TYPES, "int32", "float32") or island.core.attrs.axis is None:
         raise NotLowered(f"an arg max of {dtype_of(data)}, or over all axes")
-    kind, reduce = ("arg_max", te.max) if name_of(island.core) == "relax.argmax" else ("arg_min", te.min)
-    shape = shape_of(data)
+    largest = name_of(island.core) == "relax.argmax"
+    kind, reduce = ("arg_max", te.max) if largest else ("arg_min", te.min)
+    is_float, shape = dtype_of(data) == "float32", shape_of(data)
+    if is_float:
+        reduce = te.comm_reducer(
+            lambda a, b: tirx.Select(tirx.any(a >= b if largest else a <= b, tirx.isnan(a)), a, b),
+            lambda dtype: tirx.const(float("-inf") if largest else float("inf"), dtype),
+        )
+
+    def is_best(element: Scalar, best: Scalar) -> Scalar:
+        return tirx.any(element.equal(best), tirx.isnan(element)) if is_float else element.equal(best)
+
     axis, keepdims = int(island.core.attrs.axis) % len(shape), bool(island.core.attrs.keepdims)
     extent, dtype = shape[axis], island.output.dtype
 
@@ -128,7 +140,7 @@ def lower_arg(island: Island) -> Value:
         first = te.compute(
             island.output.shape,
             lambda *i: te.min(
-                tirx.Select(a[indices(i, ri)].equal(best[i]), ri.var.astype("int32"), i32(extent - 1)), axis=[ri]
+                tirx.Select(is_best(a[indices(i, ri)], best[i]), ri.var.astype("int32"), i32(extent - 1)), axis=[ri]
             ),
             name=f"{kind}_acc",
         )

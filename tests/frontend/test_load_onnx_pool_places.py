@@ -47,7 +47,7 @@ def test_a_nan_is_the_maximum(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("emulator")
 def test_unpooled_on_a_core(tmp_path: Path) -> None:
-    how = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    how: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
     nodes = [node("MaxPool", ["x"], ["p", "i"], **how), node("MaxUnpool", ["p", "i"], ["y"], **how)]
     check_network(tmp_path, nodes, {"x": X[:1, :, :, :4]}, ["i", "y"], target="cortex-m4")
 
@@ -58,6 +58,7 @@ def test_unpooled_on_a_core(tmp_path: Path) -> None:
         ((2, 8, 12), (4, 5), (2, 2), {}),
         ((2, 12, 9), (6, 3), (3, 2), {"pads": [1, 0, 1, 2], "strides": [2, 1], "dilations": [1, 2]}),
         ((1, 6, 4), (8,), (3,), {"strides": [2], "pads": [0, 1]}),
+        ((1, 5, 5), (5, 5), (1, 5), {}),
     ],
 )
 def test_columns_are_summed(

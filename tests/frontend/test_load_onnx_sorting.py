@@ -68,3 +68,33 @@ def test_on_a_core(tmp_path: Path) -> None:
         node("GatherElements", ["x", "i"], ["z"], axis=1),
     ]
     check_network(tmp_path, nodes, {"x": x}, ["v", "i", "z"], {"k": np.array([4])}, target="cortex-m4")
+
+
+@pytest.mark.parametrize("kind", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_a_nan_is_the_extreme(tmp_path: Path, kind: str, dtype: str, axis: int) -> None:
+    x = np.round(RNG.standard_normal((4, 5, 6))).astype(dtype)
+    x[RNG.random(x.shape) > 0.8] = np.nan
+    wanted = (np.argmax if kind == "ArgMax" else np.argmin)(x, axis)
+    made = node(kind, ["x"], ["i"], axis=axis, keepdims=0)
+    check_network(tmp_path, [made], {"x": x}, ["i"], wanted=[wanted])
+
+
+@pytest.mark.parametrize(
+    ("kind", "worst"),
+    [("ArgMax", np.float32(-np.inf)), ("ArgMin", np.float32(np.inf)), ("ArgMax", np.int64(-(2**63)))],
+)  # fmt: skip
+def test_the_first_of_elements_that_are_all_the_least(tmp_path: Path, kind: str, worst: np.generic) -> None:
+    x = np.full((2, 4), worst)
+    made = node(kind, ["x"], ["i"], axis=1, keepdims=0)
+    check_network(tmp_path, [made], {"x": x}, ["i"], wanted=[np.array([0, 0])])
+
+
+@pytest.mark.usefixtures("emulator")
+def test_extremes_of_float64_on_a_core(tmp_path: Path) -> None:
+    """They begin with an infinity, which C has a name for."""
+    x = RNG.standard_normal((3, 4))
+    x[1] = -np.inf
+    nodes = [node("ArgMax", ["x"], ["i"], axis=1), node("ReduceMax", ["x", "a"], ["y"])]
+    check_network(tmp_path, nodes, {"x": x}, ["i", "y"], {"a": np.array([1])}, target="cortex-m4")

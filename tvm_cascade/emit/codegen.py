@@ -177,7 +177,7 @@ def tidy_c(source: str) -> list[str]:
     text = re.sub(r"^(?:TVM_DLL )(.*?\));\n", "", text, flags=re.M)
     text = re.sub(r"^(?:TVM_DLL )?int32_t (\w+)\(", r"static int32_t \1(", text, flags=re.M)
     text = text.replace(" __restrict__", "")
-    text = re.sub(r"\binff\b", "INFINITY", text)  # as TVM prints the start of a maximum of floats
+    text = re.sub(r"\binff?\b", "INFINITY", text)  # as TVM prints the start of a maximum of floats
     text = _VIEW.sub(r"((\1*)(void*)\2)", text)
     text = re.sub(r"\n{3,}", "\n\n", text).strip()
     text = re.sub(r"^static int32_t \w+\(([^)]*)\) \{\n(.*?)^\}", _mark_unused, text, flags=re.M | re.S)

@@ -88,8 +88,9 @@ def columns_to_image(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Val
                 at = o.astype("int32") + before - t.astype("int32") * d
                 block = tirx.floordiv(at, s)
                 inside = tirx.all(inside, at >= 0, block < n, tirx.floormod(at, s).equal(0))
+                block = tirx.min(tirx.max(block, tirx.const(0, "int32")), tirx.const(n - 1, "int32"))
                 row, column = row * k + t.astype("int32"), column * n + block
-            return te.sum(tirx.if_then_else(inside, data(i[0], row, column), tirx.const(0, data.dtype)), axis=steps)
+            return te.sum(tirx.Select(inside, data(i[0], row, column), tirx.const(0, data.dtype)), axis=steps)
 
         return te.compute((batch, rows // prod(kernel), *size), total, name="columns_to_image")
 
