@@ -24,7 +24,6 @@ _REFUSED: dict[str, _Case] = {
     "randn.default": lambda t, x, i: x + t.randn(4),
     "batch_norm.default": lambda t, x, i: t.nn.functional.batch_norm(x, None, None, training=True),
     "pad.default": lambda t, x, i: t.nn.functional.pad(x, (-1, 1, 0, 0), mode="circular"),
-    "max_pool2d_with_indices.default": lambda t, x, i: t.nn.functional.max_pool2d(x, 2, return_indices=True)[1],
     "special_i1.default": lambda t, x, i: t.special.i1(x),
 }
 _RIGHT: dict[str, _Case] = {
@@ -39,6 +38,7 @@ _RIGHT: dict[str, _Case] = {
     "largest boolean": lambda t, x, i: (i > 4).amax(1),
     "any of numbers": lambda t, x, i: i.any(1),
     "largest of all": lambda t, x, i: t.amax(x),
+    "places of a pool's maxima": lambda t, x, i: t.nn.functional.max_pool2d(x, 2, return_indices=True)[1].to(t.int32),
     "fmin": lambda t, x, i: t.fmin(x, t.where(x > 0.5, t.nan, 0.5)),
     "grid_sample": lambda t, x, i: t.nn.functional.grid_sample(x, x[..., :2], align_corners=False),
     "antialias": lambda t, x, i: t.nn.functional.interpolate(x, size=(2, 2), mode="bilinear", antialias=True),
