@@ -88,7 +88,7 @@ class Cascade(CascadePass):
         if target is not None and target.kind.name not in _CPUS:
             LOG.info("everything is left to TVM: kernels are made for CPUs, not for %s", target.kind.name)
             return _unplanned(mod)
-        if PREFIX_ATTR in dict(mod.attrs or {}):
+        if PREFIX_ATTR in dict(getattr(mod, "attrs", None) or {}):
             LOG.info(
                 "everything is left to TVM: its pass that prefixes names of a system library breaks calls of functions"
             )
@@ -271,9 +271,11 @@ def _drop_unused(mod: Any, candidates: Set[Any]) -> None:
 
 def _unplanned(mod: Any) -> PassResult:
     """The result without any planned region: a copy of `mod` with `ARENA_ATTR`."""
-    return PassResult(_with_arena(without_source(mod.clone()), 0), ARENA_ATTR not in dict(mod.attrs or {}))
+    return PassResult(
+        _with_arena(without_source(mod.clone()), 0), ARENA_ATTR not in dict(getattr(mod, "attrs", None) or {})
+    )
 
 
 def _with_arena(mod: Any, arena_bytes: int) -> Any:
     """`mod` with `arena_bytes` added to `ARENA_ATTR`, which may count regions of an earlier run."""
-    return mod.with_attr(ARENA_ATTR, int(dict(mod.attrs or {}).get(ARENA_ATTR, 0)) + arena_bytes)
+    return mod.with_attr(ARENA_ATTR, int(dict(getattr(mod, "attrs", None) or {}).get(ARENA_ATTR, 0)) + arena_bytes)

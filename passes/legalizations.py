@@ -272,7 +272,9 @@ def _resized(bb: Any, call: Any) -> Any:
     sizes = [getattr(size, "value", None) for size in call.args[1].values]
     if str(call.attrs.coordinate_transformation_mode) != "align_corners" or 1 not in sizes or None in sizes:
         return _by_tvm(bb, call)
-    wider = relax.Call(call.op, [call.args[0], relax.ShapeExpr([max(size, 2) for size in sizes])], call.attrs)
+    wider = relax.Call(
+        call.op, [call.args[0], relax.ShapeExpr([max(int(size), 2) for size in sizes if size is not None])], call.attrs
+    )
     made = bb.emit(_by_tvm(bb, wider))
     ends = list(shape_of(call))
     return bb.call_te(topi.strided_slice, made, [0] * len(ends), ends, [1] * len(ends))

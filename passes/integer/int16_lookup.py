@@ -41,7 +41,7 @@ def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
     if x.constant is not None or out.dtype != "int16" or out.zero_point or x.zero_point:
         raise NotLowered(f"a {function} of int16 with zero points, or to another type")
     if island.real and float(out.scale) * (1 << 15) > 1:
-        return lower_int16_table(island, x, function, math.tanh if function == "tanh" else _sigmoid)
+        return lower_int16_table(island, x, function, _tanh if function == "tanh" else _sigmoid)
     if float(out.scale) != 1 / (1 << 15):
         raise NotLowered(f"a {function} of int16 whose output scale is not 1/32768")
     m, s = _input_multiplier(float(x.step))
@@ -63,6 +63,10 @@ def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
     return island.emitter.call(
         "wide_lut", compute, [x.value, sigmoid_table()], function=function, multiplier=m, shift=s
     )
+
+
+def _tanh(v: float) -> float:
+    return math.tanh(v)
 
 
 def _sigmoid(v: float) -> float:

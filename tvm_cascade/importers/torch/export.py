@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from tvm_cascade import extras
@@ -109,7 +110,7 @@ def _failed_node(error: BaseException | None) -> Any:
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             node = frame.f_locals.get("node")
-            if isinstance(node, fx.Node) and node.op == "call_function":
+            if node is not None and isinstance(node, fx.Node) and node.op == "call_function":
                 found = node
         error = error.__cause__
     return found
@@ -179,12 +180,12 @@ def _renamed(
 
 def _end(model: Any, returned: Sequence[str], names: Mapping[str, str]) -> None:
     """Give every output of a model a tensor of its own, which a node computes, unless its name is that of its node."""
-    from onnx_ir import Node
+    node_of = import_module("onnx_ir").Node  # which onnxscript brings
 
     found: set[int] = set()
     for k, (value, name) in enumerate(zip(model.graph.outputs, returned, strict=True)):
         if value.producer() is None or id(value) in found or names.get(value.name) != name:
-            node = Node("", "Identity", [value])
+            node = node_of("", "Identity", [value])
             node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
             model.graph.append(node)
             model.graph.outputs[k] = node.outputs[0]

@@ -105,7 +105,8 @@ class ScheduleStages(CascadePass):
             with SearchMonitor(self.time_limit):
                 schedule = find_schedule(net.graph, self.model, self.options).schedule
         staged = lower_stages(net, units, schedule, self.lower)
-        return PassResult(staged.with_attrs(dict(mod.attrs)) if mod.attrs else staged, True)
+        attrs = dict(getattr(mod, "attrs", None) or {})
+        return PassResult(staged.with_attrs(attrs) if attrs else staged, True)
 
 
 def stage_pipeline() -> tvm.ir.transform.Pass:

@@ -228,7 +228,7 @@ def _conv(d: _Drawer, x: int) -> list[int]:
     channels = groups * d.int(1, 9 if groups == 1 else 4)
     terms = prod(window["kernel"]) * (c // groups)
     seed = d.layer("conv", window["kernel"], c, groups, channels)
-    out = d.operand(d.image(n, *window["size"], channels))
+    out = d.operand(d.image(n, window["size"][0], window["size"][1], channels))
     how = {"channels": channels, "groups": groups, "terms": terms, "weights": seed, "bias": d.chance(0.8)}
     return d.add("conv", [x], [out], **window, **how, activation=d.activation())
 
@@ -239,7 +239,7 @@ def _depthwise(d: _Drawer, x: int) -> list[int]:
         return []
     channels = c * (2 if d.chance(0.15) else 1)
     seed = d.layer("depthwise", window["kernel"], c, channels)
-    out = d.operand(d.image(n, *window["size"], channels))
+    out = d.operand(d.image(n, window["size"][0], window["size"][1], channels))
     how = {"channels": channels, "groups": c, "terms": prod(window["kernel"]), "weights": seed, "bias": d.chance(0.8)}
     return d.add("depthwise", [x], [out], **window, **how, activation=d.activation())
 
@@ -253,7 +253,13 @@ def _deconv(d: _Drawer, x: int) -> list[int]:
     seed = d.layer("deconv", kernel, c, channels)
     how = {"kernel": kernel, "stride": stride, "channels": channels, "terms": max(1, prod(kernel) * c // prod(stride))}
     return d.add(
-        "deconv", [x], [d.operand(d.image(n, *size, channels))], **how, size=size, weights=seed, bias=d.chance(0.5)
+        "deconv",
+        [x],
+        [d.operand(d.image(n, size[0], size[1], channels))],
+        **how,
+        size=size,
+        weights=seed,
+        bias=d.chance(0.5),
     )
 
 
@@ -264,7 +270,7 @@ def _pool(d: _Drawer, x: int) -> list[int]:
     if d.door == "pt2" and any(2 * p > k for p, k in zip(window["pads"], window["kernel"] * 2, strict=True)):
         return []
     kind = d.pick(("max_pool", "avg_pool"))
-    out = d.like(x, d.image(n, *window["size"], c))
+    out = d.like(x, d.image(n, window["size"][0], window["size"][1], c))
     counts = d.chance(0.5) and d.door != "tflite"
     return d.add(kind, [x], [out], **window, count_include_pad=counts)
 

@@ -66,5 +66,6 @@ class Operators:
 def draw_tflite_operators(seed: int, count: int) -> Operators:
     """Draw `count` cases of `KINDS`."""
     rng = np.random.default_rng([seed, 7])
-    drawn = ((*KINDS[int(rng.integers(len(KINDS)))], int(rng.integers(1 << 30))) for _ in range(count))
+    kinds = (KINDS[int(rng.integers(len(KINDS)))] for _ in range(count))
+    drawn = ((str(name), str(dtype), int(rng.integers(1 << 30))) for name, dtype in kinds)
     return Operators(seed, tuple(drawn))

@@ -90,7 +90,7 @@ def _run(model: RandomModel, inputs: list[np.ndarray], outputs: Any, unrounded: 
     try:
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         names = [given.name for given in session.get_inputs()]
-        return session.run(None, dict(zip(names, inputs, strict=True)))
+        return [np.asarray(a) for a in session.run(None, dict(zip(names, inputs, strict=True)))]
     except Exception as error:  # of several types of its own
         raise Disputed(f"ONNX Runtime refuses: {str(error).strip().splitlines()[-1]}") from error
 

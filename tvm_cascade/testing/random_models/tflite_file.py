@@ -56,7 +56,9 @@ class _Writer:
         """Add a tensor on the way, of the quantization of operand `like`."""
         operand = self.model.operands[like]
         shape = operand.shape if shape is None else shape
-        return self.w.tensor(shape, kind or self.form, *(() if kind else self.quantization(like)))
+        if kind:
+            return self.w.tensor(shape, kind)
+        return self.w.tensor(shape, self.form, *self.quantization(like))
 
     def ints(self, values: Any) -> int:
         return self.w.constant(np.asarray(values, "int32"))
