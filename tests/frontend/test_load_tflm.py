@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
+import tvm_cascade
 from tvm_cascade.checking.reference import reference_outputs
 from tvm_cascade.errors import LoadError, UnsupportedOperatorError
 from tvm_cascade.frontend import load
@@ -205,15 +206,20 @@ def test_decoders_of_detections_are_left_to_the_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "float32"])
-def test_a_transposed_convolution_of_a_given_size_has_the_declared_one(tmp_path: Path, dtype: str) -> None:
-    """As those of a network for sound that were cut out of it: the size is an input."""
+def test_a_transposed_convolution_whose_size_is_an_input_wants_its_value(tmp_path: Path, dtype: str) -> None:
+    """As those of a network for sound that were cut out of it."""
     writer = ModelWriter()
     weighted_cases.transpose_conv(np.random.default_rng(5), dtype, writer)
     op = writer._operators[0]
     size = np.array(writer._tensors[op.outputs[0]].shape, "int32")
-    op.inputs[0] = writer.activation((4,), "int32")
-    x = random_inputs([{"dtype": dtype, "shape": tuple(writer._tensors[op.inputs[2]].shape)}], 0)
-    equal_outputs(tmp_path, writer, [*x, size])
+    op.inputs[0] = writer.activation((4,), "int32", name="size")
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    with pytest.raises(UnsupportedOperatorError, match=r"TRANSPOSE_CONV .* fix it by --input-value"):
+        load(tmp_path / "m.tflite")
+    tvm_cascade.compile(
+        tmp_path / "m.tflite", target="host", output=tmp_path / "p", input_value={"size": size.tolist()}
+    )
+    assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "m.tflite").match
 
 
 def test_a_transposed_convolution_that_stays_float_is_computed_before_it_is_quantized(tmp_path: Path) -> None:
