@@ -124,7 +124,7 @@ def test_the_pipeline_leaves_to_tvm_what_is_misread(
     want = quick_run(mod, x)[0]
     misread(monkeypatch)
     with caplog.at_level(logging.WARNING, logger="tvm_cascade"):
-        built = tvm.compile(mod, "llvm", relax_pipeline=cascade_pipeline())
+        built = tvm.compile(mod, "llvm", relax_pipeline=cascade_pipeline(objective="bytes"))
     assert "a plan is wrong" in caplog.text
     got = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(got, want, rtol=1e-5)
