@@ -69,6 +69,8 @@ def check_executed(
     source = prepared.extracted.source
     if source is None or not _is_of(source, plan):
         raise NotExecutedError("the network was changed after its operators were read")
+    if any("bfloat16" in _kinds(call.func) for call in source.calls):
+        raise NotExecutedError("it computes in bfloat16, of which LLVM crashes where it makes code quickly")
     if plan.macs > MOST_MACS:
         raise NotExecutedError(f"it takes more than {MOST_MACS} multiply-accumulates")
     programs = [_Program(plan, lower_plan(plan, prepared.kernels_of(plan), transform=transform, segment_call=_MARKER))]
@@ -356,9 +358,14 @@ class _Comparison:
 
 
 def _has_floats(func: PrimFunc) -> bool:
-    kinds = [str(p.ty.dtype) for p in func.params if hasattr(p.ty, "dtype")]
-    kinds += [str(cast.ty.dtype) for cast in tir.collect(func.body, tirx.Cast)]
-    return any("float" in kind for kind in kinds)
+    return any("float" in kind for kind in _kinds(func))
+
+
+def _kinds(func: PrimFunc) -> set[str]:
+    """The element types of a function's buffers, and those that it casts to."""
+    kinds = {str(p.ty.dtype) for p in func.params if hasattr(p.ty, "dtype")}
+    kinds |= {str(buffer.dtype) for buffer in func.buffer_map.values()} if hasattr(func, "buffer_map") else set()
+    return kinds | {str(cast.ty.dtype) for cast in tir.collect(func.body, tirx.Cast)}
 
 
 def _same(got: np.ndarray, want: np.ndarray) -> bool:
