@@ -119,8 +119,6 @@ def test_operators_of_onnx_files(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     make, kinds = onnx.helper.make_node, onnx.TensorProto
     value = onnx.helper.make_tensor_value_info
-    held = {"three": 3, "places": np.zeros((1, 2), "int64"), "updates": np.ones((1, 2), "float32")}
-    weights = [onnx.numpy_helper.from_array(np.asarray(data), name) for name, data in held.items()]
     cases = [
         ([make("Unique", ["x"], ["y"])], ["Unique"]),
         ([make("Nonsense", ["x"], ["y"])], ["Nonsense"]),
@@ -134,19 +132,9 @@ def test_operators_of_onnx_files(tmp_path: Path) -> None:
         ([make("Concat", ["x", ""], ["y"], axis=1)], ["Concat"]),
         ([make("Cast", ["x"], ["i"], to=7), make("Slice", ["x", "i", "i"], ["y"])], ["Slice"]),
         ([make("Gemm", ["x", "x"], ["y"])], ["Gemm"]),
-        (  # has no kernel
-            [make("Neg", ["x"], ["n"]), make("ScatterElements", ["n", "places", "updates"], ["y"])],
-            ["ScatterElements"],
-        ),
-        (
-            [make("Cast", ["x"], ["i"], to=7), make("Mul", ["i", "three"], ["j"]), make("Cast", ["j"], ["y"], to=1)],
-            ["Cast"],  # the first of 64 bits
-        ),
     ]
     for k, (nodes, names) in enumerate(cases):
-        graph = onnx.helper.make_graph(
-            nodes, "g", [value("x", kinds.FLOAT, [2, 4])], [value("y", kinds.FLOAT, None)], weights
-        )
+        graph = onnx.helper.make_graph(nodes, "g", [value("x", kinds.FLOAT, [2, 4])], [value("y", kinds.FLOAT, None)])
         path = tmp_path / f"{k}.onnx"
         onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
         assert refused(path) == names, names
