@@ -67,6 +67,9 @@ def quick_build(mod: Any, optimisation: int = 0) -> Any:
         return tvm.compile(mod, target, tir_pipeline="default" if optimisation else _NAME)
 
 
+_ROOM = 8 << 20  # bytes that have to be free for the files of a module
+
+
 def linked(module: Any) -> Any:
     """A module of LLVM code without optimisation as a shared library, loaded; `module` itself where that cannot be linked.
 
@@ -77,8 +80,14 @@ def linked(module: Any) -> Any:
         return module
     with tempfile.TemporaryDirectory() as folder:
         made, library = Path(folder) / "module.o", Path(folder) / "module.so"
+        try:
+            made.write_bytes(bytes(_ROOM))
+        except OSError:  # LLVM ends the process where it cannot write
+            return module
         module.write_to_file(str(made))
-        subprocess.run(["ld", "-shared", "-z", "now", "-o", str(library), str(made)], check=True, capture_output=True)
+        command = ["ld", "-shared", "-z", "now", "-o", str(library), str(made)]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            return module
         try:
             return tvm.runtime.load_module(str(library))
         except RuntimeError:  # of the dynamic linker: a function is not there
