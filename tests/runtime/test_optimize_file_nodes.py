@@ -102,6 +102,37 @@ def _chosen(net: Net) -> Any:
     return net.model((2, 3), {out: (2, 3)})
 
 
+def _folded(net: Net) -> str:
+    """A convolution into which a batch normalization is folded."""
+    conv = net.node("Conv", "x", net.weights(4, 3, 3, 3), pads=[1] * 4)
+    return net.node("BatchNormalization", conv, *(net.constant(RNG.uniform(0.5, 1.5, 4)) for _ in range(4)))
+
+
+def _called_twice(net: Net) -> Any:
+    """One value under two names, both read by a node that stands behind what was substituted."""
+    made = net.node("Softsign", _folded(net))
+    again = net.node("Identity", made)
+    out = net.node("Where", net.node("Greater", made, net.constant(0.1)), net.node("Abs", again), made)
+    return net.model((1, 3, 6, 6), {out: (1, 4, 6, 6)})
+
+
+def _chosen_behind(net: Net) -> Any:
+    """A branch whose ways read a tensor that was substituted."""
+    helper, made = onnx.helper, _folded(net)
+    ways = [
+        helper.make_graph(
+            [helper.make_node(kind, [made], [f"{kind}_way"])],
+            kind,
+            [],
+            [helper.make_tensor_value_info(f"{kind}_way", onnx.TensorProto.FLOAT, (1, 4, 6, 6))],
+        )
+        for kind in ("Softsign", "Neg")
+    ]
+    total = net.node("ReduceMax", made, keepdims=0)
+    out = net.node("If", net.node("Greater", total, net.constant(0.0)), then_branch=ways[0], else_branch=ways[1])
+    return net.model((1, 3, 6, 6), {out: (1, 4, 6, 6)})
+
+
 def _quantized(net: Net) -> Any:
     """A convolution between quantize and dequantize."""
     scale, zero = net.constant(0.05), net.constant(3, "int8")
@@ -123,7 +154,7 @@ CASES: list[tuple[Callable[[Net], Any], int]] = [
     *((_normalized, opset) for opset in (9, 13, 20)),
     *((_parts, opset) for opset in (9, 12, 13, 18)),
     *((_moments, opset) for opset in (11, 17, 18, 21)),
-    *((build, 17) for build in (_tokens, _chosen, _quantized, _both_moments)),
+    *((build, 17) for build in (_tokens, _chosen, _called_twice, _chosen_behind, _quantized, _both_moments)),
 ]
 
 

@@ -192,7 +192,7 @@ def file_nodes(path: str | Path, mod: tvm.IRModule, read: Read) -> FileNodes | N
     codes = {str(t): onnx.helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in _TYPES}
     told = (v for v in (*graph.value_info, *graph.output) if v.type.HasField("tensor_type"))
     types = {value.name: value.type.tensor_type.elem_type for value in told}
-    held = {n: r for n, r in read.files.items() if types.get(n) == codes.get(r.type.dtype)}
+    held = {n: r for n, r in read.files.items() if n in types and types[n] == codes.get(r.type.dtype)}
     names = (str(spec.file_name or spec.name) for spec in io_spec(mod).inputs)
     inputs = dict(zip(names, read.dag.inputs, strict=True))
     return FileNodes(model, {**held, **inputs}, partial(folded, constants=read.constants))

@@ -135,9 +135,8 @@ def written_anew(dag: Dag, files: FileNodes | None) -> set[Node]:
     return _demanded(dag, files)[1]
 
 
-_Written = tuple[
-    Region, Mapping[Ref, Ref]
-]  # a region of the file, and by the tensors that it reads those it reads here
+_Written = tuple[Region, Mapping[Ref, Ref]]
+"""A region of the file, and by the values that it reads those that it reads here."""
 
 
 def _demanded(dag: Dag, files: FileNodes | None) -> tuple[dict[Ref, _Written], set[Node]]:
@@ -204,6 +203,7 @@ class _Exporter:
         self.raw = dict(self.names)  # inputs in the types of the file
         self.cast = {r for r, (_, dtype) in zip(dag.inputs, self.inputs, strict=True) if dtype != r.type.dtype}
         self.copied: dict[tuple[int, tuple[str, ...]], Any] = {}  # nodes of the file, by themselves and what they read
+        self.titles: set[str] = set()  # names of nodes of the file that are written
         own = {
             n
             for r, n in zip(dag.outputs, self.results, strict=True)
@@ -232,7 +232,8 @@ class _Exporter:
             nodes = fuse(
                 nodes, self._constant, self.tensor, self.helper.make_node, (*self.results, *inner), self._shapes().get
             )
-        nodes = [self._in_opset(node) for node in nodes]
+        copies = {id(copy) for copy in self.copied.values()}
+        nodes = [node if id(node) in copies else self._in_opset(node) for node in nodes]
         used = {name for node in nodes for name in (*node.input, *outer_reads(node))} | {*self.results}
         tensors = [t for t in self.tensors if t.name in used]
         graph = self.helper.make_graph(nodes, "tvm_cascade", inputs, results, tensors)
@@ -249,7 +250,7 @@ class _Exporter:
         """Add the nodes of the file that compute a value; what they read is there already."""
         assert self.files is not None
         names: dict[str, str] = {}
-        for read, name in region.reads.items():
+        for name, read in sorted(self.files.called(region), key=lambda pair: pair[0]):
             ref = bound.get(read, read)
             names[name] = self.raw[ref] if self.raw.get(ref) == name else self._name(ref)
         for node in region.nodes:
@@ -284,8 +285,9 @@ class _Exporter:
                     self.written.add(name)
             copy = type(node)()
             copy.CopyFrom(node)
-            if any(one.name == node.name for one in self.copied.values()):
+            if node.name in self.titles:
                 copy.name = ""  # names are unlike
+            self.titles.add(node.name)
             copy.input[:] = read
             copy.output[:] = [self._own(name) for name in node.output]
             self.nodes.append(copy)
@@ -301,8 +303,6 @@ class _Exporter:
 
     def _in_opset(self, node: Any) -> Any:
         """A node that was made here, as the file's version of ONNX writes it: some operands were attributes before, or after."""
-        if any(node is copy for copy in self.copied.values()):
-            return node
         attrs = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
         inputs, kind = list(node.input), node.op_type
         if self.opset >= 18 and kind.startswith("Reduce") and "axes" in attrs:

@@ -7,7 +7,7 @@ the same tensors or on others, the node itself is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +25,11 @@ _SAID_ONE_WAY = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Nodes of the file, in order, that compute the tensor `name` from the tensors `reads`."""
+    """Nodes of the file, in order, that compute the tensor `name` from the values `reads`."""
 
     name: str
     nodes: tuple[Any, ...]
-    reads: Mapping[Ref, str]  # values of the graph, by what the nodes call them
+    reads: frozenset[Ref]  # values of the graph
     inside: frozenset[Node]  # the operators of the graph that stand for them
 
 
@@ -44,7 +44,7 @@ class FileNodes:
         self.values = values
         self.makers: dict[str, Any] = {name: node for node in model.graph.node for name in node.output if name}
         self.constants: dict[str, Any] = {tensor.name: tensor for tensor in model.graph.initializer}
-        self.opset = next(int(o.version) for o in model.opset_import if o.domain in ("", "ai.onnx"))
+        self.opset = next((int(o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
         self._order = {id(node): at for at, node in enumerate(model.graph.node)}
         self._names: dict[Ref, str] = {}
         for node in model.graph.node:
@@ -53,6 +53,13 @@ class FileNodes:
                     self._names.setdefault(values[name], name)
         self._by_root: dict[tuple[Any, ...], list[Region]] | None = None
         self._regions: dict[str, Region | None] = {}
+
+    def called(self, region: Region) -> Iterator[tuple[str, Ref]]:
+        """Return what the nodes of a region call the values that it reads: several names may be those of one value."""
+        for name in {name for node in region.nodes for name in _reads(node)}:
+            ref = self.values.get(name)
+            if ref is not None and ref in region.reads:
+                yield name, ref
 
     def taken(self) -> set[str]:
         """Return all names of the file, subgraphs included."""
@@ -82,7 +89,9 @@ class FileNodes:
             self._by_root = {}
             for ref, name in self._names.items():
                 region = self._region(name)
-                if region is not None and not (len(region.inside) == 1 and ref.node.kind in _SAID_ONE_WAY):
+                if region is None or (len(region.inside) == 1 and ref.node.kind in _SAID_ONE_WAY):
+                    continue
+                if not any(outer_reads(node) for node in region.nodes):  # subgraphs read by the names of the file
                     self._by_root.setdefault(_key(ref.node), []).append(region)
         return self._by_root.get(_key(node), [])
 
@@ -94,8 +103,8 @@ class FileNodes:
     def _found(self, name: str) -> Region | None:
         """Return the region of the node that writes `name`: with nodes before it, where what it reads is not in the graph."""
         nodes: dict[int, Any] = {}
-        reads: dict[Ref, str] = {}
-        before = _inside(self.values[name], {}, inputs=True) or set()
+        reads: set[Ref] = set()
+        before = _inside(self.values[name], frozenset(), inputs=True) or set()
         waiting = [name]
         while waiting:
             maker = self.makers.get(waiting.pop())
@@ -107,13 +116,15 @@ class FileNodes:
             for read in _reads(maker):
                 ref = self.values.get(read)
                 if ref is not None and not ref.node.constant and ref.node in before:
-                    reads[ref] = read
+                    reads.add(ref)
                 elif read not in self.constants and (ref is None or not self._folds(ref)):
                     waiting.append(read)
         inside = _inside(self.values[name], reads)
         if inside is None:
             return None
-        return Region(name, tuple(sorted(nodes.values(), key=lambda n: self._order[id(n)])), reads, frozenset(inside))
+        return Region(
+            name, tuple(sorted(nodes.values(), key=lambda n: self._order[id(n)])), frozenset(reads), frozenset(inside)
+        )
 
     def _folds(self, ref: Ref) -> bool:
         """Return whether a value is a constant of the graph that was read."""
@@ -149,7 +160,7 @@ def _key(node: Node) -> tuple[Any, ...]:
     return node.kind, node.attrs
 
 
-def _inside(root: Ref, reads: Mapping[Ref, str], inputs: bool = False) -> set[Node] | None:
+def _inside(root: Ref, reads: Collection[Ref], inputs: bool = False) -> set[Node] | None:
     """Return the nodes between `reads` and a value, or with `inputs` all that it depends on; None where it depends on an
     input beside `reads`."""
     found: set[Node] = set()
@@ -165,7 +176,7 @@ def _inside(root: Ref, reads: Mapping[Ref, str], inputs: bool = False) -> set[No
     return found
 
 
-def _matches(region: Ref, ref: Ref, reads: Mapping[Ref, str], bound: dict[Ref, Ref]) -> bool:
+def _matches(region: Ref, ref: Ref, reads: Collection[Ref], bound: dict[Ref, Ref]) -> bool:
     """Return whether `ref` is computed as `region` is, from other tensors: `bound` gets these by those of the region."""
     if region in reads:
         return bound.setdefault(region, ref) == ref and region.type == ref.type
@@ -178,10 +189,8 @@ def _matches(region: Ref, ref: Ref, reads: Mapping[Ref, str], bound: dict[Ref, R
     ):
         return False
     given, here = region.node.inputs, ref.node.inputs
-    orders = (
-        [here, here[::-1]] if region.node.kind in COMMUTATIVE and len(here) == 2 else [here]
-    )  # a pool sorts such operands
-    for order in orders:
+    sorted_by_pool = region.node.kind in COMMUTATIVE and len(here) == 2
+    for order in [here, here[::-1]] if sorted_by_pool else [here]:
         held = dict(bound)
         if all(_matches(a, b, reads, held) for a, b in zip(given, order, strict=True)):
             bound.update(held)
