@@ -52,7 +52,7 @@ expected of each, and by which road, is in
 
 
 def table(expected: Mapping[str, Outcome], operators: Mapping[str, str]) -> str:
-    """The counts of the roads and verdicts by group of cases, and of the refusals by operator and reason."""
+    """Return the counts of the roads and verdicts by group of cases, and of the refusals by operator and reason."""
     ends = {name: _end(outcome) for name, outcome in expected.items()}
     first = (*_ROADS, _UNRECORDED, REFUSED)
     columns = [*(c for c in first if c in ends.values()), *sorted({*ends.values()} - {*first})]
@@ -77,7 +77,7 @@ def table(expected: Mapping[str, Outcome], operators: Mapping[str, str]) -> str:
 
 
 def _end(outcome: Outcome) -> str:
-    """The road of a case that passed, else its verdict."""
+    """Return the road of a case that passed, else its verdict."""
     if outcome.verdict != PASS:
         return outcome.verdict
     if not outcome.reason:

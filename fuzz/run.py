@@ -80,7 +80,7 @@ def _onnx_of_the_suite() -> Iterator[tuple[str, Any]]:
 
 
 def _random_seeds(kind: str, corpus: Path) -> None:
-    """Random networks of one to five operators in every number format."""
+    """Write random networks of one to five operators in every number format."""
     for seed in range(16):
         form = FORMS[kind][seed % len(FORMS[kind])]
         model = draw(seed, kind, form, steps=1 + seed % 5)
@@ -88,7 +88,7 @@ def _random_seeds(kind: str, corpus: Path) -> None:
 
 
 def _open_torch_seed(corpus: Path) -> None:
-    """An archive of torch.export with an open size."""
+    """Write an archive of torch.export with an open size."""
     torch: Any = importlib.import_module("torch")
     free = ({0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=8, max=64)},)
     exported = torch.export.export(torch.nn.Conv2d(2, 2, 3).eval(), (torch.zeros(2, 2, 8, 8),), dynamic_shapes=free)

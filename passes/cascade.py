@@ -222,7 +222,7 @@ def _to_plan(mod: Any, request: PlanRequest) -> Any:
 
 
 def _is_ours(gv: Any, func: Any) -> bool:
-    """Whether a function is a Relax function that is not marked for other TVM passes (`OF_OTHERS`)."""
+    """Return whether a function is a Relax function that is not marked for other TVM passes (`OF_OTHERS`)."""
     if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
         return False
     owner = next((a for a in OF_OTHERS if a in dict(func.attrs or {})), None)

@@ -91,7 +91,7 @@ def _is_of(source: Source, plan: Plan) -> bool:
 
 
 class _Network:
-    """The functions of a network's operators, each run once on whole tensors, the first time that `values` are asked for."""
+    """Functions of a network's operators, each run once on whole tensors, the first time that `values` are asked for."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -100,7 +100,7 @@ class _Network:
         self.library: Any = None
 
     def _named(self, func: PrimFunc) -> str:
-        """The name of `func` among the functions; equal ones have one."""
+        """Return the name of `func` among the functions; equal ones have one."""
         stem = f"{_OPERATOR}_{tvm_ffi.structural_hash(func)}"
         known = self.functions.get(stem)
         name = stem if known is None or tvm_ffi.structural_equal(known, func) else f"{stem}_{len(self.functions)}"
@@ -109,7 +109,7 @@ class _Network:
 
     @cached_property
     def values(self) -> Values:
-        """Every tensor of the network for one random input."""
+        """Compute every tensor of the network for one random input."""
         source, random = self.source, np.random.default_rng(0)
         indexed = [_indices(self.functions[n], len(c.inputs)) for n, c in zip(self.names, source.calls, strict=True)]
         narrow = any(indexed)
@@ -129,7 +129,7 @@ class _Network:
 
 
 def _random(tensor: Tensor, random: np.random.Generator, narrow: bool) -> np.ndarray:
-    """Random elements; of integers that may be indices (`narrow`) zeros."""
+    """Draw random elements; of integers that may be indices (`narrow`) zeros."""
     kind = np.dtype(tensor.dtype)
     if tensor.dtype == "bool":
         return random.integers(0, 2, tensor.shape).astype(np.bool_)
@@ -142,7 +142,7 @@ def _random(tensor: Tensor, random: np.random.Generator, narrow: bool) -> np.nda
 
 
 def _indices(func: PrimFunc, activations: int) -> dict[int, int]:
-    """The parameters of a function whose elements are indices, by position: the smallest extent that they index.
+    """Return the parameters of a function whose elements are indices, by position: the smallest extent that they index.
 
     What a function computes itself, and numbers of at most 16 bits that index a constant of the operator, lie inside of what
     they index. Raises `NotExecutedError` for a function that may divide integers by a zero of its inputs.
@@ -187,7 +187,7 @@ class _Program:
 
     @cached_property
     def functions(self) -> dict[GlobalVar, PrimFunc]:
-        """The functions of the program, with an entry that runs one segment."""
+        """Make the functions of the program, with an entry that runs one segment."""
         functions: Any = getattr(self.lowered.mod, "functions")  # noqa: B009 (a field of run time)
         made = {gv: portable(f) for gv, f in functions.items() if gv.name_hint != self.lowered.invoke}
         invoke = GlobalVar(self.lowered.invoke)
@@ -244,7 +244,7 @@ class _Program:
 
 
 def by_segment(driver: PrimFunc, segment: Any) -> PrimFunc:
-    """The driver of a plan with one more parameter: it runs segment number `segment` alone.
+    """Make a driver of a plan with one more parameter: it runs segment number `segment` alone.
 
     It is lowered with calls of `_MARKER` where its segments begin.
     """
@@ -264,7 +264,7 @@ def by_segment(driver: PrimFunc, segment: Any) -> PrimFunc:
 
 
 def _marked(stmt: Any) -> int | None:
-    """The number of the segment that begins with a statement."""
+    """Return the number of the segment that begins with a statement."""
     call = getattr(stmt, "value", None)
     if not isinstance(stmt, tirx.Evaluate) or not isinstance(call, Call) or len(call.args) != 2:
         return None
@@ -272,7 +272,7 @@ def _marked(stmt: Any) -> int | None:
 
 
 def _calling(func: PrimFunc, functions: Mapping[GlobalVar, Any]) -> PrimFunc:
-    """`func` with the variables of `functions` in its calls, by their names."""
+    """Return `func` with the variables of `functions` in its calls, by their names."""
     named = {gv.name_hint: gv for gv in functions}
     body = tir.replace(func.body, GlobalVar, lambda gv: named.get(gv.name_hint, gv))
     return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
@@ -324,12 +324,12 @@ class _Comparison:
 
     @cached_property
     def of_floats(self) -> bool:
-        """Whether anything is computed in floats."""
+        """Return whether anything is computed in floats."""
         return any(_has_floats(call.func) for call in self.source.calls)
 
     @cached_property
     def layerwise(self) -> Values:
-        """What the same kernels compute operator by operator: floats are added up in their order."""
+        """Compute with the same kernels operator by operator: floats are added up in their order."""
         graph = self.prepared.graph
         plan = plan_graph(graph, PlanOptions(layerwise=True, alignment=self.prepared.core.core.align))
         kernels = self.prepared.kernels_of(plan)
@@ -362,9 +362,8 @@ def _has_floats(func: PrimFunc) -> bool:
 
 
 def _kinds(func: PrimFunc) -> set[str]:
-    """The element types of a function's buffers, and those that it casts to."""
+    """Return the element types of a function's buffers, and those that it casts to."""
     kinds = {str(p.ty.dtype) for p in func.params if hasattr(p.ty, "dtype")}
-    kinds |= {str(buffer.dtype) for buffer in func.buffer_map.values()} if hasattr(func, "buffer_map") else set()
     return kinds | {str(cast.ty.dtype) for cast in tir.collect(func.body, tirx.Cast)}
 
 
