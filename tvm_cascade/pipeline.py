@@ -6,7 +6,7 @@
     check       the plan runs on simulated memory, and its program on random data beside the network, before anything is
                 emitted                                             (`cascading.validate`, `passes.executed_plan`)
     lower       the plan becomes kernels and their driver                                    (`schedules.driver`)
-    emit        both become a project for a board, or for the host                           (`micro`)
+    emit        both become a project for a board, or for the host                           (`emit`)
 
 `passes.Cascade` puts what is lowered back into a Relax module that the stock VM runs.
 """

@@ -28,3 +28,11 @@ def test_every_path_of_a_test_is_one() -> None:
 def test_the_changelog_begins_with_the_version() -> None:
     first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert first is not None and first[1] == tvm_cascade.__version__
+
+
+def test_every_file_of_the_index_is_one() -> None:
+    named = set(re.findall(r"`([\w/]+/[\w/]+\.(?:py|c|json))`", (ROOT / "docs" / "where.md").read_text()))
+    assert len(named) > 60
+    assert [
+        name for name in sorted(named) if not any((base / name).exists() for base in (ROOT, ROOT / "tvm_cascade"))
+    ] == []
