@@ -65,11 +65,11 @@ def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
     )
 
 
-def _tanh(v: float) -> float:
+def _tanh(v: np.float32) -> float:
     return math.tanh(v)
 
 
-def _sigmoid(v: float) -> float:
+def _sigmoid(v: np.float32) -> float:
     return 0.5 + 0.5 * math.tanh(v / 2)
 
 
