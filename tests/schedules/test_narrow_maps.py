@@ -71,4 +71,4 @@ def test_one_row_has_fast_kernels_in_steps() -> None:
     whole = api.plan(mod, target="cortex-m4", layerwise=True)
     small = api.plan(mod, target="cortex-m4", max_time=4.0)
     assert small.peak_bytes < 0.75 * whole.peak_bytes
-    assert small.estimated.instructions < 1.5 * whole.estimated.instructions  # 4.6 times by generic kernels
+    assert small.estimated_instructions < 1.5 * whole.estimated_instructions  # 4.6 times by generic kernels
