@@ -16,6 +16,7 @@ from tvm_cascade.operators.table import BINARY, UNARY
 from tvm_cascade.passes.integer.expressions import constant
 from tvm_cascade.passes.read.program import is_constant
 from tvm_cascade.passes.read.relax_names import relax_operator
+from tvm_cascade.passes.origin import NamingBuilder, marked
 from tvm_cascade.passes.substitution_islands import IslandWriter
 from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.substitution.dag import Dag, Node, Ref
@@ -73,8 +74,9 @@ class _Writer:
         self._vars: list[relax.Var] = []
         self._constants: dict[tuple[Ref, str], Any] = {}  # by value and form (see `_form`)
         self._folded = fold(dag, read.constants)
-        self._builder = relax.BlockBuilder()
+        self._builder = NamingBuilder()
         self._emit = self._builder.emit
+        self._names = {ref: name for name, ref in read.files.items()}
         self._exprs: dict[Ref, Any] = dict(zip(dag.inputs, read.params, strict=True))
 
     def write(self, attrs: Any) -> relax.Function:
@@ -109,6 +111,8 @@ class _Writer:
         return self._vars[-1]
 
     def _emit_node(self, node: Node) -> None:
+        name = self._names.get(node.result)
+        self._builder.name = "" if name is None else marked(name)
         value = self._node(node)
         if len(node.types) == 1 and not isinstance(value.ty, relax.TupleType):
             self._exprs[Ref(node, 0)] = value

@@ -81,9 +81,12 @@ def silent(_text: str) -> None:
 
 
 def _reading(
-    input_shapes: Mapping[str, tuple[int, ...]] | None, until: str | Sequence[str], from_: str | Sequence[str]
+    input_shapes: Mapping[str, tuple[int, ...]] | None,
+    until: str | Sequence[str],
+    from_: str | Sequence[str],
+    shrink: bool,
 ) -> LoadRequest:
-    return LoadRequest.of({"input_shapes": input_shapes, "until": until, "from_": from_})
+    return LoadRequest.of({"input_shapes": input_shapes, "until": until, "from_": from_, "shrink": shrink})
 
 
 def allocate(
@@ -131,6 +134,7 @@ def order(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     until: str | Sequence[str] = (),
     from_: str | Sequence[str] = (),
+    shrink: bool = True,
     progress: Progress = silent,
 ) -> Order:
     """Find the order of operators with the least peak memory (Serenity).
@@ -147,6 +151,8 @@ def order(
         Seconds after which the search ends with the best order so far.
     input_shapes, until, from_
         As in `load`.
+    shrink : bool
+        Channels of quantized layers that are constant or that nobody reads are left out.
     progress : function
         Called with a line of text at every step of long work.
 
@@ -163,7 +169,7 @@ def order(
     from tvm_cascade.ordering.graph_file import is_graph_file, order_graph_file
     from tvm_cascade.ordering.report import order_report
 
-    asked, reading = OrderRequest(rewrite, on_chip, time_limit), _reading(input_shapes, until, from_)
+    asked, reading = OrderRequest(rewrite, on_chip, time_limit), _reading(input_shapes, until, from_, shrink)
     if is_graph_file(model):
         return order_graph_file(model, asked, reading)
     loaded = pipeline.load(model, reading)
@@ -180,6 +186,7 @@ def stages(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     until: str | Sequence[str] = (),
     from_: str | Sequence[str] = (),
+    shrink: bool = True,
     progress: Progress = silent,
     **options: Unpack[StagesKeywords],
 ) -> tuple[Stages, str]:
@@ -192,6 +199,8 @@ def stages(
         same time, inputs and outputs are called NETWORK/NAME.
     input_shapes, until, from_
         As in `load`; of several networks for the first, and shapes of an input NETWORK/NAME for that network.
+    shrink : bool
+        Channels of quantized layers that are constant or that nobody reads are left out.
     target, device : str
         "cuda" or "llvm", optionally followed by options of TVM's targets; a device description, None: the target's generic one.
     unit, variant : str
@@ -232,7 +241,7 @@ def stages(
     """
     models = [model] if isinstance(model, (str, Path, IRModule)) else list(model)
     first, *others = pipeline.shapes_by_network(models, input_shapes or {})
-    readings = [_reading(first, until, from_), *(_reading(shapes, (), ()) for shapes in others)]
+    readings = [_reading(first, until, from_, shrink), *(_reading(shapes, (), (), shrink) for shapes in others)]
     return _stages(models, readings, StagesRequest.of_all(options), progress)
 
 
@@ -267,6 +276,7 @@ def optimize(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     until: str | Sequence[str] = (),
     from_: str | Sequence[str] = (),
+    shrink: bool = True,
     progress: Progress = silent,
     **options: Unpack[OptimizeKeywords],
 ) -> tuple[Optimization, str]:
@@ -278,6 +288,8 @@ def optimize(
         A network.
     input_shapes, until, from_
         As in `load`.
+    shrink : bool
+        Channels of quantized layers that are constant or that nobody reads are left out.
     target : str
         "cuda" or "llvm", optionally followed by options of TVM's targets.
     cost : str
@@ -311,7 +323,7 @@ def optimize(
         A file cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
     """
     asked = OptimizeRequest.of_all(options)
-    return _optimized(model, _reading(input_shapes, until, from_), asked, progress)
+    return _optimized(model, _reading(input_shapes, until, from_, shrink), asked, progress)
 
 
 def _optimized(
@@ -328,6 +340,8 @@ def _optimized(
     refuse_idle_farm(asked)
     folder, extra = folder_of(asked, progress), None if asked.rules is None else load_taso_rules(asked.rules)
     rules = ALL_RULES if extra is None else (*ALL_RULES, *extra.rules)
+    if asked.output is not None and asked.output.suffix == ".onnx":  # which is written with the file's own nodes
+        reading = replace(reading, shrink=False)
     loaded = pipeline.load(model, reading)
     require_exportable(loaded.mod, asked.output, loaded.file)
     progress(f"{loaded.name}: searching")
@@ -687,6 +701,8 @@ def plan(
         The window slides by `hop` rows along "time", axis 1, or another by its number; a frame keeps at most `hop_state` bytes.
     stored_io, stateless : bool
         Inputs and outputs are stored integers, where the file has floats; recurrent layers of `.tflite` begin every call anew.
+    shrink : bool
+        Channels of quantized layers that are constant or that nobody reads are left out; every output keeps every bit.
     database : path, optional
         File with instruction counts of kernels (`compile` with `tune` writes one), beside those that come with the package.
     rewrite : bool, optional

@@ -36,9 +36,10 @@ from tvm_cascade.passes.executed_plan import NotExecutedError, check_executed
 from tvm_cascade.passes.extract_graph import Analyses, extract_graph, extract_order_graph, extract_work
 from tvm_cascade.passes.join_networks import join_networks
 from tvm_cascade.passes.origin import file_graph_of
-from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
+from tvm_cascade.passes.plan_network import is_lowered, lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.relax_functions import UniqueNames
+from tvm_cascade.passes.shrink_channels import RemovedChannels, file_weight_bytes, shrink_channels
 from tvm_cascade.report.estimate import with_waits
 from tvm_cascade.report.frontier import frontier_report
 from tvm_cascade.report.left_out import left_out
@@ -79,6 +80,8 @@ class Loaded:
     )  # float inputs that are only quantized -> bytes stored, and as floats
     file: Path | None = None  # that it was read from, as `request` says
     request: LoadRequest = field(default_factory=LoadRequest)
+    removed: tuple[RemovedChannels, ...] = ()  # dead channels, by layer
+    source: IRModule | None = None  # the network of the file, where `mod` has fewer channels
     whole: IRModule | None = None  # with a hop: the network of the whole window, of which `mod` is a frame
     frame: FramePlan | None = None  # with a hop: what a frame does
 
@@ -124,7 +127,7 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
             raise UsageError("a module's states are paired as it is loaded: load(path, state=...)")
         if request.input_value:
             raise UsageError("a module's inputs are fixed as it is loaded: load(path, input_value=...)")
-        return _sliding(Loaded(model, "network"), request)
+        return _sliding(_shrunk(Loaded(model, "network", request=request), progress), request)
     name = Path(model).stem
     asked = (request.stored_io, request.until, request.from_, request.state, request.stateless)
     mod = frontend.load(model, request.input_shapes, *asked, {f.name: f for f in request.input_value})
@@ -134,7 +137,21 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
         progress(
             f"{name}: {tensor}: a float that the network only quantizes; --stored-io takes integers, {stored} bytes for {real}"
         )
-    return _sliding(Loaded(mod, name, storable, Path(model), request), request)
+    return _sliding(_shrunk(Loaded(mod, name, storable, Path(model), request), progress), request)
+
+
+def _shrunk(loaded: Loaded, progress: Progress) -> Loaded:
+    """The network without dead channels, unless the request keeps them."""
+    if not loaded.request.shrink or is_lowered(loaded.mod):
+        return loaded
+    mod, removed = shrink_channels(loaded.mod)
+    if not removed:
+        return loaded
+    channels = sum(r.channels for r in removed)
+    progress(
+        f"{loaded.name}: {channels} channels of {len(removed)} layers are constant or unread, and left out (--no-shrink)"
+    )
+    return replace(loaded, mod=mod, removed=removed, source=loaded.mod)
 
 
 def shapes_by_network(
@@ -297,6 +314,9 @@ def describe(
         origins=origins({op.name for op in chosen.graph.ops}, file_graph_of(loaded.mod)),
         suggestions=suggestions(chosen.plan, options, loaded.storable),
         frame=_frame(loaded.frame),
+        removed=tuple(r.to_dict() for r in loaded.removed),
+        file_macs=chosen.plan.baseline_macs if loaded.source is None else _work(loaded.source, Analyses()),
+        file_weight_bytes=file_weight_bytes(loaded.source or loaded.whole or loaded.mod),
         weights_in=_weights_in(chosen),
         waits=chosen.waits,
         placements=describe_placements(chosen.placements, chosen.least_cycles, sum(e.cycles for e in operators), whole),
@@ -467,7 +487,7 @@ def _without_end(loaded: Loaded, macs: int, asked: PlanRequest, kernels: KernelS
             file,
             request.input_shapes,
             Cut(request.until, request.from_),
-            lambda mod: _work(mod, kernels.analyses) < enough,
+            lambda mod: _work(shrink_channels(mod)[0] if request.shrink else mod, kernels.analyses) < enough,
         )
         if not names:
             return (), 0

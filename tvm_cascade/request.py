@@ -76,6 +76,7 @@ class LoadRequest(Asked):
     state: Annotated[Mapping[str, str] | None, checks.pairs] = None  # inputs that take what outputs returned before
     input_value: Annotated[tuple[FixedInput, ...], checks.input_values] = ()  # inputs that always have one value
     stateless: Annotated[bool, checks.flag] = False  # recurrent layers of .tflite files begin anew in every call
+    shrink: Annotated[bool, checks.flag] = True  # leave out channels of quantized layers that are dead, bit for bit
     hop: Annotated[int | None, checks.optional(checks.whole(1))] = None  # new rows a frame; None: whole windows
     axis: Annotated[str | int, checks.time_axis] = 1  # that the window slides along; "time": the first after the batch
     hop_state: Annotated[int | None, checks.optional(checks.size)] = None  # bytes kept between frames at most
@@ -374,6 +375,7 @@ class PlanningKeywords(TypedDict, total=False):
     state: Mapping[str, str] | None
     input_value: Mapping[str, Any] | None
     stateless: bool
+    shrink: bool
     hop: int | None
     axis: str | int
     hop_state: int | str | None

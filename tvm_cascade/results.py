@@ -66,6 +66,9 @@ class PlanResult:
     )  # whether a limit ended a search: more time may give a smaller arena
     # by operator, tensors of the model's file that it came from
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
+    removed: tuple[schema.Removed, ...] = field(default=(), kw_only=True)  # dead channels, by layer
+    file_macs: int = field(default=0, kw_only=True)  # of the file's network, dead channels included
+    file_weight_bytes: int = field(default=0, kw_only=True)  # of its constants
     not_searched: str = field(
         default="", kw_only=True
     )  # text: what the search leaves out because of the network's size
@@ -120,6 +123,9 @@ class PlanResult:
             "peak_bytes": plan.peak,
             "macs": plan.macs,
             "baseline_macs": plan.baseline_macs,
+            "removed": list(self.removed),
+            "file_macs": self.file_macs,
+            "file_weight_bytes": self.file_weight_bytes,
             "bound_bytes": bound_of(plan),
             "search_bound_bytes": plan.bound,
             "optimal": None if does_twice(plan) else plan.peak <= plan.bound,
@@ -164,6 +170,17 @@ class PlanResult:
         instructions = self.estimated_instructions if self.operators else None
         return [] if self.frame is None else frame_text(self.frame, self.plan.macs, instructions)
 
+    def _removed_text(self) -> list[str]:
+        """The line on dead channels; none where nothing was left out."""
+        if not self.removed:
+            return []
+        channels, of = (sum(r[key] for r in self.removed) for key in ("channels", "of"))
+        saved = sum(r["weight_bytes"] for r in self.removed)
+        return [
+            f"dead channels   {channels} of {of} left out of {len(self.removed)} layers: {saved} bytes of weights of "
+            f"{self.file_weight_bytes}, {self.file_macs - self.plan.baseline_macs} multiply-accumulates of {self.file_macs}"
+        ]
+
     def _fast_points(self, placements: Placements) -> list[schema.FastPoint]:
         """Bytes of the fastest memory against cycles, as JSON objects."""
         return [
@@ -202,7 +219,7 @@ class PlanResult:
         return replace(self, plan=with_short_names(self.plan), left_out=left_out)
 
     def _text(self, verbose: bool) -> str:
-        parts = [summary(self.plan, self.bounds, self.frontier), *self._frame_text()]
+        parts = [summary(self.plan, self.bounds, self.frontier), *self._removed_text(), *self._frame_text()]
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
         if self.plan.placed:
@@ -268,7 +285,7 @@ class CompileResult(PlanResult):
 
     def to_text(self, verbose: bool = False) -> str:
         """A summary for the terminal: plan, memory of the image, project folder."""
-        lines = [summary(self.plan, self.bounds), *self._frame_text()]
+        lines = [summary(self.plan, self.bounds), *self._removed_text(), *self._frame_text()]
         if self.ram_bytes is not None:
             lines += [
                 f"RAM             {bytes_and_unit(self.ram_bytes)} of arena, data and bss in the image, without the stack"

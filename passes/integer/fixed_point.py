@@ -1,4 +1,4 @@
-"""The fixed-point primitives of TFLite's reference kernels, at compile time (Python) and in the program (TE).
+"""The fixed-point primitives of TFLite's reference kernels in the program (TE); `operators.fixed_point` has them in numpy.
 
 Symbols: a real multiplier d is `m * 2^(s - 31)` with a 31-bit m (`QM`); `SRDHM(a, m) = (a * m + 2^30) >> 31` in 64
 bits; `RDivPOT(h, e)` divides by 2^e, ties away from zero; `MBQM(x, m, s)` is both, and so rounds twice, which single
@@ -10,68 +10,25 @@ and take minutes to compile. They stay in 32 bits wherever the given bound on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 
+from tvm_cascade.operators.fixed_point import (  # noqa: F401 - lowering functions have all of it from here
+    INT32_MAX,
+    MOST_SUM,
+    quantize_multiplier,
+    quantize_multipliers,
+    range_of,
+    round_half_away,
+    rounded,
+    rounding_divide,
+    srdhm,
+)
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
-
-INT32_MAX = (1 << 31) - 1
-_MOST = 1 << 30  # beyond it every output saturates
-
-
-def range_of(dtype: str) -> tuple[int, int]:
-    """The smallest and the largest number of an integer type."""
-    info = np.iinfo(dtype)
-    return int(info.min), int(info.max)
 
 
 def bits_of(dtype: str) -> int:
     """The bits of an integer type."""
     return int(np.iinfo(dtype).bits)
-
-
-def round_half_away(x: float | np.floating) -> int:
-    """`std::round`: to the nearest integer, ties away from zero."""
-    whole = np.trunc(x)
-    return int(whole) + (int(np.sign(x)) if abs(x - whole) >= 0.5 else 0)
-
-
-def rounded(x: np.ndarray | np.floating) -> Any:
-    """`std::round` of floats, in their own type."""
-    whole = np.trunc(x)
-    return whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), x.dtype.type(0))
-
-
-def quantize_multiplier(d: float) -> tuple[int, int]:
-    """`QM`: (m, s) with `d ~ m * 2^(s - 31)`, 2^30 <= |m| < 2^31; (0, 0) if d is below 2^-32."""
-    m, s = quantize_multipliers([d])
-    return int(m[0]), int(s[0])
-
-
-def quantize_multipliers(ds: Iterable[float]) -> tuple[np.ndarray, np.ndarray]:
-    """`QM` of every d, as two int32 arrays. Raises `ValueError` where one is not finite."""
-    real = np.fromiter((float(d) for d in ds), np.float64)
-    if not np.isfinite(real).all():
-        raise ValueError(f"a multiplier of {real[~np.isfinite(real)][0]} is not finite")
-    fraction, s = np.frexp(real)
-    m = rounded(fraction * (1 << 31)).astype(np.int64)
-    carried = m == 1 << 31
-    m, s = np.where(carried, m >> 1, m), s + carried
-    little = s < -31
-    return np.where(little, 0, m).astype("int32"), np.where(little, 0, s).astype("int32")
-
-
-def srdhm(a: np.ndarray | int, m: int | np.ndarray) -> Any:
-    """`SRDHM` on int64 arrays, for tables."""
-    return (np.asarray(a, "int64") * m + (1 << 30)) >> 31
-
-
-def rounding_divide(h: np.ndarray, e: int) -> np.ndarray:
-    """`RDivPOT` on int64 arrays, for tables."""
-    h = np.asarray(h, "int64")
-    return h if e == 0 else (h + (h >> 63) + (1 << (e - 1))) >> e
 
 
 def i32(value: int) -> Scalar:
@@ -196,8 +153,8 @@ def te_rescale_channel_even(
 
 def _saturated(value: Scalar, largest: int) -> Scalar:
     """`value`, at most `largest` in magnitude, as an int32 to which a zero point can be added."""
-    if largest > _MOST:
-        value = tirx.max(tirx.min(value, i64(_MOST)), i64(-_MOST))
+    if largest > MOST_SUM:
+        value = tirx.max(tirx.min(value, i64(MOST_SUM)), i64(-MOST_SUM))
     return value.astype("int32")
 
 

@@ -135,6 +135,11 @@ _INPUT_VALUE = option(
     multiple=True, metavar="NAME=V", default=(),
 )  # fmt: skip
 
+_SHRINK = option(
+    LoadRequest, "shrink", "Leave out channels of quantized layers that are constant or that nobody reads. Every output keeps "
+    "every bit.", "--shrink/--no-shrink",
+)  # fmt: skip
+
 
 def _completing(names: Callable[[], tuple[str, ...]]) -> Callable[..., list[str]]:
     return lambda _context, _option, begun: [name for name in names() if name.startswith(begun)]
@@ -177,6 +182,7 @@ _PLANNING = (
     _INPUT_VALUE,
     option(LoadRequest, "stateless", "Recurrent layers (LSTM, RNN, SVDF) of a .tflite file begin every call anew. [default: "
            "their states are kept from call to call, as its interpreter does, until `<name>_reset()`]"),
+    _SHRINK,
     option(LoadRequest, "hop", "The network's window slides: every call takes N new rows alone, and what it needs of earlier "
            "ones is kept from call to call. Outputs are those of the whole window, bit for bit on integers."),
     option(LoadRequest, "axis", "With --hop: the axis that the window slides along: time, which is the first behind the "
@@ -233,8 +239,8 @@ def refuse_idle_trials(metaschedule: Path | None) -> None:
 
 
 def cutting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that cut a network."""
-    return _UNTIL(_FROM(command))
+    """Give a command the options that cut a network, and leave out its dead channels."""
+    return _UNTIL(_FROM(_SHRINK(command)))
 
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:

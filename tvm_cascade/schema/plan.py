@@ -157,6 +157,15 @@ class Rewritten(TypedDict):
     reason: Annotated[str, "Why they were made, or none"]
 
 
+class Removed(TypedDict):
+    """A layer that is planned with fewer channels than the file has: those were constant, or nobody read them."""
+
+    layer: Annotated[str, "The tensor of the file that it computes"]
+    channels: Annotated[Count, "Outputs left out; 0 where it only reads fewer inputs"]
+    of: Annotated[Count, "Outputs that the file has"]
+    weight_bytes: Annotated[Bytes, "Weights and biases left out"]
+
+
 class FramePoint(TypedDict):
     """What a frame may keep, against what it then has to compute."""
 
@@ -208,6 +217,9 @@ class Plan(_Sometimes):
     peak_bytes: Annotated[Bytes, "Arena of the plan"]
     macs: Annotated[Count, "Multiply-accumulates that the plan executes"]
     baseline_macs: Annotated[Count, "Multiply-accumulates of the network"]
+    removed: Annotated[list[Removed], "Dead channels that are left out, by layer; empty where there are none"]
+    file_macs: Annotated[Count, "Multiply-accumulates of the file's network, dead channels included"]
+    file_weight_bytes: Annotated[Bytes, "Weights, biases and other constants of the file's network, as the file has them"]
     bound_bytes: Annotated[
         Bytes,
         "Proven: no schedule that makes every pixel once needs less; where work is done twice, `search_bound_bytes`",

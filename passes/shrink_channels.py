@@ -1,0 +1,176 @@
+"""`ShrinkChannels`: removes channels that quantized networks compute in vain (`substitution.dead_channels`).
+
+Whether a network has any is told from its weights first, so that others cost next to nothing.
+"""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import IRModule
+
+from tvm_cascade.errors import GraphError
+from tvm_cascade.passes.base import CascadePass, PassResult
+from tvm_cascade.passes.integer.expressions import constant_of, is_constant, name_of
+from tvm_cascade.passes.lower_quantized import REAL_ATTR
+from tvm_cascade.passes.relax_functions import bindings_of
+from tvm_cascade.passes.static_regions import loses_calls_out
+from tvm_cascade.passes.substitution_read import read_function
+from tvm_cascade.passes.substitution_write import write_function
+from tvm_cascade.schema.plan import Removed
+from tvm_cascade.substitution.dag import Node, Ref
+from tvm_cascade.substitution.dead_channels import has_dead_channels, without_dead_channels
+from tvm_cascade.substitution.integer_arithmetic import REAL, TFLITE
+
+_QUANTIZED = ("relax.quantize", "relax.dequantize")
+_WEIGHTED = ("relax.nn.conv2d", "relax.matmul")
+_VIEWS = ("relax.reshape", "relax.permute_dims")
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedChannels:
+    """What a layer lost."""
+
+    layer: str  # the tensor of the file that it writes, or its number among the layers
+    channels: int  # outputs removed
+    of: int  # outputs of the file
+    weight_bytes: int  # of weights and biases removed
+
+    def to_dict(self) -> Removed:
+        """Return the JSON object of `plan --json`."""
+        return {"layer": self.layer, "channels": self.channels, "of": self.of, "weight_bytes": self.weight_bytes}
+
+
+@dataclass(frozen=True)
+class ShrinkChannels(CascadePass):
+    """Remove channels that are constant or that nobody reads, in every function that holds quantized layers.
+
+    Works on every module as it was imported: functions that cannot be read are not changed. Ensures that every result keeps
+    every bit.
+
+    Before, where all weights of filter 2 of `v` are their zero point, so that `a` has one value there::
+
+        a = R.quantize(R.nn.conv2d(R.dequantize(x, ...), R.dequantize(v, ...)), ...)  # R.Tensor((1, 8, 8, 4), "int8")
+        b = R.quantize(R.nn.conv2d(R.dequantize(a, ...), R.dequantize(w, ...)), ...)
+
+    After, with what that value adds to `b` in its bias::
+
+        a = R.quantize(R.nn.conv2d(R.dequantize(x, ...), R.dequantize(v', ...)), ...)  # R.Tensor((1, 8, 8, 3), "int8")
+        b = R.quantize(R.add(R.nn.conv2d(R.dequantize(a, ...), R.dequantize(w', ...)), R.dequantize(bias, ...)), ...)
+    """
+
+    def call(self, mod: IRModule) -> PassResult:
+        """The module without dead channels."""
+        made, removed = shrink_channels(mod)
+        return PassResult(made, bool(removed))
+
+
+def shrink_channels(
+    mod: IRModule, functions: Callable[[str], bool] = lambda _name: True
+) -> tuple[IRModule, tuple[RemovedChannels, ...]]:
+    """Return a copy of `mod` without dead channels, and what its layers lost; `mod` itself where they lose nothing."""
+    made, removed = mod, tuple[RemovedChannels, ...]()
+    for gv, func in list(mod.functions_items()):
+        if not isinstance(func, relax.Function) or not functions(gv.name_hint) or not _may_shrink(func):
+            continue
+        try:
+            shrunk, lost = _shrunk(func)
+        except GraphError:
+            continue
+        if not lost:
+            continue
+        updated = made.clone()
+        updated.update_func(gv, shrunk)
+        if not loses_calls_out(made, updated):
+            made, removed = updated, removed + lost
+    return made, removed
+
+
+def file_weight_bytes(mod: IRModule) -> int:
+    """Return the bytes of the constants of `main` as the file has them, but those of scales and zero points."""
+    func = next((f for gv, f in mod.functions_items() if gv.name_hint == "main"), None)
+    if func is None or not isinstance(func.body, relax.SeqExpr):
+        return 0
+    found: dict[Any, int] = {}
+    scales: set[Any] = set()
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if isinstance(value, relax.Call):
+                scales.update(a for a in value.args[1:] if name_of(value) in _QUANTIZED)
+            relax.analysis.post_order_visit(value, lambda e: found.update(_bytes(e)))
+    return sum(size for constant, size in found.items() if constant not in scales)
+
+
+def _bytes(expr: Any) -> dict[Any, int]:
+    if not is_constant(expr):
+        return {}
+    return {expr: prod(expr.value.shape) * np.dtype(str(expr.value.dtype)).itemsize}
+
+
+def _shrunk(func: relax.Function) -> tuple[relax.Function, tuple[RemovedChannels, ...]]:
+    read = read_function(func, channels=True)
+    attrs = dict(func.attrs or {})
+    done = without_dead_channels(read.dag, read.constants, REAL if REAL_ATTR in attrs else TFLITE)
+    if not done.layers:
+        return func, ()
+    names = {ref: name for name, ref in read.files.items()}
+    users = read.dag.users()
+    lost = tuple(
+        RemovedChannels(_name(s.output, names, users) or f"layer {n}", s.channels, s.of, s.weight_bytes)
+        for n, s in enumerate(done.layers)
+    )
+    files = {name: done.moved.get(ref, ref) for name, ref in read.files.items()}
+    now = replace(read, dag=done.dag, constants=dict(done.constants), files=files)
+    return write_function(done.dag, now, func.attrs), lost
+
+
+def _name(ref: Ref, names: Mapping[Ref, str], users: Mapping[Ref, Sequence[Node]]) -> str:
+    """Return the file's name of a value, or of what its only reader makes of it, such as a clip; empty without one."""
+    while ref not in names:
+        readers = users.get(ref, ())
+        if len(readers) != 1 or len(readers[0].inputs) != 1:
+            return ""
+        ref = readers[0].result
+    return names[ref]
+
+
+def _may_shrink(func: relax.Function) -> bool:
+    """Return True if a quantized convolution or product has an output or an input of which all weights are zero."""
+    if not isinstance(func.body, relax.SeqExpr):
+        return False
+    definitions = {b.var: b.value for b in bindings_of(func)}
+
+    def define(expr: Any) -> Any:
+        while isinstance(expr, relax.Var) and expr in definitions:
+            expr = definitions[expr]
+        return expr
+
+    def source(call: Any) -> Any:
+        while name_of(call) in _VIEWS:
+            call = define(call.args[0])
+        return call
+
+    for call in definitions.values():
+        if name_of(call) not in _WEIGHTED:
+            continue
+        stored = source(define(call.args[1]))
+        if name_of(stored) != "relax.dequantize":
+            continue
+        weights, zero = constant_of(source(define(stored.args[0]))), constant_of(define(stored.args[2]))
+        if weights is not None and zero is not None and zero.size and _is_dead(call, weights, int(zero.reshape(-1)[0])):
+            return True
+    return False
+
+
+def _is_dead(call: Any, weights: np.ndarray, zero: int) -> bool:
+    if weights.ndim < 2 or 0 in weights.shape:
+        return False
+    return has_dead_channels(weights, zero, (weights.ndim - 2, weights.ndim - 1))
