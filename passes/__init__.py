@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tvm_cascade.passes.order_ops import OrderOps
     from tvm_cascade.passes.partition_regions import PartitionRegions
     from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
+    from tvm_cascade.passes.shrink_channels import ShrinkChannels
     from tvm_cascade.passes.sliding.incremental import Incremental
     from tvm_cascade.passes.split_channels import SplitChannels
     from tvm_cascade.passes.substitute_graph import SubstituteGraph
@@ -34,6 +35,7 @@ __all__ = [
     "PassResult",
     "RewriteForMemory",
     "ScheduleStages",
+    "ShrinkChannels",
     "SplitChannels",
     "SubstituteGraph",
     "extract_graph",
@@ -50,6 +52,7 @@ _MODULES = {
     "PassResult": "base",
     "RewriteForMemory": "rewrite_for_memory",
     "ScheduleStages": "tvm_cascade.staging.program.schedule_stages",
+    "ShrinkChannels": "shrink_channels",
     "SplitChannels": "split_channels",
     "SubstituteGraph": "substitute_graph",
     "tune_kernels": "kernel_tuning",

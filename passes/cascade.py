@@ -24,7 +24,7 @@ from tvm_cascade.passes.partition_regions import REGION
 from tvm_cascade.passes.plan_network import promised
 from tvm_cascade.passes.plan_region import Planned, Probe, plan_region
 from tvm_cascade.passes.planned_program import flash_image, with_program, workspace_type
-from tvm_cascade.passes.relax_functions import sequence
+from tvm_cascade.passes.relax_functions import OF_OTHERS, sequence
 from tvm_cascade.passes.static_regions import Levels, Region, levels_of, unsupported
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tir import relax, tirx
@@ -33,7 +33,6 @@ from tvm_cascade.search_monitor import SearchMonitor
 LOG = logging.getLogger("tvm_cascade")
 ARENA_ATTR = "cascade.arena_bytes"  # module attribute: total bytes of the arenas of all regions
 SUBSTITUTIONS_ATTR = "cascade_substitutions"  # module attribute: names of the substitutions made in its regions
-OF_OTHERS = ("Codegen", "Composite", "Primitive")  # attributes of functions that are left to other TVM passes
 PREFIX_ATTR = "system_lib_prefix"  # module attribute for libraries that register their functions when they are loaded
 _CPUS = ("c", "llvm")  # target kinds for which kernels are made
 

@@ -14,6 +14,7 @@ from tvm_cascade.passes.origin import file_name
 from tvm_cascade.schedules.tir import tvm_ffi
 
 T = TypeVar("T")
+OF_OTHERS = ("Codegen", "Composite", "Primitive")  # attributes of functions that are left to other TVM passes
 
 
 class ByStructure(Generic[T]):

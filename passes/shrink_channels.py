@@ -7,7 +7,7 @@ Whether a network has any is told from its weights first, so that others cost ne
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -20,7 +20,7 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.integer.expressions import constant_of, is_constant, name_of
 from tvm_cascade.passes.lower_quantized import REAL_ATTR
-from tvm_cascade.passes.relax_functions import bindings_of
+from tvm_cascade.passes.relax_functions import OF_OTHERS, bindings_of
 from tvm_cascade.passes.static_regions import loses_calls_out
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import write_function
@@ -50,7 +50,7 @@ class RemovedChannels:
 
 @dataclass(frozen=True)
 class ShrinkChannels(CascadePass):
-    """Remove channels that are constant or that nobody reads, in every function that holds quantized layers.
+    """Remove channels that are constant or that nobody reads, in every entry function that holds quantized layers.
 
     Works on every module as it was imported: functions that cannot be read are not changed. Ensures that every result keeps
     every bit.
@@ -72,13 +72,11 @@ class ShrinkChannels(CascadePass):
         return PassResult(made, bool(removed))
 
 
-def shrink_channels(
-    mod: IRModule, functions: Callable[[str], bool] = lambda _name: True
-) -> tuple[IRModule, tuple[RemovedChannels, ...]]:
+def shrink_channels(mod: IRModule) -> tuple[IRModule, tuple[RemovedChannels, ...]]:
     """Return a copy of `mod` without dead channels, and what its layers lost; `mod` itself where they lose nothing."""
     made, removed = mod, tuple[RemovedChannels, ...]()
     for gv, func in list(mod.functions_items()):
-        if not isinstance(func, relax.Function) or not functions(gv.name_hint) or not _may_shrink(func):
+        if not isinstance(func, relax.Function) or not _is_entry(func) or not _may_shrink(func):
             continue
         try:
             shrunk, lost = _shrunk(func)
@@ -140,6 +138,12 @@ def _name(ref: Ref, names: Mapping[Ref, str], users: Mapping[Ref, Sequence[Node]
             return ""
         ref = readers[0].result
     return names[ref]
+
+
+def _is_entry(func: relax.Function) -> bool:
+    """Return True for a function that others than the module call, and that is not left to other TVM passes."""
+    attrs = dict(func.attrs or {})
+    return "global_symbol" in attrs and not attrs.keys() & set(OF_OTHERS)
 
 
 def _may_shrink(func: relax.Function) -> bool:

@@ -1,5 +1,6 @@
 """The Relax pipeline "cascade": `tvm.compile(mod, target, relax_pipeline="cascade")` builds the planned program.
 
+    shrink      channels that quantized networks compute in vain are left out          (`passes.ShrinkChannels`)
     rewrite     on request, an equivalent network of less latency where a model promises one
     stages      functions that compute in float32 become staged programs, on CPUs and on CUDA: the fastest kernels, tensors
                 laid out for them, and operators at the same time where that pays      (`ScheduleStages`)
@@ -36,6 +37,7 @@ from tvm_cascade.passes.join_modules import join_modules
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.rewriting import rewrite_for_latency
+from tvm_cascade.passes.shrink_channels import ShrinkChannels
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.search_monitor import SearchStopped
 from tvm_cascade.staging.kernels.processors import written
@@ -58,6 +60,7 @@ def cascade_pipeline(
     objective: str | None = None,
     precision: str = FP32,
     device: str | None = None,
+    shrink: bool = True,
 ) -> Any:  # a tvm.ir.transform.Pass
     """The Relax pipeline "cascade".
 
@@ -80,6 +83,8 @@ def cascade_pipeline(
     precision, device : str
         With objective="latency": "fp32", "fp16", "bf16" or "tf32" (`staging.program.precision`); the description of a device by
         which stages are priced, "h200" (`cost.device`), None: the generic one of the target.
+    shrink : bool
+        Channels of quantized layers that are constant or that nobody reads are left out (`passes.ShrinkChannels`).
 
     Raises
     ------
@@ -101,6 +106,7 @@ def cascade_pipeline(
 
     @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.pipeline")
     def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
+        mod = _shrunk(mod) if shrink else mod
         if rewrite == "latency":
             mod = _of_less_latency(mod, cascade)
         staged = {} if objective == "bytes" else _staged(mod, precision, device, floats_alone=objective is None)
@@ -111,6 +117,16 @@ def cascade_pipeline(
         return _joined(staged, built).with_attr(OBJECTIVE_ATTR, _chosen(mod, staged, objective))
 
     return apply
+
+
+def _shrunk(mod: IRModule) -> IRModule:
+    """The module without dead channels; as it is where TVM's passes refuse a form of it."""
+    try:
+        return ShrinkChannels()(mod)
+    except Exception as error:  # TVM's passes have no common class of errors
+        _require_refusal(error)
+        LOG.info("no channels are left out: %s: %s", type(error).__name__, last_line(error))
+        return mod
 
 
 def _planned(mod: IRModule, cascade: Cascade) -> IRModule:

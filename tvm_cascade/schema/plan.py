@@ -219,7 +219,9 @@ class Plan(_Sometimes):
     baseline_macs: Annotated[Count, "Multiply-accumulates of the network"]
     removed: Annotated[list[Removed], "Dead channels that are left out, by layer; empty where there are none"]
     file_macs: Annotated[Count, "Multiply-accumulates of the file's network, dead channels included"]
-    file_weight_bytes: Annotated[Bytes, "Weights, biases and other constants of the file's network, as the file has them"]
+    file_weight_bytes: Annotated[
+        Bytes, "Weights, biases and other constants of the file's network, as the file has them"
+    ]
     bound_bytes: Annotated[
         Bytes,
         "Proven: no schedule that makes every pixel once needs less; where work is done twice, `search_bound_bytes`",

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,25 +25,11 @@ from tvm_cascade.operators.fixed_point import INT32_MAX, range_of
 from tvm_cascade.operators.record import Array, Family
 from tvm_cascade.substitution.dag import Dag, Node, Ref
 from tvm_cascade.substitution.evaluate import evaluate
-from tvm_cascade.substitution.integer_arithmetic import TFLITE
+from tvm_cascade.substitution.integer_arithmetic import TFLITE, Arithmetic
 
 _LAYERS = ("qconv2d", "qmatmul")
 _POOLS = ("max_pool2d", "avg_pool2d")
 _BIAS_BYTES = 4
-
-
-class Rounding(Protocol):
-    """How quantized operators compute; `integer_arithmetic.Arithmetic` is one. See there."""
-
-    def multipliers(self, node: Node, scales: Array, weights: str) -> Array: ...
-
-    def computes(self, node: Node, multipliers: Array, bound: int) -> bool: ...
-
-    def stored(self, node: Node, sums: Array, multipliers: Array) -> Array: ...
-
-    def bias(self, node: Node, bias: Array, own: Array, weights: Array) -> Array | None: ...
-
-    def added(self, node: Node, x: Array, y: Array) -> Array | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +52,7 @@ class Shrunk:
     moved: Mapping[Ref, Ref]  # values of the graph before -> of this one
 
 
-def without_dead_channels(dag: Dag, constants: Mapping[str, Array], rounding: Rounding = TFLITE) -> Shrunk:
+def without_dead_channels(dag: Dag, constants: Mapping[str, Array], rounding: Arithmetic = TFLITE) -> Shrunk:
     """Remove the channels of `dag` that are constant or that nobody reads; `constants` are its weights by name."""
     layers = {n: made for n in dag.nodes if n.kind in _LAYERS and (made := _layer(n, constants, rounding)) is not None}
     known = _Constants(layers, rounding).of(dag)
@@ -121,7 +107,7 @@ class _Layer:
         return free & ~(wide[:, None] & (products != 0)), products
 
 
-def _layer(node: Node, constants: Mapping[str, Array], rounding: Rounding) -> _Layer | None:
+def _layer(node: Node, constants: Mapping[str, Array], rounding: Arithmetic) -> _Layer | None:
     """Return what an operator computes; None unless an integer kernel computes it, on channels that lie last."""
     conv = node.kind == "qconv2d"
     if any(not r.node.constant for r in node.inputs[1:]) or (conv and node["layout"] != "NHWC"):
@@ -172,7 +158,7 @@ class _Constants:
     """Follows constant channels forwards through a graph."""
 
     layers: Mapping[Node, _Layer]
-    rounding: Rounding
+    rounding: Arithmetic
     known: dict[Ref, _Constant] = field(default_factory=dict)  # values without any are left out
 
     def of(self, dag: Dag) -> Mapping[Ref, _Constant]:
@@ -208,7 +194,7 @@ class _Constants:
         layer, inputs = self.layers[node], _channels(node.inputs[0])
         read = read or _Constant(np.zeros(inputs, bool), np.zeros(inputs, "int64"))
         free, products = layer.absorbed(read.flags, read.values)
-        flags = (layer.zero | free).all(1)
+        flags = np.asarray((layer.zero | free).all(1))
         sums = layer.bias + np.where(free, products, 0).sum(1)
         return _Constant(flags, self.rounding.stored(node, np.where(flags, sums, 0), layer.multipliers))
 
@@ -226,7 +212,9 @@ def _same(reads: list[_Constant | None]) -> _Constant | None:
     if any(r is None for r in reads):
         return None
     first, *others = (r for r in reads if r is not None)
-    flags = np.logical_and.reduce([first.flags, *(o.flags & (o.values == first.values) for o in others)])
+    flags = first.flags.copy()
+    for other in others:
+        flags &= other.flags & (other.values == first.values)
     return _Constant(flags, first.values)
 
 
@@ -300,7 +288,9 @@ class _Kept:
     known: Mapping[Ref, _Constant]
     kept: dict[Ref, Array] = field(init=False)  # bool [channels]
     changed: bool = field(default=False, init=False)
-    needs: dict[Node, Array] = field(init=False)  # of layers, bool: which of its inputs each output needs (`_Layer.zero`)
+    needs: dict[Node, Array] = field(
+        init=False
+    )  # of layers, bool: which of its inputs each output needs (`_Layer.zero`)
 
     def __post_init__(self) -> None:
         refs = [*self.dag.inputs, *(r for n in self.dag.nodes for r in n.outputs)]
@@ -362,7 +352,9 @@ class _Kept:
         self._keep(y, np.repeat(self.kept[x], layer.times))
 
     def _tie(self, refs: tuple[Ref, ...]) -> None:
-        joint = np.logical_or.reduce([self.kept[r] for r in refs])
+        joint = self.kept[refs[0]].copy()
+        for ref in refs[1:]:
+            joint |= self.kept[ref]
         for ref in refs:
             self._keep(ref, joint)
 

@@ -15,10 +15,9 @@ from tvm import relax
 from tvm.ir import GlobalVar, IRModule
 
 from tvm_cascade.errors import GraphError
-from tvm_cascade.passes.cascade import OF_OTHERS
 from tvm_cascade.passes.lower_quantized import holds_quantized
 from tvm_cascade.passes.outline_region import functions_called
-from tvm_cascade.passes.relax_functions import typed
+from tvm_cascade.passes.relax_functions import OF_OTHERS, typed
 
 _FLOAT = "float32"
 _BESIDE_FLOATS = ("bool", "int32", "int64")  # types of masks and indices
