@@ -10,6 +10,7 @@ from pathlib import Path
 from tvm_cascade.cascading import Bounds, Plan, bound_of
 from tvm_cascade.messages import short_name
 from tvm_cascade.report.cost import Cost
+from tvm_cascade.report.dead_channels import dead_channels
 from tvm_cascade.report.estimate import Estimate, frontier_table, total
 from tvm_cascade.report.frame import frame_text
 from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers
@@ -172,14 +173,8 @@ class PlanResult:
 
     def _removed_text(self) -> list[str]:
         """The line on dead channels; none where nothing was left out."""
-        if not self.removed:
-            return []
-        channels, of = (sum(r[key] for r in self.removed) for key in ("channels", "of"))
-        saved = sum(r["weight_bytes"] for r in self.removed)
-        return [
-            f"dead channels   {channels} of {of} left out of {len(self.removed)} layers: {saved} bytes of weights of "
-            f"{self.file_weight_bytes}, {self.file_macs - self.plan.baseline_macs} multiply-accumulates of {self.file_macs}"
-        ]
+        told = dead_channels(self.removed, self.file_weight_bytes, self.file_macs, self.plan.baseline_macs)
+        return [f"dead channels   {told}"] if told else []
 
     def _fast_points(self, placements: Placements) -> list[schema.FastPoint]:
         """Bytes of the fastest memory against cycles, as JSON objects."""

@@ -195,6 +195,8 @@ def test_a_plan_tells_what_was_left_out(tmp_path: Path) -> None:
     saved = f"{first + second} bytes of weights of {file_weights}"
     assert f"dead channels   3 of 12 left out of 2 layers: {saved}" in plan.to_text()
     assert {layer["name"] for layer in told["layers"]} == {"first", "second"}
+    plan.write_report(tmp_path / "page.html")
+    assert f"Dead channels: 3 of 12 left out of 2 layers: {saved}" in (tmp_path / "page.html").read_text()
     whole: Any = tvm_cascade.plan(tmp_path / "m.tflite", shrink=False).to_dict()
     assert whole["removed"] == [] and whole["macs"] == told["file_macs"] == whole["file_macs"]
     assert whole["file_weight_bytes"] == file_weights and whole["weight_bytes"] > told["weight_bytes"]

@@ -17,6 +17,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.messages import printable_lines
 from tvm_cascade.publish import publish, whole_file
 from tvm_cascade.report.arena_chart import HIGH, KINDS, arena_chart
+from tvm_cascade.report.dead_channels import dead_channels
 from tvm_cascade.report.estimate import Estimate, estimate_operators, total
 from tvm_cascade.report.frontier_chart import frontier_chart
 from tvm_cascade.report.layers import layers
@@ -122,6 +123,9 @@ def _notes(data: Mapping[str, Any]) -> Iterator[str]:
     if data.get("limited"):
         why = data.get("not_searched")
         yield f"Not searched: {why}." if why else "A limit ended the search: more time may give a smaller arena."
+    if data.get("removed"):
+        told = dead_channels(data["removed"], data["file_weight_bytes"], data["file_macs"], data["baseline_macs"])
+        yield f"Dead channels: {told}."
     if data.get("concats"):
         yield data["concats"]
     for name, exact in data.get("candidates", {}).items():

@@ -1,0 +1,23 @@
+"""One sentence on the dead channels that a plan leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm_cascade.schema.plan import Removed
+
+
+def dead_channels(removed: Sequence[Removed], file_weight_bytes: int, file_macs: int, macs: int) -> str:
+    """Return what was left out of the layers of the file, and what of its weights and work that saves; empty if nothing was.
+
+    `macs` are those of the network without the channels.
+    """
+    if not removed:
+        return ""
+    channels, of = sum(r["channels"] for r in removed), sum(r["of"] for r in removed)
+    saved = sum(r["weight_bytes"] for r in removed)
+    layers = f"{len(removed)} layer{'s' * (len(removed) != 1)}"
+    return (
+        f"{channels} of {of} left out of {layers}: {saved} bytes of weights of {file_weight_bytes}, "
+        f"{file_macs - macs} multiply-accumulates of {file_macs}"
+    )
