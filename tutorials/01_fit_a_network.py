@@ -40,10 +40,11 @@ print(f"layer by layer   {plain.plan.peak} bytes")
 # %%
 # The cascade under the cap
 # -------------------------
-# Without a cap, ``plan`` looks for the smallest arena. With one it takes the plan that costs least within it. The first table
-# says what the steps of every segment make, the second where every block lies in the arena and how long it lives.
+# Without a cap, ``plan`` looks for the smallest arena. With one it takes the plan that costs least within it. The first lines
+# say what it takes, which boards hold it, and which other plans are worth having. ``details=True`` adds tables: what the steps
+# of every segment make, then where every block lies in the arena and how long it lives.
 result = tvm_cascade.plan(MODEL, sram=SRAM)
-print(result.to_text())
+print(result.to_text(details=True))
 print("frontier: " + ", ".join(f"{p} bytes at {f:.2f}x the work" for p, f in result.frontier))
 
 # %%

@@ -57,7 +57,7 @@ path.write_text(json.dumps(board, indent=2))
 # The name of a board, or the path of its file, is a target: core, memories and clock. Every tensor, ring, accumulator and
 # scratch goes where the cycles of the whole are fewest, by the bytes that the emitted kernels read and write.
 three = tvm_cascade.plan(MODEL, target=str(path))
-print("\n".join(three.to_text().splitlines()[6:12]))
+print(three.to_text())
 
 # %%
 # What is it worth? The same network all in the slow memory:

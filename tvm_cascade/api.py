@@ -19,10 +19,11 @@ from tvm.ir import IRModule
 from tvm_cascade import checks, pipeline
 from tvm_cascade.comparison import compare
 from tvm_cascade.cores import get_core, kernel_target
+from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.pipeline import plan_or_suggest, shorter_end
-from tvm_cascade.report.commands import commands_of
+from tvm_cascade.report.commands import command_of, commands_of
 from tvm_cascade.request import (
     COMPILE_OPTIONS,
     PLAN_OPTIONS,
@@ -392,26 +393,48 @@ def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, lim
 def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str], None]) -> PlanResult:
     """The plan of a request, described with its whole frontier."""
     from tvm_cascade.boards.machines import on_board, with_core
+    from tvm_cascade.boards.room import room_of, rooms_by_core
 
     started, asked = time.perf_counter(), request
-    request = on_board(*with_core(asked))
-    target = request.target
-    core, counts = kernel_target(target, get_core(target).backend), with_shipped(request.kernels.database)
-    loaded = pipeline.load(model, request.load, progress)
+    request, board = with_core(asked)
+    request = on_board(request, board)
+    core, counts = (
+        kernel_target(request.target, get_core(request.target).backend),
+        with_shipped(request.kernels.database),
+    )
+    loaded, kernels = pipeline.load(model, request.load, progress), KernelSource(core, counts)
     with SearchMonitor(request.plan.time_limit) as limit:
-        kernels = KernelSource(core, counts)
-        planned = plan_or_suggest(loaded, request.plan.within_ram(), kernels, progress)
-        wait = request.plan.flash_wait
+        limits = request.plan.within_ram()
+        try:
+            planned = plan_or_suggest(loaded, limits, kernels, progress)
+        except InfeasibleError:
+            if not limits.memory or asked.plan.memory:
+                raise
+            # the board's own memories are too small: tell what the network needs in one
+            limits = replace(limits, memory=())
+            planned = plan_or_suggest(loaded, limits, kernels, progress)
+            asked = replace(asked, plan=replace(asked.plan, sram=planned.plan.peak))
+        wait = limits.flash_wait
         told = pipeline.describe(planned, loaded, started, progress, whole=True, flash=True, flash_wait=wait)
-        end = shorter_end(loaded, planned, request.plan.within_ram(), kernels)
+        end = shorter_end(loaded, planned, limits, kernels)
         instructions = pipeline.whole_window_instructions(loaded, request.plan, kernels)
     if told.frame is not None and instructions is not None:
         told = replace(told, frame={**told.frame, "whole_estimated_instructions": instructions})
     if end:
         told = replace(told, suggestions=(*told.suggestions, end))
-    commands = commands_of(model, asked, told.frontier, told.peak_bytes)
-    time_ = request.time
-    return replace(told, limited=limit.limited, commands=commands, clock=time_.clock, watts=time_.watts)
+    return replace(
+        told,
+        limited=limit.limited,
+        commands=commands_of(model, asked, told.frontier, told.peak_bytes),
+        command=command_of(model, asked),
+        next_step=command_of(model, asked, Path("firmware")),
+        clock=request.time.clock,
+        watts=request.time.watts,
+        file="" if isinstance(model, IRModule) else str(model),
+        core=request.target,
+        room=None if board is None else room_of(board, bool(told.plan.placed)),
+        rooms=((), ()) if board is not None else rooms_by_core(get_core(request.target)),
+    )
 
 
 @takes(RunKeywords, RunRequest)
@@ -788,6 +811,7 @@ def compile(
     made, written = compilation.project(model, folder, request, build, progress)
     build.cache.trim()
     result = compilation.describe_project(made.told, request, folder, build, written, time.perf_counter() - started)
+    result = compilation.told_with_board(result, model, asked, build.board)
     if request.emit.report is not None:
         _write_report(result, model, asked)
     return result

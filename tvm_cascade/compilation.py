@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from tvm.ir import IRModule
 from tvm.ir.transform import PassContext
 
 from tvm_cascade import pipeline
-from tvm_cascade.boards.board import load_board
+from tvm_cascade.boards.board import Board, load_board
+from tvm_cascade.boards.room import room_of
 from tvm_cascade.cache import NO_CACHE, Cache, cache_folder, package_version
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.emit import firmware
@@ -33,6 +35,7 @@ from tvm_cascade.pipeline import plan_or_suggest
 from tvm_cascade.plain_files import readable
 from tvm_cascade.publish import publish
 from tvm_cascade.records import from_json, to_json
+from tvm_cascade.report.commands import command_of
 from tvm_cascade.report.cost import Cost
 from tvm_cascade.request import LEAST_BESIDE, KernelRequest, Request
 from tvm_cascade.results import CompileResult, PlanResult
@@ -290,4 +293,17 @@ def describe_project(
         files=written.files,
         ram_weight_bytes=written.ram_weight_bytes,
         stack_bytes=written.stack_bytes,
+    )
+
+
+def told_with_board(
+    result: CompileResult, model: pipeline.Model, request: Request, board: Board | None
+) -> CompileResult:
+    """Return the result with what its first lines say: the board's memory, the file, and the commands."""
+    made = replace(result, core=result.target, room=None if board is None else room_of(board, bool(result.plan.placed)))
+    if isinstance(model, IRModule):
+        return made
+    words = ["tvm-cascade", "run", str(result.folder), "--check", str(model)]
+    return replace(
+        made, file=str(model), command=command_of(model, request, result.folder), next_step=shlex.join(words)
     )

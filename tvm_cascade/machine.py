@@ -1,4 +1,7 @@
-"""What is known of a machine: its memories. Boards, the command line and plans all describe a memory by a `Ram`."""
+"""What is known of a machine: its memories.
+
+Boards, the command line and plans all describe a memory by a `Ram`, and what a board has for a network by its `Room`.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,16 @@ class Ram:
 
 
 ARENA = Ram()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory of a board, in bytes, that a network and the program around it share."""
+
+    board: str
+    ram: int
+    stack: int  # of `ram`, reserved for the stack
+    flash: int
 
 
 def require_size(ram: Ram) -> None:

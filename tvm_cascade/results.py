@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from tvm_cascade.cascading import Bounds, Plan, bound_of
+from tvm_cascade.machine import Room
 from tvm_cascade.messages import short_name
 from tvm_cascade.report.cost import Cost
 from tvm_cascade.report.dead_channels import dead_channels
@@ -15,6 +19,7 @@ from tvm_cascade.report.estimate import Estimate, frontier_table, total
 from tvm_cascade.report.frame import frame_text
 from tvm_cascade.report.layers import Layer, layer_rows, layer_table, layers
 from tvm_cascade.report.placements import Placements
+from tvm_cascade.report.screen import COLUMNS, LINES, bound_text, choice_lines, choices, command_lines, labelled, limits
 from tvm_cascade.report.short_names import with_short_names
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import (
@@ -25,13 +30,18 @@ from tvm_cascade.report.text import (
     memory_table,
     state_rows,
     summary,
+    work_factor,
 )
+from tvm_cascade.report.verdict import Need, clock_of, holding, need_line, time_of, verdict, verdict_of_boards
 from tvm_cascade.schema import plan as schema
 from tvm_cascade.search_monitor import above
 from tvm_cascade.sizes import bytes_and_unit, megahertz
 
+if TYPE_CHECKING:
+    from tvm_cascade.report.html import ReportData
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class PlanResult:
     """A plan and its frontier: (peak bytes, work as a factor of the network's), in ascending order of bytes."""
 
@@ -73,6 +83,14 @@ class PlanResult:
     not_searched: str = field(
         default="", kw_only=True
     )  # text: what the search leaves out because of the network's size
+    file: str = field(default="", kw_only=True)  # the model, as it was given
+    core: str = field(default="", kw_only=True)  # that the plan is for
+    room: Room | None = field(default=None, kw_only=True)  # of the board that was given
+    rooms: tuple[tuple[Room, ...], tuple[Room, ...]] = field(
+        default=((), ()), kw_only=True
+    )  # without a board: of the boards with this core, and of all others
+    command: str = field(default="", kw_only=True)  # command line of this plan
+    next_step: str = field(default="", kw_only=True)  # and the one that compiles it
 
     @property
     def peak_bytes(self) -> int:
@@ -109,6 +127,25 @@ class PlanResult:
     def millijoules(self) -> float | None:
         """Estimated energy of one inference; None without a clock and what the core draws at it."""
         return Cost(self.cycles, self.clock, self.watts).millijoules
+
+    @property
+    def need(self) -> Need | None:
+        """Bytes that the network takes of a board; None where nothing is known of its flash."""
+        if self.flash is None:
+            return None
+        return Need(self.plan.peak + sum(self.weights_in.values()), *self.flash)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the board holds the network; None without a board, and where only the estimate of code exceeds its flash."""
+        need = self.need
+        return None if need is None or self.room is None else need.fits(self.room)
+
+    @property
+    def smallest_boards(self) -> tuple[str, ...]:
+        """Names of the known boards with this core that hold the network, the smallest first; empty with a board."""
+        need = self.need
+        return () if need is None else tuple(room.board for room in holding(need, self.rooms[0]))
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -149,6 +186,8 @@ class PlanResult:
             "channel_groups": dict(self.groups),
             "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
             "suggestions": list(self.suggestions),
+            "fits": self.fits,
+            "smallest_boards": list(self.smallest_boards),
             "seconds": self.seconds,
         }
         if plan.graph.states:
@@ -204,16 +243,85 @@ class PlanResult:
         plan = self.plan
         return {"bytes": bound, "gap_percent": None if does_twice(plan) else round(above(plan.peak, bound), 2)}
 
-    def to_text(self, verbose: bool = False) -> str:
-        """Return the plan for reading; `verbose` adds why operators are left out of cascades."""
-        return self._with_short_names()._text(verbose)
+    def to_text(self, verbose: bool = False, details: bool = False) -> str:
+        """Return the plan for reading, in one screen.
+
+        `details` adds all tables: steps, the arena, layers, the frontier; `verbose` also why operators are left out of cascades.
+        """
+        shown = self._with_short_names()
+        screen = "\n".join(shown._screen())
+        return f"{screen}\n\n{shown._details(verbose)}" if details or verbose else screen
+
+    def __repr__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        """Return the page of the report in a frame, for notebooks."""
+        from html import escape
+
+        return f'<iframe srcdoc="{escape(self._page())}" style="width:100%;height:40em;border:0"></iframe>'
 
     def _with_short_names(self) -> PlanResult:
         """Return the result with names as text shows them."""
         left_out = {short_name(name): reason for name, reason in self.left_out.items()}
-        return replace(self, plan=with_short_names(self.plan), left_out=left_out)
+        origins = {short_name(name): tensors for name, tensors in self.origins.items()}
+        return replace(self, plan=with_short_names(self.plan), left_out=left_out, origins=origins)
 
-    def _text(self, verbose: bool) -> str:
+    def _verdict(self) -> list[str]:
+        """Return the lines that answer first: whether a board holds the network, and what it takes."""
+        need, time = self.need, time_of(self.cycles, self.milliseconds)
+        if need is None:
+            return labelled("arena", f"{bytes_and_unit(self.plan.peak)}, {time}")
+        if self.room is not None:
+            return wrap(verdict(need, self.room, time), COLUMNS)
+        boards = verdict_of_boards(need, self.core, *self.rooms) if self.rooms[1] else ""
+        return [*wrap(boards, COLUMNS), *wrap(need_line(need, time), COLUMNS)]
+
+    def _screen(self) -> list[str]:
+        """Return the first screen: what does not fit in it is left out, the least important first."""
+        plan, room, need = self.plan, self.room, self.need
+        where = f", for {self.core}{clock_of(self.clock)}" if self.core else ""
+        model = Path(self.file).name or self.name
+        gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
+        arena = f"{plan.peak} bytes, everything counted; layer by layer {plan.baseline_peak}, {gain:.2f}x"
+        at = f"{self.milliseconds} ms{clock_of(self.clock)}, " if self.milliseconds is not None else ""
+        energy = "" if self.millijoules is None else f", {self.millijoules} mJ"
+        sections = [  # the number says what is left out first, the largest
+            (0, self._verdict()),
+            (0, ["", *labelled("model", f"{model}: {len(self.layers or plan.graph.ops)} operators{where}")]),
+            (0, labelled("arena", arena)),
+            (4, [] if room is None or need is None else labelled("RAM", _ram_text(need, room))),
+            (3, [] if need is None else labelled("flash", _flash_text(need, room))),
+            (5, labelled("time", f"about {at}{self.cycles} cycles{energy}") if self.operators else []),
+            (6, labelled("work", f"{plan.macs} multiply-accumulates ({work_factor(plan):.2f}x)")),
+            (7, labelled("bound", bound_text(plan, self.frontier))),
+            (2, [line for text in self._more() for line in labelled(*text)]),
+            (2, _listed("limits", list(limits(plan, self.layers, self.origins)), 1)),
+            (1, choice_lines(choices(plan, self.estimate, self.frontier, self.estimates)) if self.estimates else []),
+            (8, ["", *_listed("less RAM", self.suggestions[:2], 2)] if self.suggestions else []),
+            (1, ["", *command_lines("next", self.next_step)] if self.next_step and self.fits is not False else []),
+            (9, labelled("more", "--details: all steps, blocks and layers; --report plan.html: as a page")),
+        ]
+        room_for = LINES - 3 * (self.limited or bool(self.not_searched))
+        while sum(len(lines) for _, lines in sections) > room_for and max(sections, key=itemgetter(0))[0]:
+            sections.remove(max(sections, key=itemgetter(0)))
+        return [line for _, lines in sections for line in lines]
+
+    def _more(self) -> Iterator[tuple[str, str]]:
+        """Yield labels and texts of what only some plans have: several memories, states, a window that slides."""
+        if self.plan.placed:
+            rows = memory_rows(self.plan, self.weights_in)
+            used = (f"{row['name']} {row['peak_bytes']} of {row['capacity_bytes']}" for row in rows)
+            yield "memories", ", ".join(used) + " bytes"
+        if states := state_rows(self.plan):
+            yield "states", f"{sum(s['bytes'] for s in states)} bytes of the arena are kept from call to call"
+        for line in self._removed_text():
+            yield "dead", line[16:]
+        for label, line in zip(("frame", "its work"), self._frame_text(), strict=False):
+            yield label, line[16:]
+
+    def _details(self, verbose: bool) -> str:
+        """Return all tables of a plan."""
         parts = [summary(self.plan, self.bounds, self.frontier), *self._removed_text(), *self._frame_text()]
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
@@ -241,15 +349,59 @@ class PlanResult:
 
     def write_report(self, to: Path) -> None:
         """Write one self-contained HTML page where `to` ends in .html; else a folder with it, its pictures and the data."""
-        from tvm_cascade.report.html import ReportData, write_report
+        from tvm_cascade.report.html import write_report
+
+        write_report(to, self._report())
+
+    def _page(self) -> str:
+        """Return the HTML page of the report."""
+        from tvm_cascade.report.html import html_page
+
+        return html_page(self._report())
+
+    def _report(self) -> ReportData:
+        """Return what the page of the report shows."""
+        from tvm_cascade.report.html import ReportData, today
 
         shown = self._with_short_names()
-        text = PlanResult._text(shown, verbose=True)
-        facts = (self.name, shown.plan, self.frontier, self.estimates, self.bounds, self.to_dict(), text)
-        write_report(to, ReportData(*facts, operators=self.operators, waits=self.waits, commands=self.commands))
+        text = "\n".join([*PlanResult._screen(shown), "", PlanResult._details(shown, verbose=True)])
+        board = "" if self.room is None else self.room.board
+        clock = "" if self.clock is None else megahertz(self.clock)
+        told = (("File", self.file), ("Board", board), ("Core", self.core), ("Clock", clock), ("Date", today()))
+        return ReportData(
+            self.name,
+            shown.plan,
+            self.frontier,
+            self.estimates,
+            self.bounds,
+            self.to_dict(),
+            text,
+            operators=self.operators,
+            waits=self.waits,
+            commands=self.commands,
+            verdict=" ".join(PlanResult._verdict(shown)),
+            facts=tuple((label, value) for label, value in (*told, ("Command", self.command)) if value),
+        )
 
 
-@dataclass(frozen=True)
+def _ram_text(need: Need, room: Room) -> str:
+    """Return what is taken of a board's RAM, as text."""
+    stack = f", {room.stack} kept for the stack" if room.stack else ""
+    return f"{need.ram + room.stack} of {room.ram} bytes: {need.ram} of the network{stack}"
+
+
+def _flash_text(need: Need, room: Room | None) -> str:
+    """Return what is taken of a board's flash, as text."""
+    of = "" if room is None else f" of {room.flash}"
+    return f"about {need.flash}{of} bytes: {need.constants} of weights, about {need.code} of code"
+
+
+def _listed(label: str, texts: Sequence[str], most: int) -> list[str]:
+    """Return texts below each other behind one label, each in at most so many lines."""
+    return [line for k, text in enumerate(texts) for line in labelled("" if k else label, text, most)]
+
+
+@dataclass(frozen=True, repr=False)
 class CompileResult(PlanResult):
     """A plan and the project that was written for it."""
 
@@ -278,9 +430,29 @@ class CompileResult(PlanResult):
             "files": list(self.files),
         }
 
-    def to_text(self, verbose: bool = False) -> str:
-        """A summary for the terminal: plan, memory of the image, project folder."""
-        lines = [summary(self.plan, self.bounds), *self._removed_text(), *self._frame_text()]
+    @property
+    def need(self) -> Need | None:
+        """Bytes that the linked image takes of its board; estimated where nothing was linked, None for the host."""
+        if self.ram_bytes is None or self.flash_bytes is None:
+            return super().need
+        return Need(self.ram_bytes, self.flash_bytes, 0, linked=True)
+
+    def to_text(self, verbose: bool = False, details: bool = False) -> str:
+        """Return a summary for the terminal: whether the image fits, the project, its memory; the rest as in `PlanResult`."""
+        lines = [*self._answer(), *self._figures()]
+        return "\n".join([*lines, "", self._with_short_names()._details(verbose)] if details or verbose else lines)
+
+    def _answer(self) -> list[str]:
+        """Return the lines that say whether the image fits, what was written, and what to do next."""
+        lines = [] if self.need is None else [*self._verdict(), ""]
+        lines += [f"project         {self.folder} for {self.target} on {self.board}: {len(self.files)} files"]
+        if self.elf:
+            lines += [f"image           {self.folder / self.elf}"]
+        return [*lines, f"next            {self.next_step}"] if self.next_step else lines
+
+    def _figures(self) -> list[str]:
+        """Return what the plan and the image take, a line each."""
+        lines = [summary(self.plan), *self._removed_text(), *self._frame_text()]
         if self.ram_bytes is not None:
             lines += [
                 f"RAM             {bytes_and_unit(self.ram_bytes)} of arena, data and bss in the image, without the stack"
@@ -295,7 +467,4 @@ class CompileResult(PlanResult):
         if self.operators:
             at = "" if self.clock is None else f", {self.milliseconds} ms at {megahertz(self.clock)}"
             lines += [f"time            about {self.cycles} cycles an inference{at}"]
-        lines += [f"project         {self.folder} for {self.target} on {self.board}: {len(self.files)} files"]
-        if self.elf:
-            lines += [f"image           {self.folder / self.elf}"]
-        return "\n".join(lines)
+        return lines

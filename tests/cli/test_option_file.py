@@ -128,6 +128,6 @@ def test_every_planning_option_is_a_key() -> None:
         options = [p for p in tvm_cascade.commands[command].params if isinstance(p, click.Option)]
         spelled = {o.name: o.opts[0].lstrip("-") for o in options}
         assert {key_of(name) for name in ALL if name in spelled} == {spelled[name] for name in ALL if name in spelled}
-        others = {"output", "as_json", "verbose", *WRITING}
+        others = {"output", "as_json", "verbose", "details", *WRITING}
         assert set(spelled) - set(KEYS.values()) <= others
         assert "tvm-cascade.toml" in run(command, "--help").stdout

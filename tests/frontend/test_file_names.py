@@ -58,7 +58,7 @@ def test_layers_of_a_tflite_file_have_its_names(tmp_path: Path) -> None:
 
 def test_text_shows_short_names_which_until_takes(tmp_path: Path) -> None:
     path = write_tflite(tmp_path / "n.tflite")
-    text = plan(path).to_text()
+    text = plan(path).to_text(details=True)
     short = short_name(LONG)
     assert len(short) == 48 and short in text and LONG not in text and "net/relu/Relu" in text and "net/bn" not in text
     assert len(layers(path, until=short)) == 2 and len(layers(path, until="net/relu/Relu")) == 1

@@ -63,8 +63,11 @@ def test_project(folder: str, golden: Golden, tmp_path: Path) -> None:
 
 
 def test_plan(golden: Golden) -> None:
-    golden("plan.txt", tvm_cascade.plan(network()).to_text() + "\n")
-    golden("plan_capped.txt", tvm_cascade.plan(network(), sram=300, stream_input=True, max_macs=1.5).to_text() + "\n")
+    golden("plan.txt", tvm_cascade.plan(network()).to_text(details=True) + "\n")
+    golden(
+        "plan_capped.txt",
+        tvm_cascade.plan(network(), sram=300, stream_input=True, max_macs=1.5).to_text(details=True) + "\n",
+    )
 
 
 def test_every_golden_text_belongs_to_a_test() -> None:

@@ -146,7 +146,7 @@ def test_the_plan_lists_the_states(wake: Image) -> None:
     states = result.to_dict().get("states", [])
     assert sum(s["bytes"] for s in states) <= result.to_dict()["bound_bytes"] <= result.peak_bytes
     assert [(s["name"], s["bytes"]) for s in states] == [("ring0", 24), ("ring1", 32), ("ring2", 24)]
-    assert f"states          {STATE_BYTES} bytes of the arena are kept from call to call" in result.to_text()
+    assert f"states    {STATE_BYTES} bytes of the arena are kept from call to call" in result.to_text()
     assert f"#define WAKE_STATE_BYTES {STATE_BYTES}" in (wake.folder / "wake.h").read_text()
 
 

@@ -189,7 +189,7 @@ def test_sums_of_integers_run_and_those_of_floats_do_not() -> None:
     plan = tvm_cascade.plan(module(long_mean, "int8"), hop=1)
     frame = plan.frame
     assert frame is not None and list(frame["running_sums"].values()) == [24, 24, 32]
-    assert frame["additions"] < frame["frontier"][3]["additions"] and "running sums" in plan.to_text()
+    assert frame["additions"] < frame["frontier"][3]["additions"] and "running sums" in plan.to_text(details=True)
 
 
 def test_rows_move_up_in_their_states() -> None:

@@ -42,7 +42,7 @@ def test_the_fastest_plan_within_all_capacities() -> None:
             assert list(x["access_cycles"]) == ["fast", "slow"] and sum(x["access_cycles"].values()) <= x["cycles"]
         for k, use in enumerate(found.plan.placed):  # its blocks are accessed, and nothing where none lies
             assert bool(use.bytes) == any(x.accesses[k][1] for x in found.layers)
-        titles, *_, whole = found.to_text().split("multiply-acc.")[1].split("\n\n")[0].splitlines()
+        titles, *_, whole = found.to_text(details=True).split("multiply-acc.")[1].split("\n\n")[0].splitlines()
         assert titles.split()[3:5] == ["fast", "slow"] and whole.split()[3] == str(
             sum(x.accesses[0][1] for x in found.layers)
         )
@@ -95,7 +95,7 @@ def test_a_bound_and_what_fewer_bytes_of_the_fastest_memory_cost() -> None:
         assert fast[0] == 0 and fast[-1] <= 600 and points[0]["milliseconds"] == pytest.approx(cycles[0] / 1e3)
         assert min(cycles) <= found.cycles
         said = "no plan of the search" if objective == "time" else "plans tried"
-        assert said in found.to_text() and "bytes of fast for cycles" in found.to_text()
+        assert said in found.to_text(details=True) and "bytes of fast for cycles" in found.to_text(details=True)
         assert bound["search_bound"] is None if objective == "bytes" else 0 < bound["search_bound"] <= found.cycles
     assert "placement" not in planned().to_dict()
 

@@ -193,7 +193,7 @@ def test_a_plan_tells_what_was_left_out(tmp_path: Path) -> None:
     assert (told["file_weight_bytes"], told["file_macs"]) == (file_weights, _TAPS * 3 * 8 + 4 * 4 * 72)
     assert told["macs"] == told["baseline_macs"] == _TAPS * 3 * 5 + 4 * 4 * 45
     saved = f"{first + second} bytes of weights of {file_weights}"
-    assert f"dead channels   3 of 12 left out of 2 layers: {saved}" in plan.to_text()
+    assert f"dead channels   3 of 12 left out of 2 layers: {saved}" in plan.to_text(details=True)
     assert {layer["name"] for layer in told["layers"]} == {"first", "second"}
     plan.write_report(tmp_path / "page.html")
     assert f"Dead channels: 3 of 12 left out of 2 layers: {saved}" in (tmp_path / "page.html").read_text()

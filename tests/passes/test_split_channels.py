@@ -126,7 +126,7 @@ def test_the_plan_says_what_it_does() -> None:
     assert found.plan.macs <= 1.8 * plain.plan.macs
     assert found.plan.baseline_macs == plain.plan.macs
     validate(found.plan)
-    assert "groups" in found.concats and "channels in groups" in found.to_text()
+    assert "groups" in found.concats and "channels in groups" in found.to_text(details=True)
     points = found.to_dict()["frontier"]
     assert isinstance(points, list)
     assert points[0]["channel_groups"] and not points[-1]["channel_groups"]

@@ -172,10 +172,10 @@ def test_the_frontier_as_text() -> None:
 def test_a_chosen_plan_that_is_larger_than_the_frontier_is_told_beside_it() -> None:
     plan, few = PLANS["rows"], estimate(PLANS["rows"])
     found = PlanResult("net", plan, ((plan.peak - 8, 1.0),), estimates=(few,), operators=estimate_operators(plan))
-    lines = found.to_text().splitlines()
+    lines = found.to_text(details=True).splitlines()
     assert [line.split()[0] for line in lines[-3:-1]] == [str(plan.peak - 8), str(plan.peak)]
-    assert f"the smallest plan found, of {plan.peak - 8} bytes, lies" in found.to_text()
-    assert "the arena lies" not in found.to_text()
+    assert f"the smallest plan found, of {plan.peak - 8} bytes, lies" in found.to_text(details=True)
+    assert "the arena lies" not in found.to_text(details=True)
     assert found.to_dict()["estimated"] == few.to_dict()
     assert found.estimated_instructions == few.instructions
     page = html_page(ReportData("net", plan, found.frontier, (few,), None, {}, "", (), ("small", "own")))
@@ -188,8 +188,10 @@ def test_plans_that_do_less_work_than_the_network_are_drawn() -> None:
     few = replace(own, instructions=own.instructions - 1)
     points, estimates = ((plan.peak - 8, 0.7), (plan.peak - 4, 0.6)), (few, few)
     found = PlanResult("net", plan, points, estimates=estimates, operators=estimate_operators(plan), bounds=bounds)
-    assert "no bounds of plans that leave out columns" in found.to_text() and "(-" not in found.to_text()
-    assert "fewer instructions" not in found.to_text()  # for there are none
+    assert "no bounds of plans that leave out columns" in found.to_text(details=True) and "(-" not in found.to_text(
+        details=True
+    )
+    assert "fewer instructions" not in found.to_text(details=True)  # for there are none
     html_page(ReportData("net", plan, points, estimates, bounds, {}, "", (), ("a", "b", "own")))
     axis = frontier_chart(plan, own, points, estimates, ("a", "b", "own"), bounds).factors
     assert axis.low < 0.6 and axis.high > 1.0
@@ -203,7 +205,7 @@ def test_layers_have_the_cycles_and_the_work_of_the_plan() -> None:
     assert sum(x["macs"] for x in told["layers"]) == told["macs"]
     assert [x["name"] for x in told["layers"]] == [row["operator"] for row in told["steps"] if row["kind"] != "source"]
     assert told["milliseconds"] == pytest.approx(found.cycles / 80e3, abs=1e-3)
-    table = next(part for part in found.to_text().split("\n\n") if "cycles (est.)" in part).splitlines()
+    table = next(part for part in found.to_text(details=True).split("\n\n") if "cycles (est.)" in part).splitlines()
     assert table[0].split()[-5:] == ["(est.)", "ms", "of", "all", "layer"]
     assert table[-1].split()[:4] == [
         str(plan.macs),
@@ -212,7 +214,7 @@ def test_layers_have_the_cycles_and_the_work_of_the_plan() -> None:
         f"{found.milliseconds:.3f}",
     ]
     untimed = replace(found, clock=None)
-    assert untimed.to_dict()["milliseconds"] is None and " ms " not in untimed.to_text()
+    assert untimed.to_dict()["milliseconds"] is None and " ms " not in untimed.to_text(details=True)
 
 
 def test_a_plan_in_two_memories_is_drawn_memory_by_memory(tmp_path: Path) -> None:

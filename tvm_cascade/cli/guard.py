@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
+from textwrap import wrap
 from typing import Any, NoReturn
 
 import click
@@ -19,6 +20,8 @@ from tvm_cascade.messages import printable, printable_lines
 from tvm_cascade.schema.refusal import Error
 from tvm_cascade.search_monitor import SearchMonitor, above
 
+_COLUMNS = 80  # of a terminal
+
 
 def say(text: str) -> None:
     """A line of progress, or a message, on standard error."""
@@ -29,7 +32,8 @@ def say(text: str) -> None:
 def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
     """A result on standard output: one JSON object, or `text` with a last line where a limit ended the search."""
     with lifted():
-        plain = printable_lines(text + ended_early(data))
+        ended = wrap(ended_early(data).strip(), _COLUMNS, subsequent_indent=16 * " ", break_long_words=False)
+        plain = printable_lines("\n".join([text, *ended]))
         click.echo(json.dumps(data, indent=2) if as_json else coloured(plain, sys.stdout))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,18 @@ from tvm_cascade.schema.plan import Compilation, Plan
 @model(ALL)
 @target(Request)
 @planning
-@click.option("--verbose", "-v", is_flag=True, help="Say why operators are left out of cascades.")
+@click.option(
+    "--details", is_flag=True, help="Print all tables too: steps, the arena block by block, layers, the frontier."
+)
+@click.option("--verbose", "-v", is_flag=True, help="As --details, and why operators are left out of cascades.")
 @prints(Plan)
 @guarded
-def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **options: Any) -> None:
-    """Show how little memory MODEL (.tflite, .onnx, .pt2) needs, and where the bytes are.
+def plan(model: Path, report: Path | None, verbose: bool, details: bool, as_json: bool, **options: Any) -> None:
+    """Say whether MODEL (.tflite, .onnx, .pt2) fits a board, and how little memory it needs.
 
     Nothing is written unless --report asks for it. Ctrl-C ends the search with the best plan so far. All memory is
-    counted: input, output, intermediates, rolling buffers, row counters and scratch.
+    counted: input, output, intermediates, rolling buffers, row counters and scratch. Exit status 1: the board's RAM or flash
+    cannot hold the network.
     """
     from tvm_cascade import api
 
@@ -37,7 +42,9 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
     if report is not None:
         result.write_report(report)
         say(f"report in {report}")
-    show(as_json, result.to_dict(), result.to_text(verbose=verbose))
+    show(as_json, result.to_dict(), result.to_text(verbose=verbose, details=details))
+    if result.fits is False:
+        sys.exit(1)
 
 
 @click.command(epilog=EPILOG)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,8 @@ class ReportData:
     operators: Sequence[Estimate] = ()  # of the plan, by operator; empty: of a Cortex-M4
     commands: Sequence[str] = ()  # command lines that get the plans of the frontier
     waits: Sequence[Sequence[float]] = ()  # by operator, cycles of its accesses of each memory of the plan
+    verdict: str = ""  # whether the board holds the network, and what it takes
+    facts: Sequence[tuple[str, str]] = ()  # labels and texts: file, board, clock, date, command
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ def html_page(report: ReportData, drawn: Mapping[str, Any] | None = None) -> str
         "page.html",
         **(drawn or drawings(report)),
         cards=list(_cards(report)),
+        verdict=report.verdict,
+        facts=report.facts,
         layers=layers(plan, report.operators or estimate_operators(plan), report.waits),
         accessed=tuple((f"Cycles in {use.ram.name}", 1) for use in plan.placed if report.waits),
         blocks=block_rows(plan),
@@ -130,6 +136,12 @@ def _notes(data: Mapping[str, Any]) -> Iterator[str]:
         yield data["concats"]
     for name, exact in data.get("candidates", {}).items():
         yield f"Kept: {name} ({exact})."
+
+
+def today() -> str:
+    """Return the date of a report: today, or that of SOURCE_DATE_EPOCH, by which builds are reproducible."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return str(datetime.fromtimestamp(int(epoch), timezone.utc).date() if epoch.isdigit() else date.today())
 
 
 def write_report(to: Path, report: ReportData) -> None:

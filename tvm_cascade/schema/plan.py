@@ -257,6 +257,13 @@ class Plan(_Sometimes):
     candidates: Annotated[dict[str, str], "Changes of the network that were kept, with how exact they are"]
     channel_groups: Annotated[dict[str, Count], "By projection, the number of groups that its channels are made in"]
     segments: Annotated[list[list[str]], "Names of the operators of each segment, in execution order"]
+    fits: Annotated[
+        bool | None,
+        "Whether the board holds the network; null without a board, and where only the estimate of code exceeds its flash",
+    ]
+    smallest_boards: Annotated[
+        list[str], "Without a board: names of those with this core that hold the network, the smallest first"
+    ]
     suggestions: Annotated[list[str], "Options that would save RAM, and how much"]
     seconds: Annotated[Seconds, "Time taken"]
 

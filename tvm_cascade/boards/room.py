@@ -1,0 +1,20 @@
+"""Memory that boards have for a network (`machine.Room`)."""
+
+from __future__ import annotations
+
+from tvm_cascade.boards.board import Board, list_boards, load_board
+from tvm_cascade.cores import Core
+from tvm_cascade.machine import Room
+
+
+def room_of(board: Board, placed: bool = False) -> Room:
+    """Return the memory of a board: the RAM of the arena, or all of its RAM for a network that is `placed` in several."""
+    beside = [one for one in board.memories.values() if not one.inside(board.ram)] if placed else []
+    return Room(board.name, board.ram.bytes + sum(one.bytes for one in beside), board.reserved_ram, board.flash.bytes)
+
+
+def rooms_by_core(core: Core) -> tuple[tuple[Room, ...], tuple[Room, ...]]:
+    """Return the memory of all known boards: those that run code for `core`, then all others."""
+    boards = [load_board(name) for name in list_boards()]
+    same = tuple(room_of(board) for board in boards if board.core in core.runs_on)
+    return same, tuple(room_of(board) for board in boards if board.core not in core.runs_on)
