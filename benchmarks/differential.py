@@ -7,7 +7,8 @@ one file, each compiled with planning options at random, for the host and for em
 reference kernels, ONNX Runtime without optimizations, and torch, where they are installed. A run takes a fresh seed; with
 `--seed` it is that one's, and goes on where its log in `build/differential/` ends. Outcomes: right; refused in a sentence; the
 reference is defective or refuses, by the rule that knows it (`docs/references.md`); a fault of this project, with the command
-that shows it again and the smallest prefix of operators that still fails. Exit status 1 where there is a fault. `--graphs`
+that shows it again and the smallest prefix of operators that still fails. Exit status 1 where there is a fault. What has not
+ended half as much time after the minutes (ten minutes at most) is stopped, and not counted. `--graphs`
 takes the first N graphs of a seed instead (of 0, if none is given), for `make bench`. Results go to
 `benchmarks/results/differential.md`.
 """
@@ -16,12 +17,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import secrets
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import count
@@ -33,7 +36,7 @@ os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"  # every cas
 
 from tvm_cascade.cores import get_core
 from tvm_cascade.testing.forked import PASS, REFUSED, Outcome, forked
-from tvm_cascade.testing.random_models.check import DISPUTED, FAULTS, Case, apart, check, examined, smallest
+from tvm_cascade.testing.random_models.check import DISPUTED, FAULTS, Case, Stopped, apart, check, examined, smallest
 from tvm_cascade.testing.random_models.draw import draw, draw_operators
 from tvm_cascade.testing.random_models.model import FORMS, RandomModel
 from tvm_cascade.testing.random_models.operators import draw_tflite_operators
@@ -43,6 +46,7 @@ LOGS = Path(__file__).parents[1] / "build" / "differential"
 CORES = ("cortex-m4", "cortex-m0plus", "cortex-m7", "cortex-m55", "cortex-m33", "riscv32")
 _ORACLES = {"tflite": "ai_edge_litert", "onnx": "onnxruntime", "pt2": "torch"}  # door -> module that it needs
 _BATCH = {"host": 100}  # operators in one file; 40 on cores
+_GRACE = 10  # most minutes for what runs when the time is over; longer, and it is stopped and not counted
 _SECONDS = 600  # of processor time for one task, beside its cases, which have processes of their own
 _BITS = 20  # of a case's number in its seed
 HEAD = """# Random networks and operators against the frameworks
@@ -81,17 +85,18 @@ def tasks(seed: int, doors: list[str], cores: list[str], graphs_alone: bool) -> 
         yield Task(index, replace(Case.drawn(model, target), operators=size), operators=True)
 
 
-def outcomes(task: Task) -> list[dict[str, Any]]:
-    """Return what becomes of a task, a record for each of its parts or kinds of parts."""
+def outcomes(task: Task, until: float) -> list[dict[str, Any]]:
+    """Return what becomes of a task, a record for each of its parts or kinds of parts. Raises `Stopped`."""
     door = task.case.model.door
     if task.operators:
-        return [_record(door, case, outcome, case.model.parts) for case, outcome in apart(task.case)]
-    outcome, model = check(task.case), task.case.model
+        return [_record(door, case, outcome, case.model.parts) for case, outcome in apart(task.case, until)]
+    outcome, model = check(task.case, until), task.case.model
     found = [_record(door, task.case, outcome, 0)]
     if outcome.verdict in FAULTS and isinstance(model, RandomModel):
-        steps, reduced = smallest(model, task.case.target, task.case.options)
-        found[0]["command"] += f" --first {steps}"
-        found[0]["smallest"] = f"{model.prefix(steps).text()}\n{reduced.verdict}: {reduced.reason}"
+        with suppress(Stopped):
+            steps, reduced = smallest(model, task.case.target, task.case.options, until)
+            found[0]["command"] += f" --first {steps}"
+            found[0]["smallest"] = f"{model.prefix(steps).text()}\n{reduced.verdict}: {reduced.reason}"
     return found
 
 
@@ -109,16 +114,19 @@ def _record(door: str, case: Case, outcome: Outcome, operators: int) -> dict[str
 class Log:
     """What became of the tasks of a seed, one line of JSON each."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, until: float = math.inf) -> None:
+        self.path, self.until = path, until  # of the monotonic clock
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_text().splitlines() if path.is_file() else []
         self.tasks: dict[int, dict[str, Any]] = {entry["index"]: entry for entry in map(json.loads, lines)}
 
     def examine(self, task: Task) -> Outcome:
-        """Run a task and write its line; in the process of the task."""
+        """Run a task and write its line, unless it is stopped; in the process of the task."""
         started = time.monotonic()
-        found = outcomes(task)
+        try:
+            found = outcomes(task, self.until)
+        except Stopped:
+            return Outcome(PASS)
         self.add({"index": task.index, "seconds": round(time.monotonic() - started, 1), "outcomes": found})
         return Outcome(PASS)
 
@@ -133,6 +141,10 @@ class Log:
             record = _record(task.case.model.door, task.case, outcome, task.case.model.parts if task.operators else 0)
             self.add({"index": task.index, "seconds": 0, "outcomes": [record]})
         self.tasks = Log(self.path).tasks
+
+    def faults(self, index: int) -> list[dict[str, Any]]:
+        """Return the faults of a task; none of one that was stopped."""
+        return [r for r in self.tasks.get(index, {"outcomes": []})["outcomes"] if r["verdict"] in FAULTS]
 
     def records(self) -> list[dict[str, Any]]:
         """Return the outcomes of all tasks."""
@@ -212,7 +224,9 @@ def main() -> int:
     """Run tasks until the time is over; print the faults, then counts."""
     args, started = _arguments(), time.monotonic()
     seed = args.seed if args.seed is not None else 0 if args.graphs else secrets.randbits(31)
-    log = Log(LOGS / f"{seed}{'' if args.graphs is None else '-graphs'}.jsonl")
+    over = math.inf if args.graphs is not None else started + 60 * args.minutes
+    until = over + 60 * min(args.minutes / 2, _GRACE)
+    log = Log(LOGS / f"{seed}{'' if args.graphs is None else '-graphs'}.jsonl", until)
     skipped = [
         f"{door} ({_ORACLES[door]} is not installed)" for door in args.doors if find_spec(_ORACLES[door]) is None
     ]
@@ -223,8 +237,7 @@ def main() -> int:
 
     def due() -> Iterator[Task]:
         for task in all_tasks:
-            over = time.monotonic() - started > 60 * args.minutes if args.graphs is None else task.index >= args.graphs
-            if over:
+            if time.monotonic() > over or task.index == args.graphs:
                 return
             if task.index not in done:
                 yield task
@@ -232,9 +245,8 @@ def main() -> int:
     before = sum(entry["seconds"] for entry in log.tasks.values())
     for task, outcome in forked(due(), log.examine, args.jobs, _SECONDS):
         log.ended(task, outcome)
-        for record in log.tasks[task.index]["outcomes"]:
-            if record["verdict"] in FAULTS:
-                print(json.dumps(record, indent=1), flush=True)
+        for record in log.faults(task.index):
+            print(json.dumps(record, indent=1), flush=True)
     found = counts(log.records())
     minutes = round((before / max(1, args.jobs) + time.monotonic() - started) / 60, 1)
     keep({"seed": seed, "graphs_alone": args.graphs is not None, "minutes": minutes, **found}, args.output)

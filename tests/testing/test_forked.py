@@ -54,3 +54,9 @@ def test_what_crashes_or_hangs_is_an_outcome() -> None:
     assert {task: outcome.verdict for task, outcome in found.items()} == {
         "right": PASS, "raises": CRASH, "dies": CRASH, "hangs": HANG,
     }  # fmt: skip
+
+
+def test_what_runs_when_the_time_is_over_has_no_outcome() -> None:
+    until = time.monotonic() + 2
+    assert dict(forked(["right", "hangs"], examine, jobs=2, until=until)) == {"right": Outcome(PASS, "right")}
+    assert not list(forked(["right"], examine, until=until - 60))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,12 @@ from tvm import relax as _relax
 import tvm_cascade
 from tvm_cascade.errors import CascadeError
 from tvm_cascade.relax_pipeline import cascade_pipeline
+from tvm_cascade.search_monitor import SearchMonitor
 from tvm_cascade.testing.forked import CRASH, PASS, REFUSED, SECONDS, WRONG, Outcome, forked
 from tvm_cascade.testing.onnx_suite import Case
 
 relax: Any = _relax  # its nodes get their fields at run time
+_SEARCH = 0.2  # seconds of processor time: plans have to be right, and need not be the best
 _LONGEST = 300  # characters of a reason
 CONSTANTS = "inputs after the first as constants"
 COMPILE, PIPELINE = "compile", "pipeline"  # roads
@@ -77,7 +80,8 @@ def _tried(case: Case, folder: Path) -> Outcome:
         shapes = {v.name: a.shape for v, a in zip(values, inputs, strict=True) if _is_open(v)}
         for road, way in ways if int(case.rank(), 16) % 2 else reversed(ways):
             try:
-                got = way(path, shapes, inputs)
+                with SearchMonitor(_SEARCH, clock=time.process_time):
+                    got = way(path, shapes, inputs)
             except CascadeError as error:
                 refused = refused or str(error)
                 by_compile = str(error) if road == COMPILE else by_compile

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import math
 import os
 import resource
 import select
@@ -31,19 +33,27 @@ class Outcome:
 
 
 def forked(
-    tasks: Iterable[T], examine: Callable[[T], Outcome], jobs: int = 1, seconds: int = SECONDS
+    tasks: Iterable[T],
+    examine: Callable[[T], Outcome],
+    jobs: int = 1,
+    seconds: int = SECONDS,
+    until: float = math.inf,
 ) -> Iterator[tuple[T, Outcome]]:
     """What `examine` says of every task, in the order in which they end: `jobs` processes at a time, each of which may take
-    `seconds` of processor time."""
+    `seconds` of processor time. What still runs at `until`, of the monotonic clock, is ended and has no outcome."""
     waiting, running = iter(tasks), list[_Child[T]]()
     while True:
-        running += [_started(task, examine, seconds) for task in islice(waiting, jobs - len(running))]
+        running += [_started(task, examine, seconds, until) for task in islice(waiting, jobs - len(running))]
+        if time.monotonic() >= until:
+            for child in running:
+                _ended(child, False, seconds)
+            return
         if not running:
             return
         left = max(min(child.deadline for child in running) - time.monotonic(), 0)
         ready = select.select([child.pipe for child in running], [], [], left)[0]
         for child in list(running):
-            if child.pipe in ready or child.deadline <= time.monotonic():
+            if child.pipe in ready or child.deadline <= time.monotonic() < until:
                 running.remove(child)
                 yield child.task, _ended(child, child.pipe in ready, seconds)
 
@@ -56,12 +66,13 @@ class _Child(Generic[T]):
     deadline: float  # of the monotonic clock
 
 
-def _started(task: T, examine: Callable[[T], Outcome], seconds: int) -> _Child[T]:
+def _started(task: T, examine: Callable[[T], Outcome], seconds: int, until: float) -> _Child[T]:
     read, write = os.pipe()
     process = os.fork()
     if process == 0:
         try:
             os.setpgid(0, 0)
+            gc.freeze()  # a collection would write to, and so copy, every page that is shared with the parent
             os.close(read)
             _silence()
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, 2 * seconds))
@@ -70,7 +81,7 @@ def _started(task: T, examine: Callable[[T], Outcome], seconds: int) -> _Child[T
         finally:
             os._exit(0)
     os.close(write)
-    return _Child(task, process, read, time.monotonic() + _WAITING * seconds)
+    return _Child(task, process, read, min(time.monotonic() + _WAITING * seconds, until))
 
 
 def _in_new_thread(examine: Callable[[T], Outcome], task: T) -> Outcome:

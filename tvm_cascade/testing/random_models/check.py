@@ -9,6 +9,7 @@ tie.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,10 +67,15 @@ class Case:
         return f"python -m tvm_cascade.testing.random_models {where}{many}{parts}"
 
 
-def check(case: Case) -> Outcome:
-    """Check one case in a process of its own; see `examined`."""
-    ((_, outcome),) = forked([case], examined, seconds=SECONDS + 3 * case.operators)
-    return outcome
+class Stopped(Exception):
+    """A check did not end in its time."""
+
+
+def check(case: Case, until: float = math.inf) -> Outcome:
+    """Check one case in a process of its own; see `examined`. Raises `Stopped` at `until`, of the monotonic clock."""
+    for _, outcome in forked([case], examined, seconds=SECONDS + 3 * case.operators, until=until):
+        return outcome
+    raise Stopped
 
 
 def examined(case: Case, compute: Compute | None = None) -> Outcome:
@@ -93,25 +99,36 @@ def examined(case: Case, compute: Compute | None = None) -> Outcome:
         return Outcome(found.verdict, " ".join(found.reason.replace(f"{folder}/", "").split())[-400:])
 
 
-def smallest(model: RandomModel, target: str, options: Mapping[str, Any]) -> tuple[int, Outcome]:
+def smallest(
+    model: RandomModel, target: str, options: Mapping[str, Any], until: float = math.inf
+) -> tuple[int, Outcome]:
     """Return how many operators the smallest prefix of a network has that is still at fault, and its outcome."""
     for count in range(1, len(model.steps) + 1):
-        outcome = check(Case(model.prefix(count), target, options))
+        outcome = check(Case(model.prefix(count), target, options), until)
         if outcome.verdict in FAULTS:
             return count, outcome
     return len(model.steps), Outcome(PASS)
 
 
-def apart(case: Case) -> Iterator[tuple[Case, Outcome]]:
-    """Return outcomes of the independent operators of a case: those that pass together, others one by one, by halves."""
-    outcome, count = check(case), case.model.parts
+def apart(case: Case, until: float = math.inf) -> Iterator[tuple[Case, Outcome]]:
+    """Return outcomes of the independent operators of a case: those that pass together, others one by one, by halves.
+
+    A fault that cannot be taken apart before `until` is that of all its operators; else raises `Stopped`.
+    """
+    outcome, count = check(case, until), case.model.parts
     if outcome.verdict == PASS or count == 1:
         yield case, outcome
         return
-    parts = case.parts or tuple(range(count))
-    for half in (range(count // 2), range(count // 2, count)):
-        kept = tuple(parts[k] for k in half)
-        yield from apart(replace(case, model=case.model.subset(half), parts=kept))
+    parts, found = case.parts or tuple(range(count)), []
+    try:
+        for half in (range(count // 2), range(count // 2, count)):
+            kept = tuple(parts[k] for k in half)
+            found += apart(replace(case, model=case.model.subset(half), parts=kept), until)
+    except Stopped:
+        if outcome.verdict not in FAULTS:
+            raise
+        found = [(case, outcome)]
+    yield from found
 
 
 def _examined(case: Case, compute: Compute, folder: Path) -> Outcome:
