@@ -11,6 +11,7 @@ from tvm_cascade.cli.guard import guarded, show
 from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.options import FOLDER
 from tvm_cascade.cli.progress_bar import lifted
+from tvm_cascade.cli.teaching import command
 from tvm_cascade.messages import printable, printable_lines
 from tvm_cascade.schema.projects import Flashed
 
@@ -33,7 +34,7 @@ LIST = click.option("--list", is_flag=True, is_eager=True, expose_value=False, c
                     help="List the boards that are plugged in, and do nothing else.")  # fmt: skip
 
 
-@click.command()
+@command()
 @FOLDER
 @click.option("--board", metavar="B", help="Board by name or .json. [default: the board it was compiled for]")
 @click.option("--image", "kind", type=click.Choice(["serial", "application"]), default="serial", show_default=True,
@@ -55,7 +56,7 @@ def flash(directory: Path, as_json: bool, **options: Any) -> None:
     show(as_json, {"elf": str(done.elf), "tool": done.tool}, f"{done.elf} written with {done.tool}")
 
 
-@click.command()
+@command()
 @click.argument("device", required=False, default="auto")
 @click.option(
     "--baud",

@@ -20,6 +20,7 @@ from tvm_cascade.cli.options import (
     require_new_file,
     target,
 )
+from tvm_cascade.cli.teaching import command
 from tvm_cascade.request import QuantizeRequest, ValidateRequest
 from tvm_cascade.schema.datasets import Quantization, Validation
 
@@ -27,7 +28,7 @@ _DATA = click.option("--data", type=click.Path(path_type=Path), required=True, m
                      help="An .npz, or a folder of images or sounds, as said above.")  # fmt: skip
 
 
-@click.command(epilog=EPILOG)
+@command(epilog=EPILOG)
 @model(PLANNING)
 @_DATA
 @target(ValidateRequest, " [default: host; with --board that of its core]")
@@ -70,7 +71,7 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
     show(as_json, result.to_dict(), result.to_text())
 
 
-@click.command(epilog=EPILOG)
+@command(epilog=EPILOG)
 @MODEL
 @_DATA
 @option(QuantizeRequest, "output", "The file to write, .onnx or .pt2 as MODEL.", "--output", "-o", required=True,

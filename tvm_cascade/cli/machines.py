@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import click
-
 from tvm_cascade.cli.guard import guarded, show
 from tvm_cascade.cli.json_option import prints
+from tvm_cascade.cli.teaching import command
 from tvm_cascade.schema.targets import Targets
 
 
-@click.command()
+@command()
 @prints(Targets)
 @guarded
 def targets(as_json: bool) -> None:

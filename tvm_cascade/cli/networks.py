@@ -13,11 +13,12 @@ from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.option_file import ALL, EPILOG
 from tvm_cascade.cli.options import TRIALS, board, model, option, planning, refuse_idle_trials, target
 from tvm_cascade.cli.signals import first_interrupt_ends_searches
+from tvm_cascade.cli.teaching import command
 from tvm_cascade.request import EmitRequest, KernelRequest, Request
 from tvm_cascade.schema.plan import Compilation, Plan
 
 
-@click.command(epilog=EPILOG)
+@command(epilog=EPILOG)
 @model(ALL)
 @target(Request)
 @planning
@@ -47,7 +48,7 @@ def plan(model: Path, report: Path | None, verbose: bool, details: bool, as_json
         sys.exit(1)
 
 
-@click.command(epilog=EPILOG)
+@command(epilog=EPILOG)
 @model(ALL)
 @target(Request, required=True)
 @board(EmitRequest, "Board by name, or the path of a board's .json. [default: the target's own]")

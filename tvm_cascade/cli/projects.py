@@ -12,13 +12,14 @@ from tvm_cascade.cli.boards import LIST
 from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.options import FOLDER, NEW_FOLDER, PATH, board, option, require_new_file
+from tvm_cascade.cli.teaching import command
 from tvm_cascade.emit.packages import KINDS
 from tvm_cascade.request import RunRequest
 from tvm_cascade.schema.comparison import Comparison
 from tvm_cascade.schema.projects import Bundle, Diagnosis, Export, Run
 
 
-@click.command()
+@command()
 @FOLDER
 @board(RunRequest, "Board to emulate, or 'host'. [default: the board it was compiled for]")
 @click.option("--inputs", type=PATH, help="An .npz with one array per input. [default: random ones, always the same]")
@@ -48,7 +49,7 @@ def run(directory: Path, as_json: bool, **options: Any) -> None:
         sys.exit(1)
 
 
-@click.command()
+@command()
 @FOLDER
 @click.option("--as", "kind", type=click.Choice(KINDS), required=True, help="The build system that the package is for.")
 @click.option(
@@ -72,7 +73,7 @@ def export(directory: Path, kind: str, front_end: Path | None, output: Path, as_
     show(as_json, data, f"{output}: {len(files)} files for {kind}")
 
 
-@click.command()
+@command()
 @click.argument("directories", metavar="DIR DIR...", nargs=-1, required=True, type=PATH)
 @click.option("--board", metavar="B", help="Board by name or .json. [default: that of the first network]")
 @click.option(
@@ -91,7 +92,7 @@ def bundle(directories: tuple[Path, ...], as_json: bool, **options: Any) -> None
     show(as_json, result.to_dict(), result.to_text())
 
 
-@click.command()
+@command()
 @click.option(
     "--model", type=PATH, help="Also name every operator of this model that cannot be compiled, or that stays float."
 )
@@ -107,7 +108,7 @@ def doctor(model: Path | None, as_json: bool) -> None:
         sys.exit(1)
 
 
-@click.command()
+@command()
 @click.argument("a", type=PATH)
 @click.argument("b", type=PATH)
 @prints(Comparison)

@@ -8,11 +8,12 @@ import click
 
 from tvm_cascade.cli.guard import guarded
 from tvm_cascade.cli.json_option import printed_by
+from tvm_cascade.cli.teaching import command
 from tvm_cascade.errors import UsageError
 from tvm_cascade.schema import schema_of
 
 
-@click.command()
+@command()
 @click.argument("command", metavar="COMMAND")
 @guarded
 def schema(command: str) -> None:

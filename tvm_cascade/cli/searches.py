@@ -26,6 +26,7 @@ from tvm_cascade.cli.options import (
     require_picture,
     require_tvm_target,
 )
+from tvm_cascade.cli.teaching import command
 from tvm_cascade.cost.device import DEVICES
 from tvm_cascade.request import (
     AllocateRequest,
@@ -94,7 +95,7 @@ def on_a_farm(command: Callable[..., None]) -> Callable[..., None]:
     return _with_options(_FARM, command)
 
 
-@click.command()
+@command()
 @click.argument("buffers", metavar="BUFFERS.csv", type=PATH)
 @click.option("--capacity", metavar="SIZE", callback=parse_bytes,
               help="Stop at the first layout within this size; exit 1 if there is none.")  # fmt: skip
@@ -111,7 +112,7 @@ def allocate(buffers: Path, output: Path | None, as_json: bool, **options: Any) 
     show(as_json, data, text)
 
 
-@click.command(epilog=EPILOG)
+@command(epilog=EPILOG)
 @MODEL
 @option(OrderRequest, "rewrite", "Let convolutions read the parts of concats where they lie, if that lowers the peak.")
 @option(OrderRequest, "on_chip", "Also count the bytes moved for SIZE bytes of on-chip memory.")
@@ -147,7 +148,7 @@ def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> No
     show(as_json, data, "\n".join(lines))
 
 
-@click.command(epilog=EPILOG)
+@command(epilog=EPILOG)
 @MODEL
 @_TARGET
 @_DEVICE
@@ -207,7 +208,7 @@ def stages(model: Path, beside: tuple[Path, ...], as_json: bool, **options: Any)
     show(as_json, data, text)
 
 
-@click.command(epilog=EPILOG)
+@command(epilog=EPILOG)
 @MODEL
 @_TARGET
 @option(OptimizeRequest, "cost", "latency, ios (that of the schedule of stages), measured or learned (here, or with --tracker "

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
-
 from tvm_cascade.cli.guard import guarded, show
 from tvm_cascade.cli.json_option import prints
 from tvm_cascade.cli.options import NEW_FOLDER, option
+from tvm_cascade.cli.teaching import command
 from tvm_cascade.request import FrontEndRequest
 from tvm_cascade.schema.projects import FrontEnd
 
@@ -42,7 +41,7 @@ def _options(command: Any) -> Any:
     )
 
 
-@click.command("front-end")
+@command("front-end")
 @_options
 @NEW_FOLDER
 @prints(FrontEnd)
