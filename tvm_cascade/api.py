@@ -776,6 +776,8 @@ def compile(
         "balanced".
     name : str, optional
         Of the network in files and functions; None takes that of the model's file.
+    link : bool
+        Link the image; False writes the project alone, for an IDE that has its own compiler.
     hook : bool
         The network calls a function of the application after every step (declared in its header).
     tune : bool
@@ -797,7 +799,8 @@ def compile(
     Raises
     ------
     InfeasibleError, MissingToolError, and as in `plan`
-        No plan fits the cap, or the linked image exceeds the memory of its board; the cross compiler is not installed.
+        No plan fits the cap, or the linked image exceeds the memory of its board; the cross compiler is not installed, and
+        a cap or a board is to be checked.
     """
     from tvm_cascade import compilation
     from tvm_cascade.boards.machines import on_board, with_core

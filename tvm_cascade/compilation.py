@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -18,15 +19,14 @@ from tvm_cascade import pipeline
 from tvm_cascade.boards.board import Board, load_board
 from tvm_cascade.boards.room import room_of
 from tvm_cascade.cache import NO_CACHE, Cache, cache_folder, package_version
-from tvm_cascade.cores import get_core, kernel_target
+from tvm_cascade.cores import Core, get_core, kernel_target
 from tvm_cascade.emit import firmware
 from tvm_cascade.emit.firmware import Emitted
 from tvm_cascade.emit.host import HostProgram
 from tvm_cascade.emit.network import EmittedNetwork
-from tvm_cascade.emit.toolchain import find_tool
 from tvm_cascade.emit.total_ram import RamExceededError
 from tvm_cascade.emit.write_image import BuildOptions
-from tvm_cascade.errors import CascadeError, InfeasibleError, UsageError
+from tvm_cascade.errors import CascadeError, InfeasibleError, MissingToolError, UsageError
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.kernel_tuning import tune_kernels
 from tvm_cascade.passes.plan_network import plan_options
@@ -140,12 +140,29 @@ def build_options(request: Request) -> BuildOptions:
     if request.kernels.metaschedule is not None:
         raise UsageError(f"MetaSchedule measures on this machine: compile for the target host, not {target.name}")
     made_for.require_target(target)
-    if target.family.links:
-        find_tool(target.family.gcc, target.family.compiler_remedy)
-    elif backend != "c":
+    if not target.family.links and backend != "c":
         raise UsageError(f"there is no compiler of {target.name} here: --emit c")
     ram = None if request.plan.ram is None else int(request.plan.ram)
-    return BuildOptions(target, made_for, request.emit.optimise, backend, cache, ram)
+    return BuildOptions(target, made_for, request.emit.optimise, backend, cache, ram, _unlinked(request, target))
+
+
+def _unlinked(request: Request, target: Core) -> str:
+    """Return why no image is linked; empty where it is.
+
+    Raises `MissingToolError` without the target's compiler where a cap or a board is to be checked and `--no-link` is not given.
+    """
+    if not target.family.links:
+        return ""
+    if not request.emit.link:
+        return "as asked by --no-link"
+    gcc, remedy = target.family.gcc, target.family.compiler_remedy
+    if shutil.which(gcc) is not None:
+        return ""
+    if request.plan.ram is not None or request.emit.board is not None:
+        raise MissingToolError(
+            gcc, f"{remedy}; or --no-link writes the project, whose RAM and flash are then not checked"
+        )
+    return f"{gcc} is not installed: {remedy}; or compile the sources in your IDE"
 
 
 def plan_for(
@@ -157,7 +174,9 @@ def plan_for(
         progress(f"{loaded.name}: replaying the plan on simulated memory, running it on random data")
         pipeline.check(planned, lambda line: progress(f"{loaded.name}: {line}"))
         whole = request.emit.report is not None
-        told = pipeline.describe(planned, loaded, started, progress, whole=whole, flash_wait=request.plan.flash_wait)
+        told = pipeline.describe(
+            planned, loaded, started, progress, whole=whole, flash=True, flash_wait=request.plan.flash_wait
+        )
     return planned, replace(told, limited=limit.limited)
 
 
@@ -293,6 +312,7 @@ def describe_project(
         files=written.files,
         ram_weight_bytes=written.ram_weight_bytes,
         stack_bytes=written.stack_bytes,
+        unlinked=build.unlinked,
     )
 
 

@@ -178,6 +178,7 @@ class EmitRequest(Asked):
     name: Annotated[str | None, checks.optional(checks.text)] = None  # of the network; None: that of the model's file
     hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
     report: Annotated[Path | None, checks.optional(checks.page_or_folder)] = None  # an .html file or a folder
+    link: Annotated[bool, checks.flag] = True  # the image; False: write the project alone
     cache: Annotated[bool, checks.flag] = (
         True  # take what was compiled before from the user's cache folder, and keep it there
     )
@@ -405,6 +406,7 @@ class CompileKeywords(PlanKeywords, total=False):
     optimise: str
     name: str | None
     hook: bool
+    link: bool
     tune: bool
     metaschedule: PathOrText | None
     trials: int

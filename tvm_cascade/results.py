@@ -414,6 +414,7 @@ class CompileResult(PlanResult):
     files: tuple[str, ...] = ()
     ram_weight_bytes: int = 0  # of `ram_bytes`: weights that are copied there
     stack_bytes: int | None = None  # reserve of the image under a cap on all RAM; None without one
+    unlinked: str = ""  # why no image was linked; empty where it was, and where none ever is
 
     def to_dict(self) -> schema.Compilation:
         """The JSON object of `tvm-cascade compile --json`."""
@@ -448,6 +449,8 @@ class CompileResult(PlanResult):
         lines += [f"project         {self.folder} for {self.target} on {self.board}: {len(self.files)} files"]
         if self.elf:
             lines += [f"image           {self.folder / self.elf}"]
+        if self.unlinked:
+            return [*lines, f"not linked      {self.unlinked}"]
         return [*lines, f"next            {self.next_step}"] if self.next_step else lines
 
     def _figures(self) -> list[str]:

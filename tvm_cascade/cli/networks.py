@@ -65,6 +65,8 @@ def plan(model: Path, report: Path | None, verbose: bool, details: bool, as_json
     metavar="NAME",
 )
 @option(EmitRequest, "hook", "Call a function of yours after every step: watchdogs, progress, cancelling.")
+@option(EmitRequest, "link", "Link the image, or write the project alone, for an IDE that has its own compiler: RAM and flash "
+        "are then estimated, not checked.", "--link/--no-link")  # fmt: skip
 @option(
     EmitRequest,
     "cache",

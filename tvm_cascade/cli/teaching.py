@@ -22,7 +22,7 @@ _FOLDER = ("emit", "arch", "precision")
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {  # by command: titles and options; all others are behind --help-all
     "plan": {"Basics": _MODEL, "Memory": _MEMORY, "Time": _TIME, "Streams": _STREAMS, "Cuts": _CUTS},
     "compile": {
-        "Basics": ("target", "board", "output", "emit", "name", "report", "json"),
+        "Basics": ("target", "board", "output", "emit", "link", "name", "report", "json"),
         "Memory": _MEMORY,
         "Time": (*_TIME, "optimise", "tune"),
         "Streams": _STREAMS,
@@ -70,6 +70,7 @@ _LINES = {  # what an option is, in a line
     "input-value": "an input with one value in every call",
     "json": "print one JSON object; `schema` has its keys",
     "key": "key of the tracker's servers",
+    "link": "or --no-link: write the project, link nothing",
     "load": "price a schedule that -o saved",
     "max-macs": "recompute up to F times the network's work",
     "max-time": "without a cap: up to F times the fastest plan",

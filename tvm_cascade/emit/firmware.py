@@ -92,15 +92,16 @@ def write(
     """Write a network and its plan into the existing `folder`: sources, linked image, host program, metadata.
 
     `cost` is what an inference is estimated to take.
-    Raises `InfeasibleError` where the image does not fit the board, `MissingToolError` without the target's compiler.
+    Raises `InfeasibleError` where the image does not fit the board.
     """
     network = emitted.network
-    if build.board is not None and not build.linked:
+    links = build.linked and not build.unlinked
+    if build.board is not None and not links:
         _require_ram(build.board, plan, options)
     with ThreadPoolExecutor(max_workers=1) as pool:
         counted = pool.submit(emitted.host)
         image = write_image(folder, (network,), build)
-        built = _build(image, build, plan, options, progress) if build.linked else None
+        built = _build(image, build, plan, options, progress) if links else None
         host = counted.result().save(folder / HOST_FOLDER)
     elf = None if built is None else str(built.elf.relative_to(folder))
     ram, flash = (None, None) if built is None else (built.ram_bytes, built.flash_bytes)
@@ -136,7 +137,7 @@ def _build(
 def _require_ram(board: Board, plan: Plan, options: PlanOptions) -> None:
     """Raise `InfeasibleError` for an arena that exceeds the RAM of a board that no linker refuses it for."""
     available = available_ram(board)
-    if plan.memories or plan.peak <= available:
+    if plan.placed or plan.peak <= available:
         return
     remedy = f"{', '.join(_what_may_help(options))} or a board with more RAM may help"
     raise InfeasibleError(plan.peak, available, _at_peak(plan), remedy)

@@ -35,10 +35,11 @@ class BuildOptions:
     backend: str = "c"  # "c" or "obj": kernels as C99 or as an object
     cache: Cache = NO_CACHE  # of what is compiled
     ram: int | None = None  # cap in bytes on all RAM of the image; None: that of the board
+    unlinked: str = ""  # why the image of the project is not linked here; empty where it is
 
     @property
     def linked(self) -> bool:
-        """Whether an image is linked; where not, the folder holds the network as a library for any C99 compiler."""
+        """Whether the folder is the project of an image; where not, it holds the network as a library for any C99 compiler."""
         return self.board is not None and self.target.family.links
 
 

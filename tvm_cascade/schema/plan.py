@@ -274,11 +274,13 @@ class Compilation(Plan):
     target: Annotated[str, "The core"]
     board: Annotated[str, "The board, or 'host'"]
     arena_bytes: Annotated[Bytes, "The arena in the image, which is `peak_bytes`"]
-    ram_bytes: Annotated[Bytes | None, "Arena, data and bss of the image, without the stack; null for the host"]
-    flash_bytes: Annotated[Bytes | None, "Code, weights and tables of the image; null for the host"]
+    ram_bytes: Annotated[
+        Bytes | None, "Arena, data and bss of the image, without the stack; null where nothing is linked"
+    ]
+    flash_bytes: Annotated[Bytes | None, "Code, weights and tables of the image; null where nothing is linked"]
     ram_weight_bytes: Annotated[Bytes, "Of `ram_bytes`: weights that are copied there"]
     stack_bytes: Annotated[
         Bytes | None, "Reserve for the stack, the bound of its calls, under `--ram`; null without it"
     ]
-    elf: Annotated[str | None, "The image, relative to the folder; null for the host"]
+    elf: Annotated[str | None, "The image, relative to the folder; null where nothing is linked"]
     files: Annotated[list[str], "Files of the project, relative to the folder"]
