@@ -20,6 +20,7 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.integer.expressions import constant_of, is_constant, name_of
 from tvm_cascade.passes.lower_quantized import REAL_ATTR
+from tvm_cascade.passes.read.opaque_channels import OpaqueChannels
 from tvm_cascade.passes.relax_functions import OF_OTHERS, bindings_of
 from tvm_cascade.passes.static_regions import loses_calls_out
 from tvm_cascade.passes.substitution_read import read_function
@@ -114,9 +115,9 @@ def _bytes(expr: Any) -> dict[Any, int]:
 
 
 def _shrunk(func: relax.Function) -> tuple[relax.Function, tuple[RemovedChannels, ...]]:
-    read = read_function(func, channels=True)
-    attrs = dict(func.attrs or {})
-    done = without_dead_channels(read.dag, read.constants, REAL if REAL_ATTR in attrs else TFLITE)
+    real = REAL_ATTR in dict(func.attrs or {})
+    read = read_function(func, OpaqueChannels(real))
+    done = without_dead_channels(read.dag, read.constants, REAL if real else TFLITE)
     if not done.layers:
         return func, ()
     names = {ref: name for name, ref in read.files.items()}

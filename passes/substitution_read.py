@@ -18,7 +18,7 @@ from tvm_cascade.operators.table import BINARY, UNARY
 from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.origin import file_name
 from tvm_cascade.passes.read import relax_names
-from tvm_cascade.passes.read.opaque_channels import opaque_channels
+from tvm_cascade.passes.read.opaque_channels import OpaqueChannels
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
 from tvm_cascade.passes.substitution_islands import IslandReader
 from tvm_cascade.search_monitor import counted
@@ -41,10 +41,11 @@ class _NotKnownError(Exception):
     """The operator or its attributes cannot be represented in the graph: it becomes opaque."""
 
 
-def read_function(func: relax.Function, channels: bool = False) -> Read:
+def read_function(func: relax.Function, channels: OpaqueChannels | None = None) -> Read:
     """Return the graph of a Relax function. Raises `GraphError` if the function cannot be converted.
 
-    With `channels`, opaque operators say what they do to channels (`read.opaque_channels`).
+    With `channels`, opaque operators have attributes that say what they do to channels; one with a table reads the tensor
+    that it is of as a further operand.
     """
     program = read_program(func)
     if program.matches_shapes:
@@ -57,7 +58,7 @@ class _Reader:
     """Converts a program's calls to graph operators, in order; constants become leaves when first read."""
 
     program: Program
-    channels: bool = False
+    channels: OpaqueChannels | None = None
     pool: Pool = field(default_factory=Pool)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     calls: list[relax.Call] = field(default_factory=list)
@@ -162,7 +163,10 @@ class _Reader:
         values = [self.program.values[v] for v in call.outputs]
         self.calls.append(call.expr)
         types = tuple((v.shape, v.dtype) for v in values)
-        told = opaque_channels(call, len(types[0][0])) if self.channels else {}
+        told: dict[str, Any] = {}
+        if self.channels is not None:
+            told, source = self.channels.of(self.program, call)
+            refs += [] if source is None else [self.ref(self.program.argument(source))]
         node = self.pool.make("opaque", *refs, key=len(self.calls) - 1, types=types, **told).node
         return [Ref(node, p) for p in range(len(types))]
 

@@ -2,22 +2,41 @@
 
 `channelwise`: every channel of the result is computed from the same channel of the operands alone, and by the same
 function for all of them, as far as constant operands are single numbers. `moves`: its values are those of its operand; the
-tuple holds the number with which it fills the rest, or nothing.
+tuple holds the number with which it fills the rest, or nothing. `table`: what it stores for each value that a constant
+channel of the tensor has which its island reads (`constant_tables`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm_cascade.operators.table import ELEMENTWISE
+from tvm_cascade.passes.integer.island import Reader
 from tvm_cascade.passes.read import relax_names
-from tvm_cascade.passes.read.program import OperatorCall
+from tvm_cascade.passes.read.constant_tables import constant_table
+from tvm_cascade.passes.read.program import OperatorCall, Program
 
 _REDUCTIONS = ("mean", "sum", "max", "min")
 
 
-def opaque_channels(call: OperatorCall, rank: int) -> dict[str, Any]:
-    """Return the attributes of the operator of a call with a result of `rank` axes; empty where channels may mix."""
+@dataclass(frozen=True, slots=True)
+class OpaqueChannels:
+    """Describes opaque operators; of networks whose operators are defined on `real` numbers, as in ONNX and PyTorch."""
+
+    real: bool
+
+    def of(self, program: Program, call: OperatorCall) -> tuple[dict[str, Any], Any]:
+        """Return the attributes of an operator, and the stored tensor of its table; None without one."""
+        rank = len(program.values[call.outputs[0]].shape)
+        told = _channels(call, rank)
+        found = None
+        if call.name == "quantize":
+            found = constant_table(Reader(program.definitions, self.real), call.expr)
+        return (told, None) if found is None else ({**told, "table": found[1]}, found[0])
+
+
+def _channels(call: OperatorCall, rank: int) -> dict[str, Any]:
     attrs = call.expr.attrs
     if call.name == "astype":
         return {"channelwise": True, "moves": ()}

@@ -163,17 +163,44 @@ def test_random_files_give_the_bits_of_litert(tmp_path: Path, dtype: str) -> Non
     assert removed > 40
 
 
+def _plant(net: Net, tensor: int, axis: int, zero: list[int]) -> None:
+    """Let slices `zero` of weights along an axis be zero, and no other weight."""
+    held = net.writer._buffers[tensor]
+    data = held.data.view("int8").reshape(tuple(net.writer._tensors[tensor].shape)).copy()
+    data[data == 0] = 1
+    np.moveaxis(data, axis, 0)[zero] = 0
+    held.data = np.frombuffer(data.tobytes(), "uint8")
+
+
+@pytest.mark.parametrize("kind", ("MEAN", "QUANTIZE", "RELU"))
+def test_constants_pass_through_operators_that_rescale(tmp_path: Path, kind: str) -> None:
+    net = Net(3, dead=0.0, unread=0.0)
+    x = net.conv(net.input(1, 4, 4, 3), 6, 3, padding=1)
+    _plant(net, 1, 0, [0, 4])
+    if kind == "MEAN":
+        axes = net.writer.constant(np.array([1, 2], "int32"))
+        y = net.dense(net.op("MEAN", [x, axes], (1, 6), options="ReducerOptions"), 2)
+    else:
+        y = net.conv(net.op(kind, [x], (1, 2, 2, 6)), 2)
+    _plant(net, net.writer._operators[-1].inputs[1], 0, [])
+    net.writer.outputs.append(y)
+    (tmp_path / "m.tflite").write_bytes(net.writer.finish())
+    made, lost = shrink_channels(load(tmp_path / "m.tflite"))
+    assert [(layer.channels, layer.of) for layer in lost] == [(2, 6), (0, 2)]
+    run, reference = Compiled(_LOWER(made)), Reference((tmp_path / "m.tflite").read_bytes())
+    for k in range(3):
+        arrays = random_inputs(reference.inputs, k)
+        _equal(run(*arrays), reference.run(arrays))
+
+
 def _two_layers(path: Path, dead: list[int], unread: list[int]) -> None:
     """Write a network of two convolutions, the first of which has dead filters and outputs that the second does not read."""
     net = Net(0, dead=0.0, unread=0.0)
     x = net.input(1, 4, 4, 3)
     a = net.conv(x, 8, 3, _RELU)
     y = net.conv(a, 4, 3, padding=1)
-    for tensor, shape, axis, planted in ((1, (8, 3, 3, 3), 0, dead), (4, (4, 3, 3, 8), 3, unread)):
-        buffer = net.writer._buffers[tensor].data.view("int8").reshape(shape).copy()
-        buffer[buffer == 0] = 1
-        np.moveaxis(buffer, axis, 0)[planted] = 0
-        net.writer._buffers[tensor].data = np.frombuffer(buffer.tobytes(), "uint8")
+    _plant(net, 1, 0, dead)
+    _plant(net, 4, 3, unread)
     for tensor, name in ((a, "first"), (y, "second")):
         net.writer._tensors[tensor].name = name
     net.writer.outputs.append(y)

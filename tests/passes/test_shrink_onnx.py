@@ -56,6 +56,7 @@ class _Net(Layers):
         for _ in range(3):
             y = self.conv(self.conv(x, 6, 6, 3, 6), 6, 6, 1)
             x = self.stored(self.node("Add", x, y)) if self.pick(True, False) else y
+            x = self.pick(self.stored, lambda v: self.stored(self.node("Relu", v)), str)(x)
         x = self.stored(self.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]))
         pooled = self.node("Flatten", self.stored(self.node("GlobalAveragePool", self.conv(x, 6, 8, 1))))
         y = self.node("Gemm", pooled, self.planted((4, 8)), transB=1)

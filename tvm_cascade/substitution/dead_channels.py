@@ -187,6 +187,10 @@ class _Constants:
             yield None if values is None else _Constant(a.flags & b.flags, values)
         elif node.kind == "concat":
             yield _same(reads)
+        elif node.get("table") is not None and reads[-1] is not None and _same_channels(node):
+            lowest = range_of(node.inputs[-1].type.dtype)[0]
+            table = np.array(node["table"], "int64")
+            yield _Constant(reads[-1].flags, table[np.where(reads[-1].flags, reads[-1].values - lowest, 0)])
         elif reads[0] is not None and _same_channels(node):
             yield _moved(node, reads[0])
 
