@@ -1,7 +1,8 @@
 """Lowering of unary operators on int16: interpolated tables for float functions; arithmetic for leaky relu, abs, negation.
 
 sigmoid and tanh share one table, `sigmoid(i / 24)` in Q0.16, interpolated by 9 or 8 bits. Other functions (exp, log, gelu,
-rsqrt) have 513 samples each, corrected by half of the interpolation error at the middle of the interval. Source: TFLite's
+rsqrt) have 513 samples each, corrected by half of the interpolation error at the middle of the interval. Functions of real
+numbers (ONNX, PyTorch) have 1025 samples with eight more bits, and parabolas between them. Source: TFLite's
 `reference_integer_ops::Logistic` and `Tanh`, `LUTPopulate` and `AbsEvalQuantized`.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +38,11 @@ def sigmoid_table() -> np.ndarray:
 
 
 def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
-    """sigmoid or tanh (`function`) of int16, to the output scale 1/32768 that the reference requires."""
+    """sigmoid or tanh (`function`) of int16. The reference requires the output scale 1/32768; real operators take any."""
     out = island.output
     if x.constant is not None or out.dtype != "int16" or out.zero_point or x.zero_point:
         raise NotLowered(f"a {function} of int16 with zero points, or to another type")
-    if island.real and float(out.scale) * (1 << 15) > 1:
+    if island.real:
         return lower_int16_table(island, x, function, _tanh if function == "tanh" else _sigmoid)
     if float(out.scale) != 1 / (1 << 15):
         raise NotLowered(f"a {function} of int16 whose output scale is not 1/32768")
@@ -162,25 +164,54 @@ def lower_int16_negative(island: Island, x: Quantized) -> Value:
 
 def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
     """`function` as a table of 513 samples over the input's range, interpolated. The reference's slopes are of 16 bits: they
-    wrap where neighbouring samples are further apart, as at input scales far above those of training. Of real numbers the
-    samples are exact, and the table is taken where it is a step off at most."""
+    wrap where neighbouring samples are further apart, as at input scales far above those of training. A function of real
+    numbers is a table of parabolas."""
     out = _symmetric(island, x, kind)
+    if island.real:
+        return _lower_to_parabolas(island, x, kind, function)
     with np.errstate(invalid="ignore"):
-        samples = _exact_samples(function, x, out) if island.real else _samples(function, x, out)
+        samples = _samples(function, x, out)
     if not np.all(np.isfinite(samples)):
         raise NotLowered(f"a function {kind} that is infinite within its input's range")
-    if island.real and (off := _largest_error(samples, function, x, out)) > 1:
-        raise NotLowered(f"a function {kind} of int16, of which a table is {off} steps off")
     narrow = bool(samples.min() >= _LOWEST and samples.max() <= _HIGHEST)
     table = samples.astype("int16" if narrow else "int32")
     steps = np.diff(samples)
-    wraps = not island.real and bool(np.any((steps < _LOWEST) | (steps > _HIGHEST)))
+    wraps = bool(np.any((steps < _LOWEST) | (steps > _HIGHEST)))
 
     def element(index: tuple[Index, ...], a: Tensor, t: Tensor) -> Scalar:
         value = te_interpolated(t, a[index].astype("int32"), wraps)
         return value.astype("int16") if narrow else out.clamped(value)
 
     return island.elementwise(kind, element, [x.operand, table])
+
+
+def _lower_to_parabolas(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
+    """`function` by a parabola through three of 1025 samples, which have `_FRACTION` bits behind the point, and one rounding.
+    Taken where it is off by less than `_OFF` of a step before it is rounded."""
+    out = island.output
+    places = np.arange(_LOWEST, _HIGHEST + 2, 64)
+    exact = _steps(function, x, out, places)
+    if not np.all(np.isfinite(exact)):
+        raise NotLowered(f"a function {kind} that is infinite within its input's range")
+    table = np.rint(np.clip(exact, -_FARTHEST, _FARTHEST) * (1 << _FRACTION)).astype("int32")
+    if (off := _largest_error(table, function, x, out)) > _OFF:
+        raise NotLowered(f"a function {kind} of int16, of which a table is {off:.2g} steps off")
+
+    def element(index: tuple[Index, ...], a: Tensor, t: Tensor) -> Scalar:
+        v = a[index].astype("int32")
+        entry, low = ((v >> i32(7)) + i32(256)) * i32(2), (v & i32(127)).astype("int64")
+        first, middle, last = (t[entry + i32(k)].astype("int64") for k in range(3))
+        half = tirx.const(1 << (12 + _FRACTION), "int64")
+        value = (_parabola(first, middle, last, low) + half) >> tirx.const(13 + _FRACTION, "int64")
+        lowest, highest = (tirx.const(bound, "int64") for bound in (out.lo, out.hi))
+        return tirx.max(tirx.min(value, highest), lowest).astype("int16")
+
+    return island.elementwise(kind, element, [x.operand, table])
+
+
+def _parabola(first: Any, middle: Any, last: Any, low: Any) -> Any:
+    """2^13 times the parabola through samples at 0, 64 and 128, at `low`."""
+    return first * 8192 + low * ((middle - first) * 128 + (first - middle * 2 + last) * (low - 64))
 
 
 def te_interpolated(table: Tensor, v: Scalar, wraps: bool = False) -> Scalar:
@@ -194,7 +225,9 @@ def te_interpolated(table: Tensor, v: Scalar, wraps: bool = False) -> Scalar:
 
 _LOWEST, _HIGHEST = -(1 << 15), (1 << 15) - 1
 _SAMPLES = 512
-_FARTHEST = 1 << 22  # sample: 128 times a difference fits 32 bits
+_FARTHEST = 1 << 22  # sample of a function of real numbers, in steps
+_FRACTION = 8  # bits of samples of real numbers behind the point
+_OFF = 1 / 32  # of a step
 
 
 def _samples(function: Callable[[np.float32], float], x: Quantized, out: Output) -> np.ndarray:
@@ -219,24 +252,13 @@ def _samples(function: Callable[[np.float32], float], x: Quantized, out: Output)
     return np.array(values)
 
 
-def _exact_samples(function: Callable[[np.float32], float], x: Quantized, out: Output) -> np.ndarray:
-    """The 513 samples of a function at every 128th stored value, corrected by half of the interpolation error at the middle of
-    the interval behind them. Those beyond 16 bits are kept, so that what is interpolated saturates where the function does."""
-    places = np.arange(_LOWEST, _HIGHEST + 2, 64)
-    values = _steps(function, x, out, places)
-    here, middle, after = values[:-1:2], values[1::2], values[2::2]
-    bent = here - ((here + after) / 2 - middle) / 2
-    return np.clip(np.rint(np.append(bent, values[-1])), -_FARTHEST, _FARTHEST)
-
-
-def _largest_error(samples: np.ndarray, function: Callable[[np.float32], float], x: Quantized, out: Output) -> int:
-    """By how many steps the interpolated table is off at most, of every fourth stored value."""
-    places = np.arange(_LOWEST, _HIGHEST + 1, 4)
-    entry, low = (places >> 7) + 256, places & 127
-    table = samples.astype("int64")
-    made = (table[entry] + (((table[entry + 1] - table[entry]) * low + 64) >> 7)).clip(_LOWEST, _HIGHEST)
-    wanted = np.clip(np.rint(_steps(function, x, out, places)), _LOWEST, _HIGHEST)
-    return int(np.abs(made - wanted).max())
+def _largest_error(table: np.ndarray, function: Callable[[np.float32], float], x: Quantized, out: Output) -> float:
+    """By how many steps the parabolas are off at most, of every third stored value that does not saturate."""
+    places = np.arange(_LOWEST, _HIGHEST + 1, 3)
+    entry, samples = 2 * ((places >> 7) + 256), table.astype("int64")
+    made = _parabola(samples[entry], samples[entry + 1], samples[entry + 2], places & 127) / (1 << (13 + _FRACTION))
+    beyond = (_LOWEST - 1, _HIGHEST + 1)
+    return float(np.abs(np.clip(made, *beyond) - np.clip(_steps(function, x, out, places), *beyond)).max())
 
 
 def _steps(function: Callable[[np.float32], float], x: Quantized, out: Output, places: np.ndarray) -> np.ndarray:
