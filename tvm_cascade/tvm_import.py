@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import os
 import sys
 from contextlib import suppress
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 FOR_DEVICES = ("stages", "optimize", "doctor")  # commands that may compile for GPUs, or say what there is
 PLANNERS = ("plan", "compile", "order", "allocate")  # commands that multiply no matrices
-LATE = ("tvm.s_tir.meta_schedule", "tvm.s_tir.dlight")  # in order: they tune kernels, and schedule them for GPUs
+LATE = {  # they tune kernels, schedule them for GPUs, train networks, write and distribute them
+    "tvm.s_tir.meta_schedule", "tvm.s_tir.dlight", "tvm.s_tir.backend", "tvm.s_tir.analysis", "tvm.topi.gpu",
+    "tvm.relax.training", "tvm.relax.frontend.nn", "tvm.runtime.disco",
+}  # fmt: skip
+TABLES = "tflite"  # whose package imports a module for each of 180 tables of a file's schema
 EXTRA = ("libtvm_runtime_extra.so", "libtvm_runtime_extra.dylib", "tvm_runtime_extra.dll")  # Linux, macOS, Windows
 
 
@@ -31,7 +38,7 @@ def install(arguments: list[str]) -> None:
     if any(word in PLANNERS for word in arguments[:1]):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "tvm" not in sys.modules:
-        sys.meta_path[:0] = [_BeforeTvm(), _Late()]  # type: ignore[list-item]
+        sys.meta_path[:0] = [_BeforeTvm(), _Late(), _LateTables()]  # type: ignore[list-item]
 
 
 class _BeforeTvm:
@@ -46,15 +53,62 @@ class _BeforeTvm:
 
 
 class _Late:
-    """Finder of modules of TVM's that are imported where they are first used: a quarter of all that it imports."""
+    """Finder of modules of TVM's that are imported where they are first used: a third of all that it imports."""
+
+    def __init__(self) -> None:
+        self._left = set(LATE)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path, target) if fullname in LATE else None
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in self._left else None
         if spec is not None and spec.loader is not None:
             spec.loader = LazyLoader(spec.loader)
-            if fullname == LATE[-1]:
+            self._left.remove(fullname)
+            if not self._left:
                 sys.meta_path[:] = [f for f in sys.meta_path if f is not self]
         return spec
+
+
+class _LateTables:
+    """Finder of the package `TABLES`, which then imports the module of a table where its name is first asked for."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == TABLES else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _TableLoader(spec.loader)
+            sys.meta_path[:] = [f for f in sys.meta_path if f is not self]
+        return spec
+
+
+class _TableLoader(Loader):
+    """Makes a package of tables without running it."""
+
+    def __init__(self, whole: Any) -> None:
+        self.whole = whole  # the loader that runs it, and so imports all tables
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Tables(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the package empty."""
+
+
+class _Tables(ModuleType):
+    """A package whose names are those of its modules: `tflite.Model` is the class of the module of this name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if importlib.util.find_spec(f"{self.__name__}.{name}") is None:
+            self.__spec__.loader.whole.exec_module(self)  # type: ignore[union-attr]
+        else:
+            importlib.import_module(f"{self.__name__}.{name}")
+        if name not in vars(self):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return vars(self)[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = getattr(value, name, value) if isinstance(value, ModuleType) else value  # the import system sets modules
+        super().__setattr__(name, own)
 
 
 def _load_extra() -> None:

@@ -14,7 +14,19 @@ import numpy as np
 
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.kernel import Deferred, Param, Role, RowKernel, contract_params
-from tvm_cascade.schedules.tir import PASSES, PrimFunc, Stmt, Value, Var, i32, kernel_function, pointer_var, tirx
+from tvm_cascade.schedules.tir import (
+    PASSES,
+    PrimFunc,
+    Stmt,
+    Value,
+    Var,
+    flat_buffer,
+    i32,
+    kernel_function,
+    pointer_var,
+    sequence,
+    tirx,
+)
 
 _VIEW_ITEMS = 1 << 30  # declared extent of pointer views: larger than any tensor; the real size does not matter
 
@@ -50,13 +62,13 @@ class Builder:
 
     def local(self, count: int, stem: str, dtype: str = "int32") -> Any:
         """`count` mutable scalars, registers where every index is constant."""
-        buffer = tirx.decl_buffer((count,), dtype, self.name(stem))
+        buffer = flat_buffer(self.name(stem), count, dtype)
         self.add(tirx.AllocBuffer(buffer))
         return buffer
 
     def view(self, pointer: Any, dtype: str, stem: str) -> Any:
         """The memory behind `pointer` as a flat buffer of `dtype`."""
-        buffer = tirx.decl_buffer((_VIEW_ITEMS,), dtype, self.name(stem), data=pointer)
+        buffer = flat_buffer(self.name(stem), _VIEW_ITEMS, dtype)
         self.add(tirx.DeclBuffer(buffer, data=pointer))
         return buffer
 
@@ -81,9 +93,7 @@ class Builder:
         body = self._blocks.pop()
         if body:
             noted = None if passes is None else {PASSES: i32(passes)}
-            self.add(
-                tirx.For(var, i32(start), i32(extent), tirx.ForKind.SERIAL, tirx.stmt_seq(*body), annotations=noted)
-            )
+            self.add(tirx.For(var, i32(start), i32(extent), tirx.ForKind.SERIAL, sequence(body), annotations=noted))
 
     def unrolled(self, passes: Value, step: int, stem: str = "i") -> Iterator[Value]:
         """The indices `[0, passes * step)`, from a loop of `passes` iterations unrolled by `step`."""
@@ -97,7 +107,7 @@ class Builder:
         yield
         body = self._blocks.pop()
         if body:
-            self.add(tirx.IfThenElse(condition, tirx.stmt_seq(*body), None))
+            self.add(tirx.IfThenElse(condition, sequence(body), None))
 
     def statements(self) -> list[Stmt]:
         assert len(self._blocks) == 1

@@ -33,6 +33,9 @@ PrimFunc: TypeAlias = Any
 PASSES = "tvm_cascade.passes"  # annotation of a loop: the value of its extent, which compilers are not to know
 IF_THEN_ELSE = "prim.if_then_else"
 _CALL, _VAR = (_tvm_ffi.get_global_func(f"ir.{name}") for name in ("Call", "Var"))
+_SEQUENCE, _FUNCTION, _BUFFER = (
+    _tvm_ffi.get_global_func(f"tirx.{name}") for name in ("SeqStmt", "PrimFunc", "BufferVar")
+)
 _SIZE, _ITEM = (_tvm_ffi.get_global_func(f"ffi.Array{name}") for name in ("Size", "GetItem"))
 _type = cache(ir.PrimType)
 _names: dict[
@@ -90,6 +93,17 @@ def pointer_var(name: str, dtype: str) -> Var:
     return tirx.Var(name, ir.PointerType(ir.PrimType(dtype)))
 
 
+def flat_buffer(name: str, size: int, dtype: str) -> Buffer:
+    """A buffer of `size` elements; as `scalar`, in place of `tirx.decl_buffer`."""
+    return _BUFFER(name, _flat(size, dtype), None)
+
+
+@cache
+def _flat(size: int, dtype: str) -> Any:
+    """The type of such buffers."""
+    return tirx.decl_buffer((size,), dtype).ty
+
+
 def for_range(var: Var, extent: Value, body: Stmt, kind: Any = tirx.ForKind.SERIAL) -> Stmt:
     """`for var in range(extent): body`."""
     return tirx.For(var, i32(0), i32(extent), kind, body)
@@ -97,14 +111,14 @@ def for_range(var: Var, extent: Value, body: Stmt, kind: Any = tirx.ForKind.SERI
 
 def sequence(stmts: Sequence[Stmt]) -> Stmt:
     """A SeqStmt of `stmts`; a single statement is returned as it is."""
-    return tirx.SeqStmt(stmts) if len(stmts) > 1 else stmts[0]
+    return _SEQUENCE(stmts, None) if len(stmts) > 1 else stmts[0]
 
 
 def kernel_function(name: str, params: Sequence[Var], stmts: Sequence[Stmt]) -> PrimFunc:
     """A function that runs `stmts` and returns 0; its pointers do not alias."""
     attrs = ir.make_node("ir.DictAttrs", **{"global_symbol": name, "tirx.noalias": True})
-    body = tirx.SeqStmt([*stmts, tirx.Return(i32(0))])
-    return tirx.PrimFunc(list(params), body, ir.PrimType("int32"), attrs=attrs)
+    body = _SEQUENCE([*stmts, tirx.Return(i32(0))], None)
+    return _FUNCTION(list(params), body, _type("int32"), attrs, None)
 
 
 def int_value(expr: Any) -> int | None:

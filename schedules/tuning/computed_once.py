@@ -115,10 +115,11 @@ def _of_floats(value: Any) -> bool:
     """Whether an operation takes or makes a float."""
     if dtype_of(value).startswith("float"):
         return True
-    return any(dtype_of(getattr(value, name)).startswith("float") for name in _operands(type(value)))
+    name = _operand(type(value))
+    return name is not None and dtype_of(getattr(value, name)).startswith("float")
 
 
 @cache
-def _operands(kind: type) -> list[str]:
-    """The fields that hold the operands, of an operation of this type, by whose types it is one of floats."""
-    return [name for name in ("a", "value") if hasattr(kind, name)]
+def _operand(kind: type) -> str | None:
+    """Return the field of an operation of this type by whose type it is one of floats."""
+    return next((name for name in ("a", "value") if hasattr(kind, name)), None)

@@ -319,9 +319,10 @@ class Reader:
             return self._call(value)
         if kind is tirx.Cast:
             return self.value(value.value) + self.once.take(value, self.costs.cast(value))
-        return self.once.take(value, self.costs.operation(value)) + sum(
-            self.value(getattr(value, n)) for n in _operands(kind)
-        )
+        own, operands = self.once.take(value, self.costs.operation(value)), 0.0
+        for name in _operands(kind):
+            operands += self.value(getattr(value, name))
+        return own + operands
 
     def _call(self, value: Any) -> float:
         name = str(getattr(value.op, "name", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,24 +20,24 @@ def _of_arithmetic() -> Mapping[type, Callable[[int, int], int]]:
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
     return {
-        tirx.Add: lambda a, b: a + b,
-        tirx.Sub: lambda a, b: a - b,
-        tirx.Mul: lambda a, b: a * b,
+        tirx.Add: operator.add,
+        tirx.Sub: operator.sub,
+        tirx.Mul: operator.mul,
         tirx.Min: min,
         tirx.Max: max,
-        tirx.FloorDiv: lambda a, b: a // b,
-        tirx.FloorMod: lambda a, b: a % b,
+        tirx.FloorDiv: operator.floordiv,
+        tirx.FloorMod: operator.mod,
         tirx.Div: truncated,
         tirx.Mod: lambda a, b: a - b * truncated(a, b),
-        tirx.LShift: lambda a, b: a << b,
-        tirx.RShift: lambda a, b: a >> b,
-        tirx.BitwiseAnd: lambda a, b: a & b,
-        tirx.LT: lambda a, b: int(a < b),
-        tirx.LE: lambda a, b: int(a <= b),
-        tirx.GT: lambda a, b: int(a > b),
-        tirx.GE: lambda a, b: int(a >= b),
-        tirx.EQ: lambda a, b: int(a == b),
-        tirx.NE: lambda a, b: int(a != b),
+        tirx.LShift: operator.lshift,
+        tirx.RShift: operator.rshift,
+        tirx.BitwiseAnd: operator.and_,
+        tirx.LT: operator.lt,
+        tirx.LE: operator.le,
+        tirx.GT: operator.gt,
+        tirx.GE: operator.ge,
+        tirx.EQ: operator.eq,
+        tirx.NE: operator.ne,
         tirx.And: lambda a, b: int(bool(a and b)),
         tirx.Or: lambda a, b: int(bool(a or b)),
     }
@@ -65,6 +66,8 @@ class Values:
             var = hash(value)
             return lambda env: env.get(var)
         if kind in _ARITHMETIC:
+            if number := int_value(value.b):  # not zero, by which nothing is divided
+                return _with_number(_ARITHMETIC[kind], self.of(value.a), number)
             return _binary(_ARITHMETIC[kind], self.of(value.a), self.of(value.b))
         if kind is tirx.Not:
             inner = self.of(value.a)
@@ -100,6 +103,14 @@ def _binary(apply: Callable[[int, int], int], left: Known, right: Known) -> Know
     return computed
 
 
+def _with_number(apply: Callable[[int, int], int], left: Known, number: int) -> Known:
+    def computed(env: Env) -> int | None:
+        a = left(env)
+        return None if a is None else apply(a, number)
+
+    return computed
+
+
 def _either(condition: Known, yes: Known, no: Known) -> Known:
     def chosen(env: Env) -> int | None:
         holds = condition(env)
@@ -121,7 +132,7 @@ class Survey:
         self.buffers: list[Any] = []  # that are allocated
         self.loops = 0
         self._seen: list[int] = []  # variables and buffers, as often as they are read or bound
-        self._inside: Tally[int] = Tally()  # those read in indices
+        self._inside: list[int] = []  # those read in indices
         self._roots: set[int] = set()  # those from which extents, conditions and arguments of calls follow
         self._binds: list[tuple[int, list[int]]] = []  # variables, with what their values are computed from
         self._stores: list[tuple[int, list[int]]] = []  # buffers, likewise
@@ -176,12 +187,12 @@ class Survey:
     def _load(self, load: Any, visitor: Any) -> None:
         self._seen.append(hash(load.source))
         for index in elements(load.indices):
-            self._inside.update(self._read(index, visitor))
+            self._inside += self._read(index, visitor)
 
     def _store(self, store: Any, visitor: Any) -> None:
         self._stores.append((hash(store.buffer), self._read(store.value, visitor)))
         for index in elements(store.indices):
-            self._inside.update(self._read(index, visitor))
+            self._inside += self._read(index, visitor)
 
     def _bind(self, bind: Any, visitor: Any) -> None:
         own = hash(bind.var)

@@ -55,6 +55,7 @@ import os, sys
 from tvm_cascade.tvm_import import install
 install({words!r})
 import tvm
+import tflite
 import tvm.backend.loader
 print(tvm.backend.loader.is_loaded("cuda"), tvm.runtime.disco is not None, file=sys.stderr)
 print([f for f in sys.meta_path if type(f).__module__ == "tvm_cascade.tvm_import"], file=sys.stderr)
@@ -106,9 +107,11 @@ if {installed}:
     from tvm_cascade.tvm_import import install
     install(["doctor"])
 import tvm
-waiting = [m for m in sys.modules if m.startswith(("tvm.s_tir.meta_schedule.", "tvm.s_tir.dlight."))]
+late = ("tvm.s_tir.meta_schedule", "tvm.s_tir.dlight", "tvm.s_tir.backend", "tvm.relax.training", "tvm.relax.frontend.nn")
+waiting = [m for m in sys.modules if m.startswith(tuple(name + "." for name in late))]
 assert bool(waiting) != {installed}, waiting
-tvm.s_tir.meta_schedule.Database, tvm.s_tir.dlight.gpu  # which have waited until here
+for name in (*late, "tvm.s_tir.analysis", "tvm.topi.gpu"):  # which have waited until here
+    dir(sys.modules[name])
 modules = {{m: vars(sys.modules[m]) for m in sorted(sys.modules) if m.startswith("tvm.") and "disco" not in m}}
 kind = sys.modules["tvm_ffi"].Function
 found = [(m, n, getattr(f, "__name__", n)) for m, v in modules.items() for n, f in sorted(v.items()) if type(f) is kind]
@@ -117,3 +120,18 @@ print(len(found) > 1000, found, file=sys.stderr)
     with_it, without = (python(code.format(installed=installed)) for installed in (True, False))
     assert with_it == without
     assert with_it.startswith("True ")
+
+
+def test_tables_of_a_file_are_imported_where_they_are_asked_for() -> None:
+    code = """
+import sys
+from tvm_cascade.tvm_import import install
+install(["plan"])
+import tflite
+first = [m for m in sys.modules if m.startswith("tflite.")]
+from tflite.Buffer import Buffer
+import tflite.Tensor
+names = tflite.Model.__name__, tflite.Tensor.__name__, tflite.Buffer is Buffer, hasattr(tflite, "nothing")
+print(first, *names, tflite.ModelStart.__name__, len([m for m in sys.modules if m.startswith("tflite.")]) > 100, file=sys.stderr)
+"""
+    assert python(code).split() == ["[]", "Model", "Tensor", "True", "False", "ModelStart", "True"]

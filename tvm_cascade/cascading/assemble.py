@@ -9,6 +9,7 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import ITEM_BYTES, PIXEL, ROW, Tile
 from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, OffsetConstraint, Problem, allocate
 from tvm_cascade.search_monitor import cached
@@ -40,7 +41,21 @@ class Layout:
         return tuple(zip(self.cuts[:-1], self.cuts[1:], self.interleavings, strict=True))
 
 
-_laid_out = cached(maxsize=512)(allocate)  # a frontier, and then the plan chosen from it, allocate the same arenas
+@cached(maxsize=512)
+def _tried(problem: Problem, optimise: bool, options: AllocateOptions | None) -> Allocation | InfeasibleError:
+    try:
+        return allocate(problem, optimise=optimise, options=options)
+    except InfeasibleError as error:
+        return error
+
+
+def _laid_out(problem: Problem, optimise: bool, options: AllocateOptions | None) -> Allocation:
+    """Return `allocate`, which a frontier, the plan chosen from it and tiles of several rows ask for the same arenas."""
+    found = _tried(problem, optimise, options)
+    if isinstance(found, InfeasibleError):
+        raise found.with_traceback(None)
+    return found
+
 
 # most of the benefit of the defaults
 SHORT_SEARCH = AllocateOptions(6_000, first_limit=3_000, placements=300_000, integer_program=False)

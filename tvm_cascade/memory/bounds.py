@@ -149,12 +149,21 @@ def _need(live: Sequence[Buffer], constraints: Sequence[OffsetConstraint]) -> in
     """Bytes that the buffers in `live`, all live at one step, need at least."""
     by_id = {b.id: b for b in live}
     pairs = [f for f in constraints if f.reader in by_id and f.writer in by_id]
-    need = sum(b.size for b in live) - most_shared(by_id, pairs)
+    total = sum(b.size for b in live)
+    need = total - most_shared(by_id, pairs) if pairs else total
     unit = gcd(*(b.alignment for b in live))
     if unit > 1:
         padding = [-b.size % unit for b in live]
-        whole = {b.id: replace(b, size=b.size + more) for b, more in zip(live, padding, strict=True)}
-        shared = most_shared(whole, [replace(f, distance=f.distance + -f.distance % unit) for f in pairs])
-        need = max(need, sum(b.size for b in whole.values()) - shared - max(padding))
+        shared = most_shared(*_padded(live, pairs, unit)) if pairs else 0
+        need = max(need, total + sum(padding) - shared - max(padding))
     pinned = max((b.offset + b.size for b in live if b.offset is not None), default=0)
     return max(need, pinned)
+
+
+def _padded(
+    live: Sequence[Buffer], pairs: Sequence[OffsetConstraint], unit: int
+) -> tuple[dict[int, Buffer], list[OffsetConstraint]]:
+    """Return the buffers of `pairs` by id, and the pairs, with sizes and distances rounded up to multiples of `unit`."""
+    named = {b for f in pairs for b in (f.reader, f.writer)}
+    whole = {b.id: replace(b, size=b.size + -b.size % unit) for b in live if b.id in named}
+    return whole, [replace(f, distance=f.distance + -f.distance % unit) for f in pairs]

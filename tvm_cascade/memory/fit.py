@@ -173,22 +173,20 @@ def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
 def orders(problem: Problem) -> tuple[tuple[int, ...], ...]:
     """Placement orders to try, each a permutation of positions: by size, area, lifetime, start, end and contention."""
     b = problem.buffers
-    n = range(len(b))
-
-    def life(i: int) -> int:
-        return b[i].upper - b[i].lower
-
-    live = _contention(b)
-    keys = (
-        lambda i: (-b[i].size, i),
-        lambda i: (-b[i].size * life(i), i),
-        lambda i: (-life(i), -b[i].size, i),
-        lambda i: (b[i].lower, -b[i].size, i),
-        lambda i: (-b[i].upper, -b[i].size, i),
-        lambda i: (-live[i], -b[i].size, i),
-        lambda i: (-live[i], -life(i), i),
+    size, lower, last = [-o.size for o in b], [o.lower for o in b], [-o.upper for o in b]
+    life = [o.lower - o.upper for o in b]
+    area = [-s * t for s, t in zip(size, life, strict=True)]
+    live = [-most for most in _contention(b)]
+    filed = range(len(b))
+    by_size = sorted(filed, key=size.__getitem__)  # equals keep their order: ties go by size, then by position
+    by_life = sorted(filed, key=life.__getitem__)
+    ranked = (
+        by_size,
+        sorted(filed, key=area.__getitem__),
+        *(sorted(by_size, key=key.__getitem__) for key in (life, lower, last, live)),
+        sorted(by_life, key=live.__getitem__),
     )
-    return tuple(dict.fromkeys(tuple(sorted(n, key=key)) for key in keys))
+    return tuple(dict.fromkeys(map(tuple, ranked)))
 
 
 def _contention(buffers: Sequence[Buffer]) -> list[int]:
@@ -210,14 +208,16 @@ def top(problem: Problem, offsets: Sequence[int]) -> int:
 
 def best_fit_of_orders(placer: Placer, bound: int) -> tuple[int, ...]:
     """The layout of smallest peak by first fit and best fit over all `orders`; stops at a peak of `bound` bytes."""
-    best: tuple[int, ...] = ()
+    best: NDArray[np.int64] = np.zeros(0, np.int64)
     peak: int | None = None
-    tried = orders(placer.problem)
+    tried = [np.array(order, np.int64) for order in orders(placer.problem)]
     for fit in Fit:
         for order in tried:
             offsets = placer.place(order, fit, None if peak is None else peak - 1)
             if offsets is not None and (peak is None or placer.top(offsets) < peak):
-                best, peak = tuple(offsets.tolist()), placer.top(offsets)
+                best, peak = offsets, placer.top(offsets)
             if peak is not None and peak <= bound:
-                return best
-    return best
+                break
+        if peak is not None and peak <= bound:
+            break
+    return tuple(best.tolist())
