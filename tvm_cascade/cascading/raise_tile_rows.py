@@ -33,7 +33,9 @@ from tvm_cascade.search_monitor import monitor
 
 _TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried, in addition to the whole map in one step
 _TRIES, _TRIES_IN_LARGE = 100, 4  # limit on arenas that are allocated
-_SEARCHES = 4  # arena searches that may fail; used only where heuristics do not reproduce the plan's own arena
+# arena searches that may fail, where heuristics do not reproduce the plan's own arena: then nothing more is tried, as heuristics
+# find none of the others either
+_SEARCHES = 4
 
 
 def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
@@ -96,7 +98,9 @@ class _RaiseTileRows:
         try:
             self.plan = self._made(segments, self.searches > 0, SHORT_SEARCH, self.goal)
         except InfeasibleError:
-            self.searches = max(self.searches - 1, 0)
+            if self.searches:
+                self.searches -= 1
+                self.tries *= self.searches > 0
             return False
         self.segments = segments
         return True
