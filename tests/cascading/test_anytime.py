@@ -49,7 +49,7 @@ def forget() -> None:
         search_cache.row_lives,
         row_addresses._least,
         row_addresses._smallest,
-        assemble._laid_out,
+        assemble._tried,
     ):
         kept.cache_clear()
 
