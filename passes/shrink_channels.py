@@ -18,7 +18,8 @@ from tvm.ir import IRModule
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.base import CascadePass, PassResult
-from tvm_cascade.passes.integer.expressions import constant_of, is_constant, name_of
+from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, is_constant, name_of
+from tvm_cascade.passes.integer.island import BYTE_TYPES
 from tvm_cascade.passes.lower_quantized import REAL_ATTR
 from tvm_cascade.passes.read.opaque_channels import OpaqueChannels
 from tvm_cascade.passes.relax_functions import OF_OTHERS, bindings_of
@@ -169,13 +170,16 @@ def _may_shrink(func: relax.Function) -> bool:
         stored = source(define(call.args[1]))
         if name_of(stored) != "relax.dequantize":
             continue
-        weights, zero = constant_of(source(define(stored.args[0]))), constant_of(define(stored.args[2]))
-        if weights is not None and zero is not None and zero.size and _is_dead(call, weights, int(zero.reshape(-1)[0])):
+        weights, zero = source(define(stored.args[0])), constant_of(define(stored.args[2]))
+        if zero is not None and zero.size and _is_dead(weights, int(zero.reshape(-1)[0])):
             return True
     return False
 
 
-def _is_dead(call: Any, weights: np.ndarray, zero: int) -> bool:
+def _is_dead(stored: Any, zero: int) -> bool:
+    if not is_constant(stored) or dtype_of(stored) not in BYTE_TYPES:
+        return False
+    weights = np.from_dlpack(stored.value)  # a copy of all weights would take most of the time
     if weights.ndim < 2 or 0 in weights.shape:
         return False
     return has_dead_channels(weights, zero, (weights.ndim - 2, weights.ndim - 1))

@@ -46,6 +46,21 @@ def test_a_program_that_runs_and_is_planned(network: Path, tmp_path: Path) -> No
     assert not (tmp_path / "r.pt2").exists()
 
 
+def test_dead_channels_of_a_program_are_left_out(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    nn = torch.nn
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten(), nn.Linear(64, 5)).eval()
+    with torch.no_grad():
+        net[0].weight[[1, 4, 6]] = 0
+    torch.export.save(torch.export.export(net, (torch.zeros((1, 3, 8, 8)),)), tmp_path / "net.pt2")
+    (name,) = (s.name for s in interface(tmp_path / "net.pt2"))
+    data = {name: np.random.default_rng(0).normal(0, 1, (10, 3, 8, 8)).astype("float32")}
+    tvm_cascade.quantize(tmp_path / "net.pt2", data=data, output=tmp_path / "q.pt2")
+    made = tvm_cascade.compile(tmp_path / "q.pt2", target="host", output=tmp_path / "p")
+    assert [(layer["channels"], layer["of"]) for layer in made.removed] == [(3, 8), (0, 4)]
+    assert tvm_cascade.run(tmp_path / "p", check=tmp_path / "q.pt2").match
+
+
 def test_ranges_by_a_histogram_leave_tails_out(network: Path, tmp_path: Path) -> None:
     (name,) = (s.name for s in interface(network))
     data = {name: np.random.default_rng(0).standard_t(3, (60, 3, 8, 8)).astype("float32")}

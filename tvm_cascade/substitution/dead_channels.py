@@ -69,9 +69,10 @@ def has_dead_channels(weights: Array, zero: int, axes: tuple[int, ...]) -> bool:
     at first.
     """
     for axis in axes:
-        slices = np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
-        some = (slices[:, :_FEW] == zero).all(1)
-        if some.any() and (slices[some] == zero).all(1).any():
+        slices = np.moveaxis(weights, axis, 0)
+        first = slices[(slice(None), *(0 for _ in slices.shape[2:]), slice(_FEW))]
+        some = (first == zero).all(1)
+        if some.any() and (slices[some] == zero).reshape(int(some.sum()), -1).all(1).any():
             return True
     return False
 
