@@ -31,9 +31,11 @@ if TYPE_CHECKING:
         targets,
         validate,
     )
+    from tvm_cascade.errors import CascadeError
 
 __version__ = "0.1.0"
 __all__ = [
+    "CascadeError",
     "allocate",
     "bundle",
     "compare",
@@ -55,6 +57,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "CascadeError":
+        from tvm_cascade.errors import CascadeError
+
+        return CascadeError
     if name in __all__:
         from tvm_cascade.torch_import import deferred
 

@@ -52,7 +52,7 @@ from tvm_cascade.request import (
     request_of,
     takes,
 )
-from tvm_cascade.results import CompileResult, PlanResult
+from tvm_cascade.results import CompileResult, PlanResult, SearchResult
 from tvm_cascade.schedules.tuning.tune import with_shipped
 from tvm_cascade.schema.searches import Layout, Optimization, Order, Stages
 from tvm_cascade.search_monitor import SearchMonitor
@@ -190,7 +190,7 @@ def stages(
     shrink: bool = True,
     progress: Progress = silent,
     **options: Unpack[StagesKeywords],
-) -> tuple[Stages, str]:
+) -> SearchResult[Stages]:
     """Find the schedule of concurrent and merged stages with the least latency (IOS).
 
     Parameters
@@ -232,8 +232,8 @@ def stages(
 
     Returns
     -------
-    tuple of dict and str
-        The JSON object of `tvm-cascade stages`, and the same as text.
+    SearchResult
+        `to_dict()` is the JSON object of `tvm-cascade stages`, `to_text()` the same for reading; it unpacks into both.
 
     Raises
     ------
@@ -243,7 +243,7 @@ def stages(
     models = [model] if isinstance(model, (str, Path, IRModule)) else list(model)
     first, *others = pipeline.shapes_by_network(models, input_shapes or {})
     readings = [_reading(first, until, from_, shrink), *(_reading(shapes, (), (), shrink) for shapes in others)]
-    return _stages(models, readings, StagesRequest.of_all(options), progress)
+    return SearchResult(*_stages(models, readings, StagesRequest.of_all(options), progress))
 
 
 def _stages(
@@ -280,7 +280,7 @@ def optimize(
     shrink: bool = True,
     progress: Progress = silent,
     **options: Unpack[OptimizeKeywords],
-) -> tuple[Optimization, str]:
+) -> SearchResult[Optimization]:
     """Find an equivalent graph that costs less, by relaxed substitutions (MetaFlow).
 
     Parameters
@@ -315,8 +315,8 @@ def optimize(
 
     Returns
     -------
-    tuple of dict and str
-        The JSON object of `tvm-cascade optimize`, and the same as text.
+    SearchResult
+        `to_dict()` is the JSON object of `tvm-cascade optimize`, `to_text()` the same for reading; it unpacks into both.
 
     Raises
     ------
@@ -324,7 +324,7 @@ def optimize(
         A file cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
     """
     asked = OptimizeRequest.of_all(options)
-    return _optimized(model, _reading(input_shapes, until, from_, shrink), asked, progress)
+    return SearchResult(*_optimized(model, _reading(input_shapes, until, from_, shrink), asked, progress))
 
 
 def _optimized(
@@ -674,9 +674,9 @@ def doctor(model: str | Path | None = None) -> Doctor:
 
 
 __all__ = [
-    "BundleResult", "CompileResult", "PlanResult", "QuantizeResult", "RunReport", "ValidationReport", "allocate", "bundle",
-    "compare", "compile", "doctor", "export", "flash", "front_end", "load", "optimize", "order", "plan", "quantize", "run",
-    "stages", "targets", "validate",
+    "BundleResult", "CompileResult", "PlanResult", "QuantizeResult", "RunReport", "SearchResult", "ValidationReport",
+    "allocate", "bundle", "compare", "compile", "doctor", "export", "flash", "front_end", "load", "optimize", "order",
+    "plan", "quantize", "run", "stages", "targets", "validate",
 ]  # fmt: skip
 
 _RESULTS = {"BundleResult": "tvm_cascade.emit.bundle", "RunReport": "tvm_cascade.runs.run_report",

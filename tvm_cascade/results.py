@@ -8,7 +8,7 @@ from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tvm_cascade.cascading import Bounds, Plan, bound_of
 from tvm_cascade.machine import Room
@@ -39,6 +39,31 @@ from tvm_cascade.sizes import bytes_and_unit, megahertz
 
 if TYPE_CHECKING:
     from tvm_cascade.report.html import ReportData
+
+
+Data = TypeVar("Data", bound=Mapping[str, Any])
+
+
+@dataclass(frozen=True, repr=False)
+class SearchResult(Generic[Data]):
+    """What `stages` and `optimize` found; `data, text = result` unpacks it."""
+
+    data: Data
+    text: str
+
+    def to_dict(self) -> Data:
+        """Return the JSON object of the command."""
+        return self.data
+
+    def to_text(self) -> str:
+        """Return the result for reading."""
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.data, self.text))
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,7 +13,7 @@ import tvm_cascade
 from tvm_cascade import api, passes, schedules
 
 PUBLIC = [
-    *(getattr(api, name) for name in tvm_cascade.__all__),
+    *(getattr(api, name) for name in tvm_cascade.__all__ if name != "CascadeError"),
     *(f for module in (passes, schedules) for name in module.__all__ if inspect.isfunction(f := getattr(module, name))),
 ]
 NOTHING_CAN_GO_WRONG = {"targets"}

@@ -223,7 +223,7 @@ def _names_operator(node: ast.AST) -> bool:
     )
 
 
-ABOVE = {"__init__", "api", "cli", "testing", "staging.__init__"}  # import everything
+ABOVE = {"__main__", "__init__", "api", "cli", "testing", "staging.__init__"}  # import everything
 
 
 def test_every_room_is_known() -> None:

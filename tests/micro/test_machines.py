@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tvm_cascade import api
-from tvm_cascade.boards.board import list_boards, load_board
+from tvm_cascade.boards.board import board_aliases, list_boards, load_board
 from tvm_cascade.boards.machines import machine_of, on_board, target_names, with_core
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cores import CORES, get_core
@@ -119,7 +119,7 @@ def test_every_target_is_listed_completed_and_in_the_help() -> None:
     assert tuple(one["name"] for one in told) == target_names() == (*CORES, *list_boards())
     assert (
         all(one["name"] in said for one in told)
-        and "stm32f746ng" in CliRunner().invoke(main, ["plan", "--help"]).output
+        and "stm32f746ng" in CliRunner().invoke(main, ["plan", "--help-all"]).output
     )
     completed = CliRunner().invoke(main, [], prog_name="tvm-cascade", env={
         "_TVM_CASCADE_COMPLETE": "bash_complete", "COMP_WORDS": "tvm-cascade compile --target stm32f7", "COMP_CWORD": "3",
@@ -129,13 +129,24 @@ def test_every_target_is_listed_completed_and_in_the_help() -> None:
 
 def test_an_unknown_target_names_machines_that_may_be_meant() -> None:
     said = {
-        "stm32f407": "did you mean stm32f407vg?",
-        "nucleo-f446re": "stm32f446re",
+        "stm32f407": "did you mean stm32f407vg or ",
+        "stm32f446zz": "did you mean stm32f446re?",
+        "nucleo-f103rb": "did you mean nucleo-f",
         "z80": "`tvm-cascade targets` lists",
     }
     for target, words in said.items():
         with pytest.raises(UsageError, match=f"unknown target '{target}'; .*{re.escape(words)}"):
             machine_of(target)
+
+
+def test_boards_that_people_buy_have_their_names() -> None:
+    for alias, name in board_aliases().items():
+        assert machine_of(alias) == machine_of(alias.upper()) == load_board(alias) == load_board(name)
+        assert alias in load_board(name).aliases and alias not in list_boards()
+    assert {"nucleo-f446re", "arduino-nano-33-ble", "xiao-nrf52840", "teensy41"} <= set(board_aliases())
+    pico, pico2 = load_board("pico"), load_board("pico2")
+    assert (pico.flash.bytes + 256, pico.ram) == (2 << 20, load_board("rp2040").ram)
+    assert (pico2.flash.bytes, pico2.ram) == (4 << 20, load_board("rp2350").ram)
 
 
 def test_a_riscv_microcontroller_without_atomics_gets_none(tmp_path: Path, emulator: None) -> None:

@@ -84,7 +84,10 @@ def test_stored_values_are_taken_and_real_ones_are_quantized() -> None:
     ("arrays", "says"),
     [
         ({}, "no array 'x'"),
-        ({"y": np.zeros((2, 3, 2))}, "no array 'x' for the input of that name; it has y"),
+        (
+            {"y": np.zeros((2, 3, 2)), "z": np.zeros((2, 3, 2))},
+            "for the input of that name; it has y, z; write it by",
+        ),
         ({"x": np.zeros((2, 2, 3))}, r"'x' is \[2, 2, 3\]; N samples of this input are \[N, 3, 2\]"),
         ({"x": np.zeros((2, 3, 2)), "labels": np.zeros(3, int)}, "2 of 'x', 3 of 'labels'"),
         ({"x": np.zeros((2, 3, 2)), "label": np.zeros(2, int)}, "'label' is no input; inputs: x; labels: labels"),
@@ -101,6 +104,24 @@ def test_data_that_does_not_fit(arrays, says: str, tmp_path: Path) -> None:
         np.savez(tmp_path / "d.npz", **arrays)
         with pytest.raises(UsageError, match=says):
             stored(tmp_path / "d.npz", INT8)
+
+
+def test_arrays_are_found_by_the_names_that_keras_gives_inputs() -> None:
+    one, two = np.zeros((2, 3, 2), np.int8), np.ones((2, 3, 2), np.int8)
+    mel, image = (TensorSpec(f"serving_default_{name}:0", (1, 3, 2), "int8", 0.5, 1) for name in ("mel", "image"))
+    for name in ("mel", "mel:0", "serving_default_mel", mel.name, "x_test"):  # an only input takes the only array
+        found = open_samples({name: two, "labels": np.zeros(2, int)}, [mel])
+        assert found.count == 2 and found.batch(0, 1)[0][mel.name].all()
+    both = open_samples({"image": one, "mel": two}, [mel, image]).batch(0, 1)[0]
+    assert both[mel.name].all() and not both[image.name].any()
+    call = 'write it by numpy.savez("D.npz", mel=..., image=..., labels=...)'
+    for wrong in ({"mel": one}, {"mel": one, "image": two, "label": one}, {"a": one, "b": two}):
+        with pytest.raises(UsageError) as raised:
+            open_samples(wrong, [mel, image])
+        assert str(raised.value).endswith(call)
+    dashed = TensorSpec("in-1", (1, 3, 2), "int8", 0.5, 1)
+    with pytest.raises(UsageError, match=r"\*\*\{'in-1': \.\.\.\}, labels="):
+        open_samples({"a": one, "b": two}, [dashed])
 
 
 @pytest.mark.parametrize("value", [0.5, 9, -10])

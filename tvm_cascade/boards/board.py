@@ -19,6 +19,7 @@ memories                     {NAME: {origin, bytes}}, optional: RAMs that `--mem
                              the core's own (0 for none), and the bytes that it moves, 4 by default
   cacheable, dma             true or false, optional: whether the core has a cache before it, and whether the controllers
                              for direct access reach it
+aliases                      list of other names, optional: of boards that have this microcontroller
 clock                        Hz, optional: the highest that the core may have
 current                      {amperes, volts}, optional: what it draws at that clock while it computes
 sources                      {KEY: text}, optional: the document that the figures under a key come from; under "compared", what
@@ -49,6 +50,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -77,7 +79,18 @@ __all__ = [
 _FOLDER = Path(__file__).parent / "data"
 UART_KINDS = ("cmsdk", "nrf51", "stm32", "pl011", "ns16550", "polled")
 _REQUIRED = ("name", "core", "memory", "stack_reserve")
-_OPTIONAL = ("description", "memories", "qemu", "counter", "uart", "flash_tool", "clock", "current", "sources")
+_OPTIONAL = (
+    "description",
+    "aliases",
+    "memories",
+    "qemu",
+    "counter",
+    "uart",
+    "flash_tool",
+    "clock",
+    "current",
+    "sources",
+)
 _LEAST_RAM = 128  # bytes, of RAM and of the stack reserve: less holds no frame of any function
 _ALIGN = 8  # bytes, of memories: the stack's
 
@@ -85,6 +98,13 @@ _ALIGN = 8  # bytes, of memories: the stack's
 def list_boards() -> tuple[str, ...]:
     """Names of the boards that ship with the project, sorted."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+
+@cache
+def board_aliases() -> dict[str, str]:
+    """Return by other names of boards, those that they are sold by, their names."""
+    files = ((path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(_FOLDER.glob("*.json")))
+    return {alias: name for name, data in files for alias in data.get("aliases", ())}
 
 
 def load_board(name_or_path: str | Path) -> Board:
@@ -97,6 +117,8 @@ def load_board(name_or_path: str | Path) -> Board:
         path = Path(text)
     else:
         path = _FOLDER / f"{text}.json"
+        if not path.is_file():
+            path = _FOLDER / f"{board_aliases().get(text, text)}.json"
         if not path.is_file():
             raise UsageError(
                 f"unknown board {text!r}; known: {', '.join(list_boards())}, or the path of a board's .json file"
@@ -309,6 +331,11 @@ class _Reader:
         pyocd = self.text(table["pyocd"], "flash_tool.pyocd") if "pyocd" in table else ""
         return FlashTool(pyocd, tuple(files), table.get("stflash", False))
 
+    def aliases(self, value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
+            raise self.fail("aliases", "a list of names")
+        return tuple(value)
+
     def supply(self, value: object) -> Supply:
         table = self.table(value, "current", ("amperes", "volts"))
         return Supply(*(self.real(table[key], f"current.{key}", 1e-9) for key in ("amperes", "volts")))
@@ -339,6 +366,7 @@ class _Reader:
             uart=None if table.get("uart") is None else self.uart(table["uart"]),
             flash_tool=None if table.get("flash_tool") is None else self.flash_tool(table["flash_tool"]),
             description=str(table.get("description", "")),
+            aliases=self.aliases(table.get("aliases", [])),
             memories=self.memories(table.get("memories", {}), memory),
             clock=self.number(table["clock"], "clock", 1, 1 << 40) if "clock" in table else None,
             supply=self.supply(table["current"]) if "current" in table else None,

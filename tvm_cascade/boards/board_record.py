@@ -109,6 +109,7 @@ class Board:
     uart: Uart | None = None
     flash_tool: FlashTool | None = None
     description: str = ""
+    aliases: tuple[str, ...] = ()  # names of boards that have this microcontroller
     memories: Mapping[str, Memory] = field(default_factory=dict)  # RAMs that `--memory` may name, the fastest first
     clock: int | None = None  # highest of the core, in Hz
     supply: Supply | None = None

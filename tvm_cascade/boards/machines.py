@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import takewhile
 
-from tvm_cascade.boards.board import Board, list_boards, load_board
+from tvm_cascade.boards.board import Board, board_aliases, list_boards, load_board
 from tvm_cascade.cores import CORES, Core, get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.machine import Ram, require_size
 from tvm_cascade.request import PlanRequest, Request
 
 _ALIKE = 0.5  # least likeness of names that may be meant
+_FAMILY = 5  # characters that names of a family begin with alike, at least
+_NEAR = 3  # names at most that are suggested
 
 
 def target_names() -> tuple[str, ...]:
-    """Everything that `--target` takes by name: cores, then machines."""
+    """Everything that `--target` takes by name: cores, then machines, whose other names (`board_aliases`) it takes too."""
     return (*CORES, *list_boards())
 
 
@@ -40,16 +43,27 @@ def machine_of(target: str) -> Board | None:
         return None
     if target.endswith(".json"):
         return load_board(target)
-    if target.lower() in list_boards():
+    if target.lower() in (*list_boards(), *board_aliases()):
         return load_board(target.lower())
     try:
         get_core(target)  # says what is known
     except UsageError as error:
-        names, given = list_boards(), target.lower()
-        near = [name for name in names if name.startswith(given)] or get_close_matches(given, names, 3, _ALIKE)
+        near = _near(target.lower())
         meant = f"; did you mean {' or '.join(near)}?" if near else ";"
         raise UsageError(f"{error}{meant} `tvm-cascade targets` lists microcontrollers and boards") from None
     return None
+
+
+def _near(given: str) -> list[str]:
+    """Return names of machines that may be meant: those that begin so, those of the family, or those that are alike."""
+    names = (*list_boards(), *board_aliases())
+    begun = [name for name in names if name.startswith(given)]
+    common = {
+        name: len([*takewhile(lambda pair: pair[0] == pair[1], zip(name, given, strict=False))]) for name in names
+    }
+    most = max(common.values())
+    family = [name for name in names if common[name] == most >= _FAMILY]
+    return (begun or family or get_close_matches(given, names, _NEAR, _ALIKE))[:_NEAR]
 
 
 def with_core(request: Request) -> tuple[Request, Board | None]:

@@ -19,7 +19,11 @@ def target_table() -> str:
     """The targets for reading, one a line."""
     rows = [("target", "core", "clock", "flash", "RAM, by name: bytes, cycles a byte", "")]
     for one in targets():
-        marks = [*(["emulated"] if one["emulated"] else []), *one["flashed_by"]]
+        marks = [
+            *(["emulated"] if one["emulated"] else []),
+            *one["flashed_by"],
+            *(f"as {name}" for name in one["aliases"]),
+        ]
         clock = "" if one["clock_hz"] is None else megahertz(one["clock_hz"])
         rams = ", ".join(map(_memory_text, one["memories"])) or _kib(one["ram_bytes"])
         rows.append((one["name"], one["core"], clock, _kib(one["flash_bytes"]), rams, ", ".join(marks)))
@@ -42,6 +46,7 @@ def _core(core: Core) -> Target:
         "name": core.name,
         "core": core.name,
         "description": "",
+        "aliases": [],
         "clock_hz": None,
         "flash_bytes": None,
         "ram_bytes": None,
@@ -57,6 +62,7 @@ def _machine(board: Board) -> Target:
         "name": board.name,
         "core": core_of(board).name,
         "description": board.description,
+        "aliases": list(board.aliases),
         "clock_hz": board.clock,
         "flash_bytes": board.flash.bytes,
         "ram_bytes": board.ram.bytes,

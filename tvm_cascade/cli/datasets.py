@@ -52,9 +52,10 @@ def validate(model: Path, as_json: bool, **options: Any) -> None:
     `compile` emits with the same options.
 
     \b
-    D.npz    one array per input under the input's name: N samples along the first axis, then the input's shape without
-             its batch of 1. Arrays of the type that the input stores are taken as they are; others are real values,
-             which its scale quantizes. `labels`, optional: N integers, the numbers of the samples' classes.
+    D.npz    one array per input under the input's name (serving_default_mel:0 also as mel; an only input under any name):
+             N samples along the first axis, then the input's shape without its batch of 1. Arrays of the type that the
+             input stores are taken as they are; others are real values, which its scale quantizes. `labels`, optional:
+             N integers, the numbers of the samples' classes.
     D/       a folder of images (`pip install 'tvm-cascade[images]'`) or .wav files; with subfolders, each is a class,
              numbered in sorted order. Images are scaled to cover the input and cut around their centre, sounds are cut
              or filled with silence on both sides.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -72,14 +74,15 @@ class ArraySamples:
     class_names: tuple[str, ...] = ()
 
     def __init__(self, data: Data, specs: Sequence[TensorSpec]) -> None:
-        self._specs, self._columns = tuple(specs), columns(data)
         names = [spec.name for spec in specs]
+        self._specs, self._columns = tuple(specs), _by_input(columns(data), names)
         self._what = "the data" if isinstance(data, Mapping) else str(data)
         for spec in specs:
             self._require_input(spec)
         if strange := [n for n in self._columns if n not in names and n != LABELS]:
             raise UsageError(
-                f"{self._what}: the array '{strange[0]}' is no input; inputs: {', '.join(names)}; labels: {LABELS}"
+                f"{self._what}: the array '{strange[0]}' is no input; inputs: {', '.join(names)}; labels: {LABELS}; "
+                f"write it by {_savez(names)}"
             )
         self.count = self._counted()
         labels = None if LABELS in names else self._columns.get(LABELS)
@@ -93,7 +96,10 @@ class ArraySamples:
         column = self._columns.get(spec.name)
         if column is None:
             there = f"it has {', '.join(self._columns)}" if self._columns else "it has none"
-            raise UsageError(f"{self._what}: no array '{spec.name}' for the input of that name; {there}")
+            call = _savez([one.name for one in self._specs])
+            raise UsageError(
+                f"{self._what}: no array '{spec.name}' for the input of that name; {there}; write it by {call}"
+            )
         want = sample_shape(spec)
         if column.shape[1:] not in (want, spec.shape):
             raise UsageError(
@@ -117,6 +123,36 @@ class ArraySamples:
             form = f"{column.dtype}{list(column.shape)}"
             raise UsageError(f"{self._what}: '{LABELS}' is {form}; give N integers, the number of each sample's class")
         return column.rows(0, self.count).reshape(self.count).astype(np.int64)
+
+
+def _by_input(held: Mapping[str, Column], names: Sequence[str]) -> dict[str, Column]:
+    """Return arrays by the names of inputs, where one can only be meant for that input.
+
+    The array of an only input may have any name but that of the labels. `serving_default_mel:0`, as converters of Keras name an
+    input, is also `mel`.
+    """
+    free = [name for name in names if name not in held]
+    others = [name for name in held if name not in names and name != LABELS]
+    if len(names) == len(free) == len(others) == 1:
+        meant = {others[0]: free[0]}
+    else:
+        plain = {name: _plain(name) for name in (*free, *others)}
+        alone = Counter(plain[name] for name in free), Counter(plain[name] for name in others)
+        meant = {o: n for o in others for n in free if plain[o] == plain[n] and all(c[plain[n]] == 1 for c in alone)}
+    return {meant.get(name, name): column for name, column in held.items()}
+
+
+def _plain(name: str) -> str:
+    """Return a tensor's name without what TensorFlow adds to it."""
+    return re.sub(r":\d+$", "", name.removeprefix("serving_default_"))
+
+
+def _savez(names: Sequence[str]) -> str:
+    """Return the call that writes data for inputs of these names."""
+    plain = [_plain(name) for name in names]
+    words = plain if len(set(plain)) == len(plain) and all(map(str.isidentifier, plain)) else None
+    arrays = ", ".join(f"{w}=..." for w in words) if words else "**{" + ", ".join(f"{n!r}: ..." for n in names) + "}"
+    return f'numpy.savez("D.npz", {arrays}, {LABELS}=...)'
 
 
 def batches(samples: SampleSet, specs: Iterable[TensorSpec], most: int) -> list[tuple[int, int]]:

@@ -23,6 +23,7 @@ class Target(TypedDict):
     name: Annotated[str, "Its name"]
     core: Annotated[str, "The core that networks are compiled for; its own name for a core"]
     description: Annotated[str, "What it is; empty for a core"]
+    aliases: Annotated[list[str], "Other names that `--target` takes for it: boards that have this microcontroller"]
     clock_hz: Annotated[Count | None, "Highest clock; null for a core, and where no source says"]
     flash_bytes: Annotated[Bytes | None, "Flash; null for a core"]
     ram_bytes: Annotated[Bytes | None, "RAM of the arena and the stack where no memory is named; null for a core"]
