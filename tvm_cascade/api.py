@@ -351,11 +351,20 @@ def _optimized(
     made = _saved(asked, loaded, done, limit.limited)
     if extra is not None:
         made["rules"] = rules_report(extra.names, extra.refused, done.report)
-    text = format_report(made)
+    text = f"{format_report(made)}\n{_kept(asked)}"
     if folder is not None:
         made["emitted"] = folder.write(loaded, folder.scheduled(done.mod))
         text += f"\nemitted         {folder.path}, {', '.join(made['emitted']['files'])}"
     return made, text
+
+
+def _kept(asked: OptimizeRequest) -> str:
+    """Return the line that says where the graph was saved."""
+    if asked.output is not None:
+        return f"saved           {asked.output}"
+    return "saved           nothing: -o FILE.onnx keeps the graph" + (
+        ", beside --emit" if asked.emit is not None else ""
+    )
 
 
 def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule], file: Path | None) -> Optimized:

@@ -295,8 +295,8 @@ class PlanResult:
     def _verdict(self) -> list[str]:
         """Return the lines that answer first: whether a board holds the network, and what it takes."""
         need, time = self.need, time_of(self.cycles, self.milliseconds)
-        if need is None:
-            return labelled("arena", f"{bytes_and_unit(self.plan.peak)}, {time}")
+        if need is None or self.core == "host":
+            return labelled("arena", bytes_and_unit(self.plan.peak))
         if self.room is not None:
             return wrap(verdict(need, self.room, time), COLUMNS)
         boards = verdict_of_boards(need, self.core, *self.rooms) if self.rooms[1] else ""
@@ -310,6 +310,7 @@ class PlanResult:
         gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
         arena = f"{plan.peak} bytes, everything counted; layer by layer {plan.baseline_peak}, {gain:.2f}x"
         at = f"{self.milliseconds} ms{clock_of(self.clock)}, " if self.milliseconds is not None else ""
+        timed = self.operators and self.core != "host"
         energy = "" if self.millijoules is None else f", {self.millijoules} mJ"
         sections = [  # the number says what is left out first, the largest
             (0, self._verdict()),
@@ -317,7 +318,7 @@ class PlanResult:
             (0, labelled("arena", arena)),
             (4, [] if room is None or need is None else labelled("RAM", _ram_text(need, room))),
             (3, [] if need is None else labelled("flash", _flash_text(need, room))),
-            (5, labelled("time", f"about {at}{self.cycles} cycles{energy}") if self.operators else []),
+            (5, labelled("time", f"about {at}{self.cycles} cycles{energy}") if timed else []),
             (6, labelled("work", f"{plan.macs} multiply-accumulates ({work_factor(plan):.2f}x)")),
             (7, labelled("bound", bound_text(plan, self.frontier))),
             (2, [line for text in self._more() for line in labelled(*text)]),
@@ -470,7 +471,7 @@ class CompileResult(PlanResult):
 
     def _answer(self) -> list[str]:
         """Return the lines that say whether the image fits, what was written, and what to do next."""
-        lines = [] if self.need is None else [*self._verdict(), ""]
+        lines = [] if self.room is None else [*self._verdict(), ""]
         lines += [f"project         {self.folder} for {self.target} on {self.board}: {len(self.files)} files"]
         if self.elf:
             lines += [f"image           {self.folder / self.elf}"]
@@ -492,7 +493,7 @@ class CompileResult(PlanResult):
             if self.ram_weight_bytes:
                 lines += [f"weights in RAM  {self.ram_weight_bytes} of these bytes, copied there by the first run"]
             lines += [f"flash           {bytes_and_unit(self.flash_bytes or 0)} of code, weights and tables"]
-        if self.operators:
+        if self.operators and self.board != "host":  # whose cycles nobody estimates
             at = "" if self.clock is None else f", {self.milliseconds} ms at {megahertz(self.clock)}"
             lines += [f"time            about {self.cycles} cycles an inference{at}"]
         return lines

@@ -404,3 +404,17 @@ def test_an_interrupt_inside_a_callback_is_not_lost() -> None:
 def test_the_list_of_commands_is_whole_in_80_columns() -> None:
     listed = CliRunner().invoke(main, ["--help"], terminal_width=80).output.partition("Commands:\n")[2].splitlines()
     assert len(listed) == len(main.commands) and all(line.endswith(".") and "..." not in line for line in listed)
+
+
+def test_answers_come_first(host: Path, tmp_path: Path) -> None:
+    assert call("run", host, "--check", MODEL).stdout.startswith("ok: the outputs are the reference's, on host")
+    assert call("run", host).stdout.startswith("ok: ran as planned, not checked, on host")
+    assert call("doctor").stdout.startswith("tvm-cascade ")
+    made = call("optimize", MODEL, "--target", "cuda").stdout.splitlines()
+    assert " ms" in made[0] and made[-1].startswith("saved           nothing: -o FILE.onnx keeps the graph")
+    kept = call("optimize", MODEL, "--target", "cuda", "-o", tmp_path / "better.json").stdout.splitlines()
+    assert kept[-1] == f"saved           {tmp_path / 'better.json'}"
+    assert (
+        "x as fast as one operator after the other: "
+        in call("stages", MODEL, "--target", "cuda").stdout.splitlines()[0]
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.cache import package_version
 from tvm_cascade.checking import doctor
 from tvm_cascade.checking.doctor import (
     Check,
@@ -59,7 +60,9 @@ def test_results_as_json_and_text() -> None:
     assert json.loads(json.dumps(found.to_dict()))["left_float"] == [
         {"operator": "relax.tanh", "reason": "no integer form", "bytes": 64, "macs": 12, "flash_bytes": 40}
     ]
-    assert found.to_text().splitlines() == [
+    first, *lines = found.to_text().splitlines()
+    assert first == f"tvm-cascade {package_version('tvm-cascade')}: cannot work without x"
+    assert lines == [
         "MISSING x: missing (all): get it",
         "MISSING operator of m.tflite: CUSTOM",
         "float   relax.tanh: no integer form; writes 64 bytes of floats, 48 more than as int8, "

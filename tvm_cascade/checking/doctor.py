@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvm_cascade import extras
+from tvm_cascade.cache import package_version
 from tvm_cascade.cores import CORES
 from tvm_cascade.cores.families import ARM, RISCV
 from tvm_cascade.cuda_toolkit import RUNTIME, driver_version, find_nvcc, loads_runtime, packaged_runtime
@@ -108,12 +109,24 @@ class Doctor:
         checks = [check.to_dict() for check in self.checks]
         return filled(Diagnosis, self, checks=checks, float_network=self.float_bytes > 0, **read)
 
+    def _answer(self) -> str:
+        """Return the line that sums the checks up."""
+        version = f"tvm-cascade {package_version('tvm-cascade') or ''}".rstrip()
+        missing = [check.name for check in self.checks if check.required and not check.found]
+        absent = sum(not check.found for check in self.checks if not check.required)
+        if missing:
+            return f"{version}: cannot work without {', '.join(missing)}"
+        return f"{version}: everything that is required is installed" + (
+            f"; {absent} optional ones are not" if absent else ""
+        )
+
     def to_text(self) -> str:
-        """The results as text, one line for each finding."""
+        """The results as text: what they amount to, then one line for each finding."""
         lines = [
             f"{'ok     ' if check.found else 'MISSING' if check.required else 'absent '} {check}"
             for check in self.checks
         ]
+        lines = [self._answer(), *lines]
         if self.model is None:
             return "\n".join(lines)
         if self.unread:

@@ -18,9 +18,9 @@ import click
 
 _STYLES: tuple[tuple[str, Mapping[str, Any]], ...] = (  # the first that fits at a place wins
     (r"^tvm-cascade: .*", {"fg": "red"}),
-    (r"^ok(?= )|^fits\b|(?<=  )equal\b.*|\bthis plan$", {"fg": "green"}),
+    (r"^ok(?= |:)|^fits\b|(?<=  )equal\b.*|\bthis plan$", {"fg": "green"}),
     (r"^absent(?= )|^limited(?= )", {"fg": "yellow"}),
-    (r"^does not fit\b|^fits no\b|^MISSING(?= )|(?<=  )DIFFERENT\b.*", {"fg": "red", "bold": True}),
+    (r"^does not fit\b|^fits no\b|^FAILED\b|^MISSING(?= )|(?<=  )DIFFERENT\b.*", {"fg": "red", "bold": True}),
     (r"^[a-z][\w. ]{0,14}?(?= {2,}\S)|^bounds at \S+|^[a-zA-Z ]+:$", {"bold": True}),  # labels; what a list is of
     (r"(?<![\w-])--[a-z][a-z-]*", {"fg": "cyan"}),
     (r"█+", {"fg": "blue"}),

@@ -113,7 +113,10 @@ def _loaded(graph: Graph, path: str | Path, options: Options, model: CostModel) 
 def _text(network: NetworkSchedule, model: CostModel) -> str:
     schedule = network.schedule
     proof = ", proven optimal for this cost" if schedule.optimal else f", bound {schedule.bound_ms:.4f} ms"
+    gain = network.sequential_ms / schedule.cost_ms if schedule.cost_ms else 1.0
     head = (
+        f"{gain:.2f}x as fast as one operator after the other: {schedule.cost_ms:.4f} ms for {network.sequential_ms:.4f}, "
+        f"by {model.name}\n"
         f"{len(network.units.graph.ops)} operators, {len(network.units.units)} units, {len(network.sizes)} blocks, "
         f"{len(schedule.stages)} stages; cost model {model.name}\n"
         f"sequential {network.sequential_ms:.4f} ms, greedy {network.greedy_ms:.4f} ms, "

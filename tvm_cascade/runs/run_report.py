@@ -113,14 +113,29 @@ class RunReport:
         energy = "" if cost.millijoules is None else f", {cost.millijoules} mJ"
         return [f"cycles          {cost.cycles}{time}{energy}, estimated"]
 
+    @property
+    def answer(self) -> str:
+        """One line: whether the outputs are right, and whether the program takes what was planned."""
+        if not self.equals_host:
+            return f"FAILED: the outputs differ from those of this machine, on {self.board}"
+        if self.checked is not None and self.match is not True:
+            return f"FAILED: the outputs are not shown to be the reference's, on {self.board}"
+        if not self.ok:
+            return f"FAILED: the program takes more than was planned, on {self.board}"
+        what = "the outputs are the reference's" if self.checked is not None else "ran as planned, not checked"
+        counted = [] if self.instructions is None else [f"{self.instructions} instructions"]
+        time = None if self.cost is None else self.cost.milliseconds
+        return ", ".join([f"ok: {what}, on {self.board}", *counted, *([] if time is None else [f"about {time} ms"])])
+
     def to_text(self) -> str:
-        """The report as text, one line for each measurement."""
+        """The report as text: the answer, then one line for each measurement."""
         by = "; ".join(filter(None, [self.reference, self.reference_note]))
         verdict = f"{self.verdict} ({by})" if self.checked is not None else "not checked (--check MODEL)"
         stack = "not measured on the host" if self.stack_bytes is None else f"{self.stack_bytes} bytes"
         counted = "no counter here" if self.instructions is None else f"{self.instructions}"
         return "\n".join(
             [
+                self.answer,
                 f"ran on          {self.board}",
                 f"arena           {self.arena_bytes} bytes planned and allocated, "
                 f"{self.arena_high_water_bytes} touched",

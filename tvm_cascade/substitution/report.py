@@ -56,7 +56,7 @@ def format_report(report: Substituted, limit: int = 40) -> str:
     """The report as text; at most `limit` steps of the winning sequence are listed."""
     before, after = report["before"], report["after"]
     unit = report["cost_unit"]
-    lines = [f"{'':16}{'before':>14}{'after':>14}"]
+    lines = [_answer(report), f"{'':16}{'before':>14}{'after':>14}"]
     lines.append(f"{'cost (' + unit + ')':16}{report['cost_before']:14.4g}{report['cost_after']:14.4g}")
     lines += [f"{name:16}{before[name]:14,}{after[name]:14,}" for name in before]
     steps = report["steps"]
@@ -73,6 +73,15 @@ def format_report(report: Substituted, limit: int = 40) -> str:
         lines.append("the budget ended the search: a larger one may find more")
     lines.append("no bound: nothing is known of graphs that were not reached")
     return "\n".join(lines)
+
+
+def _answer(report: Substituted) -> str:
+    """Return the line that says what the search gained."""
+    before, after, unit = report["cost_before"], report["cost_after"], report["cost_unit"]
+    if after >= before:
+        return f"no cheaper graph was found: {before:.4g} {unit}"
+    less, steps = 100 * (1 - after / before), len(report["steps"])
+    return f"{less:.1f} % cheaper: {after:.4g} {unit} for {before:.4g}, by {steps} substitutions"
 
 
 def _read(data: RulesRead) -> list[str]:
