@@ -369,6 +369,14 @@ def test_places_beyond_the_end_are_refused(
         load(tmp_path / "n.onnx")
 
 
+@pytest.mark.parametrize("kind", ["ReduceL2", "ReduceLogSum", "ReduceLogSumExp"])
+def test_reductions_of_integers_through_floats_are_refused(tmp_path: Path, kind: str) -> None:
+    """ONNX Runtime truncates every exponential, the evaluator the result alone."""
+    _save(tmp_path / "n.onnx", [helper.make_node(kind, ["x0"], ["y0"])], [np.arange(1, 7).reshape(2, 3)], {})
+    with pytest.raises(LoadError, match=f"{kind} has a form that is not supported: int64: put a Cast to float32"):
+        load(tmp_path / "n.onnx")
+
+
 def test_computed_operands_leave_names_of_the_file_alone(tmp_path: Path) -> None:
     """Widths that constants compute stand aside under a name that no tensor of the file has, whatever it is called."""
     nodes = [

@@ -12,7 +12,7 @@ pytest.importorskip("ai_edge_litert")
 
 import tvm_cascade
 from tvm_cascade.checking.reference import reference_outputs
-from tvm_cascade.errors import LoadError, UnsupportedOperatorError
+from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, rounding_divide, srdhm
 from tvm_cascade.passes.lower_quantized import LowerQuantized
@@ -261,3 +261,43 @@ def test_other_halfwords_with_a_zero_point_are_refused(tmp_path: Path) -> None:
         (tmp_path / "m.tflite").write_bytes(writer.finish())
         with pytest.raises(UnsupportedOperatorError, match=f"{name}.*int16 with a zero point"):
             load(tmp_path / "m.tflite")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("kind", ["REDUCE_ALL", "REDUCE_ANY"])
+def test_reductions_of_booleans(tmp_path: Path, kind: str, kept: bool) -> None:
+    writer = ModelWriter()
+    for axes, shape in (((1,), (4, 1, 2)), ((-1, 0), (1, 3, 1))):
+        x, axis = writer.activation((4, 3, 2), "bool"), writer.constant(np.array(axes, "int32"))
+        out = shape if kept else tuple(d for d in shape if d > 1)
+        writer.operator(kind, [x, axis], [writer.tensor(out, "bool")], "ReducerOptions", keepDims=kept)
+    data = [np.random.default_rng(k).random((4, 3, 2)) < 0.5 for k in range(2)]
+    equal_outputs(tmp_path, writer, data)
+
+
+def _scattered(places: Any, updates: tuple[int, ...], shape: tuple[int, ...], dtype: str = "float32") -> ModelWriter:
+    writer = ModelWriter()
+    held = [writer.constant(np.array(a, "int32")) for a in (places, shape)]
+    given = [held[0], writer.activation(updates, dtype), held[1]]
+    writer.operator("SCATTER_ND", given, [writer.tensor(shape, dtype)], "ScatterNdOptions")
+    return writer
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_updates_at_constant_places(tmp_path: Path, dtype: str) -> None:
+    """The rest is zero."""
+    for places, updates, shape in (
+        ([[3], [1]], (2, 4), (6, 4)),
+        ([[1, 2], [0, 0], [1, 0]], (3, 2), (2, 3, 2)),
+        ([[[4], [0]], [[1], [2]]], (2, 2), (5,)),
+    ):
+        equal_outputs(tmp_path, _scattered(places, updates, shape, dtype))
+
+
+@pytest.mark.parametrize(
+    ("places", "said"), [([[1], [1]], "name a place twice"), ([[1], [6]], r"lies outside of the shape \[6, 4\]")]
+)
+def test_updates_at_places_that_are_not_there_or_twice_are_refused(tmp_path: Path, places: Any, said: str) -> None:
+    (tmp_path / "m.tflite").write_bytes(_scattered(places, (2, 4), (6, 4)).finish())
+    with pytest.raises(CascadeError, match=f"SCATTER_ND.*{said}"):
+        load(tmp_path / "m.tflite")

@@ -120,6 +120,13 @@ def of_truths(operator: Callable[..., Value]) -> Callable[[Any, Sequence[Value],
     return convert
 
 
+def of_floats(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
+    """Refuse integers, for which the references round in different places; leave floats to the importer."""
+    if not str(inputs[0].ty.dtype).startswith(("float", "bfloat")):
+        raise NotImplementedError(f"{inputs[0].ty.dtype}: put a Cast to float32 in front of it")
+    return None
+
+
 _NARROW = {6: "int32", 3: "int8", 5: "int16", 2: "uint8", 4: "uint16"}  # codes of ONNX
 _OF_FLOATS = ("float16", "float32", "float64")
 

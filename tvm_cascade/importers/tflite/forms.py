@@ -68,8 +68,8 @@ def _of_two(*more: Requirement) -> Form:
     return Form((2, 2), requires=(has.broadcast(0, 1), has.equal_or_quantized, *more))
 
 
-def _reduction() -> Form:
-    return Form((2, 2), constants={1: "axis"}, requires=(has.axes(1),))
+def _reduction(*more: Requirement) -> Form:
+    return Form((2, 2), constants={1: "axis"}, requires=(has.axes(1), *more))
 
 
 def _pool() -> Form:
@@ -124,9 +124,8 @@ _TABLE: dict[str, Form] = {
     **dict.fromkeys(("DIV", "FLOOR_DIV", "FLOOR_MOD"), _of_two(has.divisible)),
     "POW": _of_two(has.raised),
     **dict.fromkeys(("LOGICAL_AND", "LOGICAL_OR"), _of_two(has.of(0, "bool"))),
-    **dict.fromkeys(
-        ("MEAN", "REDUCE_ALL", "REDUCE_ANY", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "SUM"), _reduction()
-    ),
+    **dict.fromkeys(("MEAN", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "SUM"), _reduction()),
+    **dict.fromkeys(("REDUCE_ALL", "REDUCE_ANY"), _reduction(has.of(0, "bool"))),
     **dict.fromkeys(("AVERAGE_POOL_2D", "L2_POOL_2D", "MAX_POOL_2D"), _pool()),
     "ADD_N": Form((1, _MANY), requires=(has.broadcast_all,)),
     "ARG_MAX": _index_of("ArgMaxOptions"),
@@ -165,6 +164,7 @@ _TABLE: dict[str, Form] = {
         requires=(layer.weights(), layer.dense, layer.scale_each(1, 0, "weights")),
     ),
     "GATHER": Form((2, 2), "GatherOptions", requires=(has.of(1, *_INTEGERS, "int16"), has.gathered)),
+    "SCATTER_ND": Form((3, 3), constants={0: "indices", 2: "shape"}, requires=(has.scattered,)),
     "GATHER_ND": Form((2, 2), requires=(has.of(1, *_INTEGERS, "int16"), has.gathered_nd)),
     "L2_NORMALIZATION": _elementwise(has.real(0), has.scaled, has.rank(0, 1, 8)),
     "LEAKY_RELU": Form((1, 1), "LeakyReluOptions", requires=(has.real(0),)),

@@ -119,6 +119,8 @@ def _quantize(net: Network, op: Operator) -> Value:
 _REDUCTIONS: Mapping[str, Callable[..., Value]] = MappingProxyType(
     {
         "MEAN": relax.op.mean,
+        "REDUCE_ALL": relax.op.min,
+        "REDUCE_ANY": relax.op.max,
         "REDUCE_MAX": relax.op.max,
         "REDUCE_MIN": relax.op.min,
         "REDUCE_PROD": relax.op.prod,
@@ -138,6 +140,9 @@ def _reduced(net: Network, op: Operator) -> Value:
     kind = net.get_op_code_str(op)
     if kind == "MEAN" and data.tensor.Type() == tflite.TensorType.INT32 and along:
         return _mean_of_integers(net, data, along, kept)
+    if kind in ("REDUCE_ALL", "REDUCE_ANY"):
+        numbers = net.bb.emit(relax.op.astype(net.get_tensor_expr(data), "int8"))
+        return relax.op.astype(net.bb.emit(_REDUCTIONS[kind](numbers, along, kept)), "bool")
     return net.stored(_REDUCTIONS[kind](net.real(data), along, kept), op)
 
 

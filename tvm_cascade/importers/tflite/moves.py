@@ -80,6 +80,30 @@ def _gather_nd(net: Network, op: Operator) -> Value:
     return relax.op.take(net.bb.emit(flat), flat_places, axis=0, mode="fast")
 
 
+@converts("SCATTER_ND")
+def _scatter_nd(net: Network, op: Operator) -> Value:
+    """Gather every element from the updates, behind which a row of zeros lies for places that no index names."""
+    indices, updates, _ = net.get_input_tensors(op)
+    output = net.get_output_tensors(op)[0]
+    if output.qnn_params:
+        raise UnsupportedForm("SCATTER_ND of quantized numbers: their zeros are stored zeros")
+    at = np.asarray(net.get_tensor_value(indices)).reshape(-1, net.shape(indices)[-1])
+    shape = net.ints(net.get_input_tensors(op)[2])
+    extents, rest = shape[: at.shape[1]], shape[at.shape[1] :]
+    if ((at < 0) | (at >= np.array(extents))).any():
+        raise InvalidForm(f"an index lies outside of the shape {shape}")
+    places, count = np.asarray(np.ravel_multi_index(tuple(at.T), tuple(extents))), len(at)
+    if len(np.unique(places)) < count:
+        raise UnsupportedForm("its indices name a place twice, where the updates are added")
+    source = np.full(prod(extents), count, "int32")
+    source[places] = np.arange(count)
+    rows = net.bb.emit(relax.op.reshape(net.get_tensor_expr(updates), [count, *rest]))
+    zeros = relax.const(np.zeros((1, *rest)), str(rows.ty.dtype))
+    known = net.bb.emit(relax.op.concat([rows, zeros], 0))
+    made = net.bb.emit(relax.op.take(known, relax.const(source, "int32"), axis=0, mode="fast"))
+    return relax.op.reshape(made, shape)
+
+
 @converts("MIRROR_PAD")
 def _mirror_pad(net: Network, op: Operator) -> Value:
     """The symmetric mode, which repeats the edge and which the importer refuses, becomes a gather for each axis."""

@@ -371,6 +371,16 @@ def gathered_nd(site: Site) -> str:
     return _unequal(site, (0, 1))
 
 
+def scattered(site: Site) -> str:
+    """SCATTER_ND: a row of indices for every update, whose shape is that behind the axes that they name."""
+    indices, updates, _ = site.shapes
+    known = site.value(2)
+    shape = [] if known is None else [int(extent) for extent in known.reshape(-1)]
+    count = indices[-1] if indices else 0
+    sound = 1 <= count <= len(shape) and min(shape) > 0 and updates == (*indices[:-1], *shape[count:])
+    return "" if sound else _unequal(site, (0, 1, 2))
+
+
 def chosen(site: Site) -> str:
     """SELECT: two inputs of one shape, and a condition of that shape, of its first axis or of one element."""
     condition, x, y = site.shapes
