@@ -23,9 +23,21 @@ def repaired(data: bytes) -> tuple[bytes, tuple[str, ...]]:
     """
     from ai_edge_litert import schema_py_generated as schema
 
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(bytearray(data), 0))
+    model = object_tree(data)
     notes = [note for graph in model.subgraphs or () for note in _Editor(schema, model, graph).repair()]
     return (packed(model), tuple(dict.fromkeys(notes))) if notes else (data, ())
+
+
+def object_tree(data: bytes) -> Model:
+    """The object tree of a file, with the constants that lie behind the flatbuffer, whose length changes when it is packed."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model: Model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(bytearray(data), 0))
+    for buffer in model.buffers or ():
+        if buffer.offset > 1:
+            buffer.data = np.frombuffer(data, "uint8", buffer.size, buffer.offset)
+            buffer.offset = buffer.size = 0
+    return model
 
 
 def packed(model: Model) -> bytes:

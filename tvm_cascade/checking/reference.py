@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tvm_cascade import extras
-from tvm_cascade.checking.litert_defects import doubts, packed, repaired
+from tvm_cascade.checking.litert_defects import doubts, object_tree, packed, repaired
 from tvm_cascade.checking.onnx_reference import ONNX_FLOATS, OnnxReference, read_onnx
 from tvm_cascade.checking.sensitivity import read_program, run_exported
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
@@ -298,9 +298,7 @@ def _resize(interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
 
 def _cleared(data: bytes) -> bytes:
     """The model with each quantized_dimension beyond its tensor's rank, which LiteRT refuses, set to 0."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(bytearray(data), 0))
+    model = object_tree(data)
     for graph in model.subgraphs or ():
         for tensor in graph.tensors or ():
             rank = 0 if tensor.shape is None else len(tensor.shape)

@@ -53,6 +53,6 @@ def run_plan(
     Raises `ValidationError` where anything was written outside of the arena.
     """
     program = host_program(pipeline.lower(prepared, plan, counted=True), place_io(plan, graph_io(plan.graph)), build)
-    result = run_host(program, [{p.name: feed for p, feed in zip(program.inputs, feeds, strict=True)}])
+    result = run_host(program, [{p.name: feed.reshape(p.shape) for p, feed in zip(program.inputs, feeds, strict=True)}])
     outputs = tuple(result.outputs[0][p.name] for p in program.outputs)
     return PlanRun(outputs, result.executed_macs, result.arena_high_water)

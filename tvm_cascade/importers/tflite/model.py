@@ -1,10 +1,10 @@
 """Validated access to a TFLite flatbuffer, by subclasses of the classes that Relax's importer reads it through.
 
-The importer reads the file through the `tflite` package. Three defects there are corrected by subclassing its accessors, so
+The importer reads the file through the `tflite` package. Four defects there are corrected by subclassing its accessors, so
 that no global state is patched: names of tensors are made unique (the importer keys its table by name, so equal names
-alias), `BuiltinCode` is the larger of the new and the old field (the package ignores the new one below 127, so PAD
-of a new file reads as ADD), and vectors that the file leaves out, such as the shape of a scalar, are empty (the package gives
-the number 0).
+alias), constants that lie behind the flatbuffer are found, `BuiltinCode` is the larger of the new and the old field (the
+package ignores the new one below 127, so PAD of a new file reads as ADD), and vectors that the file leaves out, such as the
+shape of a scalar, are empty (the package gives the number 0).
 
 Flatbuffers carry no checksum. `check_model` follows every offset that the importer will follow, within bounds on counts
 and sizes, before the importer sees the file.
@@ -32,6 +32,7 @@ tflite: Any = _tflite
 flatbuffers: Any = _flatbuffers
 
 _CODES = 6  # the slot of the operator codes in the table of a model
+_BEHIND = (6, 8)  # the slots of offset and size in the table of a buffer
 MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
 
 _STORED = (tflite.TensorType.INT8, tflite.TensorType.UINT8, tflite.TensorType.INT16)  # of activations with a scale
@@ -87,6 +88,29 @@ class _Tensor(tflite.Tensor):
         return self.names[self.index].encode()  # as its subgraph names it now: states are renamed
 
 
+class _Buffer(tflite.Buffer):
+    """A buffer whose bytes may lie behind the flatbuffer: ai-edge-quantizer writes them there from 256 KiB on."""
+
+    __slots__ = ()
+
+    def _behind(self) -> tuple[int, int] | None:
+        """Return offset in the file and number of bytes; None if they lie in the flatbuffer."""
+        slots = (self._tab.Offset(slot) for slot in _BEHIND)
+        first, count = (self._tab.Get(number_types.Uint64Flags, at + self._tab.Pos) if at else 0 for at in slots)
+        if first <= 1:  # 1: a placeholder
+            return None
+        _require(first + count <= len(self._tab.Bytes), f"a buffer of {count} bytes at {first} exceeds the file")
+        return first, count
+
+    def DataLength(self) -> int:
+        behind = self._behind()
+        return behind[1] if behind else super().DataLength()
+
+    def DataAsNumpy(self) -> Any:
+        behind = self._behind()
+        return np.frombuffer(self._tab.Bytes, "uint8", behind[1], behind[0]) if behind else super().DataAsNumpy()
+
+
 class _SubGraph(tflite.SubGraph):
     __slots__ = ("names", "tensors")
 
@@ -115,6 +139,10 @@ class Model(tflite.Model):
             graph = self._graphs[j] = _as(_SubGraph, plain)
             graph.names, graph.tensors = _unique_names(plain), {}
         return self._graphs[j]
+
+    def Buffers(self, j: int) -> Any:
+        plain = super().Buffers(j)
+        return None if plain is None else _as(_Buffer, plain)
 
     def OperatorCodes(self, j: int) -> _OperatorCode:
         return _as(_OperatorCode, super().OperatorCodes(j))
