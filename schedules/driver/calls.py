@@ -30,7 +30,7 @@ from tvm_cascade.schedules.driver.places import (
     strides,
 )
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
-from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, i32, ir, tirx
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, i32, ir, scalar, tirx
 
 # Arguments that a form computes itself: by role, a function of `Param.index`; None: `Caller` computes the argument.
 OwnValues = Mapping[Role, Callable[[int], Expr | None]]
@@ -200,7 +200,7 @@ class Caller:
         per_row = -(-columns // pixels)
         if per_row == 1:
             return [], step, i32(0), i32(columns)
-        y, x0 = tirx.Var(f"y_{self.op.index}", "int32"), tirx.Var(f"x_{self.op.index}", "int32")
+        y, x0 = scalar(f"y_{self.op.index}", "int32"), scalar(f"x_{self.op.index}", "int32")
         bound: list[Stmt] = [
             tirx.Bind(y, tirx.truncdiv(step, i32(per_row))),
             tirx.Bind(x0, (step - y * per_row) * pixels),

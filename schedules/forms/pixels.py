@@ -22,7 +22,7 @@ from tvm_cascade.schedules.forms.row_table import RowTable, row_table
 from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.pixel_kernel import has_pixels, reads_pixels
 from tvm_cascade.schedules.rules.variants import Variant
-from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, for_range, i32, sequence, tirx
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, for_range, i32, scalar, sequence, tirx
 
 
 class PixelTiles(KernelForm):
@@ -133,7 +133,7 @@ class PixelTileKernel(BuiltKernel):
             slot = caller.output_pixel(0, y, x0) if position is None else caller.input_pixel(position, y, x0)
             wraps.append(tirx.GT(slot + (x1 - x0), i32(caller.calls.places[t].pixels)))
         if wraps:
-            offset = tirx.Var(f"pixel_{caller.op.index}", "int32")
+            offset = scalar(f"pixel_{caller.op.index}", "int32")
             at = x0 + offset
             single = narrow_rows.by_run(self.singles, at, lambda which: self._call(caller, which, y, at))
             each = for_range(offset, x1 - x0, single)

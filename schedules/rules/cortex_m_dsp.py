@@ -26,7 +26,7 @@ from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import PAIRED, interleave, paired
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.variants import Variant
-from tvm_cascade.schedules.tir import Value, i32, tirx
+from tvm_cascade.schedules.tir import Value, address_of, i32
 
 BLOCKING = Blocking(pixels=2, channels=2)
 OTHERS = tuple(
@@ -57,7 +57,7 @@ class _Conv(ConvRow):
         widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
         pairs = []
         for p in range(pixels):
-            word = k.let(call("ldr", tirx.address_of(self.x[at + i * 4 + p * g.strides[1] * g.channels])), "xw")
+            word = k.let(call("ldr", address_of(self.x[at + i * 4 + p * g.strides[1] * g.channels])), "xw")
             pairs.append((k.let(call(widen, word), "xa"), k.let(call(f"{widen}_ror8", word), "xb")))
         for j in range(size):
             even, odd = self._weights(self.place(weights, size, j, i * 4 + lo))
@@ -67,7 +67,7 @@ class _Conv(ConvRow):
 
     def _weights(self, place: Value) -> tuple[Value, Value]:
         """The four weights from index `place` on as two words of int16 pairs: weights 0 and 2, weights 1 and 3."""
-        word = self.k.let(call("ld32", tirx.address_of(self.w[place])), "ww")
+        word = self.k.let(call("ld32", address_of(self.w[place])), "ww")
         return self.k.let(call("sxtb16", word), "wa"), self.k.let(call("sxtb16_ror8", word), "wb")
 
 
@@ -83,8 +83,8 @@ class _HalfwordConv(_Conv):
         return super().single_place(weights, size, j, moved)
 
     def _weights(self, place: Value) -> tuple[Value, Value]:
-        even = self.k.let(call("ld32", tirx.address_of(self.w[place])), "wa")
-        return even, self.k.let(call("ld32", tirx.address_of(self.w[place + 2])), "wb")
+        even = self.k.let(call("ld32", address_of(self.w[place])), "wa")
+        return even, self.k.let(call("ld32", address_of(self.w[place + 2])), "wb")
 
 
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False) -> RowKernel:

@@ -147,7 +147,7 @@ def _pairs(dot: DotProduct) -> list[Stmt]:
 
     def step(i: Expr) -> Stmt:
         words = [tir.scalar(name, "int32") for name in ("xw", "ww")[: len(dot.factors)]]
-        addresses = (tirx.address_of(f.load.source[dot.place(f, i)]) for f in dot.factors)
+        addresses = (tir.address_of(f.load.source[dot.place(f, i)]) for f in dot.factors)
         bound = [tirx.Bind(word, call("ld32", at)) for word, at in zip(words, addresses, strict=True)]
         pairs = [
             [widened(f, word, turned) for f, word in zip(dot.factors, words, strict=True)] for turned in ("", "_ror8")

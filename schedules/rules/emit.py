@@ -87,7 +87,7 @@ class Builder:
         if isinstance(extent, int) and extent == 1:
             yield start
             return
-        var = tirx.Var(self.name(stem), "int32")
+        var = tir.scalar(self.name(stem), "int32")
         self._blocks.append([])
         yield var
         body = self._blocks.pop()
@@ -120,7 +120,7 @@ _NAMES |= {Role.CONSTANT: "w{}", Role.SCRATCH: "scratch", Role.OUTPUT: "out{}", 
 
 def _variable(param: Param) -> Var:
     name = _NAMES[param.role].format(param.index if param.index or param.role is not Role.OUTPUT else "")
-    return pointer_var(name, param.dtype) if param.is_pointer else tirx.Var(name, "int32")
+    return pointer_var(name, param.dtype) if param.is_pointer else tir.scalar(name, "int32")
 
 
 class KernelBuilder(Builder):

@@ -17,7 +17,7 @@ from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_offsets, valid_row
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
-from tvm_cascade.schedules.tir import Value, i32, tirx
+from tvm_cascade.schedules.tir import Value, address_of, i32
 
 _UNROLL = 4  # most units copied in one loop iteration
 
@@ -133,5 +133,5 @@ class Gather:
             if unit == 1:
                 k.store(self.x, to + offset, source.load(at + offset).astype(source.x.dtype))
                 continue
-            ends = (tirx.address_of(self.x[to + offset]), tirx.address_of(source.x[at + offset]))
+            ends = (address_of(self.x[to + offset]), address_of(source.x[at + offset]))
             k.evaluate(call(f"copy{unit}", *ends))

@@ -18,7 +18,7 @@ from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
 from tvm_cascade.schedules.rules.pooling import PAIR_TAPS, Pool, Scalar, halfword_sums, read_pool
-from tvm_cascade.schedules.tir import Value, i32, kernel_function, pointer_var, tirx
+from tvm_cascade.schedules.tir import Value, address_of, i32, kernel_function, pointer_var, tirx
 
 
 def pool_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget) -> Accumulating:
@@ -77,7 +77,7 @@ class _Words(_Sum):
         for i in range(2):
             k.store(pairs, i, i32(0))
         with k.loop(pixels, "p") as p:
-            word = k.let(call("ldr", tirx.address_of(self.x[p * self.g.channels + channel])), "xw")
+            word = k.let(call("ldr", address_of(self.x[p * self.g.channels + channel])), "xw")
             k.store(pairs, 0, call("sxtab16", pairs[i32(0)], word))
             k.store(pairs, 1, call("sxtab16_ror8", pairs[i32(1)], word))
         for i, part in enumerate(halfword_sums(k, pairs)):

@@ -23,7 +23,7 @@ from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
 from tvm_cascade.schedules.rules.requantize import Requantize, emit_requantize, plan_requantize
 from tvm_cascade.schedules.rules.variants import Variant
-from tvm_cascade.schedules.tir import Value, i32, tirx
+from tvm_cascade.schedules.tir import Value, address_of, i32, tirx
 
 _WRITTEN_OUT = 16  # most taps of a kernel row in one loop iteration
 _REACH = 127  # largest distance in elements of what a vector load takes from a register
@@ -255,7 +255,7 @@ class _Words(Pooling):
 
     def tap(self, acc: Value, place: Value) -> None:
         k = self.k
-        word = k.let(call("ldr", tirx.address_of(self.x[place])), "xw")
+        word = k.let(call("ldr", address_of(self.x[place])), "xw")
         if self.pool.kind == "max":
             name = "umax8" if self.pool.dtype == "uint8" else "smax8"
             k.store(acc, 0, call(name, acc[i32(0)], word))

@@ -37,6 +37,7 @@ _SEQUENCE, _FUNCTION, _BUFFER = (
     _tvm_ffi.get_global_func(f"tirx.{name}") for name in ("SeqStmt", "PrimFunc", "BufferVar")
 )
 _SIZE, _ITEM = (_tvm_ffi.get_global_func(f"ffi.Array{name}") for name in ("Size", "GetItem"))
+_ADDRESS = ir.Op.get("tirx.address_of")
 _type = cache(ir.PrimType)
 _names: dict[
     int, tuple[Any, str]
@@ -88,9 +89,20 @@ def call(op: Any, args: Sequence[Expr], dtype: str) -> Expr:
     return _CALL(_type(dtype), op, args, None, [], None)
 
 
+def address_of(load: Expr) -> Expr:
+    """The address of an element of a buffer; as `scalar`, in place of `tirx.address_of`."""
+    source = load.source
+    return _CALL(_pointer(dtype_of(source), source.ty.storage_scope), _ADDRESS, [load], None, [], None)
+
+
+@cache
+def _pointer(dtype: str, scope: str) -> Any:
+    return ir.PointerType(_type(dtype), scope)
+
+
 def pointer_var(name: str, dtype: str) -> Var:
     """A variable for a pointer parameter to elements of type `dtype`."""
-    return tirx.Var(name, ir.PointerType(ir.PrimType(dtype)))
+    return _VAR(name, _pointer(dtype, ""), None)
 
 
 def flat_buffer(name: str, size: int, dtype: str) -> Buffer:

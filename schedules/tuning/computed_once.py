@@ -55,25 +55,28 @@ class ComputedOnce:
     def __init__(self, local: set[int]) -> None:
         self.local = local
         self.loops: list[Loop] = []  # open ones, the outermost first
-        self._first: Any = None  # what the statement has computed first: many compute nothing else
-        self._known: set[int] = set()  # structural hashes of all that it has computed, where that is more
+        self._computed: dict[Any, Any] = {}  # by kind of operation: the first one that the statement has computed
+        self._known: dict[Any, set[int]] = {}  # their structural hashes, of kinds of which it has several
 
     def begin(self) -> None:
         """Begins a statement."""
-        self._first = None
+        self._computed.clear()
         self._known.clear()
 
     def again(self, value: Any) -> bool:
         """Whether the statement has computed an expression before; from now on it has."""
-        if self._first is None:
-            self._first = value
+        kind = type(value)
+        kind = hash(value.op) if kind is ir.Call else kind
+        if kind not in self._computed:
+            self._computed[kind] = value
             return False
-        if not self._known:
-            self._known.add(tvm_ffi.structural_hash(self._first))
+        known = self._known.get(kind)
+        if known is None:
+            known = self._known[kind] = {tvm_ffi.structural_hash(self._computed[kind])}
         key = tvm_ffi.structural_hash(value)
-        if key in self._known:
+        if key in known:
             return True
-        self._known.add(key)
+        known.add(key)
         return False
 
     def open(self, stmt: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.driver.lower_plan import Driver
-from tvm_cascade.schedules.tir import PrimFunc, Stmt, Var, i32, tirx
+from tvm_cascade.schedules.tir import PrimFunc, Stmt, Var, i32, scalar
 from tvm_cascade.schedules.tuning.instructions import Part, sampled
 from tvm_cascade.schedules.tuning.known_values import Env
 from tvm_cascade.search_monitor import counted
@@ -59,7 +59,7 @@ class WrittenPlan:
         for index, segment in enumerate(counted("segments estimated", self.plan.segments)):
             trace, table = Tally(segment.trace), driver.bounds[index]
             for o in (o for o in trace if o >= 0 and self.kernels[o] is not None):
-                step, stripe = tirx.Var("step", "int32"), None if table is None else driver.stripe(index, table)
+                step, stripe = scalar("step", "int32"), None if table is None else driver.stripe(index, table)
                 stripes = 1 if stripe is None else len(segment.stripes)
                 which: Any = i32(0) if len(segment.trace) == 1 else step  # as the driver has it
                 found.append(_Step(o, driver.step(o, which, index), step, trace[o], stripe, stripes))

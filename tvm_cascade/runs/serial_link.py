@@ -42,7 +42,7 @@ class LinkError(ToolError):
     """A board that does not answer, or answers nonsense."""
 
 
-class BoardStopped(LinkError):
+class BoardStopped(ToolError):
     """Firmware that has stopped: a fault, or a stack overflow. `status` and `console` are what it reported."""
 
     def __init__(self, port: str, status: int, console: str) -> None:
