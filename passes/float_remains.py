@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 
+import numpy as np
+
 from tvm_cascade.passes.integer.expressions import NotLowered, attributes, dtype_of, is_constant, name_of, shape_of
 from tvm_cascade.passes.integer.untyped import Call, Function, Module, Value, relax
 from tvm_cascade.passes.relax_functions import bindings_of
@@ -14,6 +16,7 @@ from tvm_cascade.passes.relax_functions import bindings_of
 REMAINS_ATTR = "cascade_float_remains"
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 _TRANSPOSED = ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose", "relax.nn.conv3d_transpose")
+_PRODUCTS = ("relax.matmul", *_CONVOLUTIONS, *_TRANSPOSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,29 @@ def _remains(main: Function, reasons: Mapping[str, str]) -> Iterable[FloatRemain
         reason, size = reasons.get(name, "float in the model"), prod(shape) * (int(kind[5:]) // 8)
         flash = sum(4 * prod(shape_of(a)) for a in _operands(call) if _is_constant(a, values))
         yield FloatRemain(name, operator, size, reason, _macs(call, shape), flash)
+
+
+def products_of(mod: Module) -> int:
+    """Return the multiply-accumulates of the products and convolutions of `main`, taps on padding left out."""
+    found = ((b.value, shape_of(b.var)) for b in bindings_of(mod["main"]) if name_of(b.value) in _PRODUCTS)
+    return sum(_macs(call, shape) - _padded(call, shape) for call, shape in found)
+
+
+def _padded(call: Call, shape: tuple[int, ...]) -> int:
+    """Multiply-accumulates of a convolution whose taps lie on padding; 0 for any other operator."""
+    if name_of(call) not in _CONVOLUTIONS:
+        return 0
+    attrs, whole = call.attrs, _macs(call, shape)
+    spatial = [axis for axis in str(attrs.data_layout) if axis not in "NC"]
+    inside, taps = 1, 1
+    for n, axis in enumerate(spatial):
+        size = shape_of(call.args[0])[str(attrs.data_layout).index(axis)]
+        count = shape[str(attrs.out_layout or attrs.data_layout).index(axis)]
+        kernel = shape_of(call.args[1])[str(attrs.kernel_layout).index(axis)]
+        first = np.arange(count)[:, None] * int(attrs.strides[n]) - int(attrs.padding[n])
+        read = first + np.arange(kernel) * int(attrs.dilation[n])
+        inside, taps = inside * int(((read >= 0) & (read < size)).sum()), taps * read.size
+    return whole - whole * inside // taps
 
 
 def _operands(call: Call) -> list[Value]:

@@ -34,6 +34,7 @@ from tvm_cascade.memory.weights import ALIGN
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
 from tvm_cascade.passes.executed_plan import NotExecutedError, check_executed
 from tvm_cascade.passes.extract_graph import Analyses, extract_graph, extract_order_graph, extract_work
+from tvm_cascade.passes.float_remains import products_of
 from tvm_cascade.passes.join_networks import join_networks
 from tvm_cascade.passes.origin import file_graph_of
 from tvm_cascade.passes.plan_network import is_lowered, lower_integers, plan_network, plan_options
@@ -315,12 +316,20 @@ def describe(
         suggestions=suggestions(chosen.plan, options, loaded.storable),
         frame=_frame(loaded.frame),
         removed=tuple(r.to_dict() for r in loaded.removed),
-        file_macs=chosen.plan.baseline_macs if loaded.source is None else _work(loaded.source, Analyses()),
+        file_macs=_file_macs(loaded, chosen),
         file_weight_bytes=file_weight_bytes(loaded.source or loaded.whole or loaded.mod),
         weights_in=_weights_in(chosen),
         waits=chosen.waits,
         placements=describe_placements(chosen.placements, chosen.least_cycles, sum(e.cycles for e in operators), whole),
     )
+
+
+def _file_macs(loaded: Loaded, chosen: PlannedCandidate) -> int:
+    """Return the multiply-accumulates of the network of the file: those of the plan and of the channels left out."""
+    if loaded.source is not None and loaded.whole is not None:
+        return _work(loaded.source, chosen.prepared.known)
+    left_out = 0 if loaded.source is None else products_of(loaded.source) - products_of(loaded.mod)
+    return chosen.plan.baseline_macs + left_out
 
 
 def _frame(frame: FramePlan | None) -> Frame | None:
