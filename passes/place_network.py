@@ -3,14 +3,15 @@
 Plans are those that the planner makes under caps: the smallest, with steps as small as they get or not, the cheapest within
 the fastest memory, within the two fastest and so on, by whole rows, and layer by layer; and such whose rows have addresses of
 their own, which lie in one memory as a whole: the smallest, and one within the fastest memory. Each is placed (`memory.pools`) by
-the bytes that its kernels read and write (`schedules.tuning.traffic`), and the best one is taken: by `time` of fewest cycles,
-arithmetic and accesses together, by `bytes` of fewest bytes. By `time` cuts, tiles, rings and placement are then searched
+the bytes that its kernels read and write (`schedules.tuning.traffic`), and the best one is taken: by `bytes` the one of fewest
+bytes; by `time` the one of fewest bytes among those whose cycles, arithmetic and accesses together, are hardly more
+(`WITHIN_CAP`) than the fewest. By `time` cuts, tiles, rings and placement are then searched
 together, for fewer cycles than the best of these takes (`passes.timed_plans`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
@@ -19,6 +20,7 @@ import numpy as np
 
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cascading.memories import apart, blocks, in_memories, joined
+from tvm_cascade.cascading.plan_graph import WITHIN_CAP
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.machine import Ram, require_size
 from tvm_cascade.memory import PlacedPlan, Placement, PlacementProblem, Problem, place
@@ -48,11 +50,6 @@ class _Placed:
     cycles: float
     placement: Placement
     problem: PlacementProblem
-
-    def key(self, objective: str) -> tuple[float, float]:
-        """What is least in the best one."""
-        cycles, held = self.cycles, float(self.placement.bytes)
-        return (cycles, held) if objective == "time" else (held, cycles)
 
 
 def placed(request: PlanRequest, options: PlanOptions, planned: Planner, progress: Progress) -> PlannedCandidate:
@@ -105,12 +102,21 @@ def plan_in_memories(
     if not found:
         raise error or SearchStopped
     bound = _jointly(found, request, options, counters, progress)
-    best = min(found, key=lambda placed: placed.key(request.objective))
+    best = _best(found, request.objective)
     least = min(plan.bound for plan in known)  # of a narrower request it would be above what others found
     placements = tuple(
         PlacedPlan(p.placement, p.problem, p.cycles) for p in (best, *(p for p in found if p is not best))
     )
     return replace(best.found, plan=replace(best.found.plan, bound=least), placements=placements, least_cycles=bound)
+
+
+def _best(found: Sequence[_Placed], objective: str) -> _Placed:
+    """Return by `bytes` the plan of fewest bytes; by `time` the one of those that take hardly more than the fewest cycles."""
+    most = WITHIN_CAP * min(placed.cycles for placed in found) if objective == "time" else inf
+    return min(
+        (placed for placed in found if placed.cycles <= most),
+        key=lambda placed: (placed.placement.bytes, placed.cycles),
+    )
 
 
 def _jointly(

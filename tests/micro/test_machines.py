@@ -110,7 +110,11 @@ def test_a_compiled_microcontroller(tmp_path: Path, quick_host: None) -> None:
     free = api.plan(mod, target=str(path), flash_wait=0)
     waits = [a.cycles - b.cycles for a, b in zip(made.operators, free.operators, strict=True)]
     weights = [op.weight_bytes for op in made.plan.graph.ops]
-    assert all((w > 0) == (n > 0) for w, n in zip(weights, waits, strict=True)) and sum(waits) > sum(weights) * 7 / 32
+    summed = {
+        o for segment in made.plan.segments for o in segment.accumulating
+    }  # the mean: its few bytes are not counted
+    assert all((w > 0) == (n > 0) for o, (w, n) in enumerate(zip(weights, waits, strict=True)) if o not in summed)
+    assert sum(waits) > sum(weights) * 7 / 32
 
 
 def test_every_target_is_listed_completed_and_in_the_help() -> None:

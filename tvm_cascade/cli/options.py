@@ -197,7 +197,7 @@ _PLANNING = (
            "what a byte costs that a kernel reads or writes (default: 1 cycle). Once for every memory. NAME alone is all that "
            "the machine of --target or --board has of it, at its cost.", multiple=True,
            metavar="NAME[=SIZE[:CYCLES_PER_BYTE]]", default=()),
-    option(PlanRequest, "objective", "With --memory: fewest cycles within every memory, or fewest bytes of all together."),
+    option(PlanRequest, "objective", "With --memory: few bytes, hardly slower than the fastest plan, or fewest bytes of all."),
     option(PlanRequest, "ram_weights", "Read up to SIZE of weights, those that are read most, from RAM beside the arena, for "
            "cores that wait for their flash."),
     option(PlanRequest, "prefetch", "Copy weights layer by layer into two buffers in RAM of SIZE together, each while the layer "

@@ -77,7 +77,7 @@ _LINES = {  # what an option is, in a line
     "memory": "a memory to place blocks in, fastest first",
     "metaschedule": "kernels tuned by MetaSchedule; keeps records",
     "name": "name of the network in files and functions",
-    "objective": "with --memory: fewest cycles, or fewest bytes",
+    "objective": "with --memory: few cycles, or fewest bytes",
     "optimise": "few bytes of code, or few instructions",
     "output": "where to write",
     "parallel": "servers that are used at the same time",
