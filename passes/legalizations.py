@@ -79,7 +79,7 @@ def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[
         plain = {"max": topi.max, "min": topi.min}[name]
         if not str(call.ty.dtype).startswith("float"):
             return bb.call_te(plain, call.args[0], axes, keep)
-        reduced = te.comm_reducer(lambda a, b: operator(a, b), lambda dtype: tirx.const(worst, dtype), name=name)
+        reduced = te.comm_reducer(_or_nan(operator), lambda dtype: tirx.const(worst, dtype), name=name)
 
         def extreme(data: Any) -> Any:
             rank = len(data.shape)
@@ -96,6 +96,37 @@ def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[
         return bb.call_te(extreme, call.args[0], primfunc_name_hint=name)
 
     return legalization
+
+
+def _or_nan(operator: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """The larger or smaller of two floats, NaN where one of them is: a back end's is the second where the first is NaN."""
+    return lambda a, b: tirx.Select(tirx.isnan(a), a, operator(a, b))
+
+
+def _of_two(operator: Callable[..., Any], truths: Callable[[Any, Any], Any]) -> Legalization:
+    """Legalization of the larger or smaller of two operands; of floats that are both computed, NaN where one is."""
+
+    def legalization(bb: Any, call: Any) -> Any:
+        kind, name = str(call.ty.dtype), call.op.name.removeprefix("relax.")
+        if not kind.startswith("float"):
+            return _of_truths(truths)(bb, call)
+        known = [constant_of(a) for a in call.args]
+        if any(k is not None and not np.isnan(k).any() and k.size == 1 for k in known):
+            return _by_tvm(bb, call)  # constants stand in front in what is built (`schedules.tir.nan`)
+        return _element_by_element(bb, call, _or_nan(operator), name)
+
+    return legalization
+
+
+def _element_by_element(bb: Any, call: Any, combined: Callable[[Any, Any], Any], name: str) -> Any:
+    """Write an operator on two operands, which are broadcast."""
+    shape = shape_of(call)
+
+    def compute(a: Any, b: Any) -> Any:
+        return te.compute(shape, lambda *i: combined(a(*i), b(*i)), name=name)
+
+    operands = [bb.emit_te(topi.broadcast_to, a, shape) if shape_of(a) != shape else a for a in call.args]
+    return bb.call_te(compute, *operands, primfunc_name_hint=name)
 
 
 def _divided(plain: Callable[..., Any], bb: Any, call: Any) -> Any:
@@ -242,13 +273,7 @@ def _of_truths(truths: Callable[[Any, Any], Any]) -> Legalization:
     def legalization(bb: Any, call: Any) -> Any:
         if str(call.args[0].ty.dtype) != "bool":
             return _by_tvm(bb, call)
-        shape, name = shape_of(call), call.op.name.removeprefix("relax.")
-
-        def compute(a: Any, b: Any) -> Any:
-            return te.compute(shape, lambda *i: truths(a(*i), b(*i)), name=name)
-
-        operands = [bb.emit_te(topi.broadcast_to, a, shape) if shape_of(a) != shape else a for a in call.args]
-        return bb.call_te(compute, *operands, primfunc_name_hint=name)
+        return _element_by_element(bb, call, truths, call.op.name.removeprefix("relax."))
 
     return legalization
 
@@ -317,8 +342,8 @@ LEGALIZATIONS: Mapping[str, Legalization] = {
     "relax.mean": _mean,
     "relax.add": _of_truths(tirx.any),
     "relax.multiply": _of_truths(tirx.all),
-    "relax.maximum": _of_truths(tirx.any),
-    "relax.minimum": _of_truths(tirx.all),
+    "relax.maximum": _of_two(tirx.max, tirx.any),
+    "relax.minimum": _of_two(tirx.min, tirx.all),
     "relax.equal": _of_truths(lambda a, b: tirx.Not(_differ(a, b))),
     "relax.not_equal": _of_truths(_differ),
     "relax.less": _of_truths(lambda a, b: tirx.all(tirx.Not(a), b)),

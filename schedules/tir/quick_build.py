@@ -18,6 +18,7 @@ import tvm
 from tvm.tirx import compilation_pipeline
 
 from tvm_cascade.schedules.tir import s_tir, tirx
+from tvm_cascade.schedules.tir.nan import nan_kept
 
 QUICK_TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 
@@ -38,7 +39,7 @@ def register_pipeline(name: str, *passes: Any) -> str:
     )
 
     def finish() -> Any:
-        return tvm.transform.Sequential([plain.LowerTVMBuiltin(), plain.LowerIntrin()])
+        return tvm.transform.Sequential([plain.LowerTVMBuiltin(), plain.LowerIntrin(), nan_kept()])
 
     def pipeline() -> Any:
         """Passes of a module, and those that finish functions of the host and of a device."""

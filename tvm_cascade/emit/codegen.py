@@ -37,6 +37,7 @@ from tvm_cascade.schedules.tir.c_names import with_c_names
 from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
 from tvm_cascade.schedules.tir.mve_conversions import keep_products
+from tvm_cascade.schedules.tir.nan import keep_nan
 from tvm_cascade.search_monitor import counted, monitor
 from tvm_cascade.tensor_spec import IoSpec
 
@@ -72,7 +73,10 @@ def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
     made_for = tvm.target.Target(dict(target))
     lowered = lower_for(mod, made_for)
     if any(core.mve and core.mcpu == target.get("mcpu") for core in CORES.values()):
-        lowered = tvm.IRModule({gv: keep_products(func) for gv, func in lowered.functions_items()})
+        finished = keep_products
+    else:
+        finished = keep_nan  # which costs MVE an instruction a maximum: its own leave NaN out
+    lowered = tvm.IRModule({gv: finished(func) for gv, func in lowered.functions_items()})
     built = tvm.get_global_func("target.build.llvm")(lowered, made_for)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.o"
@@ -143,7 +147,7 @@ def _print_module(mod: tvm.IRModule) -> dict[str, str]:
     target = tvm.target.Target("c")
     mod = lower_for(mod, target)
     for gv in mod.get_global_vars():
-        mod[gv] = with_c_names(mark_floats(bind_loads(remove_dead_binds(mod[gv]))))
+        mod[gv] = with_c_names(mark_floats(keep_nan(bind_loads(remove_dead_binds(mod[gv])))))
     source = tvm.get_global_func("target.build.c")(mod, target).inspect_source()
     names = [gv.name_hint for gv in mod.get_global_vars()]
     return dict(zip(names, map(print_floats, tidy_c(source)), strict=True))

@@ -1,0 +1,57 @@
+"""Maxima and bounds of NaN are NaN, as ONNX Runtime and PyTorch have them, wherever the NaN stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper
+
+import tvm_cascade
+from tvm_cascade.schedules.tir import collect, tirx
+from tvm_cascade.schedules.tir.nan import keep_nan
+
+X = np.array([[np.nan, 2, 3, -1], [1, np.nan, 3, -2], [1, 2, np.nan, 9], [8, 2, 3, np.nan], [1, 2, 3, 4]], "float32")
+Y = X[:, ::-1].copy()
+CASES = {
+    "Relu": (("x",), {}, np.maximum(X, 0)),
+    "Clip": (("x", "zero", "two"), {}, np.clip(X, 0, 2)),
+    "HardSigmoid": (("x",), {"alpha": 0.5}, np.clip(X * np.float32(0.5) + np.float32(0.5), 0, 1)),
+    "Max": (("x", "y"), {}, np.maximum(X, Y)),
+    "Min": (("x", "y"), {}, np.minimum(X, Y)),
+    "ReduceMax": (("x",), {"axes": [1], "keepdims": 0}, X.max(1)),
+    "ReduceMin": (("x",), {"axes": [0], "keepdims": 0}, X.min(0)),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_nan_stays(tmp_path: Path, kind: str) -> None:
+    names, attributes, want = CASES[kind]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, X.shape) for n in ("x", "y") if n in names]
+    made = helper.make_tensor_value_info("z", TensorProto.FLOAT, want.shape)
+    bounds = [numpy_helper.from_array(np.float32(v), n) for n, v in (("zero", 0), ("two", 2)) if n in names]
+    graph = helper.make_graph([helper.make_node(kind, names, ["z"], **attributes)], "g", ends, [made], bounds)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    tvm_cascade.compile(path, target="host", output=tmp_path / "project", cache=False)
+    given = {n: v for n, v in (("x", X), ("y", Y)) if n in names}
+    np.testing.assert_allclose(tvm_cascade.run(tmp_path / "project", inputs=given).outputs["z"], want, rtol=1e-6)
+
+
+def test_constants_stand_in_front() -> None:
+    @T.prim_func(private=True)
+    def clamped(a: T.handle, b: T.handle) -> None:
+        x, y = T.match_buffer(a, (4,)), T.match_buffer(b, (4,))
+        for i in range(4):
+            y[i] = T.min(T.max(x[i], T.float32(0)), T.float32(6))
+
+    kept = keep_nan(clamped)
+    for kind in (tirx.Max, tirx.Min):
+        ((one,),) = (collect(kept.body, kind),)
+        assert isinstance(one.a, tirx.FloatImm)
