@@ -12,6 +12,16 @@ from typing import Any, NamedTuple
 
 from tvm_cascade.importers.torch.cut import argument_of
 from tvm_cascade.importers.torch.package import torch_package
+from tvm_cascade.importers.torch.written_out import (
+    STACKS,
+    angle_of,
+    arc,
+    functions_for,
+    in_integers,
+    means_at,
+    narrowed,
+    overloads,
+)
 
 
 class _Rule(NamedTuple):
@@ -27,15 +37,41 @@ def decompositions_for(graph: Any) -> dict[Any, Callable[..., Any]]:
     return {n.target: rules[n.target].function for n in graph.nodes if n.target in rules and rules[n.target].applies(n)}
 
 
+def decomposition_of(operator: Any) -> Callable[..., Any] | None:
+    """Return what computes an operator that the exporter has no translation of, None where nothing does."""
+    torch = torch_package()
+    written, rules = functions_for(torch), _rules(torch)
+    if operator in written or operator not in rules:
+        return written.get(operator) or torch._decomp.decomposition_table.get(operator)
+    return rules[operator].function
+
+
 def _rules(torch: Any) -> Mapping[Any, _Rule]:
     aten, own = torch.ops.aten, torch._decomp.decomposition_table
     stored = torch.ops.quantized_decomposed.quantize_per_tensor
     always = lambda node: True  # noqa: E731
     divided = lambda node: argument_of(node, "divisor_override") is not None  # noqa: E731
     truths = lambda node: all(a.meta["val"].dtype == torch.bool for a in node.all_input_nodes)  # noqa: E731
+    typed = lambda node: argument_of(node, "dtype") is not None  # noqa: E731
+    a_truth = lambda node: any(_is_of(a, torch.bool) for a in node.all_input_nodes)  # noqa: E731
     whole = lambda node: not argument_of(node, "dim") or node.meta["val"].dtype == torch.bool  # noqa: E731
     projected = lambda node: len(node.args[2]) % (4 if node.args[3] else 2) != 0  # noqa: E731
     return {
+        **{operator: _Rule(typed, _of_type(operator)) for operator in (aten.softmax.int, aten.log_softmax.int)},
+        **{getattr(aten, name).default: _Rule(always, function) for name, function in STACKS.items()},
+        aten.divide.Tensor: _Rule(always, lambda a, b: aten.div.Tensor(a, b)),
+        **{
+            operator: _Rule(a_truth, in_integers(operator))
+            for operator in (*overloads(torch, _OF_NUMBERS), aten.max.dim, aten.min.dim)
+        },
+        aten.scatter.src: _Rule(_is_wider, narrowed(aten.scatter.src)),
+        aten.scatter_add.default: _Rule(_is_wider, narrowed(aten.scatter_add.default)),
+        aten.scatter_reduce.two: _Rule(
+            lambda node: a_truth(node) or _is_wider(node) or argument_of(node, "reduce") == "mean",
+            _scattered(aten.scatter_reduce.two),
+        ),
+        aten.angle.default: _Rule(always, angle_of),
+        aten.atan2.default: _Rule(always, arc),
         aten.add.Tensor: _Rule(truths, lambda a, b, alpha=1: _of_truths(torch, torch.logical_or, a, b, alpha)),
         aten.mul.Tensor: _Rule(truths, lambda a, b: _of_truths(torch, torch.logical_and, a, b, 1)),
         aten.amax.default: _Rule(whole, lambda x, dim=(), keepdim=False: _extreme(torch, aten.amax, x, dim, keepdim)),
@@ -49,6 +85,29 @@ def _rules(torch: Any) -> Mapping[Any, _Rule]:
     }
 
 
+_OF_NUMBERS = (  # and not of booleans, as ONNX has them
+    "addr",
+    "argsort",
+    "isclose",
+    "isfinite",
+    "isnan",
+    "msort",
+    "nansum",
+    "sort",
+    "topk",
+)
+
+
+def _is_of(node: Any, dtype: Any) -> bool:
+    return getattr(node.meta.get("val"), "dtype", None) is dtype
+
+
+def _is_wider(node: Any) -> bool:
+    """Return whether a scatter takes a part of its source: ONNX's takes all of it."""
+    index, source = (node.args[k].meta["val"].shape for k in (2, 3))
+    return tuple(index) != tuple(source)
+
+
 def _extreme(torch: Any, operator: Any, x: Any, dim: Sequence[int], keepdim: bool) -> Any:
     """Compute amax or amin over all axes where none is given, of booleans in integers."""
     if dim and x.dtype != torch.bool:
@@ -57,6 +116,26 @@ def _extreme(torch: Any, operator: Any, x: Any, dim: Sequence[int], keepdim: boo
     if x.dtype == torch.bool:
         return operator(x.to(torch.int32), axes, keepdim).to(torch.bool)
     return operator(x, axes, keepdim) if axes else x
+
+
+def _scattered(operator: Any) -> Callable[..., Any]:
+    """Return a scatter that reduces booleans, or to means, or of a source that is larger than its indices."""
+    ways = (narrowed(operator), in_integers(operator), means_at)
+
+    def computed(*args: Any, **keywords: Any) -> Any:
+        made = (way(*args, **keywords) for way in ways)
+        return next((found for found in made if found is not NotImplemented), NotImplemented)
+
+    return computed
+
+
+def _of_type(operator: Any) -> Callable[..., Any]:
+    """Return a softmax that casts its input to a type that is given."""
+
+    def computed(x: Any, dim: int, dtype: Any = None) -> Any:
+        return NotImplemented if dtype is None else operator(x.to(dtype), dim)
+
+    return computed
 
 
 def _average(torch: Any, operator: Any, rank: int) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from tvm_cascade import extras
 from tvm_cascade.errors import MissingToolError
 from tvm_cascade.importers.cut import FileGraph, Remedy, behind, kinds_of, until_in_front
 from tvm_cascade.importers.torch.cut import kind_of
+from tvm_cascade.importers.torch.decompositions import decomposition_of
 from tvm_cascade.importers.torch.package import torch_package
 from tvm_cascade.tensor_spec import free_name
 
@@ -77,20 +78,46 @@ def exported_model(given: Any, program: Any, returned: Sequence[str]) -> tuple[A
     MissingToolError
         Without onnxscript, by which torch writes ONNX.
     """
-    torch = torch_package()
-    try:
-        made = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=_OPSET)
-    except ImportError as error:
-        raise MissingToolError("onnxscript", extras.remedy("onnxscript")) from error
-    except Exception as error:  # the exporter raises errors of its own, of what breaks first
-        raise _failure(given.graph, error) from error
+    made, used = _exported(given, program)
     decomposed = made.exported_program.graph
-    sources = _sources(program.graph, decomposed)
-    if program is not given:
-        first = _sources(given.graph, program.graph)
+    sources = _sources(used.graph, decomposed)
+    if used is not given:
+        first = _sources(given.graph, used.graph)
         sources = {node: first[source] for node, source in sources.items() if source in first}
     nodes = _renamed(made.model, _names(given.graph, decomposed, sources), sources, returned)
     return made.model_proto, nodes
+
+
+def _exported(given: Any, program: Any) -> tuple[Any, Any]:
+    """Return what torch exports of `program`, and the program that it exported: operators that it has no translation of are
+    decomposed, where torch says how."""
+    torch, table, first = torch_package(), {}, None
+    while True:
+        try:
+            return torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=_OPSET), program
+        except ImportError as error:
+            raise MissingToolError("onnxscript", extras.remedy("onnxscript")) from error
+        except Exception as error:  # the exporter raises errors of its own, of what breaks first
+            first = first or error
+            added = {operator: decomposition_of(operator) for operator in _untranslated(program, error)}
+            added = {operator: function for operator, function in added.items() if function and operator not in table}
+            if not added:
+                raise _failure(given.graph, first) from first
+            table.update(added)
+            try:
+                program = program.run_decompositions(table)
+            except Exception:  # a decomposition of other forms of its operator
+                raise _failure(given.graph, first) from first
+
+
+def _untranslated(program: Any, error: BaseException) -> list[Any]:
+    """Return the operator that an export failed at, and that of the program which it is a part of."""
+    failed = _failed_node(error)
+    if failed is None:
+        return []
+    names = {source.name for source in failed.meta.get("from_node", ())}
+    whole = [n.target for n in program.graph.nodes if n.name in names and n.op == "call_function"]
+    return [operator for operator in (failed.target, *whole) if hasattr(operator, "_schema")]
 
 
 def _failure(given: Any, error: BaseException) -> NotExported:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -48,4 +49,39 @@ def _statistics_of_the_batch(node: Any) -> str:
     return "it takes statistics of the batch: export the module's eval()" if argument_of(node, "training") else ""
 
 
-_WRONG: tuple[Callable[[Any], str], ...] = (_random, _statistics_of_the_batch)
+def _returned_statistics(node: Any) -> str:
+    if "batch_norm" not in _name(node) or getattr(node.target, "_schema", None) is None:
+        return ""
+    parts = [user for user in node.users if user.target is getitem and user.args[1] > 0]
+    return "outside of training its statistics have no elements" if any(user.users for user in parts) else ""
+
+
+def _average_of_integers(node: Any) -> str:
+    kind = node.meta["val"].dtype if "avg_pool" in _name(node) and hasattr(node.meta.get("val"), "dtype") else None
+    return "" if kind is None or kind.is_floating_point else "it averages integers: give it floats"
+
+
+def _halves(node: Any) -> str:
+    """Say that a result of 16 bits is returned where no number of the program is of 16 bits: kernels compute in float32."""
+    torch = torch_package()
+    narrow, value = (torch.float16, torch.bfloat16), node.meta.get("val")
+    if getattr(value, "dtype", None) not in narrow or not any(user.op == "output" for user in node.users):
+        return ""
+    given = (n.meta.get("val") for n in node.graph.nodes if n.op == "placeholder")
+    if any(getattr(v, "dtype", None) in narrow for v in given):
+        return ""
+    return f"it returns {str(value.dtype)[6:]}, and kernels compute in float32: return float32, by .float()"
+
+
+def _inexact(node: Any) -> str:
+    return "its results below -5 would be lost" if _name(node) == "special_log_ndtr" else ""
+
+
+_WRONG: tuple[Callable[[Any], str], ...] = (
+    _random,
+    _statistics_of_the_batch,
+    _returned_statistics,
+    _average_of_integers,
+    _halves,
+    _inexact,
+)
