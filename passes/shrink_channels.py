@@ -7,7 +7,7 @@ Whether a network has any is told from its weights first, so that others cost ne
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -99,20 +99,24 @@ def file_weight_bytes(mod: IRModule) -> int:
     if func is None or not isinstance(func.body, relax.SeqExpr):
         return 0
     found: dict[Any, int] = {}
-    scales: set[Any] = set()
     for block in func.body.blocks:
         for binding in block.bindings:
-            value = binding.value
-            if isinstance(value, relax.Call):
-                scales.update(a for a in value.args[1:] if name_of(value) in _QUANTIZED)
-            relax.analysis.post_order_visit(value, lambda e: found.update(_bytes(e)))
-    return sum(size for constant, size in found.items() if constant not in scales)
+            for constant in _constants(binding.value):
+                found[constant] = prod(constant.value.shape) * constant.value.dtype.itemsize
+    return sum(found.values())
 
 
-def _bytes(expr: Any) -> dict[Any, int]:
-    if not is_constant(expr):
-        return {}
-    return {expr: prod(expr.value.shape) * np.dtype(str(expr.value.dtype)).itemsize}
+def _constants(value: Any) -> Iterator[Any]:
+    """Yield the constants that a binding reads, but scales and zero points."""
+    waiting = [*value.args] if isinstance(value, relax.Call) else [value]
+    if name_of(value) in _QUANTIZED:
+        del waiting[1:]
+    while waiting:
+        expr = waiting.pop()
+        if isinstance(expr, relax.Tuple):
+            waiting += expr.fields
+        elif is_constant(expr):
+            yield expr
 
 
 def _shrunk(func: relax.Function) -> tuple[relax.Function, tuple[RemovedChannels, ...]]:
