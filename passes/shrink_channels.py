@@ -114,7 +114,7 @@ def _constants(value: Any) -> Iterator[Any]:
     while waiting:
         expr = waiting.pop()
         if isinstance(expr, relax.Tuple):
-            waiting += expr.fields
+            waiting.extend(expr.fields)
         elif is_constant(expr):
             yield expr
 

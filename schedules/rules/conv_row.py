@@ -56,6 +56,9 @@ class ConvRow(ABC):
     by_form: bool = (
         False  # whether a subclass keeps nothing that depends on the values of weights, so that functions are shared
     )
+    may_share: bool = (
+        False  # whether a subclass's table has one entry of requantization where all channels have the same
+    )
     x: Value  # the buffer that is read: an input, or the gathered windows
     part_kernels: list[Any]  # the builders that emit products: this one, or one for each part of the input
     span: tuple[Value, int] | None = None  # multi-row kernels: first and number of the current block's channels
@@ -65,6 +68,7 @@ class ConvRow(ABC):
     def __init__(self, conv: Layer, blocking: Blocking) -> None:
         self.blocking, self.offset = blocking, 0
         self._reads(conv)
+        self.shares = self.may_share and one_requantization(conv)
         summed = conv.parts if not parts.gathers(conv) else ()
         self.part_kernels = [self._part_kernel(i) for i in range(len(summed))] or [self]
         weights = [t.pack_weights() for t in self.part_kernels]
@@ -99,9 +103,18 @@ class ConvRow(ABC):
         return self.arranged(lambda w: interleave(w, self.blocking.channels, self.group))
 
     def pack_table(self) -> np.ndarray:
-        """The int32 table of each channel's requantization constants and biases (`geometry.channel_table`)."""
+        """The int32 table of each channel's requantization constants and biases (`geometry.channel_table`); where all have
+        the same constants these stand once, in front of the biases of all channels."""
         folded = geometry.folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
-        return geometry.channel_table(self.g, self.conv.requantize.table, folded)
+        table = self.conv.requantize.table
+        if self.shares:
+            return np.concatenate([table[0], folded.reshape(-1, folded.shape[-1]).T.ravel()]).astype(np.int32)
+        return geometry.channel_table(self.g, table, folded)
+
+    @property
+    def table_width(self) -> int:
+        """int32 words of a channel from the bias of one to that of the next."""
+        return geometry.table_width(self.g) - (3 if self.shares else 0)
 
     def bias_at(self, y: Value) -> Value:
         """Index in a channel's entry of the table of the bias for output row `y` and the first column group."""
@@ -123,7 +136,7 @@ class ConvRow(ABC):
 
     def build(self) -> RowKernel:
         """The kernel of one row, or of the window's `tile_rows`."""
-        form = _form(self, self.blocking)
+        form = _form(self, (self.blocking, self.shares))
         if self.g.tile_rows:
             return self.k.kernel(self._several_rows, self.g.tile_rows, form)
         return self.k.kernel(self._one_row, form=form)
@@ -243,7 +256,7 @@ class ConvRow(ABC):
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         """Declares accumulators [pixels][size], initialized with the biases of column group `index`."""
-        k, width = self.k, geometry.table_width(self.g)
+        k, width = self.k, self.table_width
         acc = k.local(pixels * size, "acc")
         for j in range(size):
             bias = k.let(self.table[(channel + j) * width + self.bias + index], "start")
@@ -290,12 +303,21 @@ class ConvRow(ABC):
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
         """Emits the requantization and the stores of a block."""
         k, q = self.k, self.conv.requantize
-        width = geometry.table_width(self.g)
         for j in range(size):
-            m, addend, shift = (k.let(self.table[(channel + j) * width + i], s) for i, s in enumerate(("m", "r", "e")))
+            entry = 0 if self.shares else (channel + j) * self.table_width
+            m, addend, shift = (k.let(self.table[entry + i], s) for i, s in enumerate(("m", "r", "e")))
             for p in range(pixels):
                 value = emit_requantize(k, q, acc[i32(p * size + j)], m, addend, shift)
                 k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.out_dtype))
+
+
+_SHARING = 16  # channels at least: of fewer, a table saves less than another kernel takes
+
+
+def one_requantization(conv: Layer) -> bool:
+    """Return True for a layer of many channels that are all requantized by the same constants."""
+    table = getattr(getattr(conv, "requantize", None), "table", None)
+    return table is not None and len(table) >= _SHARING and bool((table == table[0]).all())
 
 
 class DepthwiseRow(ABC):

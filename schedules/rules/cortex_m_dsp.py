@@ -38,6 +38,7 @@ OTHERS = tuple(
 class _Conv(ConvRow):
     group = 4
     by_form = True
+    may_share = True
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         """Four taps at a time where the valid ones are aligned with the packed weights, one by one elsewhere."""

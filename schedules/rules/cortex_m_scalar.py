@@ -39,6 +39,7 @@ DEPTHWISE_PIXELS = (3, 4, 5, 6, 7)
 class _Conv(ConvRow):
     group = 1
     by_form = True
+    may_share = True
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         k, g = self.k, self.g

@@ -22,8 +22,10 @@ STEP = 4  # most channels in one iteration of that loop
 
 
 def has_few_taps(conv: QuantizedConv) -> bool:
-    """Whether the kernel applies: to one input and one group of at most `MOST_TAPS` taps."""
-    return not conv.depthwise and not conv.parts and conv.groups == 1 and conv.weights[..., 0].size <= MOST_TAPS
+    """Whether the kernel applies: to one input and one group of at most `MOST_TAPS` taps, and rows of several pixels, which
+    make up for weights of twice the bytes."""
+    few = conv.weights[..., 0].size <= MOST_TAPS and conv.window.out_width > 1
+    return few and not conv.depthwise and not conv.parts and conv.groups == 1
 
 
 def few_taps(conv: QuantizedConv) -> RowKernel:

@@ -11,7 +11,7 @@ import pytest
 import tvm_cascade
 from tvm_cascade.frontend import load
 from tvm_cascade.passes import LowerQuantized, ShrinkChannels
-from tvm_cascade.passes.shrink_channels import shrink_channels
+from tvm_cascade.passes.shrink_channels import file_weight_bytes, shrink_channels
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
@@ -273,3 +273,13 @@ def test_the_relax_pipeline_leaves_dead_channels_out(tmp_path: Path) -> None:
         assert abs(int(built.attrs["cascade.arena_bytes"]) - arena) < 64
         arrays = random_inputs(reference.inputs, 0)
         _equal(Compiled(built)(*arrays), reference.run(arrays))
+
+
+def test_the_bytes_of_a_file_are_those_of_its_constants(tmp_path: Path) -> None:
+    net = Net(0, dead=0.0, unread=0.0)
+    x = net.input(1, 4, 4, 3)
+    ones = net.writer.tensor((1, 4, 4, 2), "int8", *net.quanta[x], data=np.ones((1, 4, 4, 2), "int8"))
+    joined = net.op("CONCATENATION", [x, ones], (1, 4, 4, 5), x, "ConcatenationOptions", axis=3)
+    net.writer.outputs.append(net.conv(joined, 2))
+    (tmp_path / "m.tflite").write_bytes(net.writer.finish())
+    assert file_weight_bytes(load(tmp_path / "m.tflite")) == 4 * 4 * 2 + 2 * 5 + 2 * 4

@@ -1,0 +1,51 @@
+"""Layers whose channels have one multiplier keep it once, not in the entry of every channel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tvm_cascade import pipeline
+from tvm_cascade.cores import kernel_target
+from tvm_cascade.passes.candidates.candidate import KernelSource
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.testing.tflite import ModelWriter
+
+_WINDOW = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+
+
+def _layer(path: Path, kind: str, channels: int, scales: np.ndarray) -> None:
+    """Write a layer of 24 inputs, padded where it is a convolution, by weights of these scales."""
+    random, writer = np.random.default_rng(0), ModelWriter()
+    image = (1, 5, 5) if kind == "CONV_2D" else (1,)
+    x = writer.activation((*image, 24), "int8", 0.05, -3)
+    shape = (channels, 3, 3, 24) if kind == "CONV_2D" else (channels, 24)
+    weights = writer.tensor(shape, "int8", scales, data=random.integers(-127, 128, shape).astype("int8"))
+    bias = writer.tensor((channels,), "int32", 0.05 * scales, data=random.integers(-999, 999, channels).astype("int32"))
+    y = writer.tensor((*image, channels), "int8", 1.0, 4)
+    options, how = ("Conv2DOptions", _WINDOW) if kind == "CONV_2D" else ("FullyConnectedOptions", {})
+    writer.operator(kind, [x, weights, bias], [y], options, **how)  # pyright: ignore[reportArgumentType]
+    path.write_bytes(writer.finish())
+
+
+def _table(path: Path, target: str) -> int:
+    """Words of the table of the layer's kernel, after its program is found to equal the network."""
+    core = kernel_target(target, "c")
+    planned = pipeline.plan(pipeline.load(path), PlanRequest(), KernelSource(core))
+    pipeline.check(planned)
+    (kernel,) = [k for k in planned.prepared.kernels_of(planned.plan) if k is not None]
+    return max(c.size for variant in kernel.variants for c in variant.constants if c.dtype == np.int32)
+
+
+@pytest.mark.parametrize("target", ("cortex-m4", "cortex-m0plus", "riscv32"))
+@pytest.mark.parametrize("kind", ("CONV_2D", "FULLY_CONNECTED"))
+def test_a_table_has_one_entry_of_requantization(tmp_path: Path, target: str, kind: str) -> None:
+    for channels in (17, 32, 15):
+        _layer(tmp_path / "one.tflite", kind, channels, np.full(channels, 0.01, "float32"))
+        _layer(tmp_path / "many.tflite", kind, channels, np.linspace(0.009, 0.01, channels).astype("float32"))
+        one, many = (_table(tmp_path / f"{name}.tflite", target) for name in ("one", "many"))
+        biases = 9 if kind == "CONV_2D" else 1  # by the edges that cut a window
+        assert many == channels * (3 + biases)
+        assert one == (3 + channels * biases if channels >= 16 else many)
