@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.graph import Window
+from tvm_cascade.graph import IDENTITY, Window
 from tvm_cascade.passes.intervals import Evaluator, NotUnderstoodError, Strided, clip, compile_index, hull, is_affine
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.tir import Buffer, PrimFunc, Var, ir, tirx
@@ -179,6 +179,8 @@ def _line(first: Strided, second: Strided, last: Strided, count: int) -> list[St
 
 def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
     """The window that covers `taps[y]`, the rows of an input of `rows` rows that output row y reads, or why there is none."""
+    if rows == 1 and len(taps) == 1:
+        return IDENTITY
     first = taps[0]
     step = reduce(gcd, (t.step for t in taps)) or 1
     if all(t == first for t in taps) and (len(taps) > 1 or first == Strided.full(rows)):

@@ -49,7 +49,7 @@ def is_single(windows: tuple[Window, Window]) -> bool:
 
 
 def _slides(window: Window) -> bool:
-    return window.stride != 0 and window.denominator == window.dilation == 1
+    return window.stride != 0 and window.denominator == 1
 
 
 def windows_of(site: Site) -> Windows | str:
@@ -65,7 +65,7 @@ def windows_of(site: Site) -> Windows | str:
             return "its windows do not slide"
         if op.outputs and site.tensors[-1].rows == 1:  # nothing tells by how much one row would move on
             row = replace(row, stride=1)
-        if not all(_slides(w) for w in (row, column)):
+        if not all(_slides(w) for w in (row, column)) or (row.extent > 1 and row.dilation > 1):
             return "its windows do not slide"
         pairs.append((row, column))
     nhwc = all(len(t.shape) == 4 and t.shape[0] == 1 and (t.row_axis, t.col_axis) == (1, 2) for t in site.tensors)

@@ -1,4 +1,4 @@
-"""In-place transpose from NCHW to NHWC, with scratch of one row of every plane.
+"""In-place transpose from NCHW to NHWC, with scratch of one row of every plane, or of a part of it where planes have one row.
 
 Two passes over all bytes. First whole rows are permuted: row (c, h) of the planes moves to position h * C + c. The cycles
 of this permutation of C * H rows are known at compile time; a table in flash lists the moves, each cycle through one
@@ -79,10 +79,22 @@ def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
     if len(shape) != 4 or shape[0] != 1 or dtype_of(func.params[0]) != dtype_of(outputs[0]):
         return None
     turned = all(i.same_as(made.indices[a]) for i, a in zip(made.value.indices, axes, strict=True))
-    if not turned or not all(isinstance(i, tirx.Var) for i in made.indices[1:]) or min(shape[1:]) == 1:
+    indices = zip(made.indices[1:], shape_of(outputs[0])[1:], strict=True)
+    if not turned or not all(isinstance(i, tirx.Var) or extent == 1 for i, extent in indices):
         return None
     count, height, width = shape[1:] if axes == TO_NHWC else (shape[3], *shape[1:3])
-    return Planes(count, height, width, dtype_of(outputs[0]))
+    if height == 1:
+        height, width = _folded(width)
+    return None if min(count, height, width) == 1 else Planes(count, height, width, dtype_of(outputs[0]))
+
+
+def _folded(width: int) -> tuple[int, int]:
+    """A plane of one row, such as a channel of a signal, as several shorter rows: scratch is a fourth of the tensor at most.
+
+    The longest rows that divide the width need the fewest moves; one row where none does."""
+    shorter = (n for n in range(width // 4, 1, -1) if width % n == 0)
+    row = next(shorter, width)
+    return width // row, row
 
 
 def row_moves(planes: int, height: int) -> np.ndarray:

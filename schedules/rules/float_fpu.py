@@ -97,7 +97,7 @@ def read_layer(spec: OperatorSpec) -> FloatLayer | None:
             Sliding(1, rows, depth, 1, rows, (1, 1), (1, 1), (0, 0)), weights.reshape(1, 1, depth, units), bias, bounds
         )
     window = Sliding.of(spec, (weights.shape[0], weights.shape[1]))
-    if not window.wraps_once or (window.rows_by_table and window.dilation != (1, 1)) or spec.inputs[0].shape[0] != 1:
+    if not window.wraps_once or (window.rows_by_table and window.dilated_rows) or spec.inputs[0].shape[0] != 1:
         return None
     depthwise = spec.kind == "depthwise_conv2d"
     if depthwise:

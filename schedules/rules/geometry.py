@@ -70,6 +70,11 @@ class Sliding:
         return _rows(self)
 
     @property
+    def dilated_rows(self) -> bool:
+        """Whether rows of a window lie apart, which row tables cannot say."""
+        return self.kernel[0] > 1 and self.dilation[0] > 1
+
+    @property
     def row_elements(self) -> int:
         """Elements of a row of the network's tensor, of which `joined_rows` are one row here."""
         return self.width * self.channels // self.joined_rows

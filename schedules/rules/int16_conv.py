@@ -41,7 +41,7 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
     if weights.dtype != np.int8 or data.shape[0] != 1 or any(zeros) or bias.dtype != np.int32:
         return None
     window, outputs = Sliding.of(spec, (weights.shape[0], weights.shape[1])), spec.output.shape[3]
-    if not window.wraps_once or (window.rows_by_table and window.dilation != (1, 1)):
+    if not window.wraps_once or (window.rows_by_table and window.dilated_rows):
         return None
     m, s = (np.broadcast_to(a.ravel(), (outputs,)).astype(np.int64) for a in (m, s))
     up = (30 if given.rounding == ONCE else 14) - s

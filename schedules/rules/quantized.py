@@ -83,7 +83,7 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
     """A convolution as a `QuantizedConv`; None for other operators, and for forms that the kernels do not know.
 
     They know 8-bit tensors with int8 weights of one zero point; batch 1; padding at the top of at most the input's height;
-    no dilation in combination with a row table.
+    no dilation of rows in combination with a row table.
     """
     if spec.kind in ("concat_conv2d", "concat_depthwise_conv2d"):
         return _read_parts(spec, spec.kind.removeprefix("concat_"))
@@ -102,7 +102,7 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
     elif weights.shape[2] * groups != data.shape[3]:
         return None
     window = Sliding.of(spec, (weights.shape[0], weights.shape[1]))
-    if not window.wraps_once or (window.rows_by_table and window.dilation != (1, 1)):
+    if not window.wraps_once or (window.rows_by_table and window.dilated_rows):
         return None
     return _conv(spec, window, weights, depthwise)
 

@@ -85,6 +85,15 @@ def test_element_wise_and_broadcast() -> None:
     assert windows(prim_func(X, scalar, topi.add(X, scalar)), 2, 1, (1, None))[0] == (IDENTITY, Window.whole(1))
 
 
+def test_one_row_moves_with_the_output() -> None:
+    """Nothing tells by how much the window of a map of one row would move on; a mean over the row reads all of its columns."""
+    signal = act(1, 1, 23, 8, name="x")
+    pooled = topi.nn.pool2d(signal, [1, 3], [1, 2], [1, 1], [0, 1, 0, 1], "max", layout="NHWC")
+    assert windows(prim_func(signal, pooled))[0] == (IDENTITY,)
+    mean = prim_func(signal, topi.sum(topi.cast(signal, "int32"), (1, 2), True))
+    assert windows(mean)[0] == (IDENTITY,) and windows(mean, 1, 2, 2)[0] == (Window.whole(23),)
+
+
 def test_concatenation() -> None:
     deep, tall = act(1, 17, 23, 4, name="y"), act(1, 5, 23, 8, name="z")
     assert windows(prim_func(X, deep, topi.concatenate((X, deep), 3)), 2)[0] == (IDENTITY, IDENTITY)

@@ -192,11 +192,11 @@ class AccessTables:
         return {o.index: makers for o in able if (makers := self._summed_from(o))} if self.accumulators else {}
 
     def _summed_from(self, node: Op) -> Sequence[int]:
-        """What makes the one input of an operator, if its rows can be summed as they are made; else nothing."""
+        """What makes the one input of an operator, if its rows or pixels can be summed as they are made; else nothing."""
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
         through = root == node.inputs[0] or outermost(owner)
-        return self.writers(root) if through and owner.rows > 1 else ()
+        return self.writers(root) if through and owner.rows * self._pixels[root] > 1 else ()
 
     @cached_property
     def _pixels(self) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from tvm_cascade.graph import PIXEL, ROW, Tile
 
 _STRIPED = Interleaving(stripe_columns=1)
 SCRATCH_BYTES, SCRATCH_SHARE = 512, 100  # scratch limit of pixel steps: 512 bytes, or a hundredth of the live bytes
+_SIGNAL_SHARE = 4  # the share where maps have one row, of which a window that wraps around its ring is a large part
 
 
 def aligned(size: int, unit: int) -> int:
@@ -165,9 +166,16 @@ class SegmentCosts:
         if not self.settings.in_place or len(members) != 1 or members[0] < 0:
             return None
         node = tables.graph.ops[members[0]]
-        own = all(tables.roots[t].tensor == t and t not in tables.streamed for t in (*node.inputs, *node.outputs))
-        able = node.kernels.in_place_workspace_bytes and own and node.inputs[0] in self._dying(i, j)
+        own = all(map(self._is_whole, node.inputs)) and all(tables.roots[t].tensor == t for t in node.outputs)
+        able = (
+            node.kernels.in_place_workspace_bytes and own and tables.roots[node.inputs[0]].tensor in self._dying(i, j)
+        )
         return node.index if able else None
+
+    def _is_whole(self, tensor: int) -> bool:
+        """Whether a tensor is all of the memory that it lies in, as itself or as a view, and is not streamed."""
+        root, sizes = self.tables.roots[tensor], self.tables.tensor_bytes
+        return root.byte_offset == 0 and sizes[root.tensor] == sizes[tensor] and root.tensor not in self.tables.streamed
 
     def state_bytes(self, i: int, j: int, tile: Tile) -> int:
         """Bytes of the driver's step counters; 0 for a segment of a single operator."""
@@ -183,13 +191,14 @@ class SegmentCosts:
 
     @cached_method
     def little_scratch(self, i: int, j: int, interleaving: Interleaving) -> bool:
-        """Whether pixel steps need no more scratch than rows do, `SCRATCH_BYTES`, or 1 / `SCRATCH_SHARE` of the live bytes."""
+        """Whether pixel steps need no more scratch than rows do, `SCRATCH_BYTES`, or a share of the live bytes."""
         if interleaving == BY_ROWS:
             return True
         scratch = self.scratch_bytes(i, j, interleaving)
         if scratch <= SCRATCH_BYTES or scratch == self.scratch_bytes(i, j, BY_ROWS):
             return True
-        most, least = self.exact_apart(i, j, interleaving), scratch * SCRATCH_SHARE
+        signal = all(self.tables.tensor_rows[t] == 1 for o in self.members(i, j) for t in self.tables.written(o))
+        most, least = self.exact_apart(i, j, interleaving), scratch * (_SIGNAL_SHARE if signal else SCRATCH_SHARE)
         return least <= most and (
             least <= most - self.most_shared(i, j) or least <= self.exact_cost(i, j, interleaving)
         )
@@ -337,7 +346,7 @@ class SegmentCosts:
         op = self.in_place(i, j)
         if op is not None and not interleaving.striped:
             node = self.tables.graph.ops[op]
-            x, y = node.inputs[node.target or 0], node.outputs[0]
+            x, y = self.tables.roots[node.inputs[node.target or 0]].tensor, node.outputs[0]
             return (Pair(x, y, 0, self.tables.tensor_bytes[y], exact=True),)
         if interleaving.striped or not (self.settings.overlap or self.settings.in_place):
             return ()

@@ -85,7 +85,7 @@ def _makes(plan: Plan, segment: Segment, op: int, steps: int) -> str:
     out = plan.graph.tensors[plan.graph.ops[op].outputs[0]]
     if segment.stripes:
         return f"1 row of {len(segment.stripes)} stripes"
-    if out.rows == 1 or steps == 1:
+    if steps == 1:
         return "all"
     tile = segment.tile
     if tile.by_pixels and steps > out.rows:
