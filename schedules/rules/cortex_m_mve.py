@@ -107,7 +107,7 @@ class _Dot(_LaneOutputs):
 
     def pack_weights(self) -> np.ndarray:
         conv = self.conv
-        aligned = conv.non_contiguous or self.depth % 16 == 0 or len(conv.window.column_groups()) == 1
+        aligned = conv.non_contiguous or self.depth % 16 == 0 or conv.window.whole_columns
         self.group = 16 if aligned else 8
         self.whole = self.length // self.group * self.group
         return self.arranged(lambda w: tailed_interleave(w, LANES, self.group))

@@ -123,6 +123,11 @@ class Sliding:
         """Output columns in order, grouped by their valid kernel columns."""
         return _column_groups(self)
 
+    @property
+    def whole_columns(self) -> bool:
+        """Whether no window is cut off at the left or the right: some pixels of a row may all be cut off alike."""
+        return all((group.k0, group.k1) == (0, self.kernel[1]) for group in self.column_groups())
+
     def runs(self, pixels: int) -> list[Run]:
         """The output columns in blocks of `pixels` (the last may be smaller), equal neighbouring blocks joined to runs."""
         runs: list[Run] = []

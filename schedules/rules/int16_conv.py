@@ -167,5 +167,5 @@ def convolutions(spec: OperatorSpec) -> list[Variant]:
 
 def _interleaved(conv: QuantizedConv) -> bool:
     """Whether rows of taps are whole vectors, also where padding cuts them off."""
-    depth, whole = conv.weights.shape[2], conv.non_contiguous or len(conv.window.column_groups()) > 1
+    depth, whole = conv.weights.shape[2], conv.non_contiguous or not conv.window.whole_columns
     return depth * (1 if whole else conv.weights.shape[1]) % _VECTOR == 0

@@ -72,3 +72,17 @@ def test_one_row_has_fast_kernels_in_steps() -> None:
     small = api.plan(mod, target="cortex-m4", max_time=4.0)
     assert small.peak_bytes < 0.75 * whole.peak_bytes
     assert small.estimated_instructions < 1.5 * whole.estimated_instructions  # 4.6 times by generic kernels
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype,rows,channels", [("int8", 2, 24), ("int8", 1, 40), ("int16", 1, 12)])
+def test_single_pixels_cut_off_by_padding_are_exact(
+    dtype: str, rows: int, channels: int, emulator: None, tmp_path: Path
+) -> None:
+    """A kernel of one pixel whose window is cut off has a single group of columns: its taps begin within a vector."""
+    net = Net(dtype, seed=1)
+    x = net.conv(net.input((1, rows, 20, channels), "x"), 16, (1, 9), padding="same")
+    mod = net.finish(net.conv(x, 8, (1, 1)))
+    made = api.compile(mod, target="cortex-m55", output=tmp_path / "p", granularity="pixel", max_time=9.0)
+    assert any(s.tile.by_pixels for s in made.plan.segments)
+    assert api.run(tmp_path / "p", board=made.board).equals_host
