@@ -250,10 +250,9 @@ class Search:
         """
         seen: set[Layout] = set()
         limits = (cap, (cap + least) // 2, (cap + 7 * least) // 8, least)
-        usual = (limits, _PRICES) if self.size <= LARGE else ((cap, least), _FEW)
-        yield from self._fresh(*usual, seen)
+        yield from self._fresh(limits, _PRICES, seen)
         if cap <= least and (worth := most()) > least:
-            beyond = [min(least + least // n, worth) for n in _BEYOND[: None if self.size <= LARGE else 1]]
+            beyond = [min(least + least // n, worth) for n in _BEYOND]
             yield from self._fresh(beyond, _FEW, seen)
 
     def _fresh(self, limits: Iterable[int], prices: Sequence[int], seen: set[Layout]) -> list[Layout]:
