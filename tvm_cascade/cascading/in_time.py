@@ -21,6 +21,7 @@ from tvm_cascade.cascading.timing import instructions, stripe_columns
 from tvm_cascade.graph import Graph
 from tvm_cascade.search_monitor import SearchStopped, cached, monitor
 
+_FEW = (4, 16)  # pixels of a step that are tried of large networks, fine first
 _ALIKE = 1.005  # factor within which two estimates are alike
 PlanOf = Callable[[Graph, PlanOptions], Plan]  # the plan of one search, without a limit on instructions
 
@@ -96,7 +97,8 @@ class _Walk:
     def _coarser(self, plan: Plan) -> Plan:
         """Return `plan` with steps as coarse as the limit asks for; those of whole rows may exceed it."""
         asked = self.options
-        chunks = CHUNKS[::-1] if len(self.graph.ops) <= LARGE and asked.granularity == "auto" else ()
+        tried = CHUNKS[::-1] if len(self.graph.ops) <= LARGE else _FEW
+        chunks = tried if asked.granularity == "auto" else ()
         same = () if any(s.stripes for s in plan.segments) else (asked.finest,)  # that is `plan`, which has no stripes
         for finest in (asked.finest, *(c for c in (*chunks, 0) if c > asked.finest or not c)):
             if self._within(plan):
