@@ -745,7 +745,8 @@ def plan(
         called with a line of text at every step of long work.
     memory, objective : str or Ram, or several, optional, and str
         Memories that blocks may lie in, fastest first ("NAME=SIZE[:CYCLES_PER_BYTE]", or "NAME" of the machine's); the
-        least of "time" or "bytes". None, and no cap: those of the machine that `target` names, where it has several.
+        fewest bytes ("bytes"), or those of a plan of at most 1.03 times the fewest cycles ("time"). None, and no cap: those
+        of the machine that `target` names, where it has several.
     clock, watts : int or str, optional, and float, optional
         Hz of the core, or "168MHz", and what it draws then: time and energy are told too. None: those of the machine.
     ram_weights, prefetch : int or str

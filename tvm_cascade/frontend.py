@@ -208,9 +208,24 @@ def _parts(
         yield graph, part
 
 
+_TO_ONNX = (
+    'torch.onnx.export(model, (example,), "model.onnx"), or by '
+    'torch.export.save(torch.export.export(model, (example,)), "model.pt2")'
+)
+_TO_TFLITE = 'open("model.tflite", "wb").write(tf.lite.TFLiteConverter.{}.convert())'
+_CONVERTED = {  # by what a file of another tool ends in: what it is, and the call that makes one that is read here
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors"), ("a checkpoint of PyTorch", _TO_ONNX)),
+    **dict.fromkeys((".keras", ".h5", ".hdf5"), ("a model of Keras", _TO_TFLITE.format("from_keras_model(model)"))),
+    ".pb": ("a graph of TensorFlow", _TO_TFLITE.format('from_saved_model("FOLDER")')),
+}
+
+
 def _read(path: Path) -> bytes:
     try:
         if path.is_dir():
+            if (path / "saved_model.pb").exists():
+                call = _TO_TFLITE.format(f'from_saved_model("{path}")')
+                raise LoadError(path, "is a SavedModel of TensorFlow, which becomes a file that is read here by", call)
             raise LoadError(path, "is a directory, not a model file")
         if path.stat().st_size > MAX_FILE_BYTES:
             raise LoadError(path, f"is larger than {MAX_FILE_BYTES} bytes")
@@ -225,4 +240,8 @@ def _read(path: Path) -> bytes:
 def _by_content(path: Path, data: bytes) -> _Loader:
     if data[4:8] == b"TFL3":
         return _tflite
-    raise LoadError(path, f"unknown format; supported: {', '.join(_LOADERS)}")
+    supported = f"supported: {', '.join(_LOADERS)}"
+    if path.suffix.lower() in _CONVERTED:
+        what, call = _CONVERTED[path.suffix.lower()]
+        raise LoadError(path, f"unknown format; {supported}; {what} becomes one of these by", call)
+    raise LoadError(path, f"unknown format; {supported}")

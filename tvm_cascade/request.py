@@ -506,7 +506,7 @@ class FrontEndKeywords(TypedDict, total=False):
 def takes(keywords: type, *records: type[Asked]) -> Callable[[Function], Function]:
     """Decorator that lists `keywords`, with the records' defaults, in a function's signature in place of `**options`."""
     defaults = {f.name: f.default for record in records for f in fields(record)}
-    types = keywords.__annotations__
+    types = get_type_hints(keywords)
     spelled = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=types[name])
         for name in types

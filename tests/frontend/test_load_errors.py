@@ -96,7 +96,17 @@ def test_flipped_bytes_load_or_are_refused(tmp_path: Path, model: bytes) -> None
 def test_empty_missing_directory_and_unknown(tmp_path: Path) -> None:
     _refused(tmp_path / "empty.tflite", b"", "is empty")
     _refused(tmp_path / "text.tflite", b"not a model at all", "not a TFLite model")
-    _refused(tmp_path / "model.h5", b"\x89HDF0000", "unknown format; supported: .tflite")
+    _refused(tmp_path / "model.bin", b"\x89HDF0000", "unknown format; supported: .tflite")
+    for name, call in (
+        ("net.pth", "torch.onnx.export(model, "),
+        ("net.keras", "from_keras_model"),
+        ("net.h5", "from_keras"),
+    ):
+        _refused(tmp_path / name, b"\x89HDF0000", call)
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "saved_model.pb").touch()
+    with pytest.raises(LoadError, match=r"is a SavedModel of TensorFlow, .*TFLiteConverter"):
+        load(tmp_path / "saved")
     with pytest.raises(LoadError, match="No such file"):
         load(tmp_path / "missing.tflite")
     with pytest.raises(LoadError, match="is a directory"):
