@@ -66,10 +66,8 @@ _RIGHT: dict[str, _Case] = {
     "put": lambda t, x, i: t.put(x, i.to(t.int64), t.ones(2, 3)),
     "searchsorted": lambda t, x, i: t.searchsorted(i.flatten(), i, right=True).to(t.int32),
     "maxima by index": lambda t, x, i: t.index_reduce(x, 1, i[0].to(t.int64), x[:, 1:] * 2, "amax"),
+    "means by index": lambda t, x, i: t.index_reduce(x, 1, i[0].to(t.int64) % 2, x[:, 1:] * 2, "mean"),
     "means scattered": lambda t, x, i: t.scatter_reduce(x[0, 0], 1, i[:1].to(t.int64), x[0, 1], "mean"),
-    "means scattered over others": lambda t, x, i: t.scatter_reduce(
-        x[0, 0], 1, i[:1].to(t.int64) // 2, x[0, 1], "mean", include_self=False
-    ),
     "a part of a source scattered": lambda t, x, i: t.scatter(x[0, 0], 1, i[:1].to(t.int64), x[0, 1]),
     "distances": lambda t, x, i: t.cdist(x[0], x[0] + 1, 3.0),
     "maxima of unequal windows": lambda t, x, i: t.nn.functional.adaptive_max_pool2d(x, (3, 2)),

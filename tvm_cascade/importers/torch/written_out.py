@@ -217,6 +217,8 @@ def _reduced_by_index(x: Any, dim: int, index: Any, source: Any, reduce: str, *,
     shape = [1] * x.dim()
     shape[dim] = -1
     places = index.reshape(shape).expand(source.shape)
+    if reduce == "mean":
+        return means_at(x, dim, places, source, reduce, include_self=include_self)
     return torch_package().scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
 
 
