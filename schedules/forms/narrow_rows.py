@@ -61,12 +61,10 @@ def windows_of(site: Site) -> Windows | str:
         return "its windows do not slide"
     pairs: list[tuple[Window, Window]] = []
     for row, column in zip(op.windows, op.columns, strict=True):
-        if row is None or column is None:
+        if row is None or column is None or not (_slides(row) and _slides(column)):
             return "its windows do not slide"
-        if op.outputs and site.tensors[-1].rows == 1:  # nothing tells by how much one row would move on
-            row = replace(row, stride=1)
-        if not all(_slides(w) for w in (row, column)) or (row.extent > 1 and row.dilation > 1):
-            return "its windows do not slide"
+        if row.extent > 1 and row.dilation > 1:
+            return "rows of its windows lie apart"
         pairs.append((row, column))
     nhwc = all(len(t.shape) == 4 and t.shape[0] == 1 and (t.row_axis, t.col_axis) == (1, 2) for t in site.tensors)
     return pairs if nhwc else "its tensors are not NHWC"
