@@ -65,6 +65,10 @@ class SearchResult(Generic[Data]):
     def __iter__(self) -> Iterator[Any]:
         return iter((self.data, self.text))
 
+    def __getitem__(self, index: int) -> Any:
+        """Return the data (0) or the text (1), as of the tuple that this was."""
+        return (self.data, self.text)[index]
+
 
 @dataclass(frozen=True, repr=False)
 class PlanResult:
