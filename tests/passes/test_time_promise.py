@@ -55,7 +55,7 @@ def test_under_a_cap_the_plan_takes_hardly_more_than_the_fastest_within(network:
         assert any(peak <= capped.plan.peak and n <= 1.03 * taken(capped) for peak, n in known)
 
 
-@pytest.mark.parametrize("network", [time_series.activity, time_series.dilated])
+@pytest.mark.parametrize("network", [time_series.gesture, time_series.dilated])
 def test_the_suggested_factor_gives_the_arena_that_is_promised(network: Build) -> None:
     default = planned(network, "int8")
     (line,) = [s for s in default.suggestions if s.startswith("--max-time")]
