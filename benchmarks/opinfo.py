@@ -63,7 +63,7 @@ def _short(reason: str) -> str:
 def run(
     chosen: Sequence[Entry], known: Mapping[str, Outcome], jobs: int, resume: Path | None
 ) -> tuple[dict[str, Outcome], int]:
-    """The outcomes by name, and how many are wrong, crash, hang or are not as known."""
+    """Return the outcomes by name, and how many are wrong, crash, hang or are not as known."""
     found, bad = {}, 0
     for entry, outcome in _resumed(chosen, jobs, resume) if resume else outcomes(chosen, jobs):
         found[entry.name] = outcome
@@ -78,7 +78,7 @@ def run(
 
 
 def _resumed(chosen: Sequence[Entry], jobs: int, path: Path) -> Iterator[tuple[Entry, Outcome]]:
-    """The outcomes that a file holds, and those of all other entries, which are appended to it one by one."""
+    """Yield the outcomes that a file holds, and those of all other entries, which are appended to it one by one."""
     held = read_expected(path) if path.is_file() else {}
     yield from ((entry, held[entry.name]) for entry in chosen if entry.name in held)
     with path.open("a") as file:

@@ -63,7 +63,7 @@ def products_of(mod: Module) -> int:
 
 
 def _padded(call: Call, shape: tuple[int, ...]) -> int:
-    """Multiply-accumulates of a convolution whose taps lie on padding; 0 for any other operator."""
+    """Return the multiply-accumulates of a convolution whose taps lie on padding; 0 for any other operator."""
     if name_of(call) not in _CONVOLUTIONS:
         return 0
     attrs, whole = call.attrs, _macs(call, shape)

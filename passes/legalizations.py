@@ -99,12 +99,12 @@ def _extreme(operator: Callable[..., Any], name: str, worst: float) -> Callable[
 
 
 def _or_nan(operator: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """The larger or smaller of two floats, NaN where one of them is: a back end's is the second where the first is NaN."""
+    """Return the larger or smaller of two floats, NaN where one of them is: a back end's is the second where the first is NaN."""
     return lambda a, b: tirx.Select(tirx.isnan(a), a, operator(a, b))
 
 
 def _of_two(operator: Callable[..., Any], truths: Callable[[Any, Any], Any]) -> Legalization:
-    """Legalization of the larger or smaller of two operands; of floats that are both computed, NaN where one is."""
+    """Return the legalization of the larger or smaller of two operands; of floats that are both computed, NaN where one is."""
 
     def legalization(bb: Any, call: Any) -> Any:
         kind, name = str(call.ty.dtype), call.op.name.removeprefix("relax.")

@@ -69,7 +69,7 @@ class ShrinkChannels(CascadePass):
     """
 
     def call(self, mod: IRModule) -> PassResult:
-        """The module without dead channels."""
+        """Return the module without dead channels."""
         made, removed = shrink_channels(mod)
         return PassResult(made, bool(removed))
 

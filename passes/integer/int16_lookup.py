@@ -38,7 +38,7 @@ def sigmoid_table() -> np.ndarray:
 
 
 def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
-    """sigmoid or tanh (`function`) of int16. The reference requires the output scale 1/32768; real operators take any."""
+    """Lower sigmoid or tanh (`function`) of int16. The reference requires the output scale 1/32768; real operators take any."""
     out = island.output
     if x.constant is not None or out.dtype != "int16" or out.zero_point or x.zero_point:
         raise NotLowered(f"a {function} of int16 with zero points, or to another type")
@@ -186,8 +186,9 @@ def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callabl
 
 
 def _lower_to_parabolas(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
-    """`function` by a parabola through three of 1025 samples, which have `_FRACTION` bits behind the point, and one rounding.
-    Taken where it is off by less than `_OFF` of a step before it is rounded."""
+    """Compute `function` by a parabola through three of 1025 samples, which have `_FRACTION` bits of fraction, and one rounding.
+
+    Raises `NotLowered` unless it is off by less than `_OFF` of a step before it is rounded."""
     out = island.output
     places = np.arange(_LOWEST, _HIGHEST + 2, 64)
     exact = _steps(function, x, out, places)
@@ -210,7 +211,7 @@ def _lower_to_parabolas(island: Island, x: Quantized, kind: str, function: Calla
 
 
 def _parabola(first: Any, middle: Any, last: Any, low: Any) -> Any:
-    """2^13 times the parabola through samples at 0, 64 and 128, at `low`."""
+    """Return 2^13 times the parabola through samples at 0, 64 and 128, at `low`."""
     return first * 8192 + low * ((middle - first) * 128 + (first - middle * 2 + last) * (low - 64))
 
 
@@ -253,7 +254,7 @@ def _samples(function: Callable[[np.float32], float], x: Quantized, out: Output)
 
 
 def _largest_error(table: np.ndarray, function: Callable[[np.float32], float], x: Quantized, out: Output) -> float:
-    """By how many steps the parabolas are off at most, of every third stored value that does not saturate."""
+    """Return by how many steps the parabolas are off at most, of every third stored value that does not saturate."""
     places = np.arange(_LOWEST, _HIGHEST + 1, 3)
     entry, samples = 2 * ((places >> 7) + 256), table.astype("int64")
     made = _parabola(samples[entry], samples[entry + 1], samples[entry + 2], places & 127) / (1 << (13 + _FRACTION))

@@ -89,9 +89,8 @@ def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
 
 
 def _folded(width: int) -> tuple[int, int]:
-    """A plane of one row, such as a channel of a signal, as several shorter rows: scratch is a fourth of the tensor at most.
-
-    The longest rows that divide the width need the fewest moves; one row where none does."""
+    """Return the number and the width of the rows that a plane of one row, as of a signal, is taken as: (1, width) where nothing
+    divides it. The longest rows of at most a fourth of the width need the fewest moves, and scratch is a fourth of the tensor."""
     shorter = (n for n in range(width // 4, 1, -1) if width % n == 0)
     row = next(shorter, width)
     return width // row, row

@@ -56,9 +56,7 @@ class ConvRow(ABC):
     by_form: bool = (
         False  # whether a subclass keeps nothing that depends on the values of weights, so that functions are shared
     )
-    may_share: bool = (
-        False  # whether a subclass's table has one entry of requantization where all channels have the same
-    )
+    may_share: bool = False  # whether a subclass's table has one entry of requantization for equal channels
     x: Value  # the buffer that is read: an input, or the gathered windows
     part_kernels: list[Any]  # the builders that emit products: this one, or one for each part of the input
     span: tuple[Value, int] | None = None  # multi-row kernels: first and number of the current block's channels
@@ -103,8 +101,8 @@ class ConvRow(ABC):
         return self.arranged(lambda w: interleave(w, self.blocking.channels, self.group))
 
     def pack_table(self) -> np.ndarray:
-        """The int32 table of each channel's requantization constants and biases (`geometry.channel_table`); where all have
-        the same constants these stand once, in front of the biases of all channels."""
+        """Return the int32 table of each channel's requantization constants and biases (`geometry.channel_table`); where all
+        have the same constants these stand once, in front of the biases of all channels."""
         folded = geometry.folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
         table = self.conv.requantize.table
         if self.shares:

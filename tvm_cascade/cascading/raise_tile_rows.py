@@ -100,7 +100,8 @@ class _RaiseTileRows:
         except InfeasibleError:
             if self.searches:
                 self.searches -= 1
-                self.tries *= self.searches > 0
+                if not self.searches:
+                    self.tries = 0
             return False
         self.segments = segments
         return True

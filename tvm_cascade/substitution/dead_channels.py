@@ -293,9 +293,7 @@ class _Kept:
     known: Mapping[Ref, _Constant]
     kept: dict[Ref, Array] = field(init=False)  # bool [channels]
     changed: bool = field(default=False, init=False)
-    needs: dict[Node, Array] = field(
-        init=False
-    )  # of layers, bool: which of its inputs each output needs (`_Layer.zero`)
+    needs: dict[Node, Array] = field(init=False)  # of layers, bool: which inputs each output needs (`_Layer.zero`)
 
     def __post_init__(self) -> None:
         refs = [*self.dag.inputs, *(r for n in self.dag.nodes for r in n.outputs)]
