@@ -1,8 +1,9 @@
 """tvm_cascade: memory and latency scheduling for Apache TVM.
 
-`plan`, `compile`, `run` and the other functions do what the commands of these names do, and `load` reads a model. Importing
-the package imports neither TVM nor PyTorch: the functions do when they are first used. The Relax pipeline "cascade" is
-registered with TVM, at once where TVM is imported already, else as soon as it is (`tvm_cascade.registration`).
+`plan`, `compile`, `run` and the other functions do the same as the commands with these names, and `load` reads a model.
+Importing the package imports neither TVM nor PyTorch: the functions import TVM when first used. The Relax pipeline
+"cascade" is registered with TVM, at once if TVM is already imported, else as soon as TVM is imported
+(`tvm_cascade.registration`).
 """
 
 import sys
@@ -79,7 +80,7 @@ _PIPELINES = "tvm.relax.pipeline"  # the module whose table holds TVM's pipeline
 
 
 class _Finder:
-    """Finder at the head of `sys.meta_path` that waits for the import of TVM's pipelines (`registration`)."""
+    """Finder at the head of `sys.meta_path`: waits for the import of TVM's pipelines (`registration`)."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if fullname != _PIPELINES:

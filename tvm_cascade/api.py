@@ -1,6 +1,6 @@
-"""The Python API: one function for each command of the command line, with the same options and defaults.
+"""The Python API: one function for each command, with the same options and defaults.
 
-`progress`, which most take, is called with a line of text at every step of long work.
+Most functions take `progress` and call it with a line of text at every step of long work.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def stages(
 def _stages(
     models: Sequence[Model], readings: Sequence[LoadRequest], request: StagesRequest, progress: Progress
 ) -> tuple[Stages, str]:
-    """What `stages` returns, of models that are read so."""
+    """Search a schedule of stages and return the JSON object and the text of `stages`."""
     from tvm_cascade.deploy.search import folder_of
     from tvm_cascade.ordering.graph_file import is_graph_file
     from tvm_cascade.parallel.authors_schedule import stages_of_authors_file
@@ -330,7 +330,7 @@ def optimize(
 def _optimized(
     model: Model, reading: LoadRequest, asked: OptimizeRequest, progress: Progress
 ) -> tuple[Optimization, str]:
-    """What `optimize` returns."""
+    """Search an equivalent graph and return the JSON object and the text of `optimize`."""
     from tvm_cascade.deploy.search import folder_of
     from tvm_cascade.optimizing.module import require_exportable
     from tvm_cascade.runtime.measuring import refuse_idle_farm
@@ -368,7 +368,7 @@ def _kept(asked: OptimizeRequest) -> str:
 
 
 def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule], file: Path | None) -> Optimized:
-    """The best graph; for a file of ONNX one that has no more nodes than the network."""
+    """Search the best graph. For an .onnx file saved as .onnx, allow no more nodes than the network has."""
     from tvm_cascade.optimizing.module import optimize_module, with_no_more_nodes
     from tvm_cascade.runtime.measuring import measuring
     from tvm_cascade.substitution.metaflow import SearchOptions
@@ -387,7 +387,7 @@ def _searched(asked: OptimizeRequest, mod: IRModule, rules: Sequence[Rule], file
 
 
 def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, limited: bool) -> Optimization:
-    """The JSON object, after the files that were asked for are written: the graph, and a picture of it before and after."""
+    """Write the graph and the picture before and after, as far as asked for, and return the JSON object of `optimize`."""
     from tvm_cascade.optimizing.module import save_optimized
 
     if asked.output is not None:
@@ -400,7 +400,7 @@ def _saved(asked: OptimizeRequest, loaded: pipeline.Loaded, done: Optimized, lim
 
 
 def plan_model(model: pipeline.Model, request: Request, progress: Callable[[str], None]) -> PlanResult:
-    """The plan of a request, described with its whole frontier."""
+    """Plan a request and return the plan with the whole frontier."""
     from tvm_cascade.boards.machines import on_board, with_core
     from tvm_cascade.boards.room import room_of, rooms_by_core
 
@@ -646,13 +646,13 @@ def front_end(*, output: str | Path, **options: Unpack[FrontEndKeywords]) -> Fro
 
 
 def targets() -> list[Target]:
-    """What `target` takes by name: cores, then microcontrollers and boards.
+    """List the names accepted by `target`: cores, then microcontrollers and boards.
 
     Returns
     -------
     list of dict
-        Of each its name, core, clock in Hz, memories in bytes, and the documents that these figures come from: the JSON
-        object of `tvm-cascade targets`.
+        For each its name, core, clock in Hz, memories in bytes, and the documents with these figures: the JSON object of
+        `tvm-cascade targets`.
     """
     from tvm_cascade.boards.target_table import targets as known
 
@@ -693,7 +693,7 @@ _RESULTS = {"BundleResult": "tvm_cascade.emit.bundle", "RunReport": "tvm_cascade
 
 
 def __getattr__(name: str) -> object:
-    """What planning does without, and imports `runs`, is imported when it is asked for."""
+    """Import a class of results at first use: planning needs none, and their modules import `runs`."""
     if name in _RESULTS:
         return getattr(import_module(_RESULTS[name]), name)
     raise AttributeError(f"module 'tvm_cascade.api' has no attribute '{name}'")
@@ -831,7 +831,7 @@ def compile(
 
 
 def _write_report(result: CompileResult, model: Model, request: Request) -> None:
-    """The report of a project that was written, with the commands that get its frontier's other plans."""
+    """Write the report of a project, with the commands for the rest of the frontier."""
     assert request.emit.report is not None
     commands = commands_of(model, request, result.frontier, result.peak_bytes, result.folder)
     replace(result, commands=commands).write_report(request.emit.report)

@@ -1,10 +1,10 @@
-"""A folder of earlier results: values that were computed before are read instead of computed again.
+"""A folder of earlier results: values computed before are read instead of computed again.
 
-A value's key is the SHA-256 of everything that it depends on: the whole input, such as a kernel's code (no 64-bit structural
-hash, which may collide), the core, and the versions of this package and of TVM. A file holds one value: the SHA-256 of its
-key and of what follows, then the value compressed by zlib. It is written under another name and renamed, so that several
-processes can share the folder; one that is damaged or comes from elsewhere is computed and written again. Values are texts
-and object files, never pickles. Nothing that goes wrong here ends a compilation: at worst it takes as long as without.
+A value's key is the SHA-256 of all inputs: the whole input, such as a kernel's code (no 64-bit structural hash, which
+may collide), the core, and the versions of this package and of TVM. A file holds one value: the SHA-256 of key and
+content, then the content compressed by zlib. A file is written under a temporary name and renamed, so several processes
+can share the folder. A damaged or foreign file is computed and written again. Values are texts and object files, never
+pickles. No failure here ends a compilation: at worst the compilation takes as long as without a cache.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class Cache:
     written: int = 0  # values stored by this object
 
     def value(self, kind: str, inputs: Callable[[], Sequence[str | bytes]], make: Callable[[], bytes]) -> bytes:
-        """The stored value of `kind` for `inputs`, which are everything that `make` depends on; where none is, `make()`."""
+        """Return the stored value of `kind` for `inputs`, or call `make()` and store the result.
+
+        `inputs` returns everything that `make` depends on.
+        """
         if self.folder is None:
             return make()
         key = self.key(kind, inputs())
@@ -50,12 +53,12 @@ class Cache:
         return value
 
     def text(self, kind: str, inputs: Callable[[], Sequence[str | bytes]], make: Callable[[], str]) -> str:
-        """As `value`, for text."""
+        """Return a text in the same way as `value`."""
         return self.value(kind, inputs, lambda: make().encode()).decode()
 
     @staticmethod
     def key(kind: str, inputs: Sequence[str | bytes]) -> str:
-        """The key of a value: a hash of the versions, its kind and its inputs."""
+        """Compute the key of a value: a SHA-256 over the versions, the kind and the inputs."""
         found = hashlib.sha256(_versions())
         for part in (kind, *inputs):
             raw = part.encode() if isinstance(part, str) else part
@@ -63,7 +66,7 @@ class Cache:
         return found.hexdigest()
 
     def get(self, key: str) -> bytes | None:
-        """The value of a key; None if there is none, or one that is not as it was written."""
+        """Return the value under a key; None if absent or damaged."""
         if self.folder is None:
             return None
         path = self._path(self.folder, key)
@@ -114,7 +117,11 @@ NO_CACHE = Cache(None)
 
 
 def cache_folder() -> Path | None:
-    """The user's cache folder: `TVM_CASCADE_CACHE_DIR`, else `tvm-cascade` in the cache folder of the XDG specification."""
+    """Return the user's cache folder: `TVM_CASCADE_CACHE_DIR`, else `tvm-cascade` in the cache folder of the XDG
+    specification.
+
+    Return None without an absolute home folder.
+    """
     if own := os.environ.get("TVM_CASCADE_CACHE_DIR"):
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -130,7 +137,7 @@ def _digest(key: str, packed: bytes) -> bytes:
 
 @cache
 def _versions() -> bytes:
-    """What all values depend on: the contents of this package, TVM with its libraries, the kind of machine."""
+    """Hash the inputs shared by all values: the files of this package, TVM with its libraries, the kind of machine."""
     found = hashlib.sha256(
         f"{sys.platform} {platform.machine()} {package_version('apache-tvm')} {package_version('numpy')}".encode()
     )
@@ -145,7 +152,7 @@ def _versions() -> bytes:
 
 
 def package_version(package: str) -> str:
-    """The version of an installed package; empty where it is not installed."""
+    """Return the version of an installed package; "" if not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -153,7 +160,9 @@ def package_version(package: str) -> str:
 
 
 def _files(folder: str) -> list[str]:
-    """The files below a folder, without Python's own caches; `passes` and `schedules` of a checkout are links."""
+    """List all files below a folder, sorted, without Python's caches. Links are followed: `passes` and `schedules` of a
+    checkout are links.
+    """
     walk = os.walk(folder, followlinks=True)
     found = (f"{at}/{name}" for at, _, names in walk if not at.endswith("__pycache__") for name in names)
     return sorted(path for path in found if os.path.isfile(path))

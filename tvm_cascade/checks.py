@@ -26,7 +26,7 @@ Check = Callable[[str, Any], Any]
 
 
 def refusal(option: str, value: object, remedy: str) -> UsageError:
-    """The error for a value that an option cannot have."""
+    """Build the `UsageError` for a value not allowed for an option."""
     return UsageError(f"--{option.rstrip('_').replace('_', '-')} {value!r}: {remedy}")
 
 
@@ -49,14 +49,14 @@ class optional:
 
 
 def flag(option: str, value: Any) -> bool:
-    """True or False."""
+    """Check for True or False."""
     if not isinstance(value, bool):
         raise refusal(option, value, "give True or False")
     return value
 
 
 class choice:
-    """One of the texts in `known`."""
+    """Check for a text in `known`."""
 
     def __init__(self, *known: str) -> None:
         self.known = known
@@ -69,7 +69,7 @@ class choice:
 
 
 def time_axis(option: str, value: Any) -> int:
-    """The number of an axis behind the batch, as a number or as text; "time" is the first."""
+    """Convert a number, a text, or "time" (axis 1) to the number of an axis behind the batch."""
     given: Any = int(value) if isinstance(value, str) and value.isdecimal() else 1 if value == "time" else value
     if not _is_whole(given) or given < 1:
         raise refusal(option, value, "give time, which is axis 1, or the number of another axis behind the batch")
@@ -77,12 +77,12 @@ def time_axis(option: str, value: Any) -> int:
 
 
 def size(option: str, value: Any) -> int:
-    """Bytes: a whole number, or a text such as "64KiB"."""
+    """Convert a size to bytes: a whole number, or a text such as "64KiB"."""
     return _in_units(option, value, parse_size, 0, "size in bytes (65536) or with a unit (64KiB)")
 
 
 def frequency(option: str, value: Any) -> int:
-    """Hertz: a positive whole number, or a text such as "168MHz"."""
+    """Convert a frequency to hertz: a positive whole number, or a text such as "168MHz"."""
     return _in_units(option, value, parse_frequency, 1, "frequency in hertz (168000000) or with a unit (168MHz)")
 
 
@@ -98,7 +98,7 @@ def _in_units(option: str, value: Any, parse: Callable[[str], int], least: int, 
 
 
 def cap(option: str, value: Any) -> int | None:
-    """A cap in bytes; None or "min", for the smallest arena, becomes None."""
+    """Convert a cap to bytes; None and "min" (the smallest arena) become None."""
     return None if value is None or value == "min" else size(option, value)
 
 
@@ -124,12 +124,12 @@ class number:
 
 
 def factor(least: float, most: float = inf) -> number:
-    """A finite number of at least `least` and at most `most`."""
+    """Make a check for a finite number from `least` to `most`."""
     return number(float, least, most, "a factor")
 
 
 def whole(least: int, most: float = inf) -> number:
-    """A whole number of at least `least` and at most `most`."""
+    """Make a check for a whole number from `least` to `most`."""
     return number(int, least, most)
 
 
@@ -137,7 +137,10 @@ Spans = tuple[tuple[float, float], ...]
 
 
 def spans(option: str, value: Any) -> Spans:
-    """Pairs of finite numbers, the first below the second: a pair, several, or a text such as "-1,1" or "0,1:-1,1:0,2"."""
+    """Convert to pairs of finite numbers, the first below the second.
+
+    Accepts a pair, several pairs, or a text such as "-1,1" or "0,1:-1,1:0,2".
+    """
     if isinstance(value, str):
         return tuple(_span(option, part.split(",")) for part in value.split(":"))
     several = isinstance(value, Sequence) and len(value) > 0 and isinstance(value[0], Sequence)
@@ -161,14 +164,14 @@ seconds = number(float, 0, what="a number of seconds", above=True)
 
 
 def text(option: str, value: Any) -> str:
-    """A text that is not empty."""
+    """Check for a text that is not empty."""
     if not isinstance(value, str) or not value.strip():
         raise refusal(option, value, "give a text that is not empty")
     return value
 
 
 def address(option: str, value: Any) -> str:
-    """HOST:PORT, as a text."""
+    """Check for a text HOST:PORT."""
     host, _, port = text(option, value).rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise refusal(option, value, "give HOST:PORT, with a port of 1 to 65535")
@@ -176,12 +179,15 @@ def address(option: str, value: Any) -> str:
 
 
 def name_or_path(option: str, value: Any) -> str:
-    """A name, or a path as a text."""
+    """Convert a name or a path to a text."""
     return text(option, fspath(value) if isinstance(value, PathLike) else value)
 
 
 def names(option: str, value: Any) -> tuple[str, ...]:
-    """Names, as one text or as several; what a comma separates, the reader of the file tells from a name with a comma."""
+    """Convert one name or several to a tuple.
+
+    The file's reader splits names at commas, since a tensor's name may contain a comma.
+    """
     given = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(given, Sequence) or not all(isinstance(name, str) and name.strip() for name in given):
         raise refusal(option, value, "give a name, or several")
@@ -189,14 +195,14 @@ def names(option: str, value: Any) -> tuple[str, ...]:
 
 
 def path(option: str, value: Any) -> Path:
-    """A path, as a text or as a `Path`."""
+    """Convert a text or a `Path` to a `Path`."""
     if not isinstance(value, (str, PathLike)) or not isinstance(fspath(value), str) or not fspath(value):
         raise refusal(option, value, "give a path")
     return Path(fspath(value))
 
 
 def page_or_folder(option: str, value: Any) -> Path:
-    """As `path`, of a report: an .html file or a folder, and no other kind of file."""
+    """Convert the path of a report: a folder or an .html file. Refuse other kinds of files."""
     to = path(option, value)
     if to.suffix.lower() in (".csv", ".json", ".md", ".pdf", ".png", ".svg", ".txt"):
         raise refusal(option, str(value), "give a name that ends in .html, or a folder")
@@ -204,7 +210,7 @@ def page_or_folder(option: str, value: Any) -> Path:
 
 
 def picture(option: str, value: Any) -> Path:
-    """As `path`, of what pictures are drawn into; raises `MissingToolError` where nothing can draw them."""
+    """Convert the path of a picture. Raise `MissingToolError` without matplotlib, which draws pictures."""
     extras.need("matplotlib")
     return path(option, value)
 
@@ -214,7 +220,10 @@ _TAKEN = ("arena", "bss", "comment", "data", "flash", "heap", "rodata", "stack",
 
 
 def memories(option: str, value: Any) -> tuple[Ram, ...]:
-    """Memories, fastest first: each a `Ram`, or a text NAME=SIZE or NAME=SIZE:CYCLES_PER_BYTE, or NAME of the board's."""
+    """Convert memories, fastest first, to `Ram` records.
+
+    Accepts `Ram`, NAME=SIZE, NAME=SIZE:CYCLES_PER_BYTE, or NAME alone for a memory of the board.
+    """
     given = () if value is None else (value,) if isinstance(value, (str, Ram)) else value
     if not isinstance(given, Sequence):
         raise refusal(option, value, "give NAME=SIZE or NAME=SIZE:CYCLES_PER_BYTE, once for every memory")
@@ -266,7 +275,10 @@ def pairs(option: str, value: Any) -> Mapping[str, str]:
 
 
 def input_values(_option: str, value: Any) -> tuple[FixedInput, ...]:
-    """Inputs that are fixed: a mapping to values, texts NAME=V, or records that are there already."""
+    """Convert fixed inputs to records.
+
+    Accepts a mapping from names to values, texts NAME=V, or `FixedInput` records.
+    """
     given = () if value is None else value
     if isinstance(given, str):
         given = (given,)
@@ -277,7 +289,7 @@ def input_values(_option: str, value: Any) -> tuple[FixedInput, ...]:
 
 
 def shapes(option: str, value: Any) -> Mapping[str, tuple[int, ...]]:
-    """Shapes by the names of inputs: every size a positive whole number."""
+    """Check shapes by input name: every size a positive whole number."""
     given = {} if value is None else value
     if not isinstance(given, Mapping):
         raise refusal(option, value, 'give shapes by name: {"x": (1, 3, 224, 224)}')

@@ -1,4 +1,4 @@
-"""Comparison of two plans, projects or runs by what their files say."""
+"""Compare two plans, projects or runs by the figures in their files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
 
 
 def comparison_text(found: Comparison) -> str:
-    """What differs, a line each: both values, and the change from the first to the second."""
+    """Format the differences, one line each: both values, and the change from the first to the second."""
     a, b = found["a"], found["b"]
     lines = [f"a  {a['kind']:<8} {a['path']}", f"b  {b['kind']:<8} {b['path']}", ""]
     lines.append(f"{'':<22}{'a':>28}{'b':>28}  change")
@@ -63,7 +63,7 @@ def comparison_text(found: Comparison) -> str:
 
 
 def _shown(key: str, value: int) -> str:
-    """A value, sizes with a unit that is easy to read beside the bytes."""
+    """Format a value; bytes also in a larger unit."""
     return bytes_and_unit(value) if key.endswith("_bytes") else str(value)
 
 
@@ -105,7 +105,7 @@ def _of_project(path: Path, data: Mapping[str, Any]) -> Side:
 
 
 def _made(path: Path, kind: Any, data: Mapping[str, Any], options: dict[str, str]) -> Side:
-    """A side; raises `TypeError` where a number of it is none."""
+    """Build one side of the comparison. Raise `TypeError` if a figure is not a whole number."""
     numbers: dict[str, Any] = {key: data.get(key) for key in _LINES}
     if not all(v is None or (isinstance(v, int) and not isinstance(v, bool) and v >= 0) for v in numbers.values()):
         raise TypeError

@@ -1,4 +1,6 @@
-"""The parts of `compile` around the phases of `pipeline`: it checks board and tools first and publishes the project last."""
+"""The steps of `compile` around the phases of `pipeline`: board and tools are checked first, the project is published
+last.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ class _Kept:
 
 
 def key_of(model: str | Path | IRModule, request: Request, cache: Cache) -> str | None:
-    """The key of a compilation in the cache; None where it is not kept."""
+    """Return the cache key of a compilation; None if the compilation cannot be cached."""
     kernels = request.kernels
     if cache.folder is None or isinstance(model, IRModule) or request.emit.report is not None:
         return None
@@ -85,7 +87,7 @@ def key_of(model: str | Path | IRModule, request: Request, cache: Cache) -> str 
 
 
 def read(key: str | None, cache: Cache) -> Compiled | None:
-    """What is kept under a key."""
+    """Read a cached compilation; None if there is none."""
     value = None if key is None else cache.get(key)
     if value is None:
         return None
@@ -94,7 +96,7 @@ def read(key: str | None, cache: Cache) -> Compiled | None:
 
 
 def keep(key: str | None, made: Compiled, cache: Cache) -> None:
-    """Keep a compilation, if it reads back as it was."""
+    """Store a compilation, provided that reading gives the same back."""
     if key is None or made.told.limited:
         return
     kept = _Kept(replace(made.told, seconds=0.0), made.emitted.network, made.emitted.host(), made.lines)
@@ -116,7 +118,7 @@ _TRIES = 4  # plans at most, each with what was needed beside the one before
 
 
 def build_options(request: Request) -> BuildOptions:
-    """The target, the board and the back end of a request.
+    """Resolve the target, the board and the back end of a request.
 
     Raises `UsageError` for a board that cannot run the target, or an option that the target does not support;
     `MissingToolError` without the target's compiler.
@@ -147,9 +149,10 @@ def build_options(request: Request) -> BuildOptions:
 
 
 def _unlinked(request: Request, target: Core) -> str:
-    """Return why no image is linked; empty where it is.
+    """Return the reason why no image is linked; "" if an image is linked.
 
-    Raises `MissingToolError` without the target's compiler where a cap or a board is to be checked and `--no-link` is not given.
+    Raises `MissingToolError` without the target's compiler if a cap or a board has to be checked and `--no-link` is
+    absent.
     """
     if not target.family.links:
         return ""
@@ -168,7 +171,7 @@ def _unlinked(request: Request, target: Core) -> str:
 def plan_for(
     loaded: pipeline.Loaded, request: Request, build: BuildOptions, started: float, progress: Progress
 ) -> tuple[pipeline.Planned, PlanResult]:
-    """The best plan, checked (`pipeline.check`), and its description; with the whole frontier for a report."""
+    """Search the best plan, check it (`pipeline.check`) and describe it. For a report, describe the whole frontier."""
     with SearchMonitor(request.plan.time_limit) as limit:
         planned = _planned(loaded, request, build, progress)
         progress(f"{loaded.name}: replaying the plan on simulated memory, running it on random data")
@@ -181,7 +184,7 @@ def plan_for(
 
 
 def _planned(loaded: pipeline.Loaded, request: Request, build: BuildOptions, progress: Progress) -> pipeline.Planned:
-    """The best plan, its kernels counted and tuned as the request says; new counts are kept in its database."""
+    """Search the best plan. Count and tune kernels as requested, and save new counts in the request's database."""
     asked = request.kernels
     counts = with_shipped(asked.database, must_exist=not asked.tune)
     counter = None
@@ -197,7 +200,9 @@ def _planned(loaded: pipeline.Loaded, request: Request, build: BuildOptions, pro
 
 
 def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[PreparedGraph], PreparedGraph] | None:
-    """A function that tunes row kernels by MetaSchedule, from records in a folder or by measuring; None if not asked."""
+    """Return a function that tunes row kernels by MetaSchedule, from records in a folder or by measuring; None if not
+    asked.
+    """
     folder = asked.metaschedule
     if folder is None:
         return None
@@ -213,10 +218,10 @@ def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[Pre
 def project(
     model: pipeline.Model, folder: Path, request: Request, build: BuildOptions, progress: Progress
 ) -> tuple[Compiled, firmware.Written]:
-    """Compile `model` and write its project, under the cap on all RAM where there is one; what may be kept is cached.
+    """Compile `model` and write the project, under the cap on all RAM if there is one. Cache the result if possible.
 
-    What an image needs beside its arena is known once it is linked: where it was more than thought, the network is planned
-    again. Raises `InfeasibleError` where the image cannot obey the cap.
+    Linking tells how much RAM an image needs beside the arena. If the need exceeds the assumption, the network is
+    planned again. Raises `InfeasibleError` if the image cannot keep the cap.
     """
     beside, exceeded = LEAST_BESIDE, None
     for _ in range(_TRIES):
@@ -242,7 +247,7 @@ def project(
 def compiled(
     model: pipeline.Model, request: Request, build: BuildOptions, key: str | None, progress: Progress
 ) -> Compiled:
-    """Plan and emit `model`, or take both from the cache, where `key` says what is kept (`compiled.key_of`)."""
+    """Plan and emit `model`, or read both from the cache under `key` (see `key_of`)."""
     kept = read(key, build.cache)
     if kept is not None:
         for line in kept.lines:
@@ -265,9 +270,9 @@ def compiled(
 def write_project(
     folder: Path, made: Compiled, request: Request, build: BuildOptions, progress: Progress
 ) -> firmware.Written:
-    """Write the project into `folder` atomically; files that the user has edited or added in an older one are kept.
+    """Write the project into `folder` atomically; keep files the user has edited or added in an older project there.
 
-    Raises `InfeasibleError` where the linked image exceeds its board.
+    Raises `InfeasibleError` if the linked image exceeds its board.
     """
     written: list[firmware.Written] = []
     options = plan_options(request.plan, kernel_target(request.target, build.backend, build.optimise))
@@ -298,7 +303,7 @@ def require_free(folder: Path) -> None:
 def describe_project(
     told: PlanResult, request: Request, folder: Path, build: BuildOptions, written: firmware.Written, seconds: float
 ) -> CompileResult:
-    """The `CompileResult` of a plan and of the project that was written for it; `seconds` is the whole time."""
+    """Build the `CompileResult` from a plan and the project written for it; `seconds` is the total time."""
     plan: dict[str, Any] = vars(told) | {"seconds": seconds, "clock": request.time.clock, "watts": request.time.watts}
     plan |= {"weights_in": written.weights_in}
     return CompileResult(

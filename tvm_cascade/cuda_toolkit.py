@@ -11,22 +11,24 @@ RUNTIME = "libcudart.so.13"  # CUDA's runtime library, of the version that TVM's
 
 
 def packaged_toolkit() -> Path | None:
-    """The folder of NVIDIA's packages of CUDA 13 from PyPI (the extra `cuda`: nvcc and libcudart), where they are installed."""
+    """Return the folder of NVIDIA's CUDA 13 packages from PyPI (extra `cuda`: nvcc and libcudart); None if not
+    installed.
+    """
     spec = importlib.util.find_spec("nvidia")
     places = [Path(place) / "cu13" for place in (spec.submodule_search_locations or ())] if spec else []
     return next((place for place in places if place.is_dir()), None)
 
 
 def find_nvcc() -> str | None:
-    """The path of nvcc: that on the PATH, else that of the extra `cuda`; None where neither is installed."""
+    """Find nvcc on the PATH, else in the extra `cuda`; None if neither is installed."""
     packaged = packaged_toolkit()
     return shutil.which("nvcc") or (shutil.which(str(packaged / "bin" / "nvcc")) if packaged else None)
 
 
 def driver_version() -> str | None:
-    """The version of CUDA that NVIDIA's driver (libcuda.so.1) supports, such as "13.0"; None without a driver.
+    """Return the CUDA version supported by NVIDIA's driver (libcuda.so.1), such as "13.0"; None without a driver.
 
-    "" is a driver that does not tell its version.
+    Return "" if the driver does not report a version.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -39,13 +41,13 @@ def driver_version() -> str | None:
 
 
 def packaged_runtime() -> Path | None:
-    """The folder of CUDA's runtime library among NVIDIA's packages from PyPI; None where it is not installed."""
+    """Return the folder with CUDA's runtime library in NVIDIA's packages from PyPI; None if not installed."""
     toolkit = packaged_toolkit()
     return toolkit / "lib" if toolkit and (toolkit / "lib" / RUNTIME).exists() else None
 
 
 def loads_runtime() -> bool:
-    """Whether CUDA's runtime library is found where TVM looks for it: in the folders of the dynamic linker."""
+    """Test whether the dynamic linker finds CUDA's runtime library, as TVM needs it."""
     try:
         ctypes.CDLL(RUNTIME)
     except OSError:

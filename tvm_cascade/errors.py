@@ -1,6 +1,6 @@
-"""The exceptions. Every error a user can cause derives from `CascadeError`, says what to do about it and carries its data.
+"""The exceptions. Every error caused by a user derives from `CascadeError`, names the remedy and carries its data.
 
-`exit_status` is what the command line returns: 1 infeasible or mismatch, 2 bad usage or unreadable input.
+`exit_status` is the command line's: 1 infeasible or mismatch, 2 bad usage or unreadable input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tvm_cascade.schema.refusal import Error
 
 
 class CascadeError(Exception):
-    """Base of all errors meant for users: one line, with the remedy in it. Unprintable characters become `?`."""
+    """Base of all errors meant for users: one line with the remedy. Unprintable characters become `?`."""
 
     kind = "error"
     exit_status = 2
@@ -25,18 +25,17 @@ class CascadeError(Exception):
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The operators that the error is about: those that it names itself, or those that `about` names."""
+        """Return the operators concerned: named by the error itself, or by an enclosing `about`."""
         return operators_of(self)
 
     def to_dict(self) -> Error:
-        """What `--json` prints as `error`: the kind, the message, the remedy (empty where only the message has one) and
-        the operators that it is about."""
+        """Return the `error` object of `--json`: kind, message, remedy ("" if only the message has one) and operators."""
         names = [printable(name) for name in self.operators]
         return {"kind": self.kind, "message": str(self), "remedy": self.remedy, "operators": names}
 
 
 def operators_of(error: BaseException | None) -> tuple[str, ...]:
-    """The operators that an error is about; where it names none, those of the error that it was raised from."""
+    """Return the operators named by an error, else by the error it was raised from."""
     while error is not None:
         if names := getattr(error, "_operators", ()):
             return tuple(names)
@@ -46,7 +45,7 @@ def operators_of(error: BaseException | None) -> tuple[str, ...]:
 
 @contextmanager
 def about(*operators: str) -> Iterator[None]:
-    """While it lasts, every error is about these operators, unless it names others itself, and so is what is raised from it."""
+    """Attach these operators to every error raised in the block, unless the error already names operators."""
     try:
         yield
     except Exception as error:
@@ -63,7 +62,7 @@ class UsageError(CascadeError):
 
 
 class LoadError(CascadeError):
-    """A model file that cannot be read: missing, truncated, of another format."""
+    """A model file that cannot be read: missing, truncated, or in another format."""
 
     kind = "load"
 
@@ -91,8 +90,11 @@ class UnsupportedOperatorError(LoadError):
         remedy: str = "",
         described: Sequence[str] = (),
     ) -> None:
-        """`partial`: the imported module with zeros in place of the outputs of those operators; None without one.
-        `described`: the operators with what is wrong with each, for the message."""
+        """Set the unsupported `operators`.
+
+        `partial` is the imported module with zeros in place of these operators' outputs, or None. `described` lists the
+        operators with the reason for each, for the message.
+        """
         known = f"; supported: {', '.join(supported)}" if 0 < len(supported) <= _FEW else ""
         super().__init__(path, f"unsupported operator {', '.join(described or operators)}{known}", remedy, operators)
         self.described = tuple(described or operators)
@@ -134,12 +136,12 @@ class ToolError(CascadeError):
 
 
 class InfeasibleError(CascadeError):
-    """A memory cap that no plan of the search space meets.
+    """A memory cap that no plan in the search space meets.
 
     Attributes
     ----------
     needed, available : int
-        Bytes of the best plan found and of the cap.
+        Bytes of the best plan found, and of the cap.
     culprits : tuple of str
         Names of the operators at the peak.
     """
@@ -159,7 +161,9 @@ class InfeasibleError(CascadeError):
         self.remedy = remedy
 
     def beside(self, other: int, available: int) -> InfeasibleError:
-        """The same of a cap on more than the arena: `other` bytes are needed beside it, `available` are there in all."""
+        """Return the error for a cap on more than the arena: `other` bytes are needed beside it, `available` bytes
+        exist in all.
+        """
         told = f"{other} of them beside the arena; {self.remedy}"
         return InfeasibleError(self.needed + other, available, self.culprits, told)
 
@@ -168,7 +172,7 @@ class InfeasibleError(CascadeError):
 
 
 class ValidationError(CascadeError):
-    """A solution that its independent validator refuses: a defect of this project, never of the input."""
+    """A solution refused by its independent validator: a defect in this project, never in the input."""
 
     kind = "validation"
     exit_status = 1

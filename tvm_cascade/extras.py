@@ -1,4 +1,4 @@
-"""Packages that only some commands need, and the extra of this package that installs each."""
+"""Packages needed only by some commands, and the extra that installs each."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _EXTRAS = {  # package -> (its module, the extra that installs it)
 
 
 def remedy(package: str) -> str:
-    """The command that installs a package."""
+    """Return the command that installs a package."""
     return f"pip install 'tvm-cascade[{_EXTRAS[package][1]}]'" if package in _EXTRAS else f"pip install {package}"
 
 
 def need(package: str) -> None:
-    """Raise `MissingToolError` without `package`, before the work whose end needs it. Imports nothing."""
+    """Raise `MissingToolError` if `package` is not installed, before any long work. Imports nothing."""
     if importlib.util.find_spec(_EXTRAS[package][0]) is None:
         raise MissingToolError(package, remedy(package))
 

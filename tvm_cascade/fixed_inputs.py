@@ -26,12 +26,13 @@ class FixedInput:
 
     @property
     def array(self) -> np.ndarray:
-        """The value; a number has no axes."""
+        """Return the value as an array; a number has rank 0."""
         return np.frombuffer(self.data, self.dtype).reshape(self.shape or ())
 
     def of_input(self, dtype: str, shape: Sequence[int]) -> FixedInput:
-        """Return the value in the type and shape of the input. Raise `UsageError` where it has another shape, or where the
-        type does not hold it."""
+        """Convert the value to the input's type and shape. Raise `UsageError` if the shape differs or the type cannot
+        hold the value.
+        """
         given = self.array
         if self.shape is not None and self.shape != tuple(shape):
             raise self._refused(dtype, shape, f"the value has the shape {list(self.shape)}")
@@ -58,12 +59,14 @@ class FixedInput:
 
 
 def fixed_inputs(values: Mapping[str, Any]) -> tuple[FixedInput, ...]:
-    """Return inputs fixed to values: numbers, arrays, texts of numbers, paths of `.npy` files. Raise `UsageError` for others."""
+    """Convert values to fixed inputs: numbers, arrays, texts of numbers, paths to `.npy` files. Raise `UsageError` for
+    anything else.
+    """
     return tuple(_fixed(name, value) for name, value in values.items())
 
 
 def split(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values of texts NAME=V by name. Raise `UsageError` for other texts, and for a name that comes twice."""
+    """Split texts NAME=V into values by name. Raise `UsageError` for other texts, and for a name given twice."""
     found: dict[str, str] = {}
     for text in texts:
         name, _, value = text.rpartition("=")
@@ -87,7 +90,7 @@ def _fixed(name: str, value: Any) -> FixedInput:
 
 
 def _read(name: str, text: str) -> Any:
-    """Return the number that a text is, or the array in the file of that name."""
+    """Parse a text as a number, or load the named `.npy` file."""
     if text.lower() in _NUMBERS:
         return _NUMBERS[text.lower()]
     for number in (int, float):

@@ -1,4 +1,4 @@
-"""What kernel variants the emitter has for an operator, and the RAM that each takes: what forms of kernels tell the planner."""
+"""Kernel variants available for an operator, and the RAM each takes. Kernel forms report both to the planner."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MIN_SCRATCH_ELEMENTS = 9  # smallest buffer in scratch: TVM would allocate a sho
 
 @dataclass(frozen=True, slots=True)
 class ChannelTiling:
-    """Scratch and multiply-accumulates (MACs) of a fused inverted bottleneck that is computed a group of channels at a time.
+    """Scratch and multiply-accumulates (MACs) of a fused inverted bottleneck computed one channel group at a time.
 
-    The operator fuses an expansion, a depthwise convolution and a projection (`cascading.channels`). Its costs depend
-    on the number of columns that a step computes: those of a whole row, or of a stripe.
+    The operator fuses an expansion, a depthwise convolution and a projection (`cascading.channels`). The costs depend
+    on the columns computed by a step: a whole row, or a stripe.
     """
 
     group_size: int  # channels of one group
@@ -24,7 +24,7 @@ class ChannelTiling:
     macs_per_column: int  # MACs for each output column
 
     def scratch_bytes(self, columns: Any) -> Any:
-        """Bytes of scratch to compute `columns` columns of an output row (an int or an array of ints)."""
+        """Compute the scratch bytes for `columns` columns of an output row (an int or an array of ints)."""
         expanded, sums = (a + b * columns for a, b in (self.expanded_elements, self.sum_elements))
         pixel = max(self.group_size, MIN_SCRATCH_ELEMENTS)
         return _multiple_of_8(expanded) + _multiple_of_8(4 * sums) + _multiple_of_8(pixel)
@@ -36,10 +36,10 @@ def _multiple_of_8(size: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """RAM for one input of a pixel-tile kernel that finds the kernel rows of its window by a table.
+    """RAM for one input of a pixel-tile kernel that finds the kernel rows of a window in a table.
 
-    An entry of the table says where a kernel row begins. In a ring of pixels a kernel row may wrap around the ring's
-    end; it is then copied behind the table (`cascading.row_tables`).
+    An entry holds the start of one kernel row. In a ring of pixels a kernel row may wrap around the ring's end, and is
+    then copied behind the table (`cascading.row_tables`).
     """
 
     taps: int  # kernel rows: entries of 4 bytes
@@ -48,17 +48,19 @@ class RowTable:
     stride: int  # more input columns for each further pixel of the tile
 
     def bytes_with_run(self, columns: int) -> int:
-        """Bytes of the table and of a kernel row of `columns` columns behind it, which is copied 16 bytes at a time."""
+        """Return the bytes of the table and of one kernel row of `columns` columns behind it, copied 16 bytes at a
+        time.
+        """
         return -(-4 * self.taps // 16) * 16 + columns * self.pixel_bytes
 
     def most_bytes(self, pixels: int) -> int:
-        """Bytes for tiles of `pixels` pixels where a kernel row of as many columns as they can read wraps."""
+        """Return the most bytes for tiles of `pixels` pixels: the longest kernel row wraps."""
         return self.bytes_with_run(self.span + (pixels - 1) * self.stride)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFootprints:
-    """Kernel variants that the emitter has for an operator besides the one-row kernel, and the RAM that each takes."""
+    """Kernel variants available for an operator besides the one-row kernel, and the RAM each takes."""
 
     row_tables: tuple[RowTable | None, ...] = ()  # pixel-tile kernel: by input, its row table; empty: it needs none
     in_place_workspace_bytes: int = 0  # kernel that runs once and overwrites its only input; 0: there is none
@@ -68,7 +70,7 @@ class KernelFootprints:
     multi_row: bool = False  # computes any number of rows that divides the map, with one read of its weights
 
     def tile_workspace_bytes(self, pixels: int) -> int:
-        """The most bytes of workspace of the kernel that computes `pixels` pixels of a row in one step."""
+        """Return the most workspace bytes of the kernel that computes `pixels` pixels of a row in one step."""
         return sum(table.most_bytes(pixels) for table in self.row_tables if table is not None)
 
 

@@ -137,7 +137,9 @@ def load(
 
 
 def wide_inputs(path: Path) -> frozenset[str]:
-    """The names of inputs that a file of ONNX has as int64: as indices, a loaded module has them as int32. Others have none."""
+    """Return the names of an ONNX file's int64 inputs; a loaded module takes these indices as int32. Empty for other
+    formats.
+    """
     if path.suffix != ".onnx":
         return frozenset()
     from tvm_cascade.importers.onnx.graph import wide_inputs as of_onnx
@@ -146,7 +148,7 @@ def wide_inputs(path: Path) -> frozenset[str]:
 
 
 def load_frame(mod: tvm.IRModule, hop: int, most_state: int | None = None, axis: int = 1) -> Frame:
-    """The network of one frame (`importers.sliding.load_frame`), whose modules only such networks need."""
+    """Load the network of one frame (`importers.sliding.load_frame`). Its modules are imported only for such networks."""
     from tvm_cascade.importers import sliding
 
     return sliding.load_frame(mod, hop, most_state, axis)
@@ -158,8 +160,10 @@ def cut_in_front(
     cut: Cut,
     compiles: Callable[[tvm.IRModule], bool],
 ) -> Remedy:
-    """The remedy that cuts a file, of which `cut` is left already, in front of the operators that can be read but not
-    compiled; of no text where none is found. `compiles` says whether a part of it can be."""
+    """Find the cut in front of the operators that can be read but not compiled, in a file already restricted to `cut`.
+
+    `compiles` tests a part of the file. Return a remedy without text if no cut helps.
+    """
     with _parts(Path(path), input_shapes, cut) as (graph, part):
 
         def try_until(names: Sequence[str]) -> bool:
@@ -177,10 +181,11 @@ def cut_behind_work(
     cut: Cut,
     lacks_work: Callable[[tvm.IRModule], bool],
 ) -> tuple[str, ...]:
-    """The tensors at which a file, of which `cut` is left already, may end so that the host does the rest
-    (`importers.shorter_end`); none where there are none. `lacks_work` says whether work is left out of a part of it.
+    """Find the tensors where a file, already restricted to `cut`, may end so that the host does the rest
+    (`importers.shorter_end`).
 
-    Raises what `load` raises.
+    `lacks_work` tells whether a part omits some of the file's work. Return () if there are none. Raises the errors of
+    `load`.
     """
     with _parts(Path(path), input_shapes, cut) as (graph, part):
 
@@ -197,7 +202,7 @@ def cut_behind_work(
 def _parts(
     path: Path, input_shapes: Mapping[str, tuple[int, ...]] | None, cut: Cut
 ) -> Iterator[tuple[FileGraph, Callable[[Sequence[str]], tvm.IRModule]]]:
-    """The graph of a file, of which `cut` is left, and what loads the part of it that ends at tensors by name."""
+    """Yield the graph of a file restricted to `cut`, and a function that loads its part ending at named tensors."""
     with cut_copy(path, cut) as copy:
         graph = file_graph(copy, _read(copy))
 

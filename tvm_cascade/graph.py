@@ -1,8 +1,8 @@
-"""The dataflow graph that every algorithm of this project works on: immutable, and independent of TVM.
+"""The dataflow graph used by every algorithm here: immutable, and independent of TVM.
 
 `passes.extract_graph` makes it from a Relax module. Operators are in topological order (the model file's order);
-tensors and operators are referred to by index. Sizes are bytes, intervals are half-open, rows are the slices of a
-tensor along its `row_axis` (H of an NHWC or NCHW tensor), columns the slices along its `col_axis`.
+tensors and operators are referred to by index. Sizes are bytes, intervals are half-open, rows are a tensor's slices
+along its `row_axis` (H of an NHWC or NCHW tensor), columns the slices along its `col_axis`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NO_ATTRS: Mapping[str, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The rows (or columns) of one input that output row `y` reads.
+    """The rows (or columns) of one input read by output row `y`.
 
     Tap k of output row y is input row `y * stride // denominator - padding + k * dilation`, for k in `range(extent)`.
-    Taps outside of the tensor are padding and read nothing. With `stride == 0` every output row reads the same window,
+    Taps outside the tensor are padding and read nothing. With `stride == 0` every output row reads the same window,
     such as the whole map of a global mean.
     """
 
@@ -41,25 +41,25 @@ class Window:
 
     @classmethod
     def whole(cls, rows: int) -> Window:
-        """The window of an operator that reads all `rows` input rows for every output row."""
+        """Make the window of an operator that reads all `rows` input rows for every output row."""
         return cls(extent=rows, stride=0)
 
     @property
     def span(self) -> int:
-        """Rows from the first tap to the last, both included."""
+        """Count the rows from the first tap to the last, both included."""
         return (self.extent - 1) * self.dilation + 1
 
     def first(self, y: int) -> int:
-        """Input row of tap 0 for output row `y`; negative where it is padding."""
+        """Return the input row of tap 0 for output row `y`; negative if it is padding."""
         return y * self.stride // self.denominator - self.padding
 
     def rows(self, y: int, height: int) -> range:
-        """The input rows from the first tap of output row `y` to its last, clipped to an input of `height` rows."""
+        """Return the input rows from the first tap of output row `y` to its last, clipped to an input of `height` rows."""
         lo = self.first(y)
         return range(min(max(lo, 0), height), max(min(lo + self.span, height), 0))
 
     def taps(self, y: int, height: int) -> int:
-        """The number of taps of output row `y` that lie in an input of `height` rows and not in its padding."""
+        """Count the taps of output row `y` that lie inside an input of `height` rows, not in its padding."""
         return sum(0 <= self.first(y) + k * self.dilation < height for k in range(self.extent))
 
 
@@ -84,35 +84,35 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the whole tensor."""
+        """Return the bytes of the whole tensor."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
     def rows(self) -> int:
-        """The length of the row axis; 1 without one."""
+        """Return the length of the row axis; 1 without one."""
         return 1 if self.row_axis is None else self.shape[self.row_axis]
 
     @property
     def columns(self) -> int:
-        """The length of the column axis; 1 without one."""
+        """Return the length of the column axis; 1 without one."""
         return 1 if self.col_axis is None else self.shape[self.col_axis]
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """Return the bytes per row."""
         return self.bytes // max(self.rows, 1)
 
     @property
     def planes(self) -> int:
-        """The parts of each row that lie apart in memory: elements along the axes before the rows; 1 without rows."""
+        """Count the separate parts of a row in memory: the product of the axes before the row axis; 1 without rows."""
         return 1 if self.row_axis is None else prod(self.shape[: self.row_axis])
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The size of the part of its output that an operator computes in one step (one kernel call).
+    """The size of the output part that an operator computes in one step (one kernel call).
 
-    The last tile along an axis is smaller where the tile size does not divide the axis.
+    The last tile along an axis is smaller if the tile size does not divide the axis.
     """
 
     rows: int = 1  # at least 1
@@ -121,7 +121,7 @@ class Tile:
 
     @property
     def by_pixels(self) -> bool:
-        """Whether a tile is some pixels of one row."""
+        """Return True if a tile is some pixels of one row."""
         return self.columns > 0
 
 
@@ -131,18 +131,18 @@ PIXEL = Tile(columns=1)
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operator of the graph: the tensors that it reads and writes, its windows, its work and its memory.
+    """An operator: tensors read and written, windows, work and memory.
 
     `windows[i]` and `columns[i]` are the windows of `inputs[i]` along rows and columns. None means that the operator
-    needs the whole input before it writes anything. `opaque` says why an operator's windows are not known.
+    needs the whole input before writing anything. `opaque` tells why an operator's windows are unknown.
 
     A `view` moves no data: output i lies in the memory of input 0, at `view_offsets[i]` bytes (a reshape, a split along
-    the outermost axis). With `part_offsets` it is a join, a concat whose producers write into its output. In a join
-    along the rows input i starts `part_offsets[i]` bytes into output 0. In a join along the channels pixel p of input i
-    starts that many bytes into pixel p of output 0.
+    the outermost axis). With `part_offsets` the operator is a join, a concat whose producers write into its output. In
+    a join along the rows input i starts `part_offsets[i]` bytes into output 0. In a join along the channels pixel p of
+    input i starts that many bytes into pixel p of output 0.
 
-    An operator with a `target` writes a state: its only output is what the state, an input of the graph, is after a call.
-    It lies in the bytes of that input, so that the operator runs after all others that read the state.
+    An operator with a `target` writes a state. The only output is the new value of the state, a graph input, after a
+    call. The output lies in the bytes of that input, so the operator runs after all readers of the state.
     """
 
     index: int
@@ -167,7 +167,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The tensor that owns the memory in which a view or a part of a join lies, and the offset in it."""
+    """The tensor that owns the memory of a view or of a join's part, and the offset in it."""
 
     tensor: int  # the owner
     byte_offset: int  # from the owner's first byte
@@ -203,7 +203,7 @@ class Graph:
 
     @cached_property
     def producer(self) -> tuple[int | None, ...]:
-        """For each tensor the operator that writes it; None for graph inputs."""
+        """Return for each tensor the operator that writes it; None for graph inputs."""
         producers: list[int | None] = [None] * len(self.tensors)
         for op in self.ops:
             for t in op.outputs:
@@ -212,7 +212,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """For each tensor the operators that read it, ascending, each once."""
+        """Return for each tensor the operators that read it, ascending, each once."""
         used: list[dict[int, None]] = [{} for _ in self.tensors]
         for op in self.ops:
             for t in op.inputs:
@@ -221,7 +221,7 @@ class Graph:
 
     @cached_property
     def roots(self) -> tuple[Root, ...]:
-        """For each tensor the owner of its memory: the tensor itself, unless it is a view or a part of a join."""
+        """Return for each tensor the owner of the memory: the tensor itself, unless it is a view or part of a join."""
         above: dict[int, Root] = {}
         for op in self.ops:
             if op.part_offsets:
@@ -239,14 +239,16 @@ class Graph:
 
     @cached_property
     def states(self) -> tuple[tuple[int, int], ...]:
-        """For each state its tensors before and after a call, in the order of the graph's inputs."""
+        """Return for each state the tensors before and after a call, in the order of the graph's inputs."""
         pairs = [(op.inputs[op.target], op.outputs[0]) for op in self.ops if op.target is not None]
         return tuple(sorted(pairs, key=lambda pair: self.inputs.index(pair[0])))
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator those that have to run before it, ascending, each once: those whose outputs it reads, and those
-        that read the state that it overwrites."""
+        """Return for each operator all predecessors, ascending, each once.
+
+        Predecessors write an input, or read the state that the operator overwrites.
+        """
         before = [{p for t in op.inputs if (p := self.producer[t]) is not None} for op in self.ops]
         for op in self.ops:
             if op.target is not None:
@@ -257,7 +259,7 @@ class Graph:
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator those that have to run after it, ascending, each once."""
+        """Return for each operator all successors, ascending, each once."""
         after: list[list[int]] = [[] for _ in self.ops]
         for op, before in enumerate(self.predecessors):
             for p in before:
@@ -266,16 +268,16 @@ class Graph:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of one inference."""
+        """Return the multiply-accumulates of one inference."""
         return sum(op.macs for op in self.ops)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights of all operators."""
+        """Return the bytes of all operators' weights."""
         return sum(op.weight_bytes for op in self.ops)
 
     def is_order(self, order: Iterable[int]) -> bool:
-        """Whether `order` lists every operator once, each after the operators it reads from."""
+        """Test whether `order` lists every operator once, each after all predecessors."""
         seen: set[int] = set()
         for i in order:
             if i in seen or not 0 <= i < len(self.ops) or any(p not in seen for p in self.predecessors[i]):
@@ -287,9 +289,9 @@ class Graph:
 def rebuilt(
     tensors: Sequence[Tensor], ops: Sequence[Op], inputs: Sequence[int], outputs: Sequence[int], name: str
 ) -> Graph:
-    """A graph of `ops`, with operators and tensors renumbered: inputs first, then outputs operator by operator.
+    """Build a graph from `ops` and renumber operators and tensors: inputs first, then outputs operator by operator.
 
-    The operators refer to tensors by their index in `tensors`; those that are not used are left out.
+    Operators refer to tensors by index in `tensors`; unused tensors are dropped.
     """
     order = (*inputs, *(t for op in ops for t in op.outputs))
     number = {t: k for k, t in enumerate(order)}
@@ -342,7 +344,7 @@ def _wrong(op: Op, what: str) -> GraphError:
 
 
 def _check_target(graph: Graph, op: Op) -> None:
-    """Raise `GraphError` where an operator cannot take over the bytes of its target."""
+    """Raise `GraphError` if an operator cannot take over the bytes of its target."""
     state, made = graph.tensors[op.inputs[op.target or 0]], graph.tensors[op.outputs[0]]
     alike = len(op.outputs) == 1 and (state.shape, state.dtype) == (made.shape, made.dtype)
     own = state.index in graph.inputs and [s for s, _ in graph.states].count(state.index) == 1 and not op.view
@@ -374,9 +376,9 @@ def _check_joins(graph: Graph) -> None:
 
 
 def _check_order_of_parts(graph: Graph, join: Op) -> None:
-    """Raise `GraphError` where the operator that writes one part of a join depends on another part.
+    """Raise `GraphError` if the operator that writes one part of a join depends on another part.
 
-    Its output and its input would then be one tensor, of which neither can come first.
+    Output and input of that operator would then be one tensor, and neither could come first.
     """
     makers = [m for t in join.inputs if (m := graph.producer[t]) is not None]
     first, seen, pending = min(makers, default=0), set[int](), makers

@@ -1,6 +1,7 @@
-"""Lets dataclasses make their methods when these are first used: in the process of a command most are used by none.
+"""Let dataclasses make their methods at first use, since one command uses few of them.
 
-Python compiles six or so for each frozen dataclass, a tenth of a millisecond each, and the modules of `plan` have 270 of them.
+Python compiles about six methods for each frozen dataclass, a tenth of a millisecond each, and the modules of `plan`
+have 270 such classes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 
 class _LateMethod:
-    """A method that `make` makes when a class or an instance is first asked for it; the class then has it in place of this."""
+    """A method that `make` builds at first use; the class then holds the built method instead."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self.__name__, self._make, self._made = name, make, None
@@ -35,7 +36,7 @@ class _LateMethod:
 
 
 def make_methods_late() -> None:
-    """Make the methods of all further dataclasses late, in versions of Python that compile each by itself (3.10 to 3.12)."""
+    """Make the methods of all further dataclasses late, in Python versions that compile each by itself (3.10 to 3.12)."""
     create = getattr(dataclasses, "_create_fn", None)
     if create is not None:
 

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for."""
+"""Packages with names imported at first use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from importlib import import_module
 
 
 def exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The functions `__getattr__` and `__dir__` of a package; `modules` has the module of each name: relative
-    to the package, or a whole name of `tvm_cascade`."""
+    """Make the functions `__getattr__` and `__dir__` of a package.
+
+    `modules` maps each name to a module: relative to the package, or a full name in `tvm_cascade`.
+    """
 
     def get(name: str) -> object:
         if name not in modules:

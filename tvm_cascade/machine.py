@@ -1,6 +1,6 @@
-"""What is known of a machine: its memories.
+"""The memories of a machine.
 
-Boards, the command line and plans all describe a memory by a `Ram`, and what a board has for a network by its `Room`.
+Boards, the command line and plans describe a memory by a `Ram`, and the share of a board left to a network by a `Room`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Ram:
 
     @property
     def label(self) -> str:
-        """What its array is called in the emitted C, behind the network's name: `arena`, or `ram_NAME`."""
+        """Return the name of the array in the emitted C, after the network's name: `arena`, or `ram_NAME`."""
         return f"ram_{self.name}" if self.name else "arena"
 
     def __str__(self) -> str:
-        """As `--memory` takes it."""
+        """Spell the memory as `--memory` takes it."""
         return self.name if self.capacity is None else f"{self.name}={self.capacity}:{self.cycles_per_byte:g}"
 
 
@@ -38,7 +38,7 @@ ARENA = Ram()
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Memory of a board, in bytes, that a network and the program around it share."""
+    """A board's memory in bytes, shared by a network and the program around it."""
 
     board: str
     ram: int
@@ -47,7 +47,7 @@ class Room:
 
 
 def require_size(ram: Ram) -> None:
-    """Raise `UsageError` for a memory of which nobody says how large it is."""
+    """Raise `UsageError` for a memory of unknown size."""
     if ram.capacity is None:
         raise UsageError(
             f"--memory {ram.name}: how large is it? Give {ram.name}=SIZE, or a --target whose file names it "

@@ -1,4 +1,4 @@
-"""Texts of other programs' exceptions and of files, made printable and short enough for one line of a message."""
+"""Make texts of exceptions and of files printable and short enough for one line in a message."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _PART = re.compile(r"(.*?)(, part \d+ of \d+)?", re.DOTALL)
 
 
 def last_line(error: Exception) -> str:
-    """The last line of an exception's text, at most 300 characters; TVM's exceptions have a traceback before it."""
+    """Return the last line of an exception's text, at most 300 characters; TVM's exceptions begin with a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return printable(lines[-1] if lines else type(error).__name__)[:300]
 
 
 def short_name(name: str) -> str:
-    """Return a tensor's or operator's name as text shows it; `--until` and `--from` take it as well.
+    """Shorten a tensor's or operator's name for display; `--until` and `--from` accept the short form too.
 
-    Of the names that TFLite joins by ';' for fused operators it is the first; of a long name the middle is left out.
+    TFLite joins names by ';' for fused operators: return the first. Leave out the middle of a long name.
     """
     found = _PART.fullmatch(name)
     assert found is not None
@@ -29,11 +29,11 @@ def short_name(name: str) -> str:
 
 
 def printable(text: str | bytes) -> str:
-    """`text`, which may quote names of a file, with unprintable characters (as control sequences have) replaced by `?`."""
+    """Replace unprintable characters in `text`, such as control sequences from a file's names, by `?`."""
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """`printable`, line by line."""
+    """Apply `printable` line by line."""
     return "\n".join(printable(line) for line in text.split("\n"))

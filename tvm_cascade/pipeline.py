@@ -89,13 +89,13 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Prepared(PreparedGraph):
-    """A module ready for planning: its graph and kernels, and its inputs and outputs as the model names them."""
+    """A module ready for planning: graph and kernels, and inputs and outputs under the model's names."""
 
     io: IoSpec = field(default_factory=lambda: IoSpec((), ()))
 
     @property
     def prelude(self) -> str:
-        """C helpers of the performance schedules and of joined products; empty where there are neither."""
+        """Return the C helpers for performance schedules and joined products; "" if neither is used."""
         generic = all(k is None or k.rule == "generic" for k in self.kernels)
         joined = joins_products(self.core) and any(t.dtype == "float32" for t in self.graph.tensors)
         return "" if (generic and not joined) or self.core.backend != "c" else C_PRELUDE
@@ -111,14 +111,14 @@ class Planned:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the candidate that was kept."""
+        """Return the plan of the chosen candidate."""
         return self.candidate.plan
 
 
 def load(model: Model, request: LoadRequest | None = None, progress: Progress = lambda _line: None) -> Loaded:
-    """A model file, or a Relax module that is there already, for planning.
+    """Load a model file, or take a Relax module, for planning.
 
-    Raises what `frontend.load` raises. `progress` gets a line for each input that could be stored integers.
+    Raises the errors of `frontend.load`. `progress` gets a line for each input that could be stored integers.
     """
     request = request or LoadRequest()
     if isinstance(model, IRModule):
@@ -142,7 +142,7 @@ def load(model: Model, request: LoadRequest | None = None, progress: Progress = 
 
 
 def _shrunk(loaded: Loaded, progress: Progress) -> Loaded:
-    """The network without dead channels, unless the request keeps them."""
+    """Remove dead channels, unless the request keeps them."""
     if not loaded.request.shrink or is_lowered(loaded.mod):
         return loaded
     mod, removed = shrink_channels(loaded.mod)
@@ -158,7 +158,7 @@ def _shrunk(loaded: Loaded, progress: Progress) -> Loaded:
 def shapes_by_network(
     models: Sequence[str | Path | IRModule], shapes: Mapping[str, tuple[int, ...]]
 ) -> list[dict[str, tuple[int, ...]]]:
-    """The shapes of each network's inputs: those called NETWORK/NAME, as in `together`, of that one, others of the first."""
+    """Split shapes by network: NETWORK/NAME (see `together`) is an input of that network, any other name of the first."""
     free = UniqueNames()
     names = [free("network" if isinstance(m, IRModule) else Path(m).stem) for m in models]
     found: list[dict[str, tuple[int, ...]]] = [{} for _ in models]
@@ -170,9 +170,10 @@ def shapes_by_network(
 
 
 def together(networks: Sequence[Loaded]) -> Loaded:
-    """Several networks as one, for one schedule; inputs and outputs are called NETWORK/NAME. One network is itself.
+    """Join several networks into one, for a common schedule; inputs and outputs become NETWORK/NAME. A single network
+    is returned unchanged.
 
-    Raises `UsageError` for a network with states, `GraphError` for a module of several functions.
+    Raises `UsageError` for a network with states, `GraphError` for a module with several functions.
     """
     if len(networks) == 1:
         return networks[0]
@@ -194,7 +195,7 @@ def together(networks: Sequence[Loaded]) -> Loaded:
 
 
 def _sliding(loaded: Loaded, request: LoadRequest) -> Loaded:
-    """The network of a frame of new rows; `loaded` itself where whole windows are asked for."""
+    """Replace a network by the network of one frame of new rows; return `loaded` if whole windows are asked for."""
     if request.hop is None:
         if request.hop_state is not None:
             raise UsageError("--hop-state caps what a frame keeps: give --hop too")
@@ -206,8 +207,10 @@ def _sliding(loaded: Loaded, request: LoadRequest) -> Loaded:
 
 
 def whole_window_instructions(loaded: Loaded, request: PlanRequest, kernels: KernelSource) -> int | None:
-    """Estimated instructions of the whole window of a network that is loaded with a hop, planned alike, but without caps;
-    None without a hop, and where nothing is estimated."""
+    """Estimate the instructions of the whole window for a network loaded with a hop, planned without caps.
+
+    Return None without a hop, or without an estimate.
+    """
     if loaded.whole is None:
         return None
     whole = replace(loaded, mod=loaded.whole, whole=None, frame=None)
@@ -219,7 +222,9 @@ def whole_window_instructions(loaded: Loaded, request: PlanRequest, kernels: Ker
 
 @contextmanager
 def told_with_cut(loaded: Loaded) -> Iterator[None]:
-    """While it lasts, a `GraphError` for an operator without a kernel names it as the file does, and the cut in front of it."""
+    """Explain a `GraphError` raised in the block: add the file's name of the operator without a kernel, and the cut in
+    front.
+    """
     try:
         yield
     except GraphError as error:
@@ -243,9 +248,9 @@ def _succeeds(extract: Callable[[IRModule], object], mod: IRModule) -> bool:
 def plan(
     loaded: Loaded, request: PlanRequest, kernels: KernelSource, progress: Progress = lambda _line: None
 ) -> Planned:
-    """The best plan of all candidates, with kernels chosen as `kernels` says.
+    """Search the best plan over all candidates, with kernels from `kernels`.
 
-    Raises `InfeasibleError` where no candidate fits the cap, `GraphError` for an operator without a kernel.
+    Raises `InfeasibleError` if no candidate fits the cap, `GraphError` for an operator without a kernel.
     """
     asked: dict[str, Any] = {
         "request": request,
@@ -264,7 +269,7 @@ def prepare(
 ) -> Prepared:
     """Lower a module (imported or built with Relax) to integers, extract its graph and choose kernels.
 
-    `database` and `counter` are those of `prepare_graph`: counts to choose kernels by, and how to get more.
+    `database` and `counter` go to `prepare_graph`: counts to choose kernels by, and a source of more counts.
     """
     return _prepared(mod, prepare_graph(lower_integers(mod), core, database, counter))
 
@@ -282,9 +287,9 @@ def describe(
     flash: bool = False,
     flash_wait: float | None = None,
 ) -> PlanResult:
-    """The `PlanResult` of a plan; `whole` searches the whole frontier, `flash` estimates bytes of code.
+    """Describe a plan as a `PlanResult`; with `whole` search the whole frontier, with `flash` estimate bytes of code.
 
-    `flash_wait` is cycles of a byte that is read from flash, beside the arithmetic.
+    `flash_wait` is the cycles to read a byte from flash, beside the arithmetic.
     """
     chosen, options, name = planned.candidate, planned.options, loaded.name
     report = frontier_report(
@@ -325,7 +330,7 @@ def describe(
 
 
 def _file_macs(loaded: Loaded, chosen: PlannedCandidate) -> int:
-    """Return the multiply-accumulates of the network of the file: those of the plan and of the channels left out."""
+    """Return the multiply-accumulates of the file's network: the plan's, and the removed channels'."""
     if loaded.source is not None and loaded.whole is not None:
         return _work(loaded.source, chosen.prepared.known)
     left_out = 0 if loaded.source is None else products_of(loaded.source) - products_of(loaded.mod)
@@ -333,7 +338,7 @@ def _file_macs(loaded: Loaded, chosen: PlannedCandidate) -> int:
 
 
 def _frame(frame: FramePlan | None) -> Frame | None:
-    """What a frame of a sliding window does, as plans tell it."""
+    """Describe one frame of a sliding window, as plans report it; None without one."""
     if frame is None:
         return None
     from tvm_cascade.sliding.describe import frame_record
@@ -342,21 +347,21 @@ def _frame(frame: FramePlan | None) -> Frame | None:
 
 
 def _flash_bytes(planned: Planned) -> tuple[int, int]:
-    """Return bytes of weights and tables, and estimated bytes of code."""
+    """Return the bytes of weights and tables, and the estimated bytes of code."""
     prepared = planned.prepared
     kernels = prepared.kernels_of(planned.plan)
     return weight_bytes(kernels), code_bytes(planned.plan, kernels, prepared.core.core)
 
 
 def _weights_in(chosen: PlannedCandidate) -> dict[str, int]:
-    """Bytes that copies of weights add to the memory that they lie in, with those that align them."""
+    """Return the bytes that copied weights add to a memory, alignment included."""
     used = {use.ram.name: use.bytes for use in chosen.plan.placed}
     copied = chosen.copied
     return {copied.memory: -used[copied.memory] % ALIGN + copied.bytes} if copied.memory and copied.bytes else {}
 
 
 def flash_waits(planned: Planned, cycles_per_byte: float | None) -> tuple[float, ...]:
-    """By operator, the cycles that reads of what lies in flash wait there, copied or not; empty where they cost nothing."""
+    """Return for each operator the cycles spent waiting for flash; empty if flash costs nothing."""
     if not cycles_per_byte:
         return ()
     prepared, plan = planned.prepared, planned.plan
@@ -365,9 +370,11 @@ def flash_waits(planned: Planned, cycles_per_byte: float | None) -> tuple[float,
 
 
 def check(planned: Planned, progress: Progress = lambda _line: None) -> None:
-    """Replay a plan on simulated memory, and run its program on random data beside the network, before anything is emitted.
+    """Replay a plan on simulated memory, and run the program on random data beside the network, before anything is
+    emitted.
 
-    Raises `ValidationError` unless it computes its graph. `progress` gets a line where random data may not be given to it.
+    Raises `ValidationError` unless the program computes the graph. `progress` gets a line if the program cannot take
+    random data.
     """
     prepared, plan = planned.prepared, planned.plan
     try:
@@ -384,12 +391,12 @@ def check(planned: Planned, progress: Progress = lambda _line: None) -> None:
 
 
 def _transform(prepared: PreparedGraph) -> Callable[[PrimFunc], PrimFunc] | None:
-    """What is done to each kernel as it is lowered."""
+    """Return the transformation applied to each kernel as it is lowered, or None."""
     return with_joined_products if joins_products(prepared.core) else None
 
 
 def order_graph(loaded: Loaded) -> Graph:
-    """The graph of a model, integers lowered, as far as an order of its operators depends on it."""
+    """Extract the graph of a model, integers lowered, as far as `order` needs it."""
     with told_with_cut(loaded):
         return extract_order_graph(lower_integers(loaded.mod))
 
@@ -400,7 +407,7 @@ def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
 
 
 def file_inputs(loaded: Loaded) -> tuple[tuple[str, str], ...] | None:
-    """Names and element types of a model's inputs as its file has them; None where it was not loaded from one."""
+    """Return names and element types of a model's inputs as in the file; None for a model not loaded from a file."""
     if not has_interface(loaded.mod):
         return None
     wide = frozenset[str]() if loaded.file is None else frontend.wide_inputs(loaded.file)
@@ -409,7 +416,7 @@ def file_inputs(loaded: Loaded) -> tuple[tuple[str, str], ...] | None:
 
 
 def output_names(mod: IRModule) -> tuple[str, ...] | None:
-    """Names of a module's outputs as its file has them; None where it was not loaded from one."""
+    """Return the names of a module's outputs as in the file; None for a module not loaded from a file."""
     return tuple(str(tensor.name) for tensor in io_spec(mod).outputs) if has_interface(mod) else None
 
 
@@ -421,10 +428,10 @@ def lower(
     hook: str | None = None,
     segment_call: str | None = None,
 ) -> Lowered:
-    """Lower a plan to TIR functions; with `counted` by generic kernels, which run everywhere, with their work counted.
+    """Lower a plan to TIR functions. With `counted` use generic kernels, which run everywhere, and count their work.
 
-    `fetch` names the C function that delivers rows of streamed inputs, `hook` one that is called after every step,
-    `segment_call` one that is called where a segment begins.
+    `fetch` names the C function that delivers rows of streamed inputs, `hook` a function called after every step,
+    `segment_call` a function called at the start of a segment.
     """
     if not counted:
         kernels, transform = prepared.kernels_of(plan), _transform(prepared)
@@ -438,9 +445,9 @@ _LESS = 0.95  # of the arena: a cut that saves less is not worth the host's work
 def plan_or_suggest(
     loaded: Loaded, asked: PlanRequest, kernels: KernelSource, progress: Callable[[str], None]
 ) -> Planned:
-    """`plan`; where nothing fits the cap but the network without its end does, the refusal says where to cut it.
+    """Plan; if nothing fits the cap but a cut network does, add the cut to the refusal.
 
-    Raises what that raises.
+    Raises the errors of `plan`.
     """
     try:
         return plan(loaded, asked, kernels, progress)
@@ -452,9 +459,9 @@ def plan_or_suggest(
 
 
 def shorter_end(loaded: Loaded, planned: Planned, asked: PlanRequest, kernels: KernelSource) -> str:
-    """The sentence that suggests `--until`, with the bytes of the plan that it gives; empty where no cut helps.
+    """Return the sentence that suggests `--until`, with the bytes of the shorter network's plan; "" if no cut helps.
 
-    Without a cap only, and where the plan is largest at its end: then the file is cut behind its work, and planned again.
+    Only without a cap, and for a plan largest at the end. The file is then cut behind most work, and planned again.
     """
     plan = planned.plan
     if not _may_be_cut(loaded, asked) or planned.options.sram is not None or not ends_large(plan):
@@ -464,7 +471,9 @@ def shorter_end(loaded: Loaded, planned: Planned, asked: PlanRequest, kernels: K
 
 
 def _end_that_fits(loaded: Loaded, asked: PlanRequest, kernels: KernelSource, cap: int) -> str:
-    """The same where no plan of the whole network fits the cap: empty where that of the shorter one does not either."""
+    """Return the sentence that suggests `--until` if no plan of the whole network fits the cap; "" if no shorter
+    network fits.
+    """
     if not _may_be_cut(loaded, asked):
         return ""
     graph = extract_work(lower_integers(loaded.mod), kernels.analyses)
@@ -486,8 +495,11 @@ def _sentence(names: Sequence[str], arena: str) -> str:
 
 
 def _without_end(loaded: Loaded, macs: int, asked: PlanRequest, kernels: KernelSource) -> tuple[tuple[str, ...], int]:
-    """The tensors of the file behind which there is hardly any of its work, `macs`, and the arena, in bytes, of the network
-    that ends there; no tensors where there are none, or that network has no plan."""
+    """Find the file's tensors behind which hardly any work is left, relative to `macs`, and the arena in bytes of the
+    network that ends there.
+
+    Return no tensors if there are none, or if the shorter network has no plan.
+    """
     file, request = loaded.file, loaded.request
     assert file is not None
     enough = (1 - LITTLE_WORK) * macs
@@ -507,5 +519,5 @@ def _without_end(loaded: Loaded, macs: int, asked: PlanRequest, kernels: KernelS
 
 
 def _work(mod: IRModule, known: Analyses) -> int:
-    """Multiply-accumulates of a module as `frontend.load` returns it."""
+    """Count the multiply-accumulates of a module returned by `frontend.load`."""
     return extract_work(lower_integers(mod), known).macs

@@ -1,4 +1,4 @@
-"""Refuses what is no plain file where one is read or written whole: devices without an end, pipes that nobody can rename."""
+"""Refuse special files for reading or writing whole: devices without an end, pipes that cannot be renamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STREAMS = ("/dev/fd/", "/dev/std", "/proc/")  # begin the names of what a proce
 
 
 def readable(path: str | Path) -> Path:
-    """Return `path`. Raise `OSError` where it is a device, such as /dev/zero, whose contents may have no end."""
+    """Return `path`. Raise `OSError` for a device, such as /dev/zero, since its contents may have no end."""
     path = Path(path)
     if path.exists() and (stat.S_ISCHR(mode := path.stat().st_mode) or stat.S_ISBLK(mode)):
         raise OSError(errno.EINVAL, "is a device, no plain file", str(path))

@@ -1,8 +1,8 @@
-"""Atomic writes of files and folders: they are written under a hidden name in the same folder, then renamed.
+"""Write files and folders atomically: under a hidden name in the same folder, then renamed.
 
-A process that is killed leaves at most a hidden file or folder, which the next process that writes to that folder removes.
-A writer holds a lock (a hidden file beside it, by `filelock`), which ends with the process: whatever is locked is still being
-written.
+A killed process leaves at most a hidden file or folder, removed by the next process that writes to that folder. A
+writer holds a lock (a hidden file beside it, by `filelock`), which ends with the process: whatever is locked is still
+being written.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ def publish(folder: Path, carry: Carry | None = None) -> Iterator[Path]:
 
 
 def require_empty(old: Path, _new: Path) -> None:
-    """A `carry` for folders that must be new: raises `UsageError` where `old` is not an empty folder."""
+    """Raise `UsageError` unless `old` is an empty folder: a `carry` for folders that must be new."""
     if not old.is_dir() or any(old.iterdir()):
         raise UsageError(f"{old} exists and is not empty; name a new folder")
 
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
-    """Yield the name of a new file of the same suffix, which replaces `path` if the block does not raise.
+    """Yield the name of a new file with the same suffix, which replaces `path` if the block does not raise.
 
-    Missing parents are created. A device, such as /dev/null, is written directly. Raises `UsageError` where it cannot be
-    written, and for pipes and what a process has open, such as /dev/stdout.
+    Create missing parents. Write a device, such as /dev/null, directly. Raises `UsageError` if `path` cannot be
+    written, and for pipes and files opened by a process, such as /dev/stdout.
     """
     if why := why_not_replaced(path):
         raise UsageError(f"cannot write {path}, which {why}: name a file")
@@ -100,7 +100,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def _hidden(parent: Path, suffix: str | None) -> Iterator[Path]:
-    """Yield a new locked file, or empty folder where `suffix` is None; what is left of it at the end is removed."""
+    """Yield a new locked file, or an empty folder if `suffix` is None; remove it at the end if still present."""
     path = parent / f"{_HIDDEN}{secrets.token_hex(6)}{suffix or ''}"
     with _locked(path):
         if suffix is None:
@@ -114,7 +114,7 @@ def _hidden(parent: Path, suffix: str | None) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or folder if it exists and may be removed; a link itself, not what it names."""
+    """Remove a file or folder, if present and permitted; remove a link itself, not its target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -136,8 +136,8 @@ def _remove_leftovers(parent: Path) -> None:
 def _locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold the exclusive lock on `path`.
 
-    Without `wait` it raises `OSError` where somebody else holds it or it cannot be had. With it, what cannot be locked, as on
-    a file system without locks, goes on without: nobody can lock it to take it for a leftover either.
+    Without `wait` raise `OSError` if the lock is held elsewhere or unavailable. With `wait` go on without a lock on a
+    file system without locks: nobody can then take the file for a leftover either.
     """
     from filelock import FileLock  # here: it takes 20 ms to import
 
@@ -172,7 +172,7 @@ def _put(staging: Path, place: Path) -> None:
 
 
 def _swap(one: Path, other: Path) -> bool:
-    """Exchange two paths atomically; returns whether the system could."""
+    """Swap two paths atomically; return False if the system cannot."""
     if sys.platform == "win32":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -186,7 +186,7 @@ def _swap(one: Path, other: Path) -> bool:
 
 
 def _is_of(error: OSError, staging: Path | None, place: Path) -> bool:
-    """Whether an error is of writing here rather than of something else that was done meanwhile."""
+    """Test whether an error comes from writing here, not from unrelated work meanwhile."""
     if not isinstance(error.filename, str | bytes):
         return error.errno in _FULL
     named = Path(os.fsdecode(error.filename))
@@ -199,7 +199,9 @@ def _is_of(error: OSError, staging: Path | None, place: Path) -> bool:
 
 
 def _remedy(error: OSError, place: Path) -> str:
-    """The end of the message: why write access to the parent folder is needed, for errors that hint at its lack."""
+    """Return the end of the message, which explains the need for write access to the parent folder, for errors that
+    hint at it.
+    """
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV):
         return f"; it is written beside its place and renamed, which needs leave to write to {place.parent}"
     return ""

@@ -1,7 +1,7 @@
-"""Frozen dataclasses as JSON, and back by the types of their fields: what is kept of them in a cache.
+"""Convert frozen dataclasses to JSON and back by field types, for storage in a cache.
 
-A dataclass is the list of its fields in order, a tuple a list, `bytes` a text of Latin-1. Where a field's type says nothing
-of its contents (`object`), lists become tuples again.
+A dataclass is the list of its fields in order, a tuple a list, `bytes` a text in Latin-1. In fields of type `object`,
+lists become tuples again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ Record = TypeVar("Record")
 
 
 def to_json(value: Any) -> Any:
-    """`value` as JSON values. Raises `TypeError` unless it is a record, number, text, tuple or mapping with text keys."""
+    """Convert `value` to JSON values. Raises `TypeError` unless it is a record, number, text, tuple or mapping with
+    text keys.
+    """
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Enum):
@@ -34,7 +36,9 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[Record], data: Any) -> Record:
-    """The record of class `kind` that `to_json` made `data` of. Raises `TypeError` or `ValueError` for other data."""
+    """Convert `data`, made by `to_json`, back to a record of class `kind`. Raises `TypeError` or `ValueError` for other
+    data.
+    """
     names, types = _fields(kind)
     return kind(**{name: _value(types[name], given) for name, given in zip(names, data, strict=True)})
 

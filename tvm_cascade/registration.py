@@ -1,10 +1,10 @@
-"""Registers the Relax pipeline "cascade" with TVM without importing TVM.
+"""Register the Relax pipeline "cascade" with TVM without importing TVM.
 
-`relax.get_pipeline("cascade")` and `tvm.compile(mod, relax_pipeline="cascade")` look names up in a table of
-`tvm.relax.pipeline`. Where that module is imported already, the package enters the pipeline at once. Otherwise its finder at
-the head of `sys.meta_path` waits for the module: it delegates to the other finders, the pipeline is entered right after the
-module has run, and the finder is removed. If the import of TVM fails or is interrupted, the finder stays for the next one.
-The table gets a small function that imports the pipeline when it is called.
+`relax.get_pipeline("cascade")` and `tvm.compile(mod, relax_pipeline="cascade")` look names up in a table in
+`tvm.relax.pipeline`. If that module is already imported, the package enters the pipeline at once. Otherwise a finder at
+the head of `sys.meta_path` waits for the module and delegates to the remaining finders; the pipeline is entered right
+after the module has run, and the finder is removed. If the import of TVM fails or is interrupted, the finder stays for
+the next import. The table gets a small function that imports the pipeline when called.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ NAME = "cascade"
 
 
 def enter(table: Any) -> None:
-    """Enter the pipeline into TVM's table; a second time changes nothing."""
+    """Register the pipeline in TVM's table; a second call changes nothing."""
     if NAME not in table.PIPELINE_MAP:
         table.register_pipeline(NAME)(_cascade)
 
 
 def _cascade(*args: Any, **options: Any) -> object:
-    """The Relax pipeline "cascade": see `tvm_cascade.relax_pipeline.cascade_pipeline`."""
+    """Build the Relax pipeline "cascade": see `tvm_cascade.relax_pipeline.cascade_pipeline`."""
     from tvm_cascade.relax_pipeline import cascade_pipeline  # imports TVM's passes: slow
 
     return cascade_pipeline(*args, **options)
 
 
 def watched_spec(finder: Any, fullname: str, path: Any, target: Any) -> ModuleSpec | None:
-    """The spec that the other finders return, with a loader that enters the pipeline once the module has run."""
+    """Find the spec by the remaining finders, and set a loader that enters the pipeline once the module has run."""
     others = (f for f in sys.meta_path if f is not finder)
     spec = next((s for f in others if (s := f.find_spec(fullname, path, target)) is not None), None)
     if spec is not None and spec.loader is not None:

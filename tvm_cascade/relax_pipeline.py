@@ -9,9 +9,9 @@
                                                                                        (`passes.Cascade`)
     build       TVM's default pipeline builds what has no stages
 
-With a core, a cap or other options of plans nothing is staged, with `objective="latency"` nothing is cascaded.
+With a core, a cap or other options of plans nothing is staged; with `objective="latency"` nothing is cascaded.
 
-Whatever TVM's default pipeline builds, this one builds too: what it cannot plan it leaves as it is.
+Everything TVM's default pipeline builds, this pipeline builds too: parts without a plan are left to TVM.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -62,7 +62,7 @@ def cascade_pipeline(
     device: str | None = None,
     shrink: bool = True,
 ) -> Any:  # a tvm.ir.transform.Pass
-    """The Relax pipeline "cascade".
+    """Build the Relax pipeline "cascade".
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def cascade_pipeline(
 
 
 def _shrunk(mod: IRModule) -> IRModule:
-    """The module without dead channels; as it is where TVM's passes refuse a form of it."""
+    """Remove dead channels; return the module unchanged if TVM's passes refuse."""
     try:
         return ShrinkChannels()(mod)
     except Exception as error:  # TVM's passes have no common class of errors
@@ -130,7 +130,7 @@ def _shrunk(mod: IRModule) -> IRModule:
 
 
 def _planned(mod: IRModule, cascade: Cascade) -> IRModule:
-    """The module with its static regions planned; as it is where TVM's passes refuse a form of it."""
+    """Plan the module's static regions; return the module unchanged if TVM's passes refuse."""
     try:
         return tvm.ir.transform.Sequential([LowerQuantized(), cascade])(mod)
     except (CascadeError, SearchStopped):
@@ -149,7 +149,7 @@ def _require_refusal(error: Exception) -> None:
 
 
 def _of_less_latency(mod: IRModule, cascade: Cascade) -> IRModule:
-    """The module with a faster `main`, where one is promised and its arena is no larger."""
+    """Replace `main` by a faster network, if the model promises one with no larger arena."""
 
     def arena(mod: IRModule) -> int:
         return plan_network(mod, cascade.request, cascade.core).plan.peak
@@ -164,7 +164,9 @@ def _of_less_latency(mod: IRModule, cascade: Cascade) -> IRModule:
 
 
 def _staged(mod: IRModule, precision: str, device: str | None, floats_alone: bool) -> dict[str, IRModule]:
-    """The staged programs of the functions that have one, by name; with `floats_alone` of functions in float32 alone."""
+    """Stage the functions of the module, and return the programs by name. With `floats_alone` stage only functions in
+    float32.
+    """
     target: Any = tvm.target.Target.current(allow_none=True)
     kind: str = "llvm" if target is None else target.kind.name
     if kind not in ("llvm", "cuda"):
@@ -193,7 +195,7 @@ def _staged(mod: IRModule, precision: str, device: str | None, floats_alone: boo
 
 
 def _without(mod: IRModule, staged: Mapping[str, IRModule]) -> IRModule:
-    """`mod` without the functions that are staged; without any function if no other has callers outside of `mod`."""
+    """Remove the staged functions; remove all functions if no remaining function has callers outside `mod`."""
     if not staged:
         return mod
     rest = IRModule({gv: f for gv, f in mod.functions.items() if gv.name_hint not in staged}, attrs=mod.attrs)
@@ -201,7 +203,7 @@ def _without(mod: IRModule, staged: Mapping[str, IRModule]) -> IRModule:
 
 
 def _joined(staged: Mapping[str, IRModule], built: IRModule) -> IRModule:
-    """`built`, which TVM's default pipeline has lowered, with the staged programs as further functions."""
+    """Add the staged programs to `built`, the module lowered by TVM's default pipeline."""
     if not staged:
         return built
     attrs = dict(built.attrs or {})
@@ -212,14 +214,14 @@ def _joined(staged: Mapping[str, IRModule], built: IRModule) -> IRModule:
 
 
 def _chosen(mod: IRModule, staged: Mapping[str, IRModule], objective: str | None) -> str:
-    """The objective of the functions of `mod`: one word, or "NAME=OBJECTIVE, ..." where they have several."""
+    """Describe the objectives of the functions in `mod`: one word, or "NAME=OBJECTIVE, ..." if they differ."""
     chosen = {name: objective or ("latency" if name in staged else "bytes") for name in entry_functions(mod)}
     several = ", ".join(f"{name}={word}" for name, word in sorted(chosen.items()))
     return several if len(set(chosen.values())) > 1 else next(iter(chosen.values()), objective or "bytes")
 
 
 def _default_pipeline() -> Any:
-    """The pipeline that `tvm.compile` takes by default for the current target: with schedules for GPUs, without for others."""
+    """Return the default pipeline of `tvm.compile` for the current target: with schedules for GPUs, without for others."""
     target: Any = tvm.target.Target.current(allow_none=True)
     if target is not None and "gpu" in target.keys:
         try:
@@ -230,7 +232,7 @@ def _default_pipeline() -> Any:
 
 
 def _lowered_for(target: Any) -> LowerOptions:
-    """How a program for a target is lowered; None: for this processor."""
+    """Return the options for lowering a program to a target; None is this processor."""
     if target is None:
         return LowerOptions(workers=threads())
     if target.kind.name == "cuda":

@@ -37,9 +37,9 @@ TimeLimit = Annotated[float | None, checks.optional(checks.seconds)]  # seconds 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Base class of option records: every value is checked, and converted to its type, on construction.
+    """Base of option records: every value is checked, and converted to its type, on construction.
 
-    Raises `UsageError` for a value that an option cannot have.
+    Raises `UsageError` for a value not allowed for an option.
     """
 
     def __post_init__(self) -> None:
@@ -48,19 +48,19 @@ class Asked:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """A record from those of the `options` that are its fields; others are ignored."""
+        """Build a record from the `options` that are fields; ignore the rest."""
         return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
 
     @classmethod
     def of_all(cls, options: Mapping[str, Any]) -> Self:
-        """A record from `options`; raises `UsageError` for one that is none of its fields."""
+        """Build a record from `options`; raise `UsageError` for an option that is not a field."""
         refuse_unknown(options, tuple(f.name for f in fields(cls)))
         return cls(**options)
 
 
 @cache
 def checks_of(record: type[Asked]) -> Mapping[str, Check]:
-    """The checks of a record's fields by name, from their `Annotated` types."""
+    """Return the checks of a record's fields by name, from their `Annotated` types."""
     types = get_type_hints(record, include_extras=True)
     return {name: kind.__metadata__[0] for name, kind in types.items() if get_origin(kind) is Annotated}
 
@@ -111,7 +111,7 @@ class PlanRequest(Asked):
     )
 
     def within_ram(self, beside: int = LEAST_BESIDE) -> Self:
-        """The same under a cap on the arena that leaves `beside` bytes of `ram` to the rest of the image."""
+        """Return the request with a cap on the arena that leaves `beside` bytes of `ram` to the rest of the image."""
         if self.ram is None:
             return self
         cap = max(0, int(self.ram) - beside)
@@ -120,7 +120,7 @@ class PlanRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class TimeRequest(Asked):
-    """What a plan's time is told by; no plan depends on it."""
+    """Options for reporting a plan's time; no plan depends on them."""
 
     clock: Annotated[int | str | None, checks.optional(checks.frequency)] = (
         None  # of the core, in Hz; None: that of the board's file, or cycles only
@@ -170,7 +170,7 @@ class FrontEndRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class EmitRequest(Asked):
-    """Options of the project that is written for a plan."""
+    """Options for the project written for a plan."""
 
     board: OptionalBoard = None  # by name or .json; None: the target's own
     emit: Annotated[str | None, checks.optional(checks.choice("c", "obj"))] = None  # None: the better for the target
@@ -229,7 +229,7 @@ class SearchRequest(Asked):
 
     @property
     def measures(self) -> bool:
-        """Whether costs are measured."""
+        """Return True if costs are measured."""
         return self.cost.partition(",")[0].strip() in ("measured", "learned")
 
 
@@ -300,7 +300,7 @@ class QuantizeRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class OrderRequest(Asked):
-    """Options of `order`, the search for an order of operators."""
+    """Options for `order`, the search for an operator order."""
 
     rewrite: Annotated[bool, checks.flag] = False  # convolutions read the parts of concats where they lie
     on_chip: Annotated[int | str | None, checks.optional(checks.size)] = None  # bytes; also count what moves off chip
@@ -309,7 +309,7 @@ class OrderRequest(Asked):
 
 @dataclass(frozen=True, slots=True)
 class AllocateRequest(Asked):
-    """Options of `allocate`, the search for offsets of buffers."""
+    """Options for `allocate`, the search for buffer offsets."""
 
     capacity: Annotated[int | str | None, checks.optional(checks.size)] = None  # bytes; stop at the first layout within
     time_limit: TimeLimit = None  # the best layout that is found in this time
@@ -323,9 +323,9 @@ COMPILE_OPTIONS: tuple[str, ...] = tuple(
 
 
 def request_of(target: str, options: Mapping[str, Any], known: Collection[str] = COMPILE_OPTIONS) -> Request:
-    """A `Request` from options by name.
+    """Build a `Request` from options by name.
 
-    Raises `UsageError` for an option that is not `known`, and for a value that an option cannot have.
+    Raises `UsageError` for an option not in `known`, and for a value not allowed for an option.
     """
     refuse_unknown(options, known)
     return Request(
@@ -392,14 +392,14 @@ class ValidateKeywords(PlanningKeywords, total=False):
 
 
 class PlanKeywords(PlanningKeywords, total=False):
-    """Keywords of `plan` other than the model and the target."""
+    """Keywords for `plan` besides the model and the target."""
 
     clock: int | str | None
     watts: float | None
 
 
 class CompileKeywords(PlanKeywords, total=False):
-    """Keywords of `compile` other than the model, the target and the output."""
+    """Keywords for `compile` besides the model, the target and the output."""
 
     board: str | None
     emit: str | None
@@ -415,7 +415,7 @@ class CompileKeywords(PlanKeywords, total=False):
 
 
 class SearchKeywords(TypedDict, total=False):
-    """Keywords that `stages` and `optimize` have in common, other than the model and its shapes."""
+    """Keywords common to `stages` and `optimize`, besides the model and the shapes."""
 
     target: str
     cost: str
@@ -470,7 +470,7 @@ class QuantizeKeywords(TypedDict, total=False):
 
 
 class RunKeywords(TypedDict, total=False):
-    """Keywords of `run` other than the folder and the inputs."""
+    """Keywords for `run` besides the folder and the inputs."""
 
     board: str | None
     frames: PathOrText | None
@@ -481,7 +481,7 @@ class RunKeywords(TypedDict, total=False):
 
 
 class FrontEndKeywords(TypedDict, total=False):
-    """Keywords of `front_end` other than the folder."""
+    """Keywords for `front_end` besides the folder."""
 
     name: str
     sample_rate: int
@@ -504,7 +504,7 @@ class FrontEndKeywords(TypedDict, total=False):
 
 
 def takes(keywords: type, *records: type[Asked]) -> Callable[[Function], Function]:
-    """Decorator that lists `keywords`, with the records' defaults, in a function's signature in place of `**options`."""
+    """List `keywords`, with the records' defaults, in the decorated function's signature in place of `**options`."""
     defaults = {f.name: f.default for record in records for f in fields(record)}
     types = get_type_hints(keywords)
     spelled = [

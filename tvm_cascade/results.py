@@ -46,7 +46,7 @@ Data = TypeVar("Data", bound=Mapping[str, Any])
 
 @dataclass(frozen=True, repr=False)
 class SearchResult(Generic[Data]):
-    """What `stages` and `optimize` found; `data, text = result` unpacks it."""
+    """The result of `stages` and `optimize`; `data, text = result` unpacks it."""
 
     data: Data
     text: str
@@ -66,13 +66,13 @@ class SearchResult(Generic[Data]):
         return iter((self.data, self.text))
 
     def __getitem__(self, index: int) -> Any:
-        """Return the data (0) or the text (1), as of the tuple that this was."""
+        """Return the data (0) or the text (1), so that the result unpacks like a tuple."""
         return (self.data, self.text)[index]
 
 
 @dataclass(frozen=True, repr=False)
 class PlanResult:
-    """A plan and its frontier: (peak bytes, work as a factor of the network's), in ascending order of bytes."""
+    """A plan and its frontier: pairs (peak bytes, work relative to the network's), in ascending order of bytes."""
 
     name: str
     plan: Plan
@@ -123,50 +123,54 @@ class PlanResult:
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes of the arena, as `plan --json` names them."""
+        """Return the bytes of the arena, under the name of `plan --json`."""
         return self.plan.peak
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates that the plan executes."""
+        """Return the multiply-accumulates executed by the plan."""
         return self.plan.macs
 
     @property
     def estimated_instructions(self) -> int:
-        """Estimated instructions of one inference by the plan."""
+        """Return the estimated instructions of one inference by the plan."""
         return self.estimate.instructions
 
     @property
     def estimate(self) -> Estimate:
-        """Estimated costs of one inference by the plan, which need not be on the frontier: with a cap the fastest plan
-        that keeps it is chosen."""
+        """Return the estimated costs of one inference by the plan.
+
+        The plan need not be on the frontier: under a cap the fastest plan that fits is chosen.
+        """
         return total(self.operators)
 
     @property
     def cycles(self) -> int:
-        """Estimated cycles of one inference by the plan: of its arithmetic, and of accesses of the memories that were named."""
+        """Return the estimated cycles of one inference: arithmetic, and accesses to the named memories."""
         return self.estimate.cycles
 
     @property
     def milliseconds(self) -> float | None:
-        """Estimated time of one inference at the clock that was given; None without one."""
+        """Return the estimated time of one inference at the given clock; None without a clock."""
         return self._time_of(self.cycles)
 
     @property
     def millijoules(self) -> float | None:
-        """Estimated energy of one inference; None without a clock and what the core draws at it."""
+        """Return the estimated energy of one inference; None without a clock and the core's power."""
         return Cost(self.cycles, self.clock, self.watts).millijoules
 
     @property
     def need(self) -> Need | None:
-        """Bytes that the network takes of a board; None where nothing is known of its flash."""
+        """Return the bytes the network takes on a board; None if its flash is unknown."""
         if self.flash is None:
             return None
         return Need(self.plan.peak + sum(self.weights_in.values()), *self.flash)
 
     @property
     def fits(self) -> bool | None:
-        """Whether the board holds the network; None without a board, and where only the estimate of code exceeds its flash."""
+        """Return True if the board holds the network; None without a board, or if only the estimated code exceeds the
+        flash.
+        """
         need = self.need
         return None if need is None or self.room is None else need.fits(self.room)
 
@@ -178,11 +182,11 @@ class PlanResult:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """What every operator costs, in execution order."""
+        """Return the cost of every operator, in execution order."""
         return tuple(layers(self.plan, self.operators, self.waits)) if self.operators else ()
 
     def to_dict(self) -> schema.Plan:
-        """The JSON object of `tvm-cascade plan --json`."""
+        """Return the JSON object of `tvm-cascade plan --json`."""
         plan = self.plan
         found: schema.Plan = {
             "model": self.name,
@@ -235,17 +239,17 @@ class PlanResult:
         return found
 
     def _frame_text(self) -> list[str]:
-        """Lines on a frame of a window that slides; none for other networks."""
+        """Format the lines on one frame of a sliding window; none for other networks."""
         instructions = self.estimated_instructions if self.operators else None
         return [] if self.frame is None else frame_text(self.frame, self.plan.macs, instructions)
 
     def _removed_text(self) -> list[str]:
-        """The line on dead channels; none where nothing was left out."""
+        """Format the line on dead channels; none if nothing was removed."""
         told = dead_channels(self.removed, self.file_weight_bytes, self.file_macs, self.plan.baseline_macs)
         return [f"dead channels   {told}"] if told else []
 
     def _fast_points(self, placements: Placements) -> list[schema.FastPoint]:
-        """Bytes of the fastest memory against cycles, as JSON objects."""
+        """List bytes of the fastest memory against cycles, as JSON objects."""
         return [
             {"fast_bytes": p.fast_bytes, "cycles": p.cycles, "milliseconds": self._time_of(p.cycles)}
             for p in placements.frontier
@@ -255,7 +259,7 @@ class PlanResult:
         return Cost(cycles, self.clock, self.watts).milliseconds
 
     def _points(self) -> list[schema.Point]:
-        """The frontier as JSON objects."""
+        """Return the frontier as JSON objects."""
         points: list[schema.Point] = []
         for (peak, factor), estimate, marked in zip_longest(self.frontier, self.estimates, self.in_groups):
             told: schema.Estimated = estimate.to_dict() if estimate else {}
@@ -297,7 +301,7 @@ class PlanResult:
         return replace(self, plan=with_short_names(self.plan), left_out=left_out, origins=origins)
 
     def _verdict(self) -> list[str]:
-        """Return the lines that answer first: whether a board holds the network, and what it takes."""
+        """Return the first lines of the answer: whether a board holds the network, and the memory it takes."""
         need, time = self.need, time_of(self.cycles, self.milliseconds)
         if need is None or self.core == "host":
             return labelled("arena", bytes_and_unit(self.plan.peak))
@@ -338,7 +342,7 @@ class PlanResult:
         return [line for _, lines in sections for line in lines]
 
     def _more(self) -> Iterator[tuple[str, str]]:
-        """Yield labels and texts of what only some plans have: several memories, states, a window that slides."""
+        """Yield labels and texts of rare properties: several memories, states, a sliding window."""
         if self.plan.placed:
             rows = memory_rows(self.plan, self.weights_in)
             used = (f"{row['name']} {row['peak_bytes']} of {row['capacity_bytes']}" for row in rows)
@@ -378,7 +382,7 @@ class PlanResult:
         return "\n".join(parts)
 
     def write_report(self, to: Path) -> None:
-        """Write one self-contained HTML page where `to` ends in .html; else a folder with it, its pictures and the data."""
+        """Write one self-contained HTML page if `to` ends in .html, else a folder with the page, pictures and data."""
         from tvm_cascade.report.html import write_report
 
         write_report(to, self._report())
@@ -390,7 +394,7 @@ class PlanResult:
         return html_page(self._report())
 
     def _report(self) -> ReportData:
-        """Return what the page of the report shows."""
+        """Collect the data shown by the report page."""
         from tvm_cascade.report.html import ReportData, today
 
         shown = self._with_short_names()
@@ -415,13 +419,13 @@ class PlanResult:
 
 
 def _ram_text(need: Need, room: Room) -> str:
-    """Return what is taken of a board's RAM, as text."""
+    """Format the RAM taken on a board."""
     stack = f", {room.stack} kept for the stack" if room.stack else ""
     return f"{need.ram + room.stack} of {room.ram} bytes: {need.ram} of the network{stack}"
 
 
 def _flash_text(need: Need, room: Room | None) -> str:
-    """Return what is taken of a board's flash, as text."""
+    """Format the flash taken on a board."""
     of = "" if room is None else f" of {room.flash}"
     return f"about {need.flash}{of} bytes: {need.constants} of weights, about {need.code} of code"
 
@@ -433,7 +437,7 @@ def _listed(label: str, texts: Sequence[str], most: int) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class CompileResult(PlanResult):
-    """A plan and the project that was written for it."""
+    """A plan and the project written for it."""
 
     folder: Path = Path()
     target: str = ""
@@ -447,7 +451,7 @@ class CompileResult(PlanResult):
     unlinked: str = ""  # why no image was linked; empty where it was, and where none ever is
 
     def to_dict(self) -> schema.Compilation:
-        """The JSON object of `tvm-cascade compile --json`."""
+        """Return the JSON object of `tvm-cascade compile --json`."""
         return {
             **super().to_dict(),
             "target": self.target,
@@ -463,7 +467,7 @@ class CompileResult(PlanResult):
 
     @property
     def need(self) -> Need | None:
-        """Bytes that the linked image takes of its board; estimated where nothing was linked, None for the host."""
+        """Return the bytes the linked image takes on its board; an estimate if nothing was linked, None for the host."""
         if self.ram_bytes is None or self.flash_bytes is None:
             return super().need
         return Need(self.ram_bytes, self.flash_bytes, 0, linked=True)
@@ -474,7 +478,7 @@ class CompileResult(PlanResult):
         return "\n".join([*lines, "", self._with_short_names()._details(verbose)] if details or verbose else lines)
 
     def _answer(self) -> list[str]:
-        """Return the lines that say whether the image fits, what was written, and what to do next."""
+        """Return the lines that tell whether the image fits, which files were written, and the next step."""
         lines = [] if self.room is None else [*self._verdict(), ""]
         lines += [f"project         {self.folder} for {self.target} on {self.board}: {len(self.files)} files"]
         if self.elf:

@@ -1,16 +1,16 @@
-"""What ends a search early and what a search tells meanwhile: one object, which every search asks and reports to.
+"""The end of searches and the progress: one object, asked by and reported to by every search.
 
-A caller that has only so much time searches inside of a monitor, and reads from it whether that changed the result::
+A caller with limited time searches inside a monitor, and then reads whether the limit changed the result::
 
     with SearchMonitor(seconds=5.0) as monitor:
         plan = plan_graph(graph)
     monitor.limited  # whether a search ended early: the plan is valid, but more time may find a better one
 
-A search takes the monitor of its caller from `monitor()`. Where it has something to return it asks `over()` now and then;
-where it has nothing yet it calls `check()`, which raises `SearchStopped`, and a caller with something better returns that.
-Monitors nest: a search ends as soon as one of the monitors around it says so. Without any, nothing ends early, and results
-do not depend on the machine. Like `decimal.localcontext`, the monitor belongs to the thread (`contextvars`), so that no
-function in between has to pass it on.
+A search gets the caller's monitor from `monitor()`. A search with a result to return asks `over()` now and then. A
+search without a result calls `check()`, which raises `SearchStopped`; a caller with something better returns that.
+Monitors nest: a search ends as soon as any monitor around it demands so. Without a monitor nothing ends early, and
+results do not depend on the machine. Like `decimal.localcontext`, the monitor belongs to the thread (`contextvars`), so
+no function in between has to pass it on.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Clock = Callable[[], float]  # seconds
 
 
 class SearchStopped(CascadeError):
-    """A search has to end and has nothing to return; whoever catches it returns what is known without that search.
+    """A search has to end and has nothing to return; the catcher returns the best result known without that search.
 
-    Where nothing is known, it is the error that the user gets.
+    If nothing is known, the user gets this error.
     """
 
     kind = "stopped"
@@ -60,10 +60,12 @@ Show = Callable[[Progress], None]
 
 
 class SearchMonitor:
-    """A limit on the time of all searches inside of its `with` block, an interrupt flag, and a receiver of progress."""
+    """A time limit for all searches in the `with` block, an interrupt flag, and a receiver of progress."""
 
     def __init__(self, seconds: float | None = None, show: Show | None = None, clock: Clock | None = None) -> None:
-        """Parameters
+        """Set the limit, the receiver and the clock.
+
+        Parameters
         ----------
         seconds : float, optional
             Limit on the time from entering the block on; None: no limit of its own.
@@ -98,7 +100,7 @@ class SearchMonitor:
         self._interrupted = True
 
     def over(self) -> bool:
-        """Whether searches have to end now; `limited` is set then, so a search asks only where ending costs it something."""
+        """Return True if searches have to end now, and set `limited`: ask only if ending would cost something."""
         at: SearchMonitor | None = self
         while at is not None and not (at._interrupted or (at._deadline < inf and at._now() >= at._deadline)):
             at = at._outer
@@ -111,7 +113,7 @@ class SearchMonitor:
         return True
 
     def left(self) -> float:
-        """Seconds until `over`, at least 0; infinite without a limit."""
+        """Return the seconds until `over`, at least 0; infinite without a limit."""
         own = inf if self._deadline == inf else max(0.0, self._deadline - self._now())
         return min(0.0 if self._interrupted else own, inf if self._outer is None else self._outer.left())
 
@@ -135,7 +137,7 @@ class SearchMonitor:
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """A block whose searches no limit around it ends: for the least that a caller has to return."""
+        """Hide every outer limit from the searches in the block, for the minimum a caller has to return."""
         shielded = SearchMonitor()
         with shielded:
             shielded._outer = None
@@ -146,17 +148,19 @@ _innermost: ContextVar[SearchMonitor] = ContextVar("_innermost", default=SearchM
 
 
 def monitor() -> SearchMonitor:
-    """The innermost monitor around the caller; without any, one that never ends a search and shows nothing."""
+    """Return the innermost monitor around the caller; without any, a monitor that never ends a search and shows
+    nothing.
+    """
     return _innermost.get()
 
 
 def above(best: float, bound: float) -> float:
-    """Per cent by which what was found lies above its bound; 0 where the bound is 0."""
+    """Return the per cent by which a result exceeds its bound; 0 if the bound is 0."""
     return (best / bound - 1) * 100 if bound else 0.0
 
 
 def counted(phase: str, items: Collection[Result]) -> Iterator[Result]:
-    """The items one by one; the monitor is told how many of them are done."""
+    """Yield the items, and report to the monitor how many are done."""
     for done, item in enumerate(items):
         monitor().report(phase, done, len(items), unit="")
         yield item
@@ -164,7 +168,7 @@ def counted(phase: str, items: Collection[Result]) -> Iterator[Result]:
 
 
 def until_stopped(found: Iterable[Result]) -> Iterator[Result]:
-    """What `found` yields, up to where it raises `SearchStopped`."""
+    """Yield the items of `found` until it raises `SearchStopped`."""
     with suppress(SearchStopped):
         yield from found
 
@@ -178,7 +182,7 @@ class _CutShort(Exception):
 
 
 def cached(maxsize: int) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """`functools.lru_cache` for searches: does not keep results that a limit cut short."""
+    """Memoize a search like `functools.lru_cache`, but forget results cut short by a limit."""
 
     def decorate(search: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         def complete(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

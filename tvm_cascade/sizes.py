@@ -22,7 +22,7 @@ _UNITS = {
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `text`: a whole number, or one with a unit (kB = 1000, KiB = 1024, MB, MiB, GB, GiB).
+    """Parse a size in bytes: a whole number, or a number with a unit (kB = 1000, KiB = 1024, MB, MiB, GB, GiB).
 
     Raises `UsageError` for anything else.
     """
@@ -34,19 +34,19 @@ def parse_size(text: str) -> int:
 
 
 def human(size: float) -> str:
-    """Bytes in the unit that reads best: `512 bytes`, `12.0 KiB`, `1.41 MiB`."""
+    """Format bytes in the most readable unit: `512 bytes`, `12.0 KiB`, `1.41 MiB`."""
     if size < 1024:
         return f"{size:,} bytes"
     return f"{size / 1024:.1f} KiB" if size < 1024**2 else f"{size / 1024**2:.2f} MiB"
 
 
 def bytes_and_unit(size: int) -> str:
-    """Bytes, and beside them a unit where there is one that reads better: `7088 bytes (6.9 KiB)`."""
+    """Format bytes, and from 1024 on also a larger unit: `7088 bytes (6.9 KiB)`."""
     return f"{size} bytes" if size < 1024 else f"{size} bytes ({human(size)})"
 
 
 def megahertz(hertz: int) -> str:
-    """A clock in the unit of data sheets: `216 MHz`, `32.768 MHz`."""
+    """Format a clock as data sheets do: `216 MHz`, `32.768 MHz`."""
     return f"{hertz / 1e6:g} MHz"
 
 
@@ -54,9 +54,9 @@ _HERTZ = {"": 1, "hz": 1, "khz": 1000, "mhz": 1000**2, "ghz": 1000**3}
 
 
 def parse_frequency(text: str) -> int:
-    """Hertz of `text`: a whole number, or one with a unit (168MHz, 1.5GHz).
+    """Parse a frequency in hertz: a whole number, or a number with a unit (168MHz, 1.5GHz).
 
-    Raises `UsageError` for anything else, and for less than a kilohertz: no core is that slow, a unit was forgotten.
+    Raises `UsageError` for anything else, and below a kilohertz: no core is so slow, a unit was forgotten.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _HERTZ.get(match[2].lower()) if match else None

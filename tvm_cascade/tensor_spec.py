@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model: `TensorSpec`, the record of one, from the model's file to the compiled network."""
+"""Inputs and outputs of a model: `TensorSpec` records, from the model's file to the compiled network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Domain", "IoSpec", "State", "TensorSpec", "free_name", "graph_io", "
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The real numbers that what reads an input is defined for, ends included."""
+    """The real numbers for which the reader of an input is defined, ends included."""
 
     low: float = -inf
     high: float = inf
@@ -26,9 +26,9 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output, in the element type and layout that the model's file gives it.
+    """One input or output, with the element type and layout of the model's file.
 
-    Importers fill in the first five fields, `emit.placement` the others.
+    Importers fill in the first five fields, `emit.placement` the rest.
     """
 
     name: str  # in the model's file, any text; made unique among the inputs or the outputs (`named_apart`)
@@ -57,17 +57,17 @@ class TensorSpec:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of a streamed input, all planes together."""
+        """Return the bytes of one row of a streamed input, all planes together."""
         return self.bytes if self.stream_axis is None else self.bytes // self.row_shape[self.stream_axis]
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape whose rows are streamed: that of the input, or what the network reshapes it to first."""
+        """Return the shape with the streamed rows: the input's, or the shape after the first reshape."""
         return self.stream_shape or self.shape
 
     @property
     def type_text(self) -> str:
-        """Element type and shape, as in `int8[1, 49, 10, 1]`."""
+        """Format element type and shape, as in `int8[1, 49, 10, 1]`."""
         return f"{self.dtype}{list(self.shape)}"
 
     def check(self, array: np.ndarray, label: str = "") -> None:
@@ -79,7 +79,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a network is cut out of its file: names of tensors as they were asked for; none where it is whole."""
+    """A network's cut from its file: tensor names as asked for; empty if the network is whole."""
 
     until: tuple[str, ...] = ()  # tensors that are the outputs
     start: tuple[str, ...] = ()  # tensors that are inputs
@@ -93,7 +93,7 @@ WHOLE = Cut()
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A tensor that a network keeps from one call to the next: `main` takes it as a parameter and returns it as a result."""
+    """A tensor kept from one call to the next: a parameter and a result of `main`."""
 
     name: str  # as the plan and the emitted network call it
     initial: bytes = b""  # of all its elements before the first call; empty: zeros
@@ -102,10 +102,10 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class IoSpec:
-    """Inputs in the order of the parameters of `main`, outputs in the order of its result.
+    """Inputs in the order of `main`'s parameters, outputs in the order of its results.
 
-    The last `len(states)` inputs and as many outputs are states, pair by pair: a call finds a state as the input and leaves
-    it as the output of the same place, which has its shape and type.
+    The last `len(states)` inputs and as many outputs are states, pair by pair: a call reads a state from the input and
+    writes it to the output at the same position, with the same shape and type.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -116,30 +116,30 @@ class IoSpec:
 
     @property
     def own_inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs without the states."""
+        """Return the inputs without the states."""
         return self.inputs[: len(self.inputs) - len(self.states)]
 
     @property
     def own_outputs(self) -> tuple[TensorSpec, ...]:
-        """The outputs without the states."""
+        """Return the outputs without the states."""
         return self.outputs[: len(self.outputs) - len(self.states)]
 
     @property
     def state_specs(self) -> tuple[TensorSpec, ...]:
-        """The states as inputs, under their own names."""
+        """Return the states as inputs, under their own names."""
         specs = self.inputs[len(self.own_inputs) :]
         return tuple(replace(s, name=state.name) for s, state in zip(specs, self.states, strict=True))
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """`name`, followed by as many underscores as make it none of those `taken`."""
+    """Return `name`, extended by underscores until not in `taken`."""
     while name in taken:
         name += "_"
     return name
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """The names in their order; a name that occurred before gets its position as a suffix: `y, y` become `y, y_1`."""
+    """Make names unique: a name that occurred before gets its position as a suffix: `y, y` become `y, y_1`."""
     made: list[str] = []
     for position, name in enumerate(names):
         made.append(free_name(name if name not in made else f"{name}_{position}", made))
@@ -147,13 +147,13 @@ def unique_names(names: Iterable[str]) -> list[str]:
 
 
 def named_apart(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Inputs or outputs with unique names."""
+    """Give inputs or outputs unique names."""
     pairs = zip(specs, unique_names(s.name for s in specs), strict=True)
     return tuple(s if s.name == name else replace(s, name=name, file_name=s.name) for s, name in pairs)
 
 
 def graph_io(graph: Graph) -> IoSpec:
-    """Inputs and outputs as a graph names them, for networks that come from no file."""
+    """Build inputs and outputs from a graph's names, for networks that come from no file."""
     sides = [
         tuple(TensorSpec(graph.tensors[t].name, graph.tensors[t].shape, graph.tensors[t].dtype) for t in side)
         for side in (graph.inputs, graph.outputs)

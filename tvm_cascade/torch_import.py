@@ -1,8 +1,9 @@
-"""Imports TVM without PyTorch: TVM's FFI imports `torch` wherever it is installed, three times the time and twice the memory.
+"""Import TVM without PyTorch: TVM's FFI imports `torch` if installed, which takes three times the time and twice the
+memory.
 
-Inside of `deferred`, `torch` cannot be found while the FFI is imported, unless the process has imported it already. The FFI
-then works as where torch is not installed. What it takes from torch (`torch.dtype` as an argument, `use_torch_stream`, the
-exchange of tensors without Python) is made up for as soon as anybody imports torch.
+Inside `deferred`, the FFI's import cannot find `torch`, unless already imported by the process. The FFI then works as
+without torch. The parts it takes from torch (`torch.dtype` as an argument, `use_torch_stream`, the exchange of tensors
+without Python) are made up for at the first import of torch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def deferred() -> Iterator[None]:
 
 
 class _Finder:
-    """Finder that hides torch from TVM's FFI, and waits for others to import it."""
+    """Finder: hides torch from TVM's FFI, and waits for an import of torch by anybody else."""
 
     def __init__(self) -> None:
         self.blocks = True
@@ -63,7 +64,7 @@ def _is_initializing(package: str) -> bool:
 
 
 class _Watched(Loader):
-    """Loader of torch that tells TVM's FFI about it."""
+    """Loader of torch: tells TVM's FFI about the import."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -80,7 +81,7 @@ class _Watched(Loader):
 
 
 def _make_up(torch: ModuleType) -> None:
-    """Do for TVM's FFI what it would have done, had torch been there when it was imported."""
+    """Redo the FFI's set-up for torch, skipped when the FFI was imported."""
     ffi: Any = sys.modules[_FFI]
     with suppress(ImportError, AttributeError):  # modules of another version of the FFI
         ffi.core.torch, ffi.core._convert_torch_dtype_to_ffi_dtype = torch, _dtype
@@ -98,5 +99,5 @@ def _make_up(torch: ModuleType) -> None:
 
 
 def _dtype(of_torch: Any) -> Any:
-    """Return the type of elements that torch's type is."""
+    """Convert a type of torch to a type of the FFI."""
     return sys.modules[_FFI].dtype(str(of_torch).removeprefix("torch."))

@@ -1,4 +1,4 @@
-"""Makes the imports of TVM and NumPy cheaper, for the process of a command: by a third of a second of processor time."""
+"""Make the imports of TVM and NumPy cheaper, for the process of a command: by a third of a second of processor time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ EXTRA = ("libtvm_runtime_extra.so", "libtvm_runtime_extra.dylib", "tvm_runtime_e
 
 
 def install(arguments: list[str]) -> None:
-    """Prepare the import of TVM, should the command with these arguments come to it; an environment variable that is set stays.
+    """Prepare the import of TVM for a command with these arguments; keep environment variables already set.
 
-    TVM need not register its back ends for GPUs, where the command runs and compiles nothing on one. That leaves one C++
-    error of those that TVM 0.27 raises and catches while it is imported: `tvm.runtime.disco` asks for types of a library that is
-    loaded last, or not at all. A process's first error has all debug information of TVM's libraries read, for its stack. So
-    that library is loaded first. And each of some fifty modules has the names of all two thousand functions listed and searched.
+    TVM need not register any GPU back end if the command runs and compiles nothing there. One C++ error remains among
+    the errors that TVM 0.27 raises and catches during import: `tvm.runtime.disco` asks for types of a library loaded
+    last, or not at all. A process's first error reads all debug information in TVM's libraries for the stack, so this
+    library is loaded first. Some fifty modules each list and search the names of all two thousand functions; the list
+    is read once instead.
     """
     if not any(word in FOR_DEVICES for word in arguments):
         os.environ.setdefault("TVM_DEVICE_BACKEND_AUTOLOAD", "0")
@@ -53,7 +54,7 @@ class _BeforeTvm:
 
 
 class _Late:
-    """Finder of modules of TVM's that are imported where they are first used: a third of all that it imports."""
+    """Finder: imports a third of TVM's modules only at first use."""
 
     def __init__(self) -> None:
         self._left = set(LATE)
@@ -69,7 +70,7 @@ class _Late:
 
 
 class _LateTables:
-    """Finder of the package `TABLES`, which then imports the module of a table where its name is first asked for."""
+    """Finder of the package `TABLES`: imports a table's module when its name is first asked for."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target) if fullname == TABLES else None
@@ -80,7 +81,7 @@ class _LateTables:
 
 
 class _TableLoader(Loader):
-    """Makes a package of tables without running it."""
+    """Loader: makes a package of tables without running the package."""
 
     def __init__(self, whole: Any) -> None:
         self.whole = whole  # the loader that runs it, and so imports all tables
@@ -89,11 +90,11 @@ class _TableLoader(Loader):
         return _Tables(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leave the package empty."""
+        """Skip the package's code, so that the package stays empty."""
 
 
 class _Tables(ModuleType):
-    """A package whose names are those of its modules: `tflite.Model` is the class of the module of this name."""
+    """A package with its modules' names: `tflite.Model` is the class in the module of this name."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -112,7 +113,7 @@ class _Tables(ModuleType):
 
 
 def _load_extra() -> None:
-    """Load the optional part of TVM's runtime, which loads the runtime itself; TVM says what it lacks."""
+    """Load the optional part of TVM's runtime, which loads the runtime itself; on failure TVM reports the lack."""
     tvm = importlib.util.find_spec("tvm")
     folders = [Path(f) / "lib" for f in (tvm.submodule_search_locations or ())] if tvm is not None else []
     library = next((f / name for f in folders for name in EXTRA if (f / name).is_file()), None)
@@ -126,9 +127,9 @@ def _load_extra() -> None:
 
 
 def _take_functions_by_namespace() -> None:
-    """Let modules take their functions by the namespace that they ask for; names listed before are not read again.
+    """Give modules the functions of their own namespace; do not read names again.
 
-    The registry lists names in the order in which they were registered.
+    The registry lists names in the order of registration.
     """
     import tvm_ffi
     from tvm_ffi import registry

@@ -36,7 +36,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
-    """Unraisable hook: interrupt again after a Ctrl-C inside of a callback, which Python would print and ignore."""
+    """Send the interrupt again after a Ctrl-C inside a callback: an unraisable hook, since Python would print and
+    ignore the exception.
+    """
     if issubclass(lost.exc_type, KeyboardInterrupt):
         _thread.start_new_thread(_soon, ())
     else:

@@ -1,10 +1,11 @@
-"""Colours of what is printed on a terminal: heads of tables, labels, bars, options, verdicts and errors, by click's styles.
+"""Colours for text on a terminal: heads of tables, labels, bars, options, verdicts and errors, by click's styles.
 
-Nothing else changes: the text is the same as in a file, letter by letter, so that what pages and bug reports show is what
-everybody sees. No colour without a terminal, with `NO_COLOR` (https://no-color.org) or on a terminal that says it is dumb.
+The text itself is the same as in a file, letter by letter, so pages and bug reports show the same text as a terminal.
+There is no colour without a terminal, with `NO_COLOR` (https://no-color.org) or on a dumb terminal.
 
-Why no library that also lays out tables (rich): they would differ between a terminal and a file; its live display hides the
-cursor, which a command that SIGTERM ends by force would leave hidden; it takes 100 ms to import and 13 MB with what it needs.
+A library that also lays out tables (rich) is not used: tables would differ between a terminal and a file; the live
+display hides the cursor, and a command ended by SIGTERM would leave the cursor hidden; the import takes 100 ms, and the
+packages 13 MB.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ROW = re.compile(r" *\d")
 
 
 def coloured(text: str, stream: TextIO) -> str:
-    """`text` with the control sequences of its colours where `stream` is a terminal that shows them."""
+    """Return `text` with control sequences for colours if `stream` is a terminal that shows colours."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
         return text
     lines = text.split("\n")
@@ -43,7 +44,7 @@ def coloured(text: str, stream: TextIO) -> str:
 
 
 def _is_head(before: str, line: str, after: str) -> bool:
-    """Whether a line is the head of a table: behind an empty line, without figures of its own, before a row with some."""
+    """Test whether a line is the head of a table: after an empty line, without figures, before a row with some."""
     return not before and bool(line) and not _ROW.match(line) and _ROW.match(after) is not None
 
 

@@ -24,13 +24,13 @@ _COLUMNS = 80  # of a terminal
 
 
 def say(text: str) -> None:
-    """A line of progress, or a message, on standard error."""
+    """Print a line of progress, or a message, on standard error."""
     with lifted():
         click.echo(coloured(printable_lines(text), sys.stderr), err=True)
 
 
 def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
-    """A result on standard output: one JSON object, or `text` with a last line where a limit ended the search."""
+    """Print a result on standard output: one JSON object, or `text` with a last line if a limit ended the search."""
     with lifted():
         ended = wrap(ended_early(data).strip(), _COLUMNS, subsequent_indent=16 * " ", break_long_words=False)
         plain = printable_lines("\n".join([text, *ended]))
@@ -38,7 +38,7 @@ def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
 
 
 def ended_early(data: Mapping[str, object]) -> str:
-    """Return the line for a result that is `limited`: why, and the gap to the bound of the search where both are known."""
+    """Return the line for a `limited` result: the reason, and the gap to the search's bound if both are known."""
     if not data.get("limited"):
         return ""
     pairs = (("peak_bytes", "search_bound_bytes"), ("peak_bytes", "bound_bytes"), ("cost_ms", "bound_ms"))
@@ -78,7 +78,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def told(kind: str, message: str) -> Error:
-    """The record of an error that is none of the project's own; see `CascadeError.to_dict`."""
+    """Build the record of an error not raised by this project; see `CascadeError.to_dict`."""
     return {"kind": kind, "message": message, "remedy": "", "operators": []}
 
 
@@ -90,7 +90,7 @@ def _end(as_json: bool, error: Error, status: int, more: Mapping[str, object]) -
 
 
 def _described(error: Exception) -> tuple[Error, int]:
-    """The record (`CascadeError.to_dict`) and the exit status of an error."""
+    """Return the record (`CascadeError.to_dict`) and the exit status of an error."""
     if isinstance(error, CascadeError):
         return error.to_dict(), error.exit_status
     if isinstance(error, ModuleNotFoundError):
@@ -119,8 +119,9 @@ _MEANT = {  # commands by names that other tools give to what they do
 
 
 class JsonGroup(click.Group):
-    """A group whose commands refuse wrong arguments with a JSON object too, where `--json` is among them, and that knows
-    what a command is called in other tools."""
+    """A group of commands: refuses wrong arguments by a JSON object too if `--json` is among them, and knows the
+    commands' names in similar tools.
+    """
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,4 +1,4 @@
-"""The option --json of the commands, and the type of what each prints then."""
+"""The option --json, and the type each command prints under it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 class JsonOption(click.Option):
-    """The option --json of a command, with the type of what it prints then."""
+    """The option --json of a command, with the type printed under it."""
 
     def __init__(self, *args: Any, record: type, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -17,7 +17,7 @@ class JsonOption(click.Option):
 
 
 def prints(record: type) -> Callable[[Any], Any]:
-    """Give a command --json; `record` is the `TypedDict` (`tvm_cascade.schema`) of the object that it prints."""
+    """Give a command --json; `record` is the `TypedDict` (`tvm_cascade.schema`) of the printed object."""
     return click.option(
         "--json",
         "as_json",
@@ -29,5 +29,5 @@ def prints(record: type) -> Callable[[Any], Any]:
 
 
 def printed_by(command: click.Command) -> type | None:
-    """The type of what a command prints under --json; None where it has no such option."""
+    """Return the type a command prints under --json; None without this option."""
     return next((one.record for one in command.params if isinstance(one, JsonOption)), None)

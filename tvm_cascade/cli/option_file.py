@@ -1,4 +1,4 @@
-"""`tvm-cascade.toml`: options of a model in a file beside it, which hold where the command line does not give them.
+"""`tvm-cascade.toml`: options for a model in a file beside it, used unless given on the command line.
 
     sram = "64KiB"
     input-shape = { image = [1, 224, 224, 3] }
@@ -6,10 +6,10 @@
     ["detector.onnx"]       # of this model alone, where several lie in the folder
     until = ["boxes", "scores"]
 
-Keys are the options of `plan` and `compile`, without their dashes; an option with a form `--no-...` is true or false. A command
-takes those that it has, in the same meaning: `stages` and `optimize` have another `--target`. The path of a board's file is
-relative to it. Options that write files or run programs stand on the command line alone: a folder that somebody else made
-decides neither.
+Keys are the options of `plan` and `compile`, without dashes; an option with a form `--no-...` is true or false. A
+command takes the options it has, in the same meaning: `stages` and `optimize` have another `--target`. The path to a
+board's file is relative to the toml file. Options that write files or run programs are taken from the command line
+alone, so a folder made by somebody else cannot set them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Callback = Callable[[click.Context, click.Parameter, Path], Path]
 
 
 def key_of(name: str) -> str:
-    """The key of an option, which is its spelling on the command line."""
+    """Return the key of an option: the spelling on the command line."""
     return {"input_shapes": "input-shape", "from_": "from"}.get(name, name.replace("_", "-"))
 
 
@@ -50,9 +50,10 @@ KEYS = {key_of(name): name for name in ALL}
 
 
 def beside(taken: tuple[str, ...]) -> Callback:
-    """Callback of the argument MODEL, to be processed first: options `taken` get the defaults of the file beside it.
+    """Make the callback for the argument MODEL, processed first: options in `taken` get defaults from the file beside
+    the model.
 
-    Raises `click.UsageError` for a file that cannot be read, an unknown key, or a value that an option cannot have.
+    Raises `click.UsageError` for an unreadable file, an unknown key, or a value not allowed for an option.
     """
 
     def callback(context: click.Context, _argument: click.Parameter, model: Path) -> Path:
@@ -91,7 +92,7 @@ def _require_form(option: click.Option, value: object) -> None:
 
 
 def _options_of(path: Path, model: str) -> dict[str, Any]:
-    """Options by the names of their fields: those for all models, then those of `model`."""
+    """Read options by field name: first the common options, then the options of `model`."""
     table = _table(path)
     own = {key: value for key, value in table.items() if _is_model(key, value)}
     common = {key: value for key, value in table.items() if key not in own}
@@ -134,13 +135,13 @@ def _refuse_unknown(table: Mapping[str, Any], path: Path) -> None:
 
 
 def _beside(text: Any, folder: Path) -> Any:
-    """A text NAME=V whose file, where V is one, lies beside the options."""
+    """Make the file in a text NAME=FILE.npy relative to the options' folder."""
     name, _, value = str(text).rpartition("=")
     return f"{name}={os.path.join(folder, value)}" if value.endswith(".npy") else text
 
 
 def _spelled(name: str, value: Any, folder: Path) -> Any:
-    """A value of the file as the command line would have it."""
+    """Convert a value from the file to the spelling on the command line."""
     if name == "input_shapes" and isinstance(value, Mapping):
         return [
             f"{one}={','.join(map(str, shape if isinstance(shape, list) else [shape]))}" for one, shape in value.items()

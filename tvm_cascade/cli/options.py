@@ -31,7 +31,9 @@ PATH = click.Path(path_type=Path)
 
 
 def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) -> Option:
-    """A click option for the field `name` of `record`; `flags` replace --NAME, `more` is passed to click unchanged."""
+    """Make a click option for the field `name` of `record`; `flags` replace --NAME, `more` is passed to click
+    unchanged.
+    """
     check = checks_of(record)[name]
     if isinstance(check, checks.optional):
         check = check.check
@@ -95,7 +97,7 @@ def require_tvm_target(_context: click.Context, _option: click.Parameter, value:
 
 
 def require_new_file(_context: click.Context, _option: click.Parameter, value: Path | None) -> Path | None:
-    """Check before minutes of work that a file can be written: it is no folder, and its folder exists."""
+    """Check before minutes of work that a file can be written: no folder has this name, and the parent exists."""
     if value is not None and value.is_dir():
         raise click.BadParameter(f"{value} is a folder; name a file")
     if value is not None and not value.absolute().parent.is_dir():
@@ -146,7 +148,7 @@ def _completing(names: Callable[[], tuple[str, ...]]) -> Callable[..., list[str]
 
 
 def target(record: type[Asked], default: str = "", **more: Any) -> Option:
-    """The option --target of cores and machines; `default` says what it is otherwise, in brackets."""
+    """Make the option --target for cores and machines; `default` describes the default, in brackets."""
     text = (
         f"One of {TARGETS}; or a microcontroller or board, with its core, memories and clock (`targets` lists them): "
     )
@@ -155,7 +157,7 @@ def target(record: type[Asked], default: str = "", **more: Any) -> Option:
 
 
 def board(record: type[Asked], text: str) -> Option:
-    """The option --board, by name or by path."""
+    """Make the option --board, by name or by path."""
     return option(record, "board", text, metavar="B", shell_complete=_completing(list_boards))
 
 
@@ -221,7 +223,7 @@ _REPORT = option(EmitRequest, "report", "Write a self-contained HTML report to t
 
 
 def model(taken: tuple[str, ...]) -> Option:
-    """The argument MODEL of a command that takes options `taken` from the file beside it too."""
+    """Make the argument MODEL for a command that also reads options in `taken` from the file beside the model."""
     return click.argument("model", type=PATH, is_eager=True, callback=option_file.beside(taken))
 
 
@@ -232,7 +234,7 @@ TRIALS = option(KernelRequest, "trials", "Candidates that MetaSchedule measures 
 
 
 def refuse_idle_trials(metaschedule: Path | None) -> None:
-    """Raise `UsageError` for `--trials` without `--metaschedule`, where it has no effect."""
+    """Raise `UsageError` for `--trials` without `--metaschedule`, which would have no effect."""
     given = click.get_current_context().get_parameter_source("trials")
     if metaschedule is None and given is ParameterSource.COMMANDLINE:
         raise UsageError("--trials is of --metaschedule DIR: give that too")

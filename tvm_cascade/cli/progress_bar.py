@@ -1,7 +1,7 @@
-"""A line on the terminal that says what is searched, how far that is, the best value so far and its bound, and the time.
+"""A progress line on the terminal: the present search and progress, the best value and bound, and the time.
 
-tqdm draws it: it is in wide use, needs nothing else, and is imported only where standard error is a terminal. A thread
-draws it twice a second whatever the command is doing, so that the time moves in phases that report nothing, too.
+tqdm draws the line: widely used, without dependencies, and imported only if standard error is a terminal. A thread
+draws twice a second whatever the command is doing, so the time moves even in phases that report nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SILENT = "{desc} [{elapsed}]"
 
 
 class _Bar:
-    """The bar of one command; `show` receives the progress of its searches."""
+    """The bar of one command; `show` receives the progress of searches."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -64,7 +64,7 @@ class _Bar:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """A block that writes to the terminal itself; a new phase begins with it."""
+        """Hide the bar while the block writes to the terminal; a new phase begins afterwards."""
         with self._lock:
             if self._bar is not None:
                 self._bar.clear()
@@ -79,7 +79,7 @@ class _Bar:
 
 
 def values(progress: Progress) -> str:
-    """The best value and its bound in words, as far as they are known."""
+    """Format the best value and the bound, as far as known."""
     told = (("best", progress.best), ("bound", progress.bound))
     texts = [(name, f"{v:,}" if isinstance(v, int) else f"{v:.6g}") for name, v in told if v is not None]
     return ", ".join(f"{name} {text} {progress.unit}".rstrip() for name, text in texts)
@@ -90,7 +90,7 @@ _drawn: list[_Bar] = []  # the bar of the command that runs, if it has one
 
 @contextmanager
 def progress_bar() -> Iterator[Show | None]:
-    """A bar for the commands of the block and the function that receives its progress; None without a terminal."""
+    """Show a bar during the block, and yield the function that receives progress; None without a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
@@ -104,5 +104,5 @@ def progress_bar() -> Iterator[Show | None]:
 
 
 def lifted() -> AbstractContextManager[None]:
-    """A block that writes to the terminal: no bar is drawn meanwhile."""
+    """Return a block that may write to the terminal, with no bar drawn meanwhile."""
     return _drawn[-1].lifted() if _drawn else nullcontext()

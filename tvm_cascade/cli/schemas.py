@@ -1,4 +1,4 @@
-"""The command `schema`, which says what the other commands print under --json."""
+"""The command `schema`: prints the JSON schema of a command."""
 
 from __future__ import annotations
 

@@ -86,12 +86,12 @@ def _with_options(options: Sequence[Callable[..., Any]], command: Callable[..., 
 
 
 def emitting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of the folder that it emits."""
+    """Give a command the options for the emitted folder."""
     return _with_options(_EMIT, command)
 
 
 def on_a_farm(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of servers that measure for it."""
+    """Give a command the options for measuring servers."""
     return _with_options(_FARM, command)
 
 

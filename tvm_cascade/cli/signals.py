@@ -1,4 +1,6 @@
-"""What signals do to a command: Ctrl-C and SIGTERM end it; in a search that asks for it, the first Ctrl-C ends the search."""
+"""Signals to a command: Ctrl-C and SIGTERM end the command; in a search that asks for it, the first Ctrl-C ends the
+search alone.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def _write(file: int, text: str) -> None:
 
 @contextmanager
 def first_interrupt_ends_searches() -> Iterator[None]:
-    """A block in which the first Ctrl-C ends its searches with what they have found; the second ends the command."""
+    """Stop the block's searches at the first Ctrl-C, with the best result so far; end the command at the second."""
     _searching.append(monitor())
     try:
         yield
@@ -46,10 +48,10 @@ def first_interrupt_ends_searches() -> Iterator[None]:
 
 
 def stoppable(command: Callable[[], None], last_words: str) -> None:
-    """Run a command; SIGINT and SIGTERM end it even if TVM swallows the exception that they raise inside of a callback.
+    """Run a command; let SIGINT and SIGTERM end it even if TVM swallows the exception raised inside a callback.
 
-    A command that SIGTERM has not ended after `PATIENCE` seconds, as in a long call of a library, ends with exit status 143
-    and `last_words` on standard output.
+    If the command goes on for `PATIENCE` seconds after SIGTERM, as in a long call to a library, end the process with
+    exit status 143 and `last_words` on standard output.
     """
     _stopping.clear()
     if threading.current_thread() is not threading.main_thread():
@@ -69,10 +71,10 @@ def stoppable(command: Callable[[], None], last_words: str) -> None:
 
 @contextmanager
 def _ended_by_force(last_words: str) -> Iterator[None]:
-    """A block that ends the process if it goes on for `PATIENCE` seconds after SIGTERM.
+    """End the process if the block goes on for `PATIENCE` seconds after SIGTERM.
 
-    Python runs handlers between two steps of its own, so not during a call of a library. But it writes the number of a
-    signal to the wake-up file at once, and a thread that waits for it there can end the process.
+    Python runs handlers only between two steps, so not during a call to a library. But Python writes a signal's number
+    to the wake-up file at once, and a thread waiting there can end the process.
     """
     if os.name == "nt":  # where a program is terminated without a signal
         yield

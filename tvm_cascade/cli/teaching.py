@@ -1,6 +1,6 @@
-"""Help that teaches: `--help` shows two examples, then the options that most need, in groups and a line each.
+"""Help that teaches: `--help` shows two examples, then the common options, in groups and a line each.
 
-`--help-all` shows every option with its whole text. Commands with few options have no groups: their `--help` shows all.
+`--help-all` shows every option with the whole text. Commands with few options have no groups: `--help` shows all.
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 
 
 class Command(click.Command):
-    """A command whose `--help` has examples, and where `GROUPS` has it, a line for each option that most need."""
+    """A command with examples in `--help`, and if listed in `GROUPS`, one line for each common option."""
 
     @cached_property
     def help_all(self) -> click.Option:
-        """The option --help-all."""
+        """Make the option --help-all."""
         return click.Option(
             ["--help-all"],
             is_flag=True,
@@ -198,12 +198,12 @@ def _show_all(context: click.Context, _option: click.Parameter, asked: bool) -> 
 
 
 def _key(option: click.Option) -> str:
-    """Return the long spelling of an option without its dashes."""
+    """Return an option's long spelling without dashes."""
     return max(option.opts, key=len).lstrip("-")
 
 
 def _spelled(option: click.Option, context: click.Context) -> str:
-    """Return an option with the name of its value."""
+    """Format an option with the name of the value."""
     spelled = ", ".join(sorted(option.opts, key=len))
     value = "" if option.is_flag else option.make_metavar(context)
     if len(value) > _VALUE:
