@@ -1,1 +1,1 @@
-"""Machines that images are built for: boards by name (`data/`, one JSON file each), boards of a user, cores as targets."""
+"""Machines for images: boards by name (`data/`, one JSON file each), a user's boards, cores as targets."""

@@ -96,21 +96,21 @@ _ALIGN = 8  # bytes, of memories: the stack's
 
 
 def list_boards() -> tuple[str, ...]:
-    """Names of the boards that ship with the project, sorted."""
+    """List the boards shipped with the project, sorted by name."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 
 
 @cache
 def board_aliases() -> dict[str, str]:
-    """Return by other names of boards, those that they are sold by, their names."""
+    """Return the boards' trade names, each with the board's name."""
     files = ((path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(_FOLDER.glob("*.json")))
     return {alias: name for name, data in files for alias in data.get("aliases", ())}
 
 
 def load_board(name_or_path: str | Path) -> Board:
-    """The board of that name, or the one described by a user's own JSON file.
+    """Load a board by name, or from a user's JSON file.
 
-    Raises `UsageError` for unknown names and for files that break the format, naming the key.
+    Raises `UsageError` for an unknown name and for a file with a wrong key, naming the key.
     """
     text = str(name_or_path)
     if text.endswith(".json") or "/" in text:
@@ -130,7 +130,7 @@ def load_board(name_or_path: str | Path) -> Board:
 
 
 def read_board(source: str, path: Path) -> Board:
-    """The board that the text of a board file describes; `path` is for messages. Raises `UsageError` as `load_board`."""
+    """Parse the text of a board file; `path` is for messages. Raises `UsageError` as `load_board`."""
     reader = _Reader(str(path))
     try:
         data = json.loads(source, object_pairs_hook=reader.distinct)
@@ -170,7 +170,9 @@ class _Reader:
         return number
 
     def distinct(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        """Hook for `json.loads`: an object as a dict. Duplicate keys are refused, of which `json` would keep the last."""
+        """Build a dict from a JSON object: a hook for `json.loads`, which refuses duplicate keys (`json` would keep the
+        last).
+        """
         made = dict(pairs)
         for name, _ in pairs if len(made) < len(pairs) else ():
             if sum(name == other for other, _ in pairs) > 1:
@@ -238,7 +240,7 @@ class _Reader:
         return made
 
     def memories(self, value: object, memory: Mapping[str, Region]) -> dict[str, Memory]:
-        """RAMs by name."""
+        """Read RAMs by name."""
         named = self.table(value, "memories", (), tuple(value) if isinstance(value, dict) else ())
         facts = ("wait", "line", "cacheable", "dma")
         made = {

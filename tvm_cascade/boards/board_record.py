@@ -1,4 +1,4 @@
-"""`Board`: what is known of a board or a microcontroller, as its file describes it (`boards.board` reads it)."""
+"""`Board`: the facts about a board or a microcontroller in its file (`boards.board` reads the file)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Counter:
     setup: tuple[tuple[int, int], ...] = ()  # (address, value) stores
 
     def ticks(self, low: tuple[int, int], coarse: tuple[int, int]) -> int:
-        """Ticks of `low` between two readings (before, after), wraps included.
+        """Count the ticks of `low` between two readings (before, after), wraps included.
 
-        The coarse difference errs by at most one of its own ticks, far less than half a wrap of `low`, so rounding to
-        the nearest number of wraps is exact.
+        The coarse difference errs by at most one coarse tick, far less than half a wrap of `low`, so rounding to the
+        nearest number of wraps is exact.
         """
         span = 1 << self.low.bits
         elapsed = (low[0] - low[1] if self.low.down else low[1] - low[0]) % span
@@ -83,7 +83,7 @@ class FlashTool:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What a core draws while it computes, at the clock of its file."""
+    """The supply of a core while it computes, at the clock in the file."""
 
     amperes: float
     volts: float
@@ -120,7 +120,7 @@ class Board:
 
     @property
     def reserved_ram(self) -> int:
-        """Bytes of `ram` that are kept for the stack."""
+        """Return the bytes of `ram` reserved for the stack."""
         return 0 if self.stack else self.stack_reserve
 
     @property
@@ -128,9 +128,9 @@ class Board:
         return family_of_core(self.core)
 
     def usable(self, name: str) -> int:
-        """Bytes of a memory of the board that a network may take where nobody says how many.
+        """Return the bytes of a board's memory that a network may take by default.
 
-        Data and bss lie at the begin of `ram`, the stack at its end.
+        Data and bss lie at the start of `ram`, the stack at the end.
         """
         memory = self.memories[name]
         first = _DATA if memory.origin <= self.ram.origin < memory.end else 0
@@ -147,5 +147,7 @@ class Board:
 
 
 def available_ram(board: Board, other_ram_bytes: int = 0) -> int:
-    """Bytes that an arena may take on `board`: its RAM less the stack reserve and everything else linked into RAM."""
+    """Return the bytes available to an arena on `board`: the RAM less the stack reserve and everything else linked into
+    RAM.
+    """
     return max(0, board.ram.bytes - board.reserved_ram - other_ram_bytes)

@@ -1,8 +1,8 @@
 """Machines as targets: `--target stm32f746ng` is the core, the memories and the clock of a microcontroller or a board.
 
-A machine is what a board file describes (`boards.board`). As a target it stands for its core, and for `--board` with its own
-name. Its memories are those that the network lies in where it has several and nothing else is asked for; its clock and what
-its flash waits are those of estimates. A memory that is named without a size is all of the board's, at the board's cost.
+A machine is described by a board file (`boards.board`). As a target it stands for its core, and for `--board` with the
+same name. The network lies in the machine's memories if there are several and nothing else is asked for; estimates use
+the machine's clock and flash waits. A memory named without a size is the board's whole memory, at the board's cost.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _NEAR = 3  # names at most that are suggested
 
 
 def target_names() -> tuple[str, ...]:
-    """Everything that `--target` takes by name: cores, then machines, whose other names (`board_aliases`) it takes too."""
+    """List all names accepted by `--target`: cores, then machines. Aliases (`board_aliases`) are accepted too."""
     return (*CORES, *list_boards())
 
 
 def core_of(board: Board) -> Core:
-    """The target that a board takes: the one of its own core, or that with the most of its instructions."""
+    """Return the target for a board: the board's own core, or the target that uses most of the core's instructions."""
     fitting = [one for one in CORES.values() if board.core in one.runs_on]
     own = [one for one in fitting if one.name == board.core]
     return min(own or fitting, key=lambda one: len(one.runs_on))
 
 
 def machine_of(target: str) -> Board | None:
-    """The machine that a target names, in letters of either case, or by the path of its file; None for a core.
+    """Find the machine named by a target, in upper or lower case, or by the path of a file; None for a core.
 
-    Raises `UsageError` for a target that is neither.
+    Raises `UsageError` for an unknown target.
     """
     if target in CORES:
         return None
@@ -55,7 +55,7 @@ def machine_of(target: str) -> Board | None:
 
 
 def _near(given: str) -> list[str]:
-    """Return names of machines that may be meant: those that begin so, those of the family, or those that are alike."""
+    """Return similar names: names that begin so, else names in the same family, else names close in spelling."""
     names = (*list_boards(), *board_aliases())
     begun = [name for name in names if name.startswith(given)]
     common = {
@@ -67,7 +67,8 @@ def _near(given: str) -> list[str]:
 
 
 def with_core(request: Request) -> tuple[Request, Board | None]:
-    """The request for the core of the machine that its target names, and that machine; None where it names a core.
+    """Resolve a target that names a machine: return the request for the machine's core, and the machine; None for a
+    core.
 
     Raises `UsageError` for an unknown target, and for `--board` beside a machine.
     """
@@ -88,10 +89,10 @@ def with_core(request: Request) -> tuple[Request, Board | None]:
 
 
 def on_board(request: Request, board: Board | None) -> Request:
-    """The request with what the board's file says: sizes, costs and addresses of memories, the clock, waits of flash.
+    """Fill the request in from the board's file: memories' sizes, costs and addresses, the clock, flash waits.
 
-    Raises `UsageError` for a memory that the board lacks, or that is smaller than what the network may take of it, and for
-    an objective of memories without any.
+    Raises `UsageError` for a memory that the board lacks or that is too small, and for an objective of memories without
+    any memory.
     """
     time, plan = request.time, request.plan
     if board is not None:

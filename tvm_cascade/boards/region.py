@@ -1,4 +1,4 @@
-"""`Region`: the addresses of a memory of a board; `Memory`: what else its file says of it."""
+"""`Region`: the addresses of a board's memory; `Memory`: the further facts in the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Memory(Region):
-    """A memory with what its manual says of accesses; None is what no source says."""
+    """A memory with its access times from the manual; None is unknown."""
 
     wait: float | None = None  # cycles of the core that an access waits, where no cache has what it reads
     line: int = 4  # bytes that one access moves, a power of two
@@ -34,5 +34,5 @@ class Memory(Region):
 
     @property
     def cycles_per_byte(self) -> float | None:
-        """What a byte costs beside the arithmetic: lines are accessed from their begin to their end."""
+        """Return the cycles a byte costs beside the arithmetic: an access moves a whole line."""
         return None if self.wait is None else self.wait / self.line

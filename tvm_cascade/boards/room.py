@@ -8,13 +8,13 @@ from tvm_cascade.machine import Room
 
 
 def room_of(board: Board, placed: bool = False) -> Room:
-    """Return the memory of a board: the RAM of the arena, or all of its RAM for a network that is `placed` in several."""
+    """Return a board's memory: the arena's RAM, or all RAM for a network `placed` in several memories."""
     beside = [one for one in board.memories.values() if not one.inside(board.ram)] if placed else []
     return Room(board.name, board.ram.bytes + sum(one.bytes for one in beside), board.reserved_ram, board.flash.bytes)
 
 
 def rooms_by_core(core: Core) -> tuple[tuple[Room, ...], tuple[Room, ...]]:
-    """Return the memory of all known boards: those that run code for `core`, then all others."""
+    """Return the memory of all known boards: first boards that run code for `core`, then the rest."""
     boards = [load_board(name) for name in list_boards()]
     same = tuple(room_of(board) for board in boards if board.core in core.runs_on)
     return same, tuple(room_of(board) for board in boards if board.core not in core.runs_on)

@@ -11,12 +11,12 @@ from tvm_cascade.sizes import megahertz
 
 
 def targets() -> list[Target]:
-    """Cores, then machines, each with what its file says."""
+    """List cores, then machines, each with the facts in its file."""
     return [*map(_core, CORES.values()), *(_machine(load_board(name)) for name in list_boards())]
 
 
 def target_table() -> str:
-    """The targets for reading, one a line."""
+    """Format the targets as a table, one line each."""
     rows = [("target", "core", "clock", "flash", "RAM, by name: bytes, cycles a byte", "")]
     for one in targets():
         marks = [
@@ -74,7 +74,7 @@ def _machine(board: Board) -> Target:
 
 
 def programmers(board: Board) -> tuple[str, ...]:
-    """Names of the programs that write the board's flash."""
+    """List the programs that can write the board's flash."""
     tools = board.flash_tool or FlashTool()
     known = (("pyocd", tools.pyocd), ("openocd", tools.openocd), ("st-flash", tools.stflash))
     return tuple(name for name, has in known if has)

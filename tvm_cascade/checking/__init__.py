@@ -1,1 +1,3 @@
-"""What results are held to: the references that compute a file (`reference`), their known defects, and the machine (`doctor`)."""
+"""Standards for results: the references that compute a file (`reference`), known defects in them, and the machine
+(`doctor`).
+"""

@@ -39,10 +39,10 @@ class Checked:
 
 
 class Check:
-    """The reference's outputs of every call, and what the program's are compared with them."""
+    """The reference's outputs for every call, and the comparison with the program's outputs."""
 
     def __init__(self, image: Image, model: Path, feeds: Sequence[Arrays]) -> None:
-        """Run the reference. Raises what `open_reference` raises, and `UsageError` where no window of a stream is whole."""
+        """Run the reference. Raises the errors of `open_reference`, and `UsageError` if a stream has no whole window."""
         self._image, self._model, self._feeds = image, model, feeds
         self._interface = image.networks[0].interface
         self._scales = {label: (spec.scale, spec.zero_point) for label, spec in image.named_inputs()}
@@ -53,7 +53,7 @@ class Check:
             self._steps = output_steps(path)
 
     def compare(self, made: Sequence[Arrays]) -> Checked:
-        """Compare the program's outputs, call by call. What roundings may change is measured where outputs need it."""
+        """Compare the program's outputs, call by call. If outputs differ, measure how far roundings may move outputs."""
         verdict = self._verdict(made)
         if verdict.match is False and not verdict.reason and not isinf(verdict.gap):
             verdict = self._verdict(made, self._allowed())
@@ -75,11 +75,11 @@ class Check:
 
     @property
     def _sliding(self) -> TensorSpec | None:
-        """The input of which the program takes new rows alone, where there is one."""
+        """Return the input that takes only new rows, if there is one."""
         return next((spec for spec in self._interface.inputs if spec.window), None)
 
     def _calls(self, reference: Reference, feeds: Sequence[Arrays]) -> _Calls:
-        """Return what the reference makes of every call; None of calls that mean nothing."""
+        """Return the reference's outputs for every call; None for calls before the first whole window."""
         if self._sliding is not None:
             return reference_windows(reference, feeds, self._sliding, self._interface.fixed_arrays)
         whole = [{**feed, **self._interface.fixed_arrays} for feed in feeds]
@@ -97,9 +97,9 @@ class Check:
         return found
 
     def _changed(self, path: Path) -> tuple[int, list[tuple[_Calls, _Calls]]]:
-        """Return a factor, and pairs of what the reference makes of every call: without and with changed roundings.
+        """Return a factor and, for each draw, the reference's outputs without and with changed roundings.
 
-        There are no pairs of networks of which the reference computes the same integers as kernels, nor where it fails.
+        Return no pairs if reference and kernels compute the same integers, or if the reference fails.
         """
         randoms = [np.random.default_rng(seed) for seed in range(DRAWS)]
         if path.suffix == ".tflite" or not quantizes(path):

@@ -1,4 +1,4 @@
-"""Compare the outputs of a run with those of the host run and of a reference, by position, within tolerances."""
+"""Compare a run's outputs with the host run's and a reference's, by position, within tolerances."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Verdict:
 def compare(want: Arrays, have: Arrays, allowed: Gaps | None = None) -> Verdict:
     """Compare outputs by position.
 
-    Integers are to be equal, floats to within `FLOAT_TOLERANCE` of the largest value of the same output. Where they are not,
-    floats, and integers of up to 16 bits, may differ by `allowed`, what roundings make of an output of that name in `want`;
-    unless that is as wide as the output's own range, where any values would match.
+    Integers must be equal, floats equal to within `FLOAT_TOLERANCE` times the largest value in the same output. If not,
+    floats and integers up to 16 bits may differ by `allowed`, the effect of roundings on the output named so in `want`;
+    unless that is as wide as the output's range, so that any values would match.
     """
     if len(want) != len(have):
         return Verdict(False, float("inf"), reason=f"{len(have)} outputs, the reference has {len(want)}")
@@ -43,7 +43,7 @@ def compare(want: Arrays, have: Arrays, allowed: Gaps | None = None) -> Verdict:
 def compare_with_reference(
     want: Arrays, made: Arrays, outputs: Sequence[TensorSpec], allowed: Gaps | None = None
 ) -> Verdict:
-    """Compare outputs with those of a reference; stored integers are dequantized where the reference's outputs are floats."""
+    """Compare outputs with a reference's; dequantize stored integers if the reference returns floats."""
     have = dict(made)
     for array, spec in zip(want.values(), outputs, strict=False):
         if array.dtype.kind == "f":
@@ -60,7 +60,7 @@ def overall(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def largest_gaps(want: Arrays, have: Arrays) -> dict[str, float]:
-    """Return the largest difference of each output, by its name in `want`."""
+    """Return the largest difference in each output, by name in `want`."""
     return {name: difference(a, b) for (name, a), b in zip(want.items(), have.values(), strict=True)}
 
 
@@ -85,7 +85,7 @@ def _compare(name: str, want: np.ndarray, have: np.ndarray, allowed: float) -> V
 
 
 def _span(array: np.ndarray) -> float:
-    """Return the width of the range of the finite values and 0."""
+    """Return the width of the smallest range that contains 0 and all finite values."""
     finite = array[np.isfinite(array)].astype(np.float64)
     return float(finite.max(initial=0.0) - finite.min(initial=0.0))
 

@@ -64,7 +64,7 @@ _TOOLS = (  # program, what for, remedy
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of one check, of a package, program or library. `remedy` is empty where nothing is to be done."""
+    """The result for one package, program or library. `remedy` is "" if nothing needs to be done."""
 
     name: str
     found: bool
@@ -74,7 +74,7 @@ class Check:
     remedy: str = ""
 
     def to_dict(self) -> Installed:
-        """The check as a JSON object."""
+        """Return the check as a JSON object."""
         return filled(Installed, self)
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """Results of all checks and, for a given model, its operators that cannot be compiled or that stay float."""
+    """Results of all checks and, for a given model, the operators that cannot be compiled or stay float."""
 
     checks: tuple[Check, ...]
     unsupported: tuple[str, ...] = ()  # operators that cannot be imported
@@ -97,11 +97,11 @@ class Doctor:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that is required is installed and the model, if any, has no unsupported operator."""
+        """Return True if everything required is installed and the model, if any, has no unsupported operator."""
         return healthy(self.checks) and not self.unsupported
 
     def to_dict(self) -> Diagnosis:
-        """The JSON object of `tvm-cascade doctor --json`."""
+        """Return the JSON object of `tvm-cascade doctor --json`."""
         read = {
             "unsupported_operators": None if self.unread else self.unsupported,
             "left_float": None if self.unread else [filled(LeftFloat, one) for one in self.left_float],
@@ -121,7 +121,7 @@ class Doctor:
         )
 
     def to_text(self) -> str:
-        """The results as text: what they amount to, then one line for each finding."""
+        """Format the results: the conclusion, then one line for each finding."""
         lines = [
             f"{'ok     ' if check.found else 'MISSING' if check.required else 'absent '} {check}"
             for check in self.checks
@@ -145,8 +145,8 @@ class Doctor:
 def diagnose(model: str | Path | None = None) -> Doctor:
     """Check this machine, and list the operators of `model` that are unsupported or stay float.
 
-    Raises `LoadError` if the model cannot be read for another reason than its operators, `GraphError` for an operator
-    that can be imported but not compiled.
+    Raises `LoadError` if the model cannot be read for a reason besides unsupported operators, `GraphError` for an
+    operator that can be imported but not compiled.
     """
     checks = check_all()
     if model is None:
@@ -180,7 +180,7 @@ def diagnose(model: str | Path | None = None) -> Doctor:
 
 
 def _left_float(one: FloatRemain) -> str:
-    """An operator of a quantized network that computes in floats, and what that costs."""
+    """Describe an operator of a quantized network that computes in floats, and the cost."""
     parts = [f"writes {_as_floats(one.bytes)}"]
     parts += [f"{one.macs} multiply-accumulates"] if one.macs else []
     parts += [f"{_as_floats(one.flash_bytes)} in flash"] if one.flash_bytes else []
@@ -211,19 +211,19 @@ def _float_network(model: str, largest: int) -> str:
 
 
 def check_all() -> tuple[Check, ...]:
-    """Every check in a fixed order: Python, packages, programs, newlib, what GPUs need."""
+    """Run every check in a fixed order: Python, packages, programs, newlib, GPU tools."""
     packages = (check_package(*entry) for entry in _PACKAGES)
     tools = (check_tool(*entry) for entry in _TOOLS)
     return (_check_python(), *packages, *tools, check_newlib(), *check_cuda())
 
 
 def healthy(checks: Sequence[Check]) -> bool:
-    """Whether every required check has passed."""
+    """Return True if every required check has passed."""
     return all(check.found for check in checks if check.required)
 
 
 def check_package(name: str, needed_for: str, required: bool) -> Check:
-    """Whether a Python distribution, or that of the same library for CPUs alone, is installed; imports nothing."""
+    """Check that a Python distribution, or the same library for CPUs alone, is installed; imports nothing."""
     for distribution in (name, f"{name}-cpu"):
         with suppress(metadata.PackageNotFoundError):
             return Check(name, True, metadata.version(distribution), needed_for, required)
@@ -231,7 +231,7 @@ def check_package(name: str, needed_for: str, required: bool) -> Check:
 
 
 def check_tool(name: str, needed_for: str, remedy: str) -> Check:
-    """Whether a program is on the path and starts."""
+    """Check that a program is on the path and starts."""
     path = shutil.which(name)
     if path is None:
         return Check(name, False, "", needed_for, False, remedy)
@@ -243,7 +243,7 @@ def check_tool(name: str, needed_for: str, remedy: str) -> Check:
 
 
 def check_newlib() -> Check:
-    """Whether the cross compiler has a C library: Debian has it in another package than the compiler."""
+    """Check that the cross compiler has a C library: Debian packages the two separately."""
     needed_for = "linking firmware"
     gcc = shutil.which(ARM.gcc)
     if gcc is not None and Path(_output(gcc, "-print-file-name=libc_nano.a").strip()).is_absolute():
@@ -252,7 +252,7 @@ def check_newlib() -> Check:
 
 
 def check_cuda() -> tuple[Check, ...]:
-    """What stages need to run on a GPU (NVIDIA's driver, CUDA's runtime library, TVM's runtime upon both), and to be compiled."""
+    """Check the tools for stages on a GPU: NVIDIA's driver, CUDA's runtime library, TVM's CUDA runtime, and a compiler."""
     what, version = "run stages on a GPU", driver_version()
     driver = Check("CUDA driver", version is not None, version or "", what, False, _DRIVER if version is None else "")
     loaded, packaged = loads_runtime(), packaged_runtime()
@@ -267,7 +267,7 @@ def check_cuda() -> tuple[Check, ...]:
 
 
 def _check_cuda_compiler() -> Check:
-    """nvcc, on the path or packaged, or nvrtc of cuda-bindings."""
+    """Check for nvcc, on the path or packaged, else for nvrtc from cuda-bindings."""
     needed_for, nvcc = "compile stages for CUDA", find_nvcc()
     if nvcc is not None:
         return replace(check_tool(nvcc, needed_for, _TOOLKIT), name="nvcc")

@@ -1,7 +1,7 @@
-"""Known defects of LiteRT's reference kernels, and models in which they do not show: the arbiter of `run --check`.
+"""Known defects in LiteRT's reference kernels, and models that avoid them: the arbiter for `run --check`.
 
-Each operator of `_REPAIRS` is written in other operators, which the reference computes as TFLite defines it, or has what its
-record in the file lacks. What nothing arbitrates is said by `doubts`.
+`_REPAIRS` rewrites an operator into operators that the reference computes as TFLite defines, or adds a field missing in
+the file. `doubts` reports defects without a repair.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ Model: TypeAlias = Any  # the schema's object tree
 
 
 def repaired(data: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """A model in which the reference is right, and what had to be changed in it; `data` itself where nothing had.
+    """Rewrite a model so that the reference is right, and return it with the changes made; return `data` itself if
+    nothing changed.
 
     Raises whatever flatbuffers raises for a file that is no model.
     """
@@ -29,7 +30,9 @@ def repaired(data: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 
 def object_tree(data: bytes) -> Model:
-    """The object tree of a file, with the constants that lie behind the flatbuffer, whose length changes when it is packed."""
+    """Read the object tree of a file, constants behind the flatbuffer included: packing changes the flatbuffer's
+    length.
+    """
     from ai_edge_litert import schema_py_generated as schema
 
     model: Model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(bytearray(data), 0))
@@ -41,7 +44,7 @@ def object_tree(data: bytes) -> Model:
 
 
 def packed(model: Model) -> bytes:
-    """The file of an object tree."""
+    """Write an object tree as a file."""
     import flatbuffers
 
     builder = flatbuffers.Builder(1024)
@@ -50,7 +53,7 @@ def packed(model: Model) -> bytes:
 
 
 class _Editor:
-    """Changes the operators of one subgraph."""
+    """Editor for the operators of one subgraph."""
 
     def __init__(self, schema: Any, model: Model, graph: Any) -> None:
         self.schema, self._model, self._graph = schema, model, graph
@@ -58,7 +61,7 @@ class _Editor:
         self._names = {v: k for k, v in vars(schema.BuiltinOperator).items() if isinstance(v, int)}
 
     def repair(self) -> list[str]:
-        """Repair every operator that needs it; returns a note for each."""
+        """Rewrite every operator with a known defect; return a note for each."""
         notes, old = [], list(self._graph.operators or ())
         for op in old:
             code = self._model.operatorCodes[op.opcodeIndex]
@@ -76,7 +79,9 @@ class _Editor:
         return int(self.tensor(index).type)
 
     def like(self, index: int, dtype: int, shift: int = 0) -> int:
-        """A new tensor of the shape and quantization of another, of another type; its zero point moves by `shift`."""
+        """Add a tensor of type `dtype` with the shape and quantization of tensor `index`, and the zero point moved by
+        `shift`.
+        """
         old, made = self.tensor(index), self.schema.TensorT()
         made.name, made.shape, made.shapeSignature = f"{len(self._graph.tensors)}", old.shape, old.shapeSignature
         made.type, made.buffer = dtype, 0
@@ -88,7 +93,7 @@ class _Editor:
         return len(self._graph.tensors) - 1
 
     def new(self, shape: Sequence[int], dtype: int, scale: float | None = None, zero_point: int = 0) -> int:
-        """A new tensor, quantized where it has a scale."""
+        """Add a tensor, quantized if `scale` is given."""
         made = self.schema.TensorT()
         made.name, made.shape, made.type, made.buffer = (
             f"{len(self._graph.tensors)}",
@@ -104,7 +109,7 @@ class _Editor:
         return len(self._graph.tensors) - 1
 
     def constant(self, data: np.ndarray, dtype: str = "float32", scale: float | None = None) -> int:
-        """A new constant."""
+        """Add a constant."""
         index, buffer = (
             self.new(data.shape, getattr(self.schema.TensorType, dtype.upper()), scale),
             self.schema.BufferT(),
@@ -115,21 +120,21 @@ class _Editor:
         return index
 
     def data(self, index: int, dtype: str) -> np.ndarray:
-        """The elements of a constant."""
+        """Return the elements of a constant."""
         raw = bytes(bytearray(self._model.buffers[self.tensor(index).buffer].data))
         return np.frombuffer(raw, dtype).reshape(self.tensor(index).shape)
 
     def quantization(self, index: int) -> tuple[np.float32, int]:
-        """The scale and zero point of a tensor of one scale."""
+        """Return the scale and zero point of a tensor quantized by one scale."""
         found = self.tensor(index).quantization
         return np.float32(found.scale[0]), int(found.zeroPoint[0])
 
     def reshaping(self, index: int, shape: Sequence[int]) -> list[int]:
-        """The operands of a RESHAPE, which copies elements whatever the quantization of its input and output."""
+        """Return the operands for a RESHAPE, which copies elements whatever the quantization."""
         return [index, self.constant(np.asarray(shape), "int32")]
 
     def before(self, name: str, inputs: list[int], output: int, options: str = "", **values: Any) -> int:
-        """Add an operator in front of the one that is repaired; returns its output."""
+        """Add an operator in front of the repaired operator; return the output."""
         op, code = self.schema.OperatorT(), self.schema.OperatorCodeT()
         code.builtinCode = code.deprecatedBuiltinCode = getattr(self.schema.BuiltinOperator, name)
         code.version = 2 if name == "QUANTIZE" else 1
@@ -146,7 +151,7 @@ class _Editor:
 
 
 def _bias(edit: _Editor, op: Any) -> str:
-    """The reference reads a bias of int32 as one of int64 where the file does not name its type."""
+    """Set the bias type to int32: without it the reference reads an int32 bias as int64."""
     types = edit.schema.TensorType
     if len(op.inputs) < 3 or op.inputs[2] < 0 or op.builtinOptions is None:
         return ""
@@ -159,7 +164,7 @@ def _bias(edit: _Editor, op: Any) -> str:
 
 
 def _sum(edit: _Editor, op: Any) -> str:
-    """The reference reads signed bytes as unsigned: here they become unsigned ones."""
+    """Sum int8 as uint8: the reference reads signed bytes as unsigned."""
     types, inputs, outputs = edit.schema.TensorType, list(op.inputs), list(op.outputs)
     if edit.kind(inputs[0]) != types.INT8 or edit.tensor(inputs[0]).quantization is None:
         return ""
@@ -172,7 +177,7 @@ def _sum(edit: _Editor, op: Any) -> str:
 
 
 def _response(edit: _Editor, op: Any) -> str:
-    """The reference leaves the last channel out of every window: here a convolution sums the squares."""
+    """Compute the windows by a convolution that sums squares: the reference leaves the last channel out."""
     x, how = int(op.inputs[0]), op.builtinOptions
     if edit.kind(x) != edit.schema.TensorType.FLOAT32:
         return ""
@@ -192,8 +197,11 @@ _LARGE = 1 << 16  # numbers that a float network hardly reaches
 
 
 def _quantize(edit: _Editor, op: Any) -> str:
-    """The reference casts numbers beyond 2^31 steps to the least integer, whatever their sign, and adds the zero point: here
-    they are bounded before. TFLite Micro also quantizes 8 bits to 32, which LiteRT refuses: here by way of 16 bits."""
+    """Clip floats before QUANTIZE, and quantize 8 bits to 32 by way of 16.
+
+    The reference casts numbers beyond 2^31 steps to the least integer, whatever the sign, and adds the zero point.
+    TFLite Micro also quantizes 8 bits to 32, which LiteRT refuses.
+    """
     types, x, y = edit.schema.TensorType, int(op.inputs[0]), int(op.outputs[0])
     scales = [q.scale for q in (edit.tensor(x).quantization, edit.tensor(y).quantization) if q is not None]
     if edit.kind(y) == types.INT32 and edit.kind(x) in (types.INT8, types.UINT8) and len(scales) == 2:
@@ -214,8 +222,10 @@ _WINDOW = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dila
 
 
 def _svdf(edit: _Editor, op: Any) -> str:
-    """LiteRT reads time weights and states of int8, which TensorFlow Lite Micro has, as int16, beyond their end. Here a
-    convolution of one pixel makes the features, in int8, and the operator keeps them as int16: its own weights are one by one."""
+    """Convert an int8 state to int16, with the features computed by a 1x1 convolution in int8.
+
+    TensorFlow Lite Micro has int8 time weights and states; LiteRT reads them as int16, beyond the end.
+    """
     types, out = edit.schema.TensorType, int(op.outputs[0])
     x, features, times, bias, state = (int(i) for i in op.inputs)
     if edit.kind(x) != types.INT8 or edit.kind(times) != types.INT8:
@@ -238,8 +248,7 @@ def _svdf(edit: _Editor, op: Any) -> str:
 
 
 def _both_ways(edit: _Editor, op: Any) -> str:
-    """The reference reads beyond states and outputs where it merges the directions of several sequences whose steps come behind
-    them: here a concatenation merges them."""
+    """Merge both directions of a batch by a concatenation: the reference reads beyond states and outputs there."""
     how, shape = op.builtinOptions, edit.tensor(op.outputs[0]).shape
     if how is None or how.timeMajor or not how.mergeOutputs or shape[0] < 2:
         return ""
@@ -310,7 +319,7 @@ _UNREPAIRED: Mapping[str, tuple[Callable[[Sequence[Tensor], Tensor], bool], str]
 
 
 def doubts(interpreter: Any) -> str:
-    """What the reference gets wrong and no other form of the model repairs (`_UNREPAIRED`); empty where nothing."""
+    """Return the defect without a repair (`_UNREPAIRED`) that affects this model; "" if there is none."""
     tensors = {d["index"]: d for d in interpreter.get_tensor_details()}
     for operator in interpreter._get_ops_details():
         name, operands = operator["op_name"], [tensors[index] for index in operator["inputs"] if index in tensors]

@@ -1,7 +1,8 @@
-"""The reference of ONNX models: ONNX Runtime without optimizations, or ONNX's `ReferenceEvaluator` where that refuses one.
+"""The reference for ONNX models: ONNX Runtime without optimizations, or ONNX's `ReferenceEvaluator` for models refused
+by it.
 
-The evaluator is ONNX's definition of its operators in Python. Some of its operators deviate from the specification;
-`untrusted` finds them.
+The evaluator is ONNX's definition of operators in Python. Some operators deviate from the specification; `untrusted`
+finds them.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _PADS = {
 
 
 def read_onnx(path: Path) -> Any:
-    """The model in a file.
+    """Read the model in a file.
 
-    Raises `MissingToolError` without the `onnx` package, `LoadError` for a file that holds no model, and for external data
-    that is not beside it.
+    Raises `MissingToolError` without the `onnx` package, `LoadError` for a file without a model, and for missing
+    external data.
     """
     model = read_model(path)
     if not model.graph.node:
@@ -58,12 +59,14 @@ class OnnxReference:
 
     @property
     def by(self) -> str:
-        """What computes."""
+        """Return the name of the program that computes."""
         return "ONNX's evaluator" if self._session is None else "ONNX Runtime without optimizations"
 
     @property
     def note(self) -> str:
-        """Why it is not ONNX Runtime, and which operators the evaluator gets wrong; empty where nothing is to be said."""
+        """Return the reason for the evaluator in place of ONNX Runtime, and the operators it gets wrong; "" if there is
+        nothing to say.
+        """
         if self._session is not None:
             return ""
         from tvm_cascade.importers.onnx.qoperators import spell_out  # needs onnx, which reading the model has found
@@ -75,10 +78,10 @@ class OnnxReference:
         return "; ".join([f"ONNX Runtime refuses it: {self._refusal}", *wrong])
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Outputs of one inference by name.
+        """Run one inference and return outputs by name.
 
-        Raises `MissingToolError` where the evaluator refuses the model and ONNX Runtime is not installed, `LoadError` where
-        both refuse it.
+        Raises `MissingToolError` if the evaluator refuses the model and ONNX Runtime is not installed, `LoadError` if
+        both refuse the model.
         """
         inputs = in_own_types(self._model, inputs)
         if self._session is not None:
@@ -98,9 +101,9 @@ class OnnxReference:
 
 
 def runtime_function(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
-    """The model in a file as a function from inputs to outputs by name, computed by ONNX Runtime without optimizations.
+    """Return a function from inputs to outputs by name, computed by ONNX Runtime without optimizations.
 
-    Raises `ImportError` without ONNX Runtime, and its own exceptions where it refuses the model or the inputs.
+    Raises `ImportError` without ONNX Runtime, and ONNX Runtime's own exceptions if the model or the inputs are refused.
     """
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
@@ -121,7 +124,7 @@ def _by_name(names: Iterable[object], values: Iterable[object]) -> dict[str, np.
 
 
 def untrusted(model: Any) -> Iterator[str]:
-    """The operators of a model that ONNX's evaluator computes by another definition than the specification's."""
+    """Find the operators that ONNX's evaluator computes differently from the specification."""
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
     ranks = _ranks(model)
     for node in model.graph.node:

@@ -30,24 +30,28 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Reference(Protocol):
-    """A reference of one file, opened once; raises as `open_reference` does."""
+    """A reference for one file, opened once; raises as `open_reference` does."""
 
     @property
     def by(self) -> str:
-        """The program that computes."""
+        """Return the name of the program that computes."""
         ...
 
     @property
     def note(self) -> str:
-        """Why it is not the preferred one, what it steps around and what to doubt; empty where nothing is to be said."""
+        """Return the reason for not using the preferred reference, the repairs, and the doubts; "" if there is nothing
+        to say.
+        """
         ...
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Outputs of one inference by name; buffers and variables of the file hold what the inference before has left."""
+        """Run one inference and return outputs by name; buffers and variables keep the values left by the previous
+        inference.
+        """
         ...
 
     def anew(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Outputs of one inference by name, that of a network whose buffers and variables hold what they hold at first."""
+        """Run one inference from the initial buffers and variables, and return outputs by name."""
         ...
 
 
@@ -61,11 +65,13 @@ class Expected:
 
 
 def open_reference(path: Path, inputs: Arrays, scales: Scales | None = None) -> Reference:
-    """Open the reference for the file's suffix. Where the model takes floats, stored integers are dequantized by their `scales`
-    first; `inputs`, the first ones, give the shapes that the file leaves open.
+    """Open the reference for the file's suffix.
 
-    Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for other suffixes and for inputs
-    that are not the model's, `LoadError` for a file that is damaged or that the reference refuses.
+    If the model takes floats, stored integers are dequantized by their `scales` first; `inputs`, the first inputs, give
+    the shapes left open by the file.
+
+    Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for an unknown suffix and for
+    inputs that do not match the model, `LoadError` for a file that is damaged or refused by the reference.
     """
     if path.suffix == ".tflite":
         return LiteRtReference(path, inputs, scales or {})
@@ -77,7 +83,7 @@ def open_reference(path: Path, inputs: Arrays, scales: Scales | None = None) -> 
 
 
 def reference_outputs(path: Path, inputs: Arrays, scales: Scales | None = None) -> Expected:
-    """Return outputs of one inference. Raises as `open_reference`."""
+    """Return the outputs of one inference. Raises as `open_reference`."""
     reference = open_reference(path, inputs, scales)
     outputs = reference.run(inputs)
     return Expected(outputs, reference.by, reference.note)
@@ -109,7 +115,7 @@ class _OnnxReference:
 
 
 class _TorchReference:
-    """torch, whose module keeps its buffers."""
+    """The reference torch, whose module keeps buffers between calls."""
 
     by, note = "torch", ""
 
@@ -132,7 +138,7 @@ class _TorchReference:
 
 
 def as_floats(inputs: Arrays, floats: Container[str], scales: Scales) -> dict[str, np.ndarray]:
-    """Return inputs, those of `floats` dequantized by their scales."""
+    """Return the inputs, with those in `floats` dequantized by scale."""
     return {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in inputs.items()}
 
 
@@ -165,7 +171,7 @@ def output_steps(path: Path) -> dict[str, float]:
 
 
 def float_inputs(path: Path) -> set[str]:
-    """The names of inputs of an ONNX or torch model that are floats."""
+    """Return the names of float inputs in an ONNX or torch model."""
     if path.suffix == ".onnx":
         kinds = read_onnx(path).graph.input
         return {str(i.name) for i in kinds if i.type.tensor_type.elem_type in ONNX_FLOATS}
@@ -174,12 +180,12 @@ def float_inputs(path: Path) -> set[str]:
 
 
 def exported_program(path: Path) -> Any:
-    """The program of a `.pt2` file. Raises `LoadError` for what is none."""
+    """Read the program in a `.pt2` file. Raises `LoadError` for any other content."""
     return _read(path, lambda: open_program(readable(path).read_bytes()))
 
 
 def _shared_program(path: Path) -> Any:
-    """As `exported_program`, for callers that change nothing of it (`read_program`)."""
+    """Return the same as `exported_program`, for callers that change nothing in the program (`read_program`)."""
     return _read(path, lambda: read_program(path))
 
 
@@ -196,7 +202,7 @@ class LiteRtReference:
     """LiteRT's reference kernels on a `.tflite` file; raises as `open_reference` does."""
 
     def __init__(self, path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> None:
-        """`inputs` gives the shapes that the file leaves open."""
+        """Open an interpreter; `inputs` gives the shapes left open by the file."""
         try:
             data = readable(path).read_bytes()
         except OSError as error:
@@ -213,17 +219,17 @@ class LiteRtReference:
 
     @property
     def quantized(self) -> bool:
-        """Whether any tensor holds stored integers."""
+        """Return True if any tensor holds stored integers."""
         details = self.interpreter.get_tensor_details()
         return any(d["dtype"] in (np.int8, np.uint8, np.int16) for d in details)
 
     def anew(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs of one inference by name, that of a network whose variables hold what they hold at first."""
+        """Run one inference from the initial variables, and return outputs by name."""
         self.interpreter.reset_all_variables()
         return self.run(inputs)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs of one inference by name; variables hold what the one before has left."""
+        """Run one inference and return outputs by name; variables keep the values left by the previous inference."""
         inputs = as_floats(inputs, self._floats, self._scales)
         _require_same(self._path, self._forms, inputs)
         for name, detail in self._details.items():
@@ -240,7 +246,7 @@ class LiteRtReference:
 
 
 def _named_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """LiteRT's records of inputs or outputs, by the names that the importer gives them, in order."""
+    """Return LiteRT's records of inputs or outputs under the importer's names, in order."""
     names = unique_names(str(d["name"]) or f"tensor_{d['index']}" for d in details)
     return dict(zip(names, details, strict=True))
 
@@ -248,7 +254,7 @@ def _named_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[st
 def _require_same(
     path: Path, wanted: Mapping[str, tuple[str, tuple[int, ...]] | None], inputs: Mapping[str, np.ndarray]
 ) -> None:
-    """Raise `UsageError` where the inputs that the model takes (`wanted`) are not among the `inputs` of the compiled one."""
+    """Raise `UsageError` if an input wanted by the model is not among the `inputs` of the compiled network."""
     for name, form in wanted.items():
         given = inputs.get(name)
         if given is None or (form is not None and (str(given.dtype), given.shape) != (form[0], tuple(form[1]))):
@@ -259,10 +265,10 @@ def _require_same(
 
 
 def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[Any, str, str]:
-    """An interpreter of the model, what was changed of the model so that known defects do not show, and why the reference
-    kernels refuse it: then it has the ordinary ones.
+    """Make an interpreter, with the changes made to hide known defects and the reference kernels' refusal, if any.
 
-    Extents that the file leaves open are those of `inputs`.
+    If the reference kernels refuse the model, the ordinary kernels run. `inputs` give the extents left open by the
+    file.
     """
     litert = extras.load("ai-edge-litert", ".interpreter")
     Interpreter, OpResolverType = litert.Interpreter, litert.OpResolverType
@@ -297,7 +303,7 @@ def _resize(interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
 
 
 def _cleared(data: bytes) -> bytes:
-    """The model with each quantized_dimension beyond its tensor's rank, which LiteRT refuses, set to 0."""
+    """Set every quantized_dimension beyond a tensor's rank, which LiteRT refuses, to 0."""
     model = object_tree(data)
     for graph in model.subgraphs or ():
         for tensor in graph.tensors or ():

@@ -1,8 +1,9 @@
-"""Reference outputs of a sequence of calls, from a clear state: `run --check` for networks that keep something between calls.
+"""Reference outputs for a sequence of calls, from a clear state: `run --check` for networks that keep state between
+calls.
 
-A reference keeps the variables and buffers of the file itself, and forgets them before every call of a project that keeps no
-states. A state that came back as an output goes as an input again (`State.returned`). A network that was compiled with a hop
-takes new rows: the reference computes the whole window of every call.
+A reference keeps the file's variables and buffers, and forgets them before every call if the project keeps no states. A
+state returned as an output goes back as an input (`State.returned`). A network compiled with a hop takes new rows: the
+reference computes the whole window for every call.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ Arrays = Mapping[str, np.ndarray]
 def reference_calls(
     reference: Reference, calls: Sequence[Arrays], states: Sequence[PlacedState] = ()
 ) -> list[dict[str, np.ndarray]]:
-    """Return what the reference makes of one call after the other, without the outputs that are states of the next call.
+    """Return the reference's outputs for one call after another, without the outputs that become states.
 
-    Raises what the reference raises.
+    Raises the reference's errors.
     """
     run = reference.run if states else reference.anew
     kept: Arrays = {state.spec.name: state.array for state in states if state.returned}
@@ -42,10 +43,10 @@ def reference_calls(
 def reference_windows(
     reference: Reference, calls: Sequence[Arrays], given: TensorSpec, fixed: Arrays
 ) -> list[dict[str, np.ndarray] | None]:
-    """Return what the reference makes of the whole window that ends with the rows of each call, of the only input `given` beside
-    those that are `fixed`; None of calls before the first whole window, whose outputs mean nothing.
+    """Return the reference's outputs for the whole window that ends with the rows of each call.
 
-    Raises what the reference raises, and `UsageError` where no window is whole.
+    `given` is the only input besides the `fixed` inputs. Calls before the first whole window give None. Raises the
+    reference's errors, and `UsageError` if there is no whole window.
     """
     axis, rows, hop = given.window_axis, given.window, given.shape[given.window_axis]
     stream = np.concatenate([call[given.name] for call in calls], axis)

@@ -1,11 +1,11 @@
-"""Rounding sensitivity of a network: how far single roundings move its outputs.
+"""Rounding sensitivity of a network: how far single roundings move the outputs.
 
-References of ONNX and torch compute quantized networks as `dequantize -> operator -> quantize` in floats; kernels add and
-rescale integers. Where a value is within the rounding of floats of a half, or an operator has an integer arithmetic of its own
-(softmax), the two may store neighbouring integers. How much that changes the outputs depends on the network: a shallow one
-loses it, a deep one with random weights amplifies it to tens of steps. So it is measured: ONNX's evaluator, or torch, moves a
-hundredth of all stored elements by one step ("turned roundings"). Of float networks, whose sums are reassociated, the inputs are
-moved by one unit in the last place.
+References for ONNX and torch compute quantized networks as `dequantize -> operator -> quantize` in floats; kernels add
+and rescale integers. If a value lies within float rounding error of a half, or an operator has special integer
+arithmetic (softmax), the two may store neighbouring integers. The effect on the outputs depends on the network: a
+shallow network loses it, a deep network with random weights amplifies it to tens of steps. So the effect is measured:
+ONNX's evaluator, or torch, moves a hundredth of all stored elements by one step ("turned roundings"). In float
+networks, whose sums are reassociated, the inputs move by one unit in the last place.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def quantizes(path: Path) -> bool:
 
 
 def moved_inputs(inputs: Arrays, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return inputs with every float moved by one unit in its last place, up or down, within the range of its array."""
+    """Return inputs with every float moved by one unit in the last place, up or down, within the array's range."""
     return {name: _moved(a, rng) if a.dtype.kind == "f" and a.size else a for name, a in inputs.items()}
 
 
@@ -50,10 +50,10 @@ def _moved(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def onnx_evaluator(path: Path, rng: np.random.Generator | None = None, spelled: bool = False) -> Any:
-    """ONNX's evaluator for a file; QLinear operators that it lacks are expanded to dequantize, operator, quantize, all of them
-    where `spelled`.
+    """Make ONNX's evaluator for a file; expand QLinear operators missing there to dequantize, operator, quantize (all
+    if `spelled`).
 
-    With `rng` it turns roundings at random (see `turned`).
+    With `rng`, turn roundings at random (see `turned`).
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -67,13 +67,15 @@ def onnx_evaluator(path: Path, rng: np.random.Generator | None = None, spelled: 
 
 
 def in_own_types(model: Any, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Inputs with indices of 64 bits where the ONNX model has them: the compiled network takes 32."""
+    """Convert indices to 64 bits if the ONNX model has int64 there: the compiled network takes 32 bits."""
     wide = {i.name for i in model.graph.input if i.type.tensor_type.elem_type == _INT64}
     return {name: a.astype("int64") if name in wide and a.dtype == np.int32 else a for name, a in inputs.items()}
 
 
 def _dequantize_linear() -> Any:
-    """DequantizeLinear for opsets before 19, which the evaluator lacks: that of opset 19 without its new attributes."""
+    """Define DequantizeLinear for opsets before 19, missing in the evaluator: opset 19's operator without the new
+    attributes.
+    """
     from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_19
 
     class DequantizeLinear(DequantizeLinear_19):
@@ -99,8 +101,10 @@ def _turned_quantize_linear(rng: np.random.Generator) -> Any:
 
 
 def read_program(path: Path) -> Any:
-    """The program of a `.pt2` file, to look at or to run: read once as long as the file stays the same, its buffers as in the
-    file, whatever a run has written to them."""
+    """Read the program in a `.pt2` file, to inspect or run it: once while the file stays the same.
+
+    The buffers are reset to the file's, whatever a run has written there.
+    """
     seen = path.stat()
     program, buffers = _read_program(str(path), seen.st_mtime_ns, seen.st_size)
     for name, value in program.named_buffers():
@@ -119,7 +123,7 @@ def _is_quantize(target: object) -> bool:
 
 
 def run_turned(path: Path, inputs: Arrays, rng: np.random.Generator | None) -> dict[str, np.ndarray]:
-    """Return the outputs of one inference of a torch program, with roundings turned where there is `rng`."""
+    """Return the outputs of one inference by a torch program, with roundings turned if `rng` is given."""
     torch = torch_package()
 
     class Turning(torch.fx.Interpreter):
@@ -140,10 +144,10 @@ def run_exported(
     module: Any = None,
     flat: Callable[[Any, list[Any]], Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the outputs by name of a torch.export program, without those that are None.
+    """Run a torch.export program and return outputs by name, without None.
 
-    `module` is its own, made anew if None; `flat` executes it instead, given its inputs without the tuples, lists, dicts and
-    keywords that they are in.
+    `module` is the program's own, newly made if None. `flat` runs in place of the module, with the inputs taken out of
+    all tuples, lists, dicts and keywords.
     """
     torch, signature = torch_package(), exported.graph_signature
     tree, made = torch.utils._pytree, torch.export.graph_signature
@@ -166,7 +170,7 @@ def run_exported(
 
 
 def turned(stored: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A copy of stored integers with `RATE` of them moved one step up or down, within the range of their type."""
+    """Return a copy of stored integers with the share `RATE` moved one step up or down, within the type's range."""
     info = np.iinfo(stored.dtype)
     moves = (rng.random(stored.shape) < RATE) * rng.choice((-1, 1), stored.shape)
     return np.clip(stored.astype("int64") + moves, info.min, info.max).astype(stored.dtype)

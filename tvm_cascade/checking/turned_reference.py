@@ -13,19 +13,19 @@ from tvm_cascade.tensor_spec import unique_names
 
 
 class TurnedReference:
-    """The program that turns roundings of an ONNX or torch network at random, or the same without turning them."""
+    """A reference that turns roundings of an ONNX or torch network at random, or leaves them alone."""
 
     by, note = "", ""
 
     def __init__(self, path: Path, scales: Scales, rng: np.random.Generator | None) -> None:
-        """Raises whatever the evaluator raises for a model that it does not take."""
+        """Open the network. Raises whatever the evaluator raises for a model it refuses."""
         self._path, self._scales, self._rng = path, scales, rng
         self._floats = float_inputs(path)
         if path.suffix == ".onnx":
             self._session, self._model = onnx_evaluator(path, rng, spelled=True), read_model(path)
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Outputs of one inference by name; raises whatever an operator breaks at."""
+        """Run one inference and return outputs by name; raises whatever an operator fails with."""
         inputs = as_floats(inputs, self._floats, self._scales)
         if self._path.suffix == ".pt2":
             return run_turned(self._path, inputs, self._rng)

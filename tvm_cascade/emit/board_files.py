@@ -16,10 +16,10 @@ _BOARD = "board.json"  # the board's own file
 
 
 def add_board(folder: Path, board: Board, memories: Sequence[str] = ()) -> Path:
-    """Write `boards/<board>/` into a compiled folder and return its path.
+    """Write `boards/<board>/` into a compiled folder and return the path.
 
-    `memories` are those of the board that the networks lie in, each in a section of its own.
-    `board.json` is always brought up to date, `link.ld` and `board.h` unless edited; an existing `board.cmake` stays.
+    `memories` names the board's memories used by the networks, each with a section. `board.json` is always updated,
+    `link.ld` and `board.h` unless edited; an existing `board.cmake` stays.
     """
     place = folder / "boards" / board.name
     place.mkdir(parents=True, exist_ok=True)
@@ -37,22 +37,22 @@ def _board_files(board: Board, memories: Sequence[str]) -> dict[str, str]:
 
 
 def _marked(text: str) -> str:
-    """`text` of a C file or linker script, and a last comment with its CRC-32, by which a later edit is recognised."""
+    """Add a last comment to a C file or linker script: a CRC-32, which reveals later edits."""
     crc = zlib.crc32(text.encode())
     return f"{text}/* Written from {_BOARD}, with CRC-32 {crc:08X} of all above; once edited, it stays. */\n"
 
 
 def find_board(folder: Path, name_or_path: str) -> Board:
-    """The board by the copy of its file in `folder`, if that was linked for a board of this name; else by `load_board`."""
+    """Find the board by the copy of a board file in `folder`, if linked for a board of this name; else by `load_board`."""
     own = folder / "boards" / name_or_path / _BOARD
     return load_board(own if own.is_file() else name_or_path)
 
 
 def linker_script(board: Board, memories: Sequence[str] = ()) -> str:
-    """The linker script of a board: memories, sections, and a stack reserve that makes an overflow a link error.
+    """Write a board's linker script: memories, sections, and a stack reserve that makes an overflow a link error.
 
-    Each of `memories`, names of the board's, has a section of its own: in a region of its own, or inside of the RAM, behind
-    data and bss where it begins with that, else from its own begin.
+    Each name in `memories` gets a section: in a separate region, or inside the RAM, behind data and bss if the memory
+    begins with the RAM, else at the memory's own start.
     """
     regions, sections = "", ""
     for name in sorted(memories, key=lambda name: board.memories[name].origin):
@@ -85,7 +85,7 @@ def linker_script(board: Board, memories: Sequence[str] = ()) -> str:
 
 
 def board_header(board: Board | None) -> str:
-    """`board.h`: how the board's instruction counter is set up and read, as inline functions; None is the host."""
+    """Write `board.h`: inline functions that set up and read the board's instruction counter; None is the host."""
     counter = board.counter if board else None
     return (
         f"/* Constants of {board.name if board else 'the host'}. */\n"
@@ -111,7 +111,7 @@ def _uart_text(board: Board | None) -> str:
 
 
 def _side_text(name: str, side: UartSide) -> str:
-    """Macros of one direction of a polled port: whether a byte may pass, and the register it passes through."""
+    """Write the macros for one direction of a polled port: a test for a byte, and the data register."""
     status, data = (f"(*(volatile uint{side.bits}_t *)0x{place:08X}u)" for place in (side.status, side.data))
     ready = "!=" if side.ready_when_set else "=="
     return f"#define UART_{name}_READY (({status} & 0x{side.mask:X}u) {ready} 0u)\n#define UART_{name}_DATA {data}\n"
@@ -136,7 +136,7 @@ def _read(register: CounterRegister | None) -> str:
 
 
 def _read_csr(register: CounterRegister) -> str:
-    """C that reads 32 bits of a 64-bit counter, beginning at bit `log2(low_ticks)`, consistently over both halves."""
+    """Write C that reads 32 bits of a 64-bit counter, from bit `log2(low_ticks)` on, consistently over both halves."""
     shift = register.low_ticks.bit_length() - 1
     low = f'__asm__ volatile("csrr %0, {register.csr}" : "=r"(low));'
     if shift == 0:

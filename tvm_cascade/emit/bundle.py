@@ -1,4 +1,4 @@
-"""Bundles: the networks of several compiled folders in one image, which share one arena (see `emit.image`)."""
+"""Bundles: networks from several compiled folders in one image with one shared arena (see `emit.image`)."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class BundleResult:
     kept_bytes: int = 0  # of `ram_bytes`, beside the arena: states, and rows that were pushed
 
     def to_dict(self) -> Bundle:
-        """The JSON object of `tvm-cascade bundle --json`."""
+        """Return the JSON object of `tvm-cascade bundle --json`."""
         return filled(Bundle, self)
 
     def to_text(self) -> str:
-        """A summary for the terminal: networks, memory sizes, and the path of the image."""
+        """Format a summary for the terminal: networks, memory sizes, and the image's path."""
         kept = f"{self.kept_bytes} bytes beside it, which other networks do not touch"
         return "\n".join(
             [
@@ -70,10 +70,10 @@ class BundleResult:
 def make_bundle(
     folders: Sequence[Path], out: Path, board: str | None = None, keep_states: bool = False
 ) -> BundleResult:
-    """Write and build a bundle of compiled folders of one network each; `out` appears only once it is complete.
+    """Write and build a bundle of compiled folders, each with one network; `out` appears only when complete.
 
-    `keep_states` gives the states of networks memory beside the arena. `board` None means the board that the first network
-    was compiled for. Raises as `write_bundle` and `build_image`, and `UsageError` for states without `keep_states`.
+    `keep_states` gives the networks' states memory beside the arena. `board` None is the first network's board. Raises
+    as `write_bundle` and `build_image`, and `UsageError` for states without `keep_states`.
     """
     images = [read_image(Path(folder)) for folder in folders]
     _check(out, images)
@@ -102,8 +102,8 @@ def make_bundle(
 def write_bundle(folder: Path, images: Sequence[Image], board: Board) -> Image:
     """Write the networks of several compiled folders as one image into the new folder `folder`.
 
-    Raises `UsageError` for fewer than two networks, a folder that holds several already, equal names, different targets, a
-    board that cannot run them, networks that were compiled without a sharable arena, and a folder that is not empty.
+    Raises `UsageError` for fewer than two networks, a folder that is itself a bundle, equal names, different targets, a
+    board that cannot run the networks, networks compiled without a sharable arena, and a folder that is not empty.
     """
     _check(folder, images)
     _check_memories(images, board)
@@ -133,7 +133,7 @@ def _check_memories(images: Sequence[Image], board: Board) -> None:
 
 
 def _check_states(images: Sequence[Image]) -> None:
-    """Raise `UsageError` for a network whose states the other networks would overwrite."""
+    """Raise `UsageError` for a network whose states would be overwritten in the shared arena."""
     kept = [n for image in images for n in image.networks if n.interface.states]
     if kept:
         size = sum(kept_bytes(n.interface) for n in kept)

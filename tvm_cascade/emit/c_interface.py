@@ -11,7 +11,7 @@ from tvm_cascade.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a memory, by a C name for its first byte."""
+    """A part of a memory, with a C name for the first byte."""
 
     name: str
     start: int  # in offsets of `TensorSpec`
@@ -29,31 +29,33 @@ class CInterface:
 
     @property
     def name(self) -> str:
-        """The prefix of every symbol, a C identifier."""
+        """Return the prefix of every symbol, a C identifier."""
         return self.interface.name
 
     @property
     def upper(self) -> str:
-        """The prefix of every macro."""
+        """Return the prefix of every macro."""
         return self.name.upper()
 
     @property
     def memories(self) -> tuple[NetworkMemory, ...]:
-        """The memories that the network lies in, each an array."""
+        """Return the network's memories, each an array."""
         return self.interface.arrays
 
     def array(self, memory: NetworkMemory) -> str:
-        """The name of a memory's array."""
+        """Name a memory's array."""
         return f"{self.name}_{memory.label}"
 
     def place(self, offset: int) -> str:
-        """A C expression for the byte at an offset of `TensorSpec`: `<array>[n]`."""
+        """Return a C expression for the byte at an offset (see `TensorSpec`): `<array>[n]`."""
         at = next(m for m in reversed(self.memories) if m.start <= offset and (m.bytes or len(self.memories) == 1))
         part = next(p for p in reversed(self.parts(at)) if p.start <= offset)
         return f"{part.name}[{offset - part.start}]"
 
     def parts(self, memory: NetworkMemory) -> tuple[Part, ...]:
-        """The parts of a memory, by ascending address, that the driver has a pointer for; the whole where it has no states."""
+        """Split a memory into the parts with a pointer in the driver, by ascending address; the whole memory if it has
+        no states.
+        """
         array, start, kept = self.array(memory), memory.kept_start, memory.kept_bytes
         if not kept:
             return (Part(array, memory.start, memory.bytes, False),)
@@ -65,7 +67,7 @@ class CInterface:
         return (states, rest) if first else (rest, states)
 
     def side(self, which: str) -> tuple[str, tuple[TensorSpec, ...]]:
-        """For the struct `inputs` or `outputs`: the qualifier of its pointers ("const " or ""), and its tensors."""
+        """Return the pointers' qualifier ("const " or "") and the tensors of the struct `inputs` or `outputs`."""
         return ("const ", self.interface.inputs) if which == "inputs" else ("", self.interface.outputs)
 
     @property
@@ -74,11 +76,15 @@ class CInterface:
 
     @property
     def calls_back(self) -> bool:
-        """Whether a run calls functions of the application; if so, the byte `<name>_busy` in RAM is set during a run."""
+        """Return True if a run calls functions of the application; the byte `<name>_busy` in RAM is then set during a
+        run.
+        """
         return self.hook or any(spec.streamed for spec in self.interface.inputs)
 
     @property
     def takes_pushed(self) -> bool:
-        """Whether a run takes what `<name>_push` was given: of networks with states and one input, such as rows of a stream."""
+        """Return True if a run takes the data given to `<name>_push`: networks with states and one input, such as rows
+        of a stream.
+        """
         inputs = self.interface.inputs
         return bool(self.interface.states) and len(inputs) == 1 and not inputs[0].streamed

@@ -14,7 +14,7 @@ COMPILE_FLAGS = (
 
 
 def compile_flags(optimise: str) -> tuple[str, ...]:
-    """Compiler options for everything in a folder; raises `UsageError` for an unknown `optimise`."""
+    """Return the compiler options for everything in a folder; raise `UsageError` for an unknown `optimise`."""
     if optimise not in OPTIMISATION:
         raise UsageError(f"unknown optimisation {optimise!r}; known: {', '.join(OPTIMISATION)}")
     return (*COMPILE_FLAGS, OPTIMISATION[optimise])
@@ -23,7 +23,7 @@ def compile_flags(optimise: str) -> tuple[str, ...]:
 def cmake_library(
     name: str, sources: Sequence[str], objects: Sequence[str], flags: Sequence[str], defines: Sequence[str] = ()
 ) -> str:
-    """CMake text of the library `<name>_network`; `defines` also apply to whatever links it (PUBLIC)."""
+    """Write CMake text for the library `<name>_network`; `defines` also apply to all users of the library (PUBLIC)."""
     library = f"{name}_network"
     lines = [
         f"add_library({library} STATIC {' '.join((*sources, *objects))})",

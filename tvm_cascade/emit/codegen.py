@@ -1,6 +1,7 @@
-"""Code generation for a network from a lowered plan: kernels as C99 or as an LLVM object, weights as const data, one header.
+"""Code generation for a network from a lowered plan: kernels as C99 or as an LLVM object, weights as const data, one
+header.
 
-The emitted C needs no TVM header, only standard ones; `<math.h>` and `<stdbool.h>` only where kernels use them.
+The emitted C needs no TVM header, only standard headers; `<math.h>` and `<stdbool.h>` only if kernels use them.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
 
 
 def emit_c_driver(lowered: Lowered, symbol: str, cache: Cache = NO_CACHE) -> str:
-    """The driver alone as a C function called `symbol`, with declarations of the kernels that it calls.
+    """Emit the driver alone as a C function called `symbol`, with declarations of the kernels.
 
     Driver and kernels are compiled separately: LLVM would inline the kernels into one function, short of registers.
     """
@@ -95,7 +96,7 @@ def emit_c_driver(lowered: Lowered, symbol: str, cache: Cache = NO_CACHE) -> str
 
 
 def _renamed(lowered: Lowered, symbol: str, prefix: str = "") -> tvm.IRModule:
-    """The functions of a plan under public names: the driver is `symbol`, kernels have the prefix."""
+    """Give a plan's functions public names: the driver is `symbol`, kernels get the prefix."""
     mod = lowered.mod.clone()
     for gv in mod.get_global_vars():
         name = symbol if gv.name_hint == lowered.invoke else f"{prefix}{gv.name_hint}"
@@ -104,7 +105,7 @@ def _renamed(lowered: Lowered, symbol: str, prefix: str = "") -> tvm.IRModule:
 
 
 def emit_c_functions(lowered: Lowered, symbol: str, cache: Cache = NO_CACHE) -> str:
-    """The kernels and the driver as static C functions; the driver is called `symbol`."""
+    """Emit the kernels and the driver as static C functions; the driver is called `symbol`."""
     mod = _renamed(lowered, symbol)
     driver = _print_driver(mod, lowered.invoke, cache)[lowered.invoke]
     texts = [
@@ -115,13 +116,13 @@ def emit_c_functions(lowered: Lowered, symbol: str, cache: Cache = NO_CACHE) -> 
 
 
 def print_c(mod: tvm.IRModule) -> str:
-    """The functions of `mod`, which take raw pointers and do not call one another, as C99 text."""
+    """Print the functions of `mod`, which take raw pointers and do not call one another, as C99 text."""
     texts = [_print_kernel(mod[gv], NO_CACHE) for gv in mod.get_global_vars()]
     return _unit([_head(text) for text in texts], texts)
 
 
 def _print_kernel(func: tirx.PrimFunc, cache: Cache) -> str:
-    """The C text of one function, which calls no other; kept under its code, whatever its name is in this network."""
+    """Print one function, which calls no other, as C. The cache ignores the function's name in this network."""
     unnamed = func.with_attr("global_symbol", _ANY_NAME)
 
     def printed() -> str:
@@ -132,7 +133,7 @@ def _print_kernel(func: tirx.PrimFunc, cache: Cache) -> str:
 
 
 def _print_driver(mod: tvm.IRModule, driver: str, cache: Cache) -> dict[str, str]:
-    """The C texts of the function `driver` and, with empty bodies, of those that it calls, by their names in `mod`."""
+    """Print the function `driver`, and the functions called by it with empty bodies, as C texts by name in `mod`."""
     mod = mod.clone()
     for gv in mod.get_global_vars():
         if gv.name_hint != driver:
@@ -154,12 +155,12 @@ def _print_module(mod: tvm.IRModule) -> dict[str, str]:
 
 
 def _head(text: str) -> str:
-    """The declaration of a C function, without the semicolon."""
+    """Return the declaration of a C function, without the semicolon."""
     return text.split(" {\n", 1)[0]
 
 
 def _unit(heads: Sequence[str], texts: Sequence[str]) -> str:
-    """C text that declares all functions at the top."""
+    """Assemble C text that declares all functions at the top."""
     return "".join(f"{head};\n" for head in heads) + "\n" + "\n".join(texts)
 
 
@@ -168,7 +169,7 @@ _VIEW = re.compile(r"\(\((u?int(?:8|16|32|64)_t|float|double)\*\)(\w+)\)")
 
 
 def tidy_c(source: str) -> list[str]:
-    """The functions in text of TVM's C back end, one by one: static, without includes, exports and declarations."""
+    """Split text from TVM's C back end into functions: static, without includes, exports and declarations."""
     body: list[str] = []
     for line in source.splitlines():
         text = line.strip()
@@ -189,7 +190,7 @@ def tidy_c(source: str) -> list[str]:
 
 
 def _mark_unused(function: re.Match[str]) -> str:
-    """The text of a matched C function with a `(void)` statement added for each unused parameter."""
+    """Add a `(void)` statement to a matched C function for each unused parameter."""
     head, body = function[0].split("\n", 1)
     names = [p.split()[-1].lstrip("*") for p in function[1].split(",") if p.strip()]
     unused = [n for n in names if not re.search(rf"\b{n}\b", function[2])]
@@ -199,7 +200,7 @@ def _mark_unused(function: re.Match[str]) -> str:
 def _functions(
     lowered: Lowered, name: str, target: Mapping[str, object] | None, cache: Cache
 ) -> tuple[str, dict[str, bytes]]:
-    """The C text of a plan's functions, and the object file of its kernels where they are compiled for `target`."""
+    """Emit the C text of a plan's functions, and the kernels' object file if they are compiled for `target`."""
     symbol = f"{name}_invoke"
     if target is None:
         return emit_c_functions(lowered, symbol, cache), {}
@@ -208,7 +209,7 @@ def _functions(
 
 
 def _memories(plan: Plan, copies: Copies) -> tuple[NetworkMemory, ...]:
-    """The memories that a plan was placed in, as the emitted network has them, with copies of weights beside its blocks."""
+    """Return the memories a plan was placed in, for the emitted network, with copied weights beside the blocks."""
     kept = [_kept(plan, use) for use in plan.placed]
     made = [
         NetworkMemory(use.ram.name, use.start, use.bytes, use.ram.address, 0, *own)
@@ -218,12 +219,12 @@ def _memories(plan: Plan, copies: Copies) -> tuple[NetworkMemory, ...]:
 
 
 def _kept(plan: Plan, use: MemoryUse) -> tuple[int, int]:
-    """Return begin and bytes of the part of a memory that holds states."""
+    """Return start and bytes of a memory's part with states."""
     return next(((a.start, a.bytes) for a in areas(plan) if a.kept and use.start <= a.start < use.end), (0, 0))
 
 
 def _texts(c: CInterface, functions: str, helpers: str, lowered: Lowered) -> dict[str, bytes]:
-    """The header, the source and the weights of a network, by file name."""
+    """Emit the header, the source and the weights of a network, by file name."""
     weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
     texts = {
         f"{c.name}.h": emit_header(c, c.name),

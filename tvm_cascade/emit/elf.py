@@ -23,7 +23,9 @@ class Section:
 
 
 def read_sections(path: Path) -> tuple[Section, ...]:
-    """Allocated, non-empty sections in file order; raises `LoadError` for anything but a 32-bit little-endian ELF."""
+    """Read the allocated, non-empty sections in file order; raise `LoadError` for anything but a 32-bit little-endian
+    ELF.
+    """
     from elftools.common.exceptions import ELFError  # here: they take 20 ms to import
     from elftools.elf.elffile import ELFFile
 
@@ -44,10 +46,10 @@ def read_sections(path: Path) -> tuple[Section, ...]:
 
 
 def memory_use(path: Path, board: Board) -> tuple[int, int]:
-    """(RAM bytes without the stack, flash bytes) of an image linked for `board`.
+    """Measure (RAM bytes without the stack, flash bytes) of an image linked for `board`.
 
-    RAM counts the arena, or what lies in the board's memories, initialised and zeroed data; flash counts code, constants and
-    the initial values of data.
+    RAM counts the arena or the blocks in the board's memories, initialised and zeroed data; flash counts code,
+    constants and the initial values of data.
     """
     sections = read_sections(path)
     rams = (board.ram, *board.memories.values())

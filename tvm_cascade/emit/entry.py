@@ -1,8 +1,8 @@
 """Emit `<name>.c`: the arena, the mapping of inputs and outputs to it, and `<name>_run` around the driver.
 
-The template is `templates/network.c.in`. A run that calls functions of the application, or whose arena is shared, marks the
-arena as busy until it ends; a call that needs the same arena meanwhile returns an error, not a wrong result. See the
-comments of the header (`emit.header`).
+The template is `templates/network.c.in`. A run that calls functions of the application, or uses a shared arena, marks
+the arena as busy until the end; meanwhile a call that needs the same arena returns an error, not a wrong result. See
+the comments in the header (`emit.header`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _BOOLEANS = re.compile(r"\bbool\b")
 
 
 def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
-    """The text of `<name>.c`.
+    """Emit the text of `<name>.c`.
 
-    `functions` is C of the kernels and the driver, or of the driver alone where the kernels are in an object file;
-    `helpers` is C of the functions that the kernels call.
+    `functions` is C of the kernels and the driver, or of the driver alone if the kernels are in an object file;
+    `helpers` is C of functions called by the kernels.
     """
     name, upper, can_fail = c.name, c.upper, c.calls_back
     refusal = [f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"]
@@ -78,7 +78,7 @@ def _has_array(c: CInterface, memory: NetworkMemory) -> bool:
 
 
 def _arrays(c: CInterface, mark: str) -> list[str]:
-    """Definitions of the memories' arrays: of the arena wherever the application's build says, of others in sections."""
+    """Define the memories' arrays: the arena as the application's build chooses, named memories in sections."""
     if not c.interface.memories:
         filled = fill_template(template("arena_array.c.in"), {"name": c.name, "NAME": c.upper, "mark": mark})
         return filled.removesuffix("\n").split("\n")
@@ -92,7 +92,7 @@ def _arrays(c: CInterface, mark: str) -> list[str]:
 
 
 def _ready(c: CInterface, blocks: Mapping[str, list[str]]) -> list[str]:
-    """The function that says whether a run may begin, and that which sets the arena where it lies behind a pointer."""
+    """Define the function that tells if a run may begin, and the function that sets an arena behind a pointer."""
     lines = {key: "".join(f"{line}\n" for line in blocks[key]) for key in ("refuse_if_any_runs", "refuse_if_it_runs")}
     if not c.interface.memories:
         lines["forget_states"] = f"    {c.name}_has_state = 0u;\n" if c.interface.states else ""
@@ -109,17 +109,19 @@ def _ready(c: CInterface, blocks: Mapping[str, list[str]]) -> list[str]:
 
 
 def hook_symbol(name: str) -> str:
-    """Name of the C function that the driver calls after each step where the application has a hook."""
+    """Name the C function called by the driver after each step if the application has a hook."""
     return f"{name}_between_steps"
 
 
 def _unless_marked(lines: list[str], busy: bool) -> list[str]:
-    """`lines`, which use the byte `<name>_busy`; without callbacks (`busy` False) compiled only with a shared arena."""
+    """Return `lines`, which use the byte `<name>_busy`; without callbacks (`busy` False) compile them only with a
+    shared arena.
+    """
     return lines if busy else only_shared(lines)
 
 
 def _places(c: CInterface, which: str) -> list[str]:
-    """C statements that point the members of the struct `inputs` or `outputs` at their tensors in the arena."""
+    """Write C statements that point the members of struct `inputs` or `outputs` to tensors in the arena."""
     const, specs = c.side(which)
     places: list[str] = []
     for spec in specs:
@@ -135,7 +137,7 @@ def _places(c: CInterface, which: str) -> list[str]:
 
 
 def _copies(c: CInterface, which: str) -> list[str]:
-    """C statements that copy tensors that the application keeps outside of the arena: inputs into it, outputs out of it."""
+    """Write C statements that copy tensors kept by the application outside the arena: inputs in, outputs out."""
     lines: list[str] = []
     for spec in c.side(which)[1]:
         if spec.streamed:
@@ -149,7 +151,7 @@ def _copies(c: CInterface, which: str) -> list[str]:
 
 
 def _fetch(c: CInterface) -> list[str]:
-    """The C function that the driver calls for each row of a streamed input; no lines where no input is streamed."""
+    """Write the C function called by the driver for each row of a streamed input; no lines without streamed inputs."""
     cases: list[str] = []
     for k, spec in enumerate(c.interface.inputs):
         if spec.streamed:
@@ -164,7 +166,7 @@ def _fetch(c: CInterface) -> list[str]:
 
 
 def _hook(name: str) -> list[str]:
-    """The C function that the driver calls after each step; it calls the application's hook, if that is set."""
+    """Write the C function called by the driver after each step, which calls the application's hook if set."""
     head = f"static int32_t {hook_symbol(name)}(int8_t *context, int32_t done)"
     call = "    return inputs->hook == NULL ? 0 : inputs->hook(inputs->hook_context, done);"
     return [f"{head} {{", _context(name), call, "}", ""]

@@ -1,4 +1,4 @@
-"""Write the compiled folder of one network from its plan: C files, linked image, host program (`emit.host`), metadata."""
+"""Write the compiled folder of one network from a plan: C files, linked image, host program (`emit.host`), metadata."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["METADATA", "Emitted", "Written", "emit", "keep_users_files", "users_
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Files and sizes of a finished folder; sizes in bytes, None where it was compiled for this machine."""
+    """Files and sizes of a finished folder; sizes in bytes, None if compiled for this machine."""
 
     ram_bytes: int | None
     flash_bytes: int | None
@@ -49,7 +49,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """The emitted files of a network, and its program for the host."""
+    """The emitted files of a network, and the program for the host."""
 
     network: EmittedNetwork
     host: Callable[[], HostProgram]  # asked for while the C compiler runs
@@ -91,8 +91,7 @@ def write(
 ) -> Written:
     """Write a network and its plan into the existing `folder`: sources, linked image, host program, metadata.
 
-    `cost` is what an inference is estimated to take.
-    Raises `InfeasibleError` where the image does not fit the board.
+    `cost` is the estimated cost of an inference. Raises `InfeasibleError` if the image does not fit the board.
     """
     network = emitted.network
     links = build.linked and not build.unlinked
@@ -135,7 +134,7 @@ def _build(
 
 
 def _require_ram(board: Board, plan: Plan, options: PlanOptions) -> None:
-    """Raise `InfeasibleError` for an arena that exceeds the RAM of a board that no linker refuses it for."""
+    """Raise `InfeasibleError` if the arena exceeds a board's RAM and no linker would refuse it."""
     available = available_ram(board)
     if plan.placed or plan.peak <= available:
         return
@@ -144,7 +143,7 @@ def _require_ram(board: Board, plan: Plan, options: PlanOptions) -> None:
 
 
 def _of_plan(plan: Plan, options: dict[str, object], cost: Cost) -> dict[str, object]:
-    """The part of the metadata that describes a plan."""
+    """Return the part of the metadata that describes a plan."""
     return {
         "plan": {
             "peak_bytes": plan.peak,
@@ -193,7 +192,7 @@ def _at_peak(plan: Plan) -> list[str]:
 
 
 def _what_may_help(options: PlanOptions) -> list[str]:
-    """Unused options that could make the arena smaller; where all are used, the advice to take a smaller network."""
+    """List unused options that could shrink the arena; if all are used, advise a smaller network."""
     if options.layerwise:
         return ["compiling without --layerwise"]
     found = [] if options.overlap else ["compiling without --no-overlap"]

@@ -1,7 +1,8 @@
-"""An audio front end as C for one configuration: from sound to rows of log-mel features, in integers (`tvm-cascade front-end`).
+"""An audio front end as C for one configuration: from sound to rows of log-mel features, in integers (`tvm-cascade
+front-end`).
 
-The arithmetic is that of TensorFlow Lite Micro's audio front end, bit for bit (rfc/0019, section 7). Tables are made here, so
-that the C has no floats, and no memory of its own but its state and one spectrum.
+The arithmetic is that of TensorFlow Lite Micro's audio front end, bit for bit (rfc/0019, section 7). Tables are
+computed here, so the C has no floats, and no memory besides state and one spectrum.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def write_front_end(asked: FrontEndRequest, output: Path) -> FrontEnd:
 
 
 def front_end(asked: FrontEndRequest) -> FrontEnd:
-    """The front end of a configuration."""
+    """Write the front end for a configuration."""
     if not re.fullmatch(r"[a-z_][a-z0-9_]*", asked.name):
         raise UsageError(f"--name {asked.name} is no C identifier of small letters, digits and underscores")
     window, step = (tables.samples(asked, ms) for ms in (asked.window_ms, asked.step_ms))
@@ -109,7 +110,7 @@ def _numbers(asked: FrontEndRequest, window: int, step: int) -> dict[str, int]:
 
 
 def _gain(asked: FrontEndRequest) -> tuple[str, str]:
-    """The function of the gain, and the lines that apply it."""
+    """Write the function for the gain, and the lines that apply the gain."""
     if not asked.gain:
         return "", ""
     shift = asked.gain_bits - tables.correction_bits(asked) - tables.SNR_BITS

@@ -1,8 +1,8 @@
-"""Tables of an audio front end in integers: window, Fourier transform, mel filters, gain and logarithm.
+"""Tables for an audio front end in integers: window, Fourier transform, mel filters, gain and logarithm.
 
-The arithmetic is that of TensorFlow Lite Micro's audio front end, and so is its precision: a table that differs in one number
-differs in the features. Every step is in single floats. Cosines and powers are the nearest single floats to the exact values;
-logarithms are those of the C libraries that the front end runs with (`single_log1p`).
+Arithmetic and precision are those of TensorFlow Lite Micro's audio front end: a table that differs in one number
+changes the features. Every step is in single floats. Cosines and powers are the nearest single floats to the exact
+values; logarithms are rounded as in the C libraries used with the front end (`single_log1p`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _f = np.float32
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Triangles over the mel scale. A bin belongs to one rising and one falling slope: its `weights` go to the sum of its
-    own group, what is left of 1 (`rest`) to the next."""
+    """Triangles over the mel scale. A bin belongs to one rising and one falling slope: its `weights` go to the sum of
+    its own group, the rest of 1 (`rest`) to the next.
+    """
 
     first: int  # bin
     widths: tuple[int, ...]  # bins of each group, one group more than channels
@@ -36,7 +37,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """A complex transform of half the points of the real one, in stages; twiddles are Q15 pairs."""
+    """A complex transform with half the real transform's points, in stages; twiddles are Q15 pairs."""
 
     factors: tuple[int, ...]  # outermost first
     order: tuple[int, ...]  # by place, the element that stands there before the first stage
@@ -45,22 +46,22 @@ class Transform:
 
 
 def samples(asked: FrontEndRequest, milliseconds: int) -> int:
-    """Samples of a time."""
+    """Convert a time to samples."""
     return milliseconds * asked.sample_rate // 1000
 
 
 def points(asked: FrontEndRequest) -> int:
-    """Points of the transform: the least power of two with room for a window."""
+    """Return the points of the transform: the least power of two with room for a window."""
     return 1 << (samples(asked, asked.window_ms) - 1).bit_length()
 
 
 def correction_bits(asked: FrontEndRequest) -> int:
-    """How far the transform scales its output down, beyond what the filters do."""
+    """Return the bits by which the transform scales down, beyond the filters' bits."""
     return points(asked).bit_length() - 1 - WEIGHT_BITS // 2
 
 
 def window(asked: FrontEndRequest) -> tuple[int, ...]:
-    """Hann's window, with WEIGHT_BITS."""
+    """Compute Hann's window, with WEIGHT_BITS."""
     size = samples(asked, asked.window_ms)
     step = _f(2 * pi) / _f(size)
     cosines = (_f(cos(step * _f(i + 0.5))) for i in range(size))
@@ -76,7 +77,7 @@ def _mel(frequency: np.float32) -> np.float32:
 
 
 def filters(asked: FrontEndRequest) -> Filters:
-    """The filters of all channels; raises `UsageError` where they reach beyond half the sample rate."""
+    """Compute the filters of all channels; raise `UsageError` if a filter exceeds half the sample rate."""
     bins, groups = points(asked) // 2 + 1, asked.channels + 1
     low, high = _mel(_f(asked.low_hz)), _mel(_f(asked.high_hz))
     spacing = (high - low) / _f(groups)
@@ -99,7 +100,7 @@ def filters(asked: FrontEndRequest) -> Filters:
 
 
 def transform(asked: FrontEndRequest) -> Transform:
-    """Stages of four and of two."""
+    """Plan the transform's stages of four and of two."""
     count, factors = points(asked) // 2, list[int]()
     left = count
     while left > 1:
@@ -119,8 +120,9 @@ def _turns(angles: list[float]) -> tuple[tuple[int, int], ...]:
 
 
 def gains(asked: FrontEndRequest) -> tuple[int, ...]:
-    """The gain by the noise, as parabolas: two values, then for each octave the value at its begin, a slope and a bend, and an
-    empty place."""
+    """Compute the gain by noise, as parabolas: two values, then for each octave the value at the start, a slope, a
+    bend, and a gap.
+    """
     scale = asked.smoothing_bits - correction_bits(asked)
 
     def gain(x: int) -> int:
@@ -140,7 +142,7 @@ def gains(asked: FrontEndRequest) -> tuple[int, ...]:
 
 
 def logarithms() -> tuple[int, ...]:
-    """How far the binary logarithm of 1 + x lies above x, in units of 2^-LOG_BITS, at the ends of segments of [0, 1]."""
+    """Compute log2(1 + x) - x, in units of 2^-LOG_BITS, at the ends of segments of [0, 1]."""
     count = 1 << LOG_SEGMENTS
     found = [round((np.log2(1 + k / count) - k / count) * (1 << LOG_BITS)) for k in range(count + 1)]
     return (*found, 0)

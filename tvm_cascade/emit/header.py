@@ -1,7 +1,7 @@
 """Emit `<name>.h`, the C interface of a network; `emit.entry` emits the definitions.
 
-The template is `templates/network.h.in`. The application's build chooses where the arena lies: in an array of the network's
-own (in a section of its choice), in one that all networks of the image share, or behind a pointer.
+The template is `templates/network.h.in`. The application's build chooses the arena's place: an array of the network's
+own (in a section of choice), an array shared by all networks of the image, or a pointer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm_cascade.tensor_spec import TensorSpec
 
 
 def emit_header(c: CInterface, note: str) -> str:
-    """The text of the header; `note` names the network in its first line."""
+    """Emit the text of the header; `note` names the network in the first line."""
     name, upper = c.name, c.upper
     inside = [
         f" * Inside of a run, that is in a function of yours that it calls, {name}_run() and the others below do nothing",
@@ -45,7 +45,7 @@ def emit_header(c: CInterface, note: str) -> str:
 
 
 def _memory_sizes(c: CInterface) -> list[str]:
-    """Lines of macros with the bytes of all memories, and of each that was named."""
+    """Write macros with the bytes of all memories, and of each named memory."""
     sizes = [("ARENA", max(c.interface.arena_bytes, 1), sum(m.shared_bytes for m in c.memories))]
     sizes += [(m.label.upper(), m.bytes, m.shared_bytes) for m in c.interface.memories]
     whole = [f"#define {c.upper}_{label}_SIZE {size}" for label, size, _ in sizes]
@@ -56,7 +56,7 @@ def _memory_sizes(c: CInterface) -> list[str]:
 
 
 def _place(c: CInterface) -> str:
-    """Where the arena lies, or the arrays of memories that were named: declarations, and what the build may choose."""
+    """Declare the arena or the arrays in named memories, with the choices left to the build."""
     mark = f"extern volatile uint8_t {c.name}_busy;\n" if c.calls_back else ""
     if not c.interface.memories:
         values = {"name": c.name, "NAME": c.upper, "mark": mark}
@@ -84,7 +84,7 @@ def _place(c: CInterface) -> str:
 
 
 def _sizes(c: CInterface) -> list[str]:
-    """Lines of macros: numbers of inputs, outputs and steps, sizes in bytes, scales and zero points."""
+    """Write macros: numbers of inputs, outputs and steps, sizes in bytes, scales and zero points."""
     upper = c.upper
     lines = [
         f"#define {upper}_INPUTS {len(c.interface.inputs)}",
@@ -113,7 +113,9 @@ def _passes(spec: TensorSpec) -> str:
 
 
 def _struct(c: CInterface, which: str) -> list[str]:
-    """Lines of the struct `<name>_inputs` or `<name>_outputs`: pointers to tensors, callbacks of streamed inputs, hook."""
+    """Write the struct `<name>_inputs` or `<name>_outputs`: pointers to tensors, callbacks for streamed inputs, the
+    hook.
+    """
     const, specs = c.side(which)
     fields: list[str] = []
     for spec in specs:
@@ -143,7 +145,7 @@ def _struct(c: CInterface, which: str) -> list[str]:
 
 
 def _memory(c: CInterface) -> str:
-    """The RAM that the network needs, as a phrase for the comment at the head of the header."""
+    """Describe the RAM needed by the network, for the comment at the head of the header."""
     rest = [f"{c.copies.bytes} bytes of weights"] if c.copies else []
     rest += ["a byte that tells whether it runs"] if c.calls_back else []
     rest += ["a byte that tells whether it has states"] if c.interface.states else []
@@ -151,7 +153,7 @@ def _memory(c: CInterface) -> str:
 
 
 def attributes(upper: str) -> list[str]:
-    """Macros that give a definition its alignment and section; empty where the compiler knows no such attribute."""
+    """Write macros that give a definition alignment and section; empty for compilers without such attributes."""
     return [
         "#if defined(__GNUC__)",
         f"#define {upper}_ALIGNED(n) __attribute__((aligned(n)))",

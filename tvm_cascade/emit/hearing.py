@@ -17,7 +17,7 @@ _CHANNELS = r"^#define {}_CHANNELS (\d+)$"
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """A front end that `front-end` wrote, as files of a package."""
+    """A front end written by `front-end`, as files for a package."""
 
     name: str
     channels: int
@@ -26,9 +26,9 @@ class Hearing:
 
 
 def read_hearing(folder: Path, microphone: str) -> Hearing:
-    """The front end in a folder, for examples that listen by the template `microphone`.
+    """Read the front end in a folder, for examples that listen by the template `microphone`.
 
-    Raises `UsageError` where there is none.
+    Raises `UsageError` if there is none.
     """
     headers = sorted(folder.glob("*.h"))
     name = headers[0].stem if len(headers) == 1 else ""
@@ -43,7 +43,9 @@ def read_hearing(folder: Path, microphone: str) -> Hearing:
 
 
 def example_call(network: Network, hearing: Hearing, about_outputs: str) -> str:
-    """C of an example's function `call_<name>`, which hears; raises `UsageError` where the input is no rows of features."""
+    """Write the C function `call_<name>` of an example that listens; raise `UsageError` unless the input is rows of
+    features.
+    """
     spec, *others = network.inputs
     count = prod(spec.shape)
     apart = spec.window_axis > 1 and spec.shape[spec.window_axis] > 1

@@ -1,7 +1,7 @@
-"""Host run: a lowered plan executed in this process, its kernels and driver compiled by LLVM and their work counted.
+"""Host run: a lowered plan executed in this process, with kernels and driver compiled by LLVM and work counted.
 
-The program is instrumented: every multiply-accumulate adds one to a counter, and canaries around the arena detect writes
-outside of it. A compiled folder stores it as LLVM text, so a run needs no compiler.
+The program is instrumented: every multiply-accumulate adds one to a counter, and canaries around the arena detect
+writes outside. A compiled folder stores the program as LLVM text, so a run needs no compiler.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PAINTS = (0x5A, 0x2D)  # two patterns: a byte that equals one of them by chance
 
 @dataclass(frozen=True)
 class HostProgram:
-    """A plan compiled for this machine, with kernels that count their multiply-accumulates, and the interface to run it."""
+    """A plan compiled for this machine, with kernels that count multiply-accumulates, and the interface to run it."""
 
     llvm: str  # LLVM text
     flash: bytes
@@ -59,7 +59,7 @@ class HostProgram:
 
     @classmethod
     def load(cls, folder: Path, data: Mapping[str, object]) -> HostProgram:
-        """Read what `save` wrote. Raises `UsageError` where files are missing."""
+        """Read the files written by `save`. Raises `UsageError` if files are missing."""
         try:
             llvm, flash = (folder / "program.ll").read_text(), (folder / "flash.bin").read_bytes()
         except OSError as error:
@@ -97,8 +97,9 @@ def _from_dict(data: Mapping[str, Any]) -> TensorSpec:
 
 @dataclass(frozen=True)
 class HostResult:
-    """Outputs of every inference by name; multiply-accumulates of the last; of every memory, highest byte written, plus
-    one."""
+    """Outputs of every inference by name; multiply-accumulates of the last; for every memory the highest written byte,
+    plus one.
+    """
 
     outputs: tuple[dict[str, np.ndarray], ...]
     executed_macs: int
@@ -107,7 +108,7 @@ class HostResult:
 
     @property
     def arena_high_water(self) -> int:
-        """Of all memories."""
+        """Return the highest written bytes, summed over all memories."""
         return sum(self.memory_high_water)
 
 
@@ -119,8 +120,8 @@ _PIPELINE = register_pipeline(
 def optimised(mod: Any) -> Any:
     """Compile functions for the generic CPU of this machine's architecture (TVM target "llvm").
 
-    LLVM takes a twentieth of a second a kernel to optimise and twice as long to load what it made of it, which many inferences
-    of a large network do not win back.
+    Per kernel LLVM takes a twentieth of a second to optimise and twice as long to load the result; for a large network
+    even many inferences do not win this back.
     """
     level = 3 if len(mod.get_global_vars()) <= _MOST_OPTIMISED else 0
     return tvm.compile(mod, target=tvm.target.Target({"kind": "llvm", "opt-level": level}), tir_pipeline=_PIPELINE)
@@ -156,10 +157,10 @@ def host_program(
 
 
 def _calls_of_all(lowered: Lowered) -> Any:
-    """A function that calls every kernel once more and is never called, so that LLVM does not inline all kernels.
+    """Build a function that calls every kernel once more and is never called, so that LLVM does not inline all kernels.
 
-    LLVM inlines a private function with a single call, however large it is; one function of all kernels of NASNetMobile
-    (15 MB of LLVM text) takes 6 GB and minutes to compile.
+    LLVM inlines a private function with a single call, however large; one function with all kernels of NASNetMobile (15
+    MB of LLVM text) takes 6 GB and minutes to compile.
     """
     memory = tirx.decl_buffer((8,), "int8", "memory")
 
@@ -178,7 +179,9 @@ def _calls_of_all(lowered: Lowered) -> Any:
 
 
 def _llvm_text(built: Any) -> str:
-    """The LLVM text of a compiled module, made reproducible: no buffer addresses in the names of TVM's alias classes."""
+    """Return the LLVM text of a compiled module, made reproducible: no buffer addresses in the names of TVM's alias
+    classes.
+    """
     # LLVM's own reader refuses what TVM prints: a private function with a storage class
     text = str(built.inspect_source("ll")).replace("private dllexport ", "private ")
     numbers: dict[str, int] = {}
@@ -186,10 +189,10 @@ def _llvm_text(built: Any) -> str:
 
 
 def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]]) -> HostResult:
-    """Run every inference twice, over arenas painted differently; multiply-accumulates are those of the last one.
+    """Run every inference twice, over arenas painted differently; return the last run's multiply-accumulates.
 
-    A network with states finds them as the inference before left them, the first time with their initial values.
-    Raises `ValidationError` where a canary was overwritten, that is, something wrote outside of the arena.
+    A network with states continues from the previous inference, at first from the initial values. Raises
+    `ValidationError` if a canary was overwritten, that is, something wrote outside the arena.
     """
     results: list[dict[str, np.ndarray]] = []
     work: list[int] = []
@@ -207,19 +210,21 @@ def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]
 
 
 def host_function(program: HostProgram) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """The program as a function from inputs to outputs by name, for many inferences; it raises as `run_host` does. States
-    are those that the inference before has left."""
+    """Return the program as a function from inputs to outputs by name, for many inferences.
+
+    States continue from call to call. The function raises as `run_host` does.
+    """
     infer, kept = _loaded(program), initial_states(program)
     return lambda feed: infer(feed, _PAINTS[0], kept)[0]
 
 
 def initial_states(program: HostProgram) -> list[np.ndarray]:
-    """The bytes of every state before the first inference."""
+    """Return the bytes of every state before the first inference."""
     return [np.frombuffer(s.initial or bytes(s.spec.bytes), np.int8).copy() for s in program.states]
 
 
 def read_llvm(text: str) -> Any:
-    """The module of an LLVM text, whose functions are compiled where they are asked for."""
+    """Load the module of an LLVM text; functions are compiled at first use."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.ll"
         path.write_text(text)
@@ -287,7 +292,7 @@ def _memories(program: HostProgram) -> tuple[tuple[int, int], ...]:
 
 
 def _touched(memory: np.ndarray, paint: int) -> int:
-    """The highest byte that is not as it was painted, plus one."""
+    """Return the highest byte that no longer has its paint, plus one."""
     written = np.nonzero(memory != paint)[0]
     return int(written[-1]) + 1 if len(written) else 0
 

@@ -1,15 +1,15 @@
-"""Weights that are copied to RAM and read there, for cores with slow flash: once, or layer by layer while others compute.
+"""Weights copied to RAM and read there, for cores with slow flash: once, or layer by layer during computation.
 
-The kernels' constants lie in the flash image, and the driver passes kernels pointers into it. The constants that the plan
-says (`passes.copied_weights`) are copied into arrays, and the driver's pointers to them are redirected there.
+The kernels' constants lie in the flash image, and the driver passes kernels pointers into it. Constants listed by the
+plan (`passes.copied_weights`) are copied into arrays, and the driver's pointers are redirected there.
 
-- *hot*: `<name>_hot` keeps what the first run copies there.
-- *prefetched*: `<name>_prefetched` is a double buffer. While a segment of the plan runs whose weights lie in one half, those of
-  the next segment that has any are copied into the other, by `port_copy_start` and `port_copy_wait`: weak functions that call
-  memcpy, which a program replaces by those of its DMA controller.
+- *hot*: `<name>_hot` keeps the copies made by the first run.
+- *prefetched*: `<name>_prefetched` is a double buffer. While a segment of the plan runs with weights in one half, the next
+  segment's weights are copied into the other, by `port_copy_start` and `port_copy_wait`: weak functions that call memcpy,
+  replaceable by a DMA controller's.
 
-Both lie in a section of the user's choice: by default in bss or, where the network was placed in several memories, in the
-one that the plan says.
+Both lie in a section of the user's choice: by default in bss or, for a network placed in several memories, in the
+memory named by the plan.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HotWeight:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The constants of a network that are copied to RAM."""
+    """The constants of a network copied to RAM."""
 
     hot: tuple[HotWeight, ...] = ()
     prefetched: Mapping[int, tuple[HotWeight, ...]] = field(default_factory=dict)  # by segment of the plan
@@ -46,12 +46,12 @@ class Copies:
 
     @property
     def hot_bytes(self) -> int:
-        """Bytes of the array of hot weights."""
+        """Return the bytes of the array of hot weights."""
         return _end(self.hot)
 
     @property
     def bytes(self) -> int:
-        """Bytes of both arrays."""
+        """Return the bytes of both arrays."""
         return self.hot_bytes + 2 * self.half
 
     def __bool__(self) -> bool:
@@ -59,7 +59,7 @@ class Copies:
 
 
 def copies_of(lowered: Lowered, text: str, copied: CopiedWeights) -> Copies:
-    """The copies that a plan says, as arrays: of constants that the driver's C `text` points to."""
+    """Lay out a plan's copies as arrays, for constants pointed to by the driver's C `text`."""
     hot = _laid_out(copied.hot, _pointed(lowered, text))
     parts = dict(_parts(lowered, text))
     ahead = {s: _laid_out(items, _pointed(lowered, parts.get(s, ""))) for s, items in copied.prefetched.items()}
@@ -69,7 +69,7 @@ def copies_of(lowered: Lowered, text: str, copied: CopiedWeights) -> Copies:
 
 
 def _laid_out(items: Sequence[FlashItem], pointed: Sequence[FlashItem]) -> tuple[HotWeight, ...]:
-    """Those of `items` that are pointed to, one behind the other."""
+    """Lay out the items that are pointed to, one behind another."""
     placed: list[HotWeight] = []
     for item in items:
         if item in pointed:
@@ -82,12 +82,12 @@ def _end(placed: Sequence[HotWeight]) -> int:
 
 
 def _pointed(lowered: Lowered, text: str) -> list[FlashItem]:
-    """The constants that C text points to."""
+    """List the constants that C text points to."""
     return list({item for m in POINTER.finditer(text) if (item := _item(lowered.flash_items, m)) is not None})
 
 
 def _parts(lowered: Lowered, text: str) -> list[tuple[int, str]]:
-    """The driver's text cut where its segments begin (`Lowered.segment_call`), by segment."""
+    """Cut the driver's text at the starts of segments (`Lowered.segment_call`)."""
     if lowered.segment_call is None:
         return []
     begins = list(re.finditer(rf"\b{lowered.segment_call}\((\d+)\)", text))
@@ -96,7 +96,7 @@ def _parts(lowered: Lowered, text: str) -> list[tuple[int, str]]:
 
 
 def redirect(lowered: Lowered, text: str, name: str, copies: Copies) -> str:
-    """The driver's C text with its pointers to copied constants replaced by pointers into their arrays."""
+    """Redirect the driver's pointers from copied constants into the arrays of copies."""
     order = list(copies.prefetched)
     for segment, part in _parts(lowered, text):
         if segment in copies.prefetched:
@@ -107,7 +107,7 @@ def redirect(lowered: Lowered, text: str, name: str, copies: Copies) -> str:
 
 
 def mark_unused_flash(text: str, name: str) -> str:
-    """C text whose driver says `(void)flash;` where it no longer reads the network's own weights."""
+    """Add `(void)flash;` to a driver that no longer reads the network's own weights."""
 
     def marked(driver: re.Match[str]) -> str:
         head, body = driver[0].split("\n", 1)
@@ -129,7 +129,7 @@ def _redirected(text: str, array: str, chosen: Sequence[HotWeight], shift: int) 
 
 
 def definition(name: str, copies: Copies) -> list[str]:
-    """C of the arrays and of the functions that fill them; nothing where nothing is chosen."""
+    """Define in C the arrays and the functions that fill them; no lines if nothing is copied."""
     if not copies:
         return []
     upper, section = name.upper(), f".{copies.memory}" if copies.memory else f".bss.{name}_hot"
@@ -166,10 +166,11 @@ def _hot_definition(name: str, copies: Copies) -> list[str]:
 
 
 def _prefetched_definition(name: str, copies: Copies) -> list[str]:
-    """The double buffer, the copies of every segment, and the function that the driver calls where a segment begins.
+    """Define the double buffer, the copies for every segment, and the function called by the driver at a segment's
+    start.
 
-    Copies start one segment with copied weights ahead: those of the first before the run, those of each next one when the one
-    before it begins, for the half that it takes is free then.
+    Copies start one segment with copied weights ahead: the first segment's before the run, each next segment's when the
+    previous segment begins, since the half needed is free then.
     """
     if not copies.prefetched:
         return []
@@ -221,18 +222,18 @@ def _prefetched_definition(name: str, copies: Copies) -> list[str]:
 
 
 def before_run(name: str, copies: Copies) -> list[str]:
-    """C statements at the begin of a run; a run that was ended early may have left copies behind."""
+    """Write C statements for the start of a run; a run ended early may have left copies behind."""
     lines = [f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if copies.hot else []
     return lines + (["    port_copy_wait();", f"    {name}_start_copies(0);"] if copies.prefetched else [])
 
 
 def segment_symbol(name: str) -> str:
-    """Name of the C function that the driver calls where a segment begins."""
+    """Name the C function called by the driver at a segment's start."""
     return f"{name}_begin_segment"
 
 
 def declaration(name: str, copies: Copies) -> list[str]:
-    """Lines of the header that declare the functions that fill the arrays."""
+    """Declare in the header the functions that fill the arrays."""
     lines: list[str] = []
     where = f"in the section {name.upper()}_WEIGHTS_SECTION of"
     if copies.hot:
@@ -260,7 +261,7 @@ def _item(items: Sequence[FlashItem], match: re.Match[str]) -> FlashItem | None:
 
 
 def place_of_pointer(match: re.Match[str]) -> int:
-    """Offset in bytes, in the flash image, of the element that a match of `POINTER` points to."""
+    """Return the offset in bytes, in the flash image, of the element a match of `POINTER` points to."""
     return int(match[2]) * (ITEM_BYTES.get(match[1], 4) if match[1] else 1)
 
 

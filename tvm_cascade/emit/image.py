@@ -1,13 +1,13 @@
 """Compiled folders: `Image`, the record of one network or several linked into one image, read from `metadata.json`.
 
-An image of one network is a project. Several networks (a bundle) run one after the other and share one arena, as large as
-the largest needs: the maximum of their arenas, not the sum. They are compiled with TVM_CASCADE_SHARED_ARENA, which makes
-each of them use `tvm_cascade_arena` in place of an array of its own; the same of every memory that they were placed in. What they
-keep from one run to the next lies beside it (TVM_CASCADE_KEEP_STATES).
+An image with one network is a project. Several networks (a bundle) run one after another and share one arena, as large
+as the largest needs: the maximum, not the sum. They are compiled with TVM_CASCADE_SHARED_ARENA, so each uses
+`tvm_cascade_arena` in place of a separate array; the same holds for every named memory. State kept between runs lies
+beside the arena (TVM_CASCADE_KEEP_STATES).
 
-Layout of a folder: the networks' own files, `main.c`, `startup.c`, the I/O port for measuring, `CMakeLists.txt`, `README.md`,
-`metadata.json`, `boards/<board>/`, `host/` with the programs for this machine, and `build/` with the images. Several
-networks add `arena.c`, one `serial_<network>.c` for each, and `constants.c` with the weights that they have in common.
+Layout of a folder: the networks' own files, `main.c`, `startup.c`, the I/O port for measuring, `CMakeLists.txt`,
+`README.md`, `metadata.json`, `boards/<board>/`, `host/` with the programs for this machine, and `build/` with the
+images. Several networks add `arena.c`, one `serial_<network>.c` for each, and `constants.c` with common weights.
 """
 
 from __future__ import annotations
@@ -48,35 +48,35 @@ class Image:
 
     @property
     def several(self) -> bool:
-        """Whether networks share an arena."""
+        """Return True if several networks share an arena."""
         return len(self.networks) > 1
 
     @property
     def run_on(self) -> str:
-        """The board that `run` takes by default: its own, or "host", this process, where nothing is linked for that."""
+        """Return the default board for `run`: the image's own, or "host", this process, if nothing is linked."""
         return self.board if self.target.family.links else "host"
 
     @property
     def defines(self) -> tuple[str, ...]:
-        """Macros for every file that includes a header of the networks."""
+        """Return the macros for every file that includes a header of the networks."""
         kept = (KEEP_STATES,) if any(n.interface.states for n in self.networks) else ()
         return (SHARED_ARENA, *kept) if self.several else ()
 
     @property
     def name(self) -> str:
-        """Name of the image: that of its network, or `networks` where there are several."""
+        """Return the name of the image: the network's, or `networks` if there are several."""
         return _SEVERAL if self.several else self.networks[0].name
 
     @property
     def arena_bytes(self) -> int:
-        """Of all memories."""
+        """Return the bytes of all memories."""
         return sum(memory.bytes for memory in self.arrays)
 
     @property
     def arrays(self) -> tuple[NetworkMemory, ...]:
-        """The memories that its networks lie in; in a bundle each is as large as the largest needs without its states.
+        """Return the networks' memories; in a bundle each is as large as the largest network needs without states.
 
-        Copies of weights and, in a bundle, states are each network's own.
+        Copies of weights and, in a bundle, states belong to each network separately.
         """
         if not self.several:
             return self.networks[0].interface.arrays
@@ -89,7 +89,7 @@ class Image:
 
     @property
     def memory_names(self) -> tuple[str, ...]:
-        """Names of memories of the board that have a section of their own."""
+        """Return the names of the board's memories that have a section."""
         return tuple(one.name for one in self.arrays if one.name and one.all_bytes)
 
     @property
@@ -98,25 +98,27 @@ class Image:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs of all networks, one network after the other."""
+        """Return the outputs of all networks, one network after another."""
         return tuple(spec for network in self.networks for spec in network.outputs)
 
     def label(self, network: Network, name: str) -> str:
-        """Name of a tensor in files of inputs and outputs: `x`, or `network/x` where there are several networks."""
+        """Return the name of a tensor in files of inputs and outputs: `x`, or `network/x` if there are several
+        networks.
+        """
         return f"{network.name}/{name}" if self.several else name
 
     def named_inputs(self) -> Iterator[tuple[str, TensorSpec]]:
-        """Every input of every network by its label."""
+        """Return every input of every network with its label."""
         return ((self.label(n, spec.name), spec) for n in self.networks for spec in n.inputs)
 
     def named_outputs(self) -> Iterator[tuple[str, TensorSpec]]:
-        """Every output of every network by its label."""
+        """Return every output of every network with its label."""
         return ((self.label(n, spec.name), spec) for n in self.networks for spec in n.outputs)
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
-        """The inputs of all networks, one network after the other, as the firmware reads them.
+        """Convert the inputs of all networks, one network after another, to the bytes read by the firmware.
 
-        Raises `UsageError` where number, element type or shape differ from the models'.
+        Raises `UsageError` if number, element type or shape differ from the models'.
         """
         parts, start = [], 0
         for network in self.networks:
@@ -128,7 +130,7 @@ class Image:
         return b"".join(parts)
 
     def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]:
-        """The arrays of `outputs`."""
+        """Convert bytes to the arrays of `outputs`."""
         return split_outputs(self.outputs, data)
 
 
@@ -143,7 +145,7 @@ class HostRecord:
 
 
 def read_image(folder: Path) -> Image:
-    """The image whose files are in `folder`; raises `LoadError` where it holds none, or damaged metadata."""
+    """Read the image in `folder`; raise `LoadError` if there is none, or for damaged metadata."""
     path = folder / METADATA
     data = read_metadata(folder)
     try:
@@ -163,7 +165,7 @@ def read_image(folder: Path) -> Image:
 
 
 def _inside(folder: Path, network: Network) -> Network:
-    """Return the network. Raise `ValueError` where the name of a file of it leads out of the folder."""
+    """Return the network. Raise `ValueError` if a file name leads out of the folder."""
     for name in network.files:
         if Path(name).name != name or "\\" in name or not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise ValueError(f"the file {printable(repr(name))} lies outside of the folder")
@@ -171,7 +173,7 @@ def _inside(folder: Path, network: Network) -> Network:
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """The JSON object of a folder's `metadata.json`; raises `LoadError` where there is none."""
+    """Read the JSON object in a folder's `metadata.json`; raise `LoadError` if there is none."""
     path = folder / METADATA
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -208,7 +210,7 @@ def write_metadata(image: Image, more: Mapping[str, object] | None = None) -> No
 
 
 def read_network(image: Image, network: Network) -> EmittedNetwork:
-    """A network of `image` as it was emitted, its files read back from the folder."""
+    """Read a network of `image` as it was emitted, with its files from the folder."""
     interface = network.interface
     return EmittedNetwork(
         name=network.name,
@@ -230,7 +232,7 @@ def read_network(image: Image, network: Network) -> EmittedNetwork:
 
 
 def host_records(image: Image) -> dict[str, HostRecord]:
-    """Records of the host programs by network name; a network that was written without one is left out.
+    """Return records of the host programs by network name; skip networks written without a host program.
 
     Raises `LoadError` for damaged metadata.
     """

@@ -15,8 +15,9 @@ _KINDS = {"c": "generated source", "o": "compiled kernels"}  # of files, by suff
 
 
 def files(image: Image, board: Board) -> dict[str, str]:
-    """Texts by file name: CMake files, README, `main.c`, serial programs where the board has a port for them, and `arena.c`
-    for several networks."""
+    """Write the texts by file name: CMake files, README, `main.c`, serial programs if the board has a port, and
+    `arena.c` for several networks.
+    """
     values = _build_values(image)
     readme = "bundle_README.md.in" if image.several else "README.md.in"
     texts = {
@@ -30,14 +31,14 @@ def files(image: Image, board: Board) -> dict[str, str]:
 
 
 def own_sources(image: Image) -> tuple[str, ...]:
-    """Sources that each program of several networks needs in addition to the networks': the arena, shared weights."""
+    """Return the sources needed by each program besides the networks': the shared arena, shared weights."""
     if not image.several:
         return ()
     return ("arena.c", SOURCE) if image.shared_weight_bytes else ("arena.c",)
 
 
 def arena_source(image: Image) -> str:
-    """`arena.c`: what networks share, the arena or memories; an #error stops the build if a recompiled network needs more."""
+    """Write `arena.c`: the shared arena or memories; an #error stops the build if a recompiled network needs more."""
     align, arrays = image.arena_align, {m.name: m for m in image.arrays if m.bytes or not m.name}
     checks = [
         f"#if {n.name.upper()}_{m.label.upper()}_SIZE > {max(arrays[m.name].bytes, 1)} || "
@@ -60,7 +61,7 @@ def arena_source(image: Image) -> str:
 
 
 def _shared_array(memory: NetworkMemory, align: int) -> str:
-    """The definition of an array that networks share; the build may name the section of a memory of the board."""
+    """Define a shared array; the build may name the section in a memory of the board."""
     size = max(memory.bytes, 1)
     array, section, named = f"tvm_cascade_{memory.label}", f'".bss.tvm_cascade_{memory.label}"', ""
     if memory.name:
@@ -71,13 +72,13 @@ def _shared_array(memory: NetworkMemory, align: int) -> str:
 
 
 def host_library(network: Network) -> str:
-    """`CMakeLists.txt` of a folder for this machine."""
+    """Write `CMakeLists.txt` for a folder compiled for this machine."""
     values = {"name": network.name, "sources": " ".join(network.sources)}
     return fill_template(template("host_CMakeLists.txt.in"), values)
 
 
 def _build_values(image: Image) -> dict[str, str]:
-    """Values of the templates CMakeLists.txt, toolchain.cmake and README.md."""
+    """Return the values for the templates CMakeLists.txt, toolchain.cmake and README.md."""
     networks, target = image.networks, image.target
     libraries = [cmake_library(n.name, n.sources, n.objects, n.c_flags, image.defines) for n in networks]
     return {
@@ -117,7 +118,9 @@ def _readme_values(image: Image, board: Board) -> dict[str, str]:
 
 
 def _how_to_run(image: Image, board: Board) -> str:
-    """Return the commands that work for the board: in an emulator, its own or that of its core's default board, and on it."""
+    """Return the commands that run the image: in an emulator, the board's or the core's default board's, and on the
+    board.
+    """
     if board.qemu_machine is not None:
         emulated = f"Run and measure it in the emulator: `tvm-cascade run . --board {board.name}`."
     else:

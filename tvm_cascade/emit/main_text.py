@@ -1,6 +1,6 @@
 """Emit the C programs of an image: `main.c`, and the board's side of the serial protocol.
 
-One network and several networks have separate templates; the program of several runs them in turn over one arena.
+One network and several networks have separate templates; the program for several runs them in turn over one arena.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from tvm_cascade.tensor_spec import TensorSpec
 
 
 def main_source(image: Image) -> str:
-    """`main.c`: the application, which the user completes, and the program that measures in the emulator."""
+    """Write `main.c`: the application, completed by the user, and the program that measures in the emulator."""
     if not image.several:
         return fill_template(template("main.c.in"), _main_of_one(image.networks[0]))
     return fill_template(template("bundle_main.c.in"), _main_of_several(image))
 
 
 def serial_sources(networks: Sequence[Network]) -> dict[str, str]:
-    """The board's side of the serial protocol, by file name: one file per network, and for several one that selects."""
+    """Write the board's side of the serial protocol, by file name: one file per network, and for several one selecting
+    file.
+    """
     if len(networks) == 1:
         return {"serial_main.c": _serial_source(networks[0])}
     names = [f"serve_{network.name}" for network in networks]
@@ -33,12 +35,12 @@ def serial_sources(networks: Sequence[Network]) -> dict[str, str]:
 
 
 def serial_file(network: Network) -> str:
-    """Name of the file that serves one of several networks."""
+    """Name the file that serves one of several networks."""
     return f"serial_{network.name}.c"
 
 
 def describe(side: str, specs: Sequence[TensorSpec], lead: str) -> str:
-    """One line per tensor, with the C names only: the model's own names may hold anything."""
+    """Describe each tensor in one line, with the C names only: the model's own names may hold anything."""
     lines = []
     for spec in specs:
         quantized = "" if spec.scale is None else f", real = {spec.scale!r} * (q - {spec.zero_point or 0})"
@@ -48,7 +50,7 @@ def describe(side: str, specs: Sequence[TensorSpec], lead: str) -> str:
 
 
 def user_callback(spec: TensorSpec, name: str) -> str:
-    """The callback that the user fills in to deliver one row of a streamed input."""
+    """Write the callback completed by the user to deliver one row of a streamed input."""
     return _callback(
         name,
         spec,
@@ -58,7 +60,7 @@ def user_callback(spec: TensorSpec, name: str) -> str:
 
 
 def _port_callback(spec: TensorSpec, name: str) -> str:
-    """The callback that reads one row of a streamed input from the emulator's file."""
+    """Write the callback that reads one row of a streamed input from the emulator's file."""
     size = f"{spec.row_bytes}u"
     return _callback(
         name,
@@ -68,7 +70,7 @@ def _port_callback(spec: TensorSpec, name: str) -> str:
 
 
 def _serial_callback(spec: TensorSpec) -> str:
-    """The callback that asks the other end of the serial link for one row of a streamed input."""
+    """Write the callback that asks the host over the serial link for one row of a streamed input."""
     return _callback(
         spec.c_name,
         spec,
@@ -112,7 +114,7 @@ def _main_of_one(network: Network) -> dict[str, str]:
 
 
 def paint(network: Network, pattern: str) -> list[str]:
-    """C statements that paint every memory of a network before an inference, but for its states."""
+    """Write C statements that paint every memory of a network before an inference, except states."""
     states = network.interface.states
     places = zip(network.interface.arrays, _arrays(network), strict=True)
     ranges = [
@@ -125,14 +127,14 @@ def paint(network: Network, pattern: str) -> list[str]:
 
 
 def measured(network: Network, pattern: str) -> list[str]:
-    """C expressions for the bytes touched of every memory, in the order of the network's memories."""
+    """Return C expressions for the bytes touched in every memory, in the order of the network's memories."""
     return [
         f"measure_arena({array}, {size}, {pattern})" if array != "NULL" else "0u" for array, size in _arrays(network)
     ]
 
 
 def _arrays(network: Network) -> list[tuple[str, str]]:
-    """Array and macro of the size of every memory of a network; "NULL" where it has no array."""
+    """Return array and size macro for every memory of a network; "NULL" without an array."""
     return [
         (
             f"{network.name}_{m.label}" if m.bytes or not m.name else "NULL",
@@ -162,7 +164,7 @@ def _main_of_several(image: Image) -> dict[str, str]:
 
 
 def _prepare(network: Network) -> list[str]:
-    """Declarations and mapping of one of several networks, callbacks included."""
+    """Declare and map one of several networks, callbacks included."""
     name = network.name
     lines = [
         f"struct {name}_inputs inputs;",
@@ -204,12 +206,14 @@ def _application(network: Network) -> str:
 
 
 def _block(*lines: str) -> str:
-    """A C block of its own inside of main's loop."""
+    """Wrap lines in a C block inside main's loop."""
     return "\n".join(("        {", *(f"            {line}" for line in lines), "        }"))
 
 
 def _serial_source(network: Network) -> str:
-    """C of the serial server of one network: addresses and sizes of whole tensors, callbacks of streamed ones."""
+    """Write the serial server of one network in C: addresses and sizes of whole tensors, callbacks for streamed
+    tensors.
+    """
     upper, streamed = network.name.upper(), _streamed(network)
     whole = [(k, spec) for k, spec in enumerate(network.inputs) if not spec.streamed]
     inputs = [

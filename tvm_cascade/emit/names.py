@@ -1,4 +1,4 @@
-"""Sanitise names that come from a model: C identifiers, names of networks and their files, text in C comments."""
+"""Sanitise names from a model: C identifiers, names of networks and files, text in C comments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TAKEN = frozenset(
 
 
 def c_identifier(text: str, fallback: str = "network") -> str:
-    """`text` as a C identifier in lower case: at most 40 characters of [a-z0-9_], no keyword, no leading digit."""
+    """Convert `text` to a C identifier in lower case: at most 40 characters of [a-z0-9_], no keyword, no leading digit."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").lower()[:40].rstrip("_")
     if not name:
         name = fallback
@@ -36,13 +36,13 @@ def c_identifier(text: str, fallback: str = "network") -> str:
 
 
 def network_identifier(text: str) -> str:
-    """`text` as the name of a network: of its files, its functions and its CMake target."""
+    """Convert `text` to a name for a network: for files, functions and the CMake target."""
     name = c_identifier(text)
     return f"{name}_" if name in _TAKEN else name
 
 
 def unique_identifier(text: str, fallback: str, taken: Callable[[str], bool]) -> str:
-    """`text` as a C identifier for which `taken` is False; a number is appended where needed."""
+    """Convert `text` to a C identifier for which `taken` is False; append a number if needed."""
     stem = c_identifier(text, fallback)
     name, k = stem, 1
     while taken(name):
@@ -52,6 +52,8 @@ def unique_identifier(text: str, fallback: str, taken: Callable[[str], bool]) ->
 
 
 def c_comment(text: str) -> str:
-    """`text` for the inside of a C comment: printable ASCII, at most 80 characters, and nothing that ends the comment."""
+    """Convert `text` for the inside of a C comment: printable ASCII, at most 80 characters, and nothing that ends the
+    comment.
+    """
     text = text if len(text) <= 80 else f"{text[:77]}..."
     return re.sub(r"[^ -~]", "?", text).replace("*/", "* /").replace("/*", "/ *").replace("??", "? ?")

@@ -1,6 +1,7 @@
-"""Records of a compiled network: its emitted files (`EmittedNetwork`), and what a build (`Network`) and a run (`Interface`) need.
+"""Records of a compiled network: the emitted files (`EmittedNetwork`), the needs of a build (`Network`) and of a run
+(`Interface`).
 
-The last two are stored in the `metadata.json` of a compiled folder, so that neither build nor run needs the model's file.
+The last two are stored in the `metadata.json` of a compiled folder, so neither build nor run needs the model's file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _require_identifier(text: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NetworkMemory:
-    """A memory that a network lies in, in an array of its own."""
+    """A memory used by a network, as a separate array."""
 
     name: str  # its section is .NAME; "" for the arena, whose section the application's build may choose
     start: int  # of its bytes in the offsets of tensors (`TensorSpec.offset`)
@@ -51,23 +52,23 @@ class NetworkMemory:
 
     @property
     def all_bytes(self) -> int:
-        """Bytes of the section: its array, and copies of weights, which begin at multiples of 8."""
+        """Return the bytes of the section: the array, and copies of weights, which begin at multiples of 8."""
         return -(-self.bytes // 8) * 8 + self.weights if self.weights else self.bytes
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes without the states, which networks that share the memory have in common."""
+        """Return the bytes without states, common to all networks that share the memory."""
         return self.bytes - self.kept_bytes
 
     @property
     def label(self) -> str:
-        """What its array is called, behind the network's name."""
+        """Return the array's name, without the network's prefix."""
         return Ram(self.name).label
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedState:
-    """A state of a network: its tensor, with the offset of its bytes in the arena, and what it holds before the first run."""
+    """A state of a network: the tensor, with an offset in the arena, and the value before the first run."""
 
     spec: TensorSpec
     initial: bytes  # of all elements; empty: zeros
@@ -75,12 +76,12 @@ class PlacedState:
 
     @property
     def array(self) -> np.ndarray:
-        """What it holds before the first run."""
+        """Return the value before the first run."""
         data = self.initial or bytes(self.spec.bytes)
         return np.frombuffer(data, self.spec.dtype).reshape(self.spec.shape)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy."""
+        """Return a JSON-ready copy."""
         own = {"offset": self.spec.offset, "initial": self.initial.hex(), "returned": self.returned}
         return _tensor_to_dict(self.spec) | own
 
@@ -111,13 +112,13 @@ class Interface:
 
     @property
     def arrays(self) -> tuple[NetworkMemory, ...]:
-        """The memories of the network: those that were named, or the arena."""
+        """Return the network's memories: the named memories, or the arena."""
         start, size = self.kept
         return self.memories or (NetworkMemory("", 0, self.arena_bytes, kept_start=start, kept_bytes=size),)
 
     @property
     def fixed_arrays(self) -> dict[str, np.ndarray]:
-        """The values of the fixed inputs by name."""
+        """Return the values of the fixed inputs by name."""
         return {one.name: one.array for one in self.fixed}
 
     def __post_init__(self) -> None:
@@ -126,7 +127,7 @@ class Interface:
             _require_identifier(spec.c_name, "tensor name")
 
     def to_dict(self) -> dict[str, object]:
-        """A JSON-ready copy, without the arena offsets of tensors: the network's own sources have them."""
+        """Return a JSON-ready copy, without the tensors' arena offsets: the network's own sources have them."""
         made: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
         sides = {"inputs": self.inputs, "outputs": self.outputs}
         made |= {name: [_tensor_to_dict(spec) for spec in side] for name, side in sides.items()}
@@ -153,9 +154,10 @@ class Interface:
         return cls(**{**data, **sides, **given})
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
-        """The inputs of one inference as the firmware reads them: whole inputs in order, then rows in order of `requests`.
+        """Convert the inputs of one inference to the bytes read by the firmware: whole inputs in order, then rows in
+        order of `requests`.
 
-        Raises `UsageError` where number, element type or shape differ from the model's.
+        Raises `UsageError` if number, element type or shape differ from the model's.
         """
         if len(arrays) != len(self.inputs):
             raise UsageError(f"{len(arrays)} input arrays given, the network has {len(self.inputs)}")
@@ -174,12 +176,12 @@ class Interface:
         return b"".join(parts)
 
     def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]:
-        """The arrays of `outputs` from the bytes that the firmware writes in one inference."""
+        """Convert the bytes written by the firmware in one inference to the arrays of `outputs`."""
         return split_outputs(self.outputs, data)
 
 
 def split_outputs(outputs: Sequence[TensorSpec], data: bytes) -> tuple[np.ndarray, ...]:
-    """Split the bytes of concatenated tensors into arrays of their types and shapes."""
+    """Split the bytes of concatenated tensors into arrays, by type and shape."""
     arrays, start = [], 0
     for spec in outputs:
         flat = np.frombuffer(data, dtype=spec.dtype, count=prod(spec.shape), offset=start)
@@ -233,19 +235,19 @@ class Network:
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """What an application calls, without the prefix of the network's name."""
+        """Return the functions called by an application, without the network's prefix."""
         states = ("reset", "state_save", "state_load") if self.interface.states else ()
         return ("run", "map_inputs", "map_outputs", *states)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names of all its files, the header first."""
+        """Return the names of all files, the header first."""
         return (f"{self.name}.h", *self.sources, *self.objects)
 
 
 @dataclass(frozen=True, slots=True)
 class EmittedNetwork:
-    """A network as the code generator returns it: the contents of its files, and the fields of its interface."""
+    """A network as returned by the code generator: the contents of its files, and the fields of its interface."""
 
     name: str  # C identifier, the prefix of every symbol and file
     files: Mapping[str, bytes]  # file name -> content; headers, sources, objects
@@ -276,7 +278,7 @@ class EmittedNetwork:
 
     @property
     def interface(self) -> Interface:
-        """The part that a run needs once the firmware is built."""
+        """Return the part needed by a run once the firmware is built."""
         digest = 0
         for file in sorted(self.files):
             digest = zlib.crc32(self.files[file], zlib.crc32(file.encode(), digest))
@@ -286,5 +288,5 @@ class EmittedNetwork:
 
     @property
     def record(self) -> Network:
-        """The record of the network that builds and runs need after its files are written."""
+        """Return the record needed by builds and runs once the files are written."""
         return Network(self.interface, self.sources, self.objects, self.c_flags)

@@ -1,8 +1,8 @@
 """Compiled C sources in the cache.
 
-An object is kept under its source, the headers of the folders that are searched first, the compiler and its options; with
-it the compiler's own headers that it includes, whose contents are compared before it is used. Folders are not part of it:
-the objects of this project contain no paths.
+An object is kept under a key of the source, the headers in the folders searched first, the compiler and the options.
+The compiler's own headers are stored beside it, and compared before use. Folders are not part of the key: objects of
+this project contain no paths.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEARCHED = ("CPATH", "C_INCLUDE_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")  # v
 
 @dataclass(frozen=True)
 class CachedObject:
-    """The object of one C source in the cache."""
+    """The cached object of one C source."""
 
     cache: Cache
     compiler: str
@@ -43,7 +43,7 @@ class CachedObject:
         return True
 
     def list_headers(self, made: Path) -> tuple[str, ...]:
-        """Options that make the compiler list the headers for `keep`."""
+        """Return options that make the compiler list the headers for `keep`."""
         return () if self.cache.folder is None else ("-MD", "-MF", f"{made}.d")
 
     def keep(self, made: Path) -> None:
@@ -65,7 +65,7 @@ class CachedObject:
         return Cache.key("C object", [*parts, *(part for header in own for part in header)])
 
     def _foreign(self, rule: str) -> Iterator[str]:
-        """The headers in a rule for make that belong to the compiler, not to the project."""
+        """Find the headers in a make rule that belong to the compiler, not to the project."""
         for word in re.split(r"(?<!\\)\s+", rule.partition(": ")[2].replace("\\\n", " ").strip()):
             path = Path(re.sub(r"\\([ #])", r"\1", word).replace("$$", "$"))
             if path != self.source and path.parent not in self.includes:
@@ -73,7 +73,7 @@ class CachedObject:
 
 
 def _digest(path: str) -> str:
-    """SHA-256 of a file; empty where there is none."""
+    """Hash a file by SHA-256; "" if there is none."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:

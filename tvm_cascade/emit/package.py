@@ -1,7 +1,7 @@
-"""What packages for other build systems have in common: the record `Package` and the class of their kinds, `PackageKind`.
+"""The common parts of packages for foreign build systems: the record `Package` and the base class `PackageKind`.
 
-A kind is a module of `micro.packages` with an object `KIND`; its texts are the files of `templates/<module>/`, in whose
-paths `NAME` stands for the package and in whose texts `@key@` for a value.
+A kind is a module in `micro.packages` with an object `KIND`; its texts are the files in `templates/<module>/`. `NAME`
+in a path is replaced by the package's name, `@key@` in a text by a value.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Package:
 
     @property
     def memories(self) -> tuple[tuple[str, NetworkMemory], ...]:
-        """The memories of the board that arrays lie in, each with the prefix of its names; none where all lies in an arena."""
+        """Return the board's memories with arrays, each with a name prefix; empty if everything lies in an arena."""
         own = [(n.name, m) for n in self.networks for m in n.interface.memories if m.all_bytes]
         if self.image.several:  # networks share their arrays, and have copies of weights of their own
             own = [(name, replace(m, bytes=0)) for name, m in own if m.weights]
@@ -54,12 +54,12 @@ class Package:
 
     @property
     def has_objects(self) -> bool:
-        """Whether kernels are compiled already (`--emit obj`)."""
+        """Return True if kernels are already compiled (`--emit obj`)."""
         return any(network.objects for network in self.networks)
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Compiler options that the sources need."""
+        """Return the compiler options needed by the sources."""
         needed = {flag for network in self.networks for flag in network.c_flags}
         return ("-O2", "-fno-strict-aliasing", *sorted(needed))
 
@@ -77,7 +77,9 @@ class Package:
         yield from self._heard(".c")
 
     def headers(self) -> Iterator[tuple[str, str]]:
-        """Names and texts of the headers; those of several networks define TVM_CASCADE_SHARED_ARENA themselves."""
+        """Yield names and texts of the headers; with several networks, headers define TVM_CASCADE_SHARED_ARENA
+        themselves.
+        """
         shared = "".join(f"#ifndef {name}\n#define {name}\n#endif\n" for name in self.image.defines)
         about = "/* The networks of this package share one arena. */\n" if shared else ""
         for network in self.networks:
@@ -93,12 +95,12 @@ class Package:
 
     @property
     def uses_math(self) -> bool:
-        """Whether functions of <math.h> may be called; objects are not examined and count as callers."""
+        """Return True if functions of <math.h> may be called; objects are not examined and count as callers."""
         return self.has_objects or any("#include <math.h>" in text for _, text in self.sources())
 
 
 class PackageKind:
-    """A kind of package: what it refuses, and which files it writes beside those of its templates."""
+    """A kind of package: the refused features, and the files besides the templates'."""
 
     templates: str  # folder in `templates/`
     title: str  # in a sentence: "a Zephyr module"
@@ -122,21 +124,23 @@ class PackageKind:
         raise NotImplementedError
 
     def finish(self, package: Package, folder: Path) -> None:
-        """What is made of the whole folder, behind the templates."""
+        """Process the whole folder after the templates are filled."""
 
 
 def section_macro(prefix: str, memory: NetworkMemory) -> str:
-    """The macro that says which section a memory's array lies in."""
+    """Name the macro for the section of a memory's array."""
     return f"{prefix}_{memory.label}_SECTION".upper()
 
 
 def weights_macro(prefix: str) -> str:
-    """The macro that says which section copies of weights lie in."""
+    """Name the macro for the section of copied weights."""
     return f"{prefix}_WEIGHTS_SECTION".upper()
 
 
 def section_text(package: Package, known: Mapping[str, tuple[tuple[str, str], ...]]) -> str:
-    """C that says which section every memory's array lies in: a `known` one of the board, or else bss, in the build's RAM."""
+    """Write C that sets the section of every memory's array: a `known` section of the board, or else bss, in the
+    build's RAM.
+    """
     lines: list[str] = []
     macros = [(n, m, section_macro(n, m)) for n, m in package.memories if m.bytes]
     macros += [(n, m, weights_macro(n)) for n, m in package.memories if m.weights]
@@ -152,7 +156,7 @@ def section_text(package: Package, known: Mapping[str, tuple[tuple[str, str], ..
 
 
 def memory_table(package: Package) -> str:
-    """Lines of a README that say where the arrays belong; empty where there is one arena."""
+    """Write README lines on the arrays' memories; empty if there is one arena."""
     if not package.memories:
         return ""
     rows = ["| array | bytes | memory | macro that names its section |", "| --- | --- | --- | --- |"]
@@ -179,7 +183,9 @@ def write_sources(package: Package, sources: Path, headers: Path, before: str = 
 
 
 def kernel_guard(target: Core) -> str:
-    """Preprocessor check with an #error where the compiler's options show that kernels of `target` cannot run or link."""
+    """Write a preprocessor check with an #error if the compiler's options show that kernels for `target` cannot run or
+    link.
+    """
     misfits = [f"__ARM_ARCH < {target.triple.removeprefix('thumbv')[0]}"]
     if target.fpu:
         misfits += ["!defined(__ARM_PCS_VFP)", "!defined(__ARM_FEATURE_DSP)"]
@@ -196,7 +202,7 @@ def kernel_guard(target: Core) -> str:
 
 
 def common_values(package: Package) -> dict[str, str]:
-    """Values of the templates of every kind."""
+    """Return the values for every kind's templates."""
     names = [network.name for network in package.networks]
     several = len(names) > 1
     headers = [*names, *([package.hearing.name] if package.hearing else [])]
@@ -229,8 +235,10 @@ def common_values(package: Package) -> dict[str, str]:
 
 
 def _call(network: Network, hearing: Hearing | None) -> str:
-    """C of an example's function `call_<name>`, which runs one inference, preceded by callbacks of streamed inputs; with a
-    front end it hears and runs as often as there are rows."""
+    """Write the C function `call_<name>` of an example, which runs one inference, after callbacks for streamed inputs.
+
+    With a front end the function listens, and runs once per set of rows.
+    """
     name = network.name
     streamed = [spec for spec in network.inputs if spec.streamed]
     about_inputs = "\n".join(_about("inputs", spec) for spec in network.inputs)
@@ -268,7 +276,7 @@ def _about(side: str, spec: TensorSpec) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text, with the folders that it lies in."""
+    """Write a text, and create missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 

@@ -18,9 +18,9 @@ _OF_HOOKS = ("hook", "hook_context")  # members of the inputs of a network that 
 
 
 def place_io(plan: Plan, io: IoSpec, hook: bool = False) -> IoSpec:
-    """`io` with the arena offsets of `plan` and C names filled in; streamed inputs get their row axis, not an offset.
+    """Add arena offsets from `plan` and C names to `io`; streamed inputs get a row axis in place of an offset.
 
-    `io` is in the order of the plan's graph. `hook` reserves the names of the struct members of a hook.
+    `io` is in the order of the plan's graph. `hook` reserves the hook's struct members.
     """
     names = _c_names(io.inputs, "input", _OF_HOOKS if hook else ())
     inputs = [
@@ -37,7 +37,7 @@ def place_io(plan: Plan, io: IoSpec, hook: bool = False) -> IoSpec:
 
 
 def placed_states(io: IoSpec) -> tuple[PlacedState, ...]:
-    """The states of an interface that `place_io` has placed."""
+    """Return the states of an interface placed by `place_io`."""
     return tuple(PlacedState(spec, s.initial, s.returned) for spec, s in zip(io.state_specs, io.states, strict=True))
 
 
@@ -51,10 +51,10 @@ def _place(plan: Plan, tensor: int, spec: TensorSpec) -> TensorSpec:
 
 
 def _c_names(specs: Sequence[TensorSpec], side: str, reserved: Container[str]) -> list[str]:
-    """C names of one side, `input` or `output`, none of them in `reserved`.
+    """Name the tensors of one side, `input` or `output`, in C, avoiding `reserved`.
 
     The header names sizes by number and by name, <NETWORK>_INPUT0_SIZE and <NETWORK>_<NAME>_SIZE, and a streamed input
-    has a second member, <name>_context; a name that would collide with one of these is numbered.
+    has a second member, <name>_context; a name that would collide is numbered.
     """
     names: list[str] = []
 

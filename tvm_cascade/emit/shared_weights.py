@@ -1,9 +1,9 @@
-"""Deduplication of weights: constants that several networks of an image have in common are stored once.
+"""Deduplication of weights: constants common to several networks of an image are stored once.
 
-Two heads over one backbone, or one network in two plans, have equal weights, packed equally where their kernels are of the
-same kind. Equal constants of at least `LEAST` bytes move into one array, `tvm_cascade_constants`; the others are laid out
-again without gaps, and pointers in the driver, which is C with either back end, are updated. Tables that the driver reads
-by index are not moved.
+Two heads over one backbone, or one network in two plans, have equal weights, packed equally for equal kinds of kernels.
+Equal constants of at least `LEAST` bytes move into one array, `tvm_cascade_constants`; the rest are laid out again
+without gaps, and pointers in the driver, which is C with either back end, are updated. Tables indexed by the driver are
+not moved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALIGN = 8
 
 @dataclass(frozen=True, slots=True)
 class SharedWeights:
-    """Changed files of the networks and the two files of the shared array; no files where nothing is shared."""
+    """Changed files of the networks and the two files with the shared array; no files if nothing is shared."""
 
     files: Mapping[str, str]
     stored: int  # bytes of the shared array
@@ -35,7 +35,7 @@ class SharedWeights:
 def share(networks: Mapping[str, tuple[str, str]]) -> SharedWeights:
     """Share constants of `networks`: network name -> texts of `<name>.c` and `<name>_weights.c`.
 
-    A network whose weights file has another layout, as of another version, keeps its own constants.
+    A network with a different layout in the weights file, as from another version, keeps all constants.
     """
     read = {name: found for name, (_, text) in networks.items() if (found := read_weights(text)) is not None}
     places, array = _common(list(read.values()))
@@ -67,7 +67,7 @@ def _content(weights: Weights, item: FlashItem) -> bytes:
 
 
 def _common(networks: Sequence[Weights]) -> tuple[dict[bytes, int], bytes]:
-    """Contents that at least two networks have, with their offsets in the shared array, and the bytes of that array."""
+    """Find contents common to at least two networks, with offsets in the shared array, and that array's bytes."""
     seen: dict[bytes, set[int]] = {}
     for k, weights in enumerate(networks):
         for item in _movable(weights):
@@ -83,14 +83,14 @@ def _common(networks: Sequence[Weights]) -> tuple[dict[bytes, int], bytes]:
 
 
 def _moved(text: str, name: str, weights: Weights, there: Mapping[int, int], away: Mapping[int, int]) -> str:
-    """A network's C source with its pointers to constants updated.
+    """Update the pointers to constants in a network's C source.
 
-    By old offset, `there` has the new offsets of the network's own constants, `away` those in the shared array.
+    By old offset, `there` has the new offsets of the network's own constants, `away` the offsets in the shared array.
     """
     starts = {item.offset: item for item in _movable(weights)}
 
     def found(at: int) -> tuple[int, bool]:
-        """The new offset of the byte at `at`, and whether it is in the shared array."""
+        """Return the new offset of the byte at `at`, and True if the byte is in the shared array."""
         start = next((s for s, item in starts.items() if s <= at < s + item.size), None)
         if start is None:
             return at, False

@@ -1,11 +1,11 @@
-"""A bound of the stack that a linked image needs, from its code: the frames along the longest chain of calls.
+"""A bound on the stack of a linked image, from the code: the frames along the longest chain of calls.
 
-The image is disassembled. A function's frame is at most the sum of all that it takes off the stack pointer; calls, and
-jumps into other functions, are the edges of the call graph. A call through a pointer, as of a hook or of a function that gives
-rows of an input, may reach every function of the image that no instruction calls: the linker keeps only those whose address is
-taken, and handlers of exceptions. There is no bound where a function can call itself, or moves its stack pointer by what it
-computes. One exception is counted, with the registers that the core stores; what an application's own handlers and hooks need is
-theirs to add.
+The image is disassembled. A function's frame is at most the sum of everything it takes off the stack pointer; calls,
+and jumps into functions, are the edges of the call graph. A call through a pointer, as to a hook or to a function that
+gives rows of an input, may reach every function that no instruction calls: the linker keeps only functions whose
+address is taken, and exception handlers. There is no bound if a function can call itself, or moves the stack pointer by
+a computed amount. One exception is counted, with the registers stored by the core; an application has to add the needs
+of its own handlers and hooks.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Function:
 
 
 class NoStackBoundError(ToolError):
-    """An image whose stack has no bound that its code tells."""
+    """An image without a stack bound derivable from code."""
 
 
 def stack_bound(elf: Path, family: Family) -> int:
-    """Bytes of stack that an image needs at most, from its first instruction on.
+    """Return the most bytes of stack needed by an image, from the first instruction on.
 
-    Raises `NoStackBoundError` where its code tells none, `MissingToolError` without the target's binutils.
+    Raises `NoStackBoundError` if the code gives no bound, `MissingToolError` without the target's binutils.
     """
     tool = find_tool(f"{family.prefix}objdump", family.compiler_remedy)
     functions = read_functions(run_tool((tool, "-t", "-d", str(elf))))
@@ -60,7 +60,7 @@ def stack_bound(elf: Path, family: Family) -> int:
 
 
 def deepest(functions: Mapping[str, Function]) -> int:
-    """Bytes of the frames along the longest chain of calls from the entry."""
+    """Sum the frames along the longest chain of calls from the entry, in bytes."""
     known: dict[str, int] = {}
     open_: list[str] = []
     called = {_ENTRY, *(callee for function in functions.values() for callee in function.calls)}
@@ -89,7 +89,7 @@ def deepest(functions: Mapping[str, Function]) -> int:
 
 
 def read_functions(disassembly: str) -> dict[str, Function]:
-    """The functions of a symbol table and a disassembly by objdump."""
+    """Read functions from a symbol table and a disassembly by objdump."""
     found: dict[str, Function] = {}
     name = ""
     for text in disassembly.splitlines():
@@ -128,7 +128,7 @@ def _branches(code: str) -> bool:
 
 
 def _taken(code: str, operands: str) -> int | None:
-    """Bytes that an instruction takes off the stack pointer, 0 where it gives back; None where nobody knows."""
+    """Return the bytes an instruction takes off the stack pointer, 0 if it gives back; None if unknown."""
     if code.startswith(("push", "vpush")) or (re.match(r"(v?stmdb|vstmdb)", code) and operands.startswith("sp!")):
         return _listed(operands)
     if code.startswith("cm.push"):
@@ -145,13 +145,13 @@ def _taken(code: str, operands: str) -> int | None:
 
 
 def _gives_back(code: str, operands: str) -> bool:
-    """Whether an instruction that writes the stack pointer adds a constant to it, or restores it from a frame pointer."""
+    """Return True if an instruction that writes the stack pointer adds a constant, or restores it from a frame pointer."""
     plain = re.match(r"sp, ?(sp, ?)?#?\d+$", operands) or re.match(r"sp, ?(r7|fp|s0), ?#?-?\d+$", operands)
     return plain is not None or (code.startswith(("mov", "mv")) and re.match(r"sp, ?\w+$", operands) is not None)
 
 
 def _listed(operands: str) -> int:
-    """Bytes of a list of registers, such as `{r4-r7, lr}`."""
+    """Count the bytes of a register list, such as `{r4-r7, lr}`."""
     total = 0
     for part in re.sub(r".*\{|\}.*", "", operands).split(","):
         low, _, high = part.strip().partition("-")

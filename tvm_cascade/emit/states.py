@@ -1,9 +1,9 @@
-"""The states of an emitted network: what `<name>.h` and `<name>.c` say of them, and the parts of the arena that hold none.
+"""The states of an emitted network in `<name>.h` and `<name>.c`, and the parts of the arena without states.
 
-A state lies in the arena from one call to the next. Before the first run, and by `<name>_reset`, every state gets its initial
-value; `<name>_state_save` and `_load` copy all of them out and back, in the order of the header's list. What arrives piece by
-piece, such as rows of a stream, is handed over by `<name>_push`. Where networks share an arena, states and what was pushed lie in
-arrays of the network's own, which the driver has pointers for.
+A state lies in the arena from one call to the next. Before the first run, and by `<name>_reset`, every state gets the
+initial value; `<name>_state_save` and `_load` copy all of them out and back, in the order of the header's list. Data
+that arrives piece by piece, such as rows of a stream, is handed over by `<name>_push`. If networks share an arena,
+states and pushed data lie in arrays of the network's own, reached by pointers in the driver.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tvm_cascade.emit.template import fill_template, template
 
 
 def state_bytes(states: Sequence[PlacedState]) -> int:
-    """Bytes of all states, one behind the other as they are saved."""
+    """Count the bytes of all states, one behind another as saved."""
     return sum(state.spec.bytes for state in states)
 
 
 def kept_bytes(interface: Interface) -> int:
-    """Bytes beside an arena that networks share: the states between runs, and what is pushed."""
+    """Count the bytes beside a shared arena: the states between runs, and pushed data."""
     c = CInterface(interface)
     return sum(m.kept_bytes for m in interface.arrays) + (interface.inputs[0].bytes if c.takes_pushed else 0)
 
 
 def definitions(c: CInterface) -> list[str]:
-    """C of the functions on a network's states; no lines where it has none."""
+    """Write the C functions for a network's states; no lines without states."""
     if not c.interface.states:
         return []
     lines: dict[str, list[str]] = {key: [] for key in ("tables", "resets", "saves", "loads")}
@@ -54,7 +54,7 @@ def definitions(c: CInterface) -> list[str]:
 
 
 def part_definitions(c: CInterface) -> list[str]:
-    """Return C that names the parts of the memories with states, and defines arrays for states where networks share memories."""
+    """Return C that names the memories' parts with states, and defines arrays for states if networks share memories."""
     shared, own = list[str](), list[str]()
     for memory in c.memories:
         for part in c.parts(memory) if memory.kept_bytes else ():
@@ -67,7 +67,7 @@ def part_definitions(c: CInterface) -> list[str]:
 
 
 def marks(c: CInterface) -> list[str]:
-    """Definitions of the bytes that tell whether the states hold anything, and whether something was pushed."""
+    """Define the bytes that tell whether states hold values, and whether something was pushed."""
     if not c.interface.states:
         return []
     pushed = [f"static uint8_t {c.name}_pushed; /* whether the input holds what a run has not taken */"]
@@ -76,7 +76,7 @@ def marks(c: CInterface) -> list[str]:
 
 
 def restored(c: CInterface) -> list[str]:
-    """Return C statements at the begin of a run, which set the states where they hold nothing."""
+    """Return C statements for the start of a run, which set the states if they hold nothing."""
     if not c.interface.states:
         return []
     first = [f"    if ({c.name}_has_state == 0u) {{", f"        {c.name}_set_states();", "    }"]
@@ -84,12 +84,12 @@ def restored(c: CInterface) -> list[str]:
 
 
 def only_shared(lines: Sequence[str]) -> list[str]:
-    """`lines`, compiled only where networks share an arena."""
+    """Wrap `lines` to compile only if networks share an arena."""
     return ["#if defined(TVM_CASCADE_SHARED_ARENA)", *lines, "#endif"]
 
 
 def taken(c: CInterface) -> list[str]:
-    """C statements at the begin of a run without inputs of its own, which takes what was pushed."""
+    """Write C statements for the start of a run without inputs, which takes the pushed data."""
     if not c.takes_pushed:
         return []
     spec = c.interface.inputs[0]
@@ -106,7 +106,7 @@ def taken(c: CInterface) -> list[str]:
 
 
 def declarations(c: CInterface) -> list[str]:
-    """Declarations of these functions for the header, with the list of the states."""
+    """Declare these functions in the header, with the list of states."""
     states = c.interface.states
     if not states:
         return []
@@ -125,7 +125,7 @@ def declarations(c: CInterface) -> list[str]:
 
 
 def free_ranges(memory: NetworkMemory, states: Sequence[PlacedState]) -> Iterator[tuple[int, int]]:
-    """The ranges (start, bytes) of a memory's array that hold no state."""
+    """Find the ranges (start, bytes) in a memory's array without a state."""
     taken = sorted((s.spec.offset or 0, s.spec.bytes) for s in states)
     at, end = memory.start, memory.start + memory.bytes
     for start, size in (t for t in taken if at <= t[0] < end):
@@ -137,7 +137,7 @@ def free_ranges(memory: NetworkMemory, states: Sequence[PlacedState]) -> Iterato
 
 
 def _only_value(state: PlacedState) -> int | None:
-    """The value of all bytes of a state at first; None where they differ."""
+    """Return the value shared by all initial bytes of a state; None if they differ."""
     values = set(state.initial) or {0}
     return values.pop() if len(values) == 1 else None
 

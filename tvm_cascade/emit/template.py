@@ -12,18 +12,18 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def template(name: str) -> str:
-    """The text of a file in `templates/`."""
+    """Read a file in `templates/`."""
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def template_folder(name: str) -> dict[str, str]:
-    """The texts of all files of a folder in `templates/`, by path relative to that folder."""
+    """Read all files in a folder in `templates/`, by path relative to that folder."""
     root = _TEMPLATES / name
     return {str(p.relative_to(root)): p.read_text(encoding="utf-8") for p in sorted(root.rglob("*")) if p.is_file()}
 
 
 def fill_template(text: str, values: Mapping[str, str]) -> str:
-    """`text` with every `@key@` of `values` replaced; values are inserted literally, unknown keys left."""
+    """Replace every `@key@` in `text` by its value; values are inserted literally, unknown keys left."""
     return re.sub(r"@(\w+)@", lambda match: values.get(match[1], match[0]), text)
 
 
@@ -31,6 +31,6 @@ _STARTUP_PARTS = ("declarations", "stop", "memory", "print_hex")  # that the fam
 
 
 def startup_source(family: Family) -> str:
-    """`startup.c` of a family of cores: reset, vector table, faults."""
+    """Write `startup.c` for a family of cores: reset, vector table, faults."""
     parts = {part: template(f"startup_{part}.c.in").removesuffix("\n") for part in _STARTUP_PARTS}
     return fill_template(template(family.startup), parts)

@@ -82,12 +82,12 @@ class BuildResult:
 
     @property
     def other_ram_bytes(self) -> int:
-        """Bytes of RAM other than arena and stack."""
+        """Return the bytes of RAM besides arena and stack."""
         return self.ram_bytes - self.arena_bytes
 
 
 def find_tool(name: str, remedy: str) -> str:
-    """Path of a program; raises `MissingToolError` with the remedy."""
+    """Find a program's path; raise `MissingToolError` with the remedy."""
     path = shutil.which(name)
     if path is None:
         raise MissingToolError(name, remedy)
@@ -104,7 +104,7 @@ def require_uart(board: Board) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program of a folder: the files that it is compiled and linked from, and the compiler options."""
+    """One program in a folder: the files to compile and link, and the compiler options."""
 
     name: str  # of the linked file, without suffix
     folder: Path
@@ -160,7 +160,7 @@ def build_image(
 
 
 def _program(image: Image, kind: str) -> tuple[Program, str]:
-    """A program of an image, and the suffix of the folder that it is built in."""
+    """Return a program of an image, and the suffix of the build folder."""
     beside, defines, suffix = PROGRAMS[kind]
     shared = tuple(f"-D{name}" for name in image.defines)
     own = dict.fromkeys((*beside, *own_sources(image)), (*defines, *shared))
@@ -192,7 +192,7 @@ def link(
     unless_current: Callable[[str], None] | None = None,
     cache: Cache = NO_CACHE,
 ) -> BuildResult:
-    """Compile the sources of `program` and link them into `output`; the arguments are those of `build_image`."""
+    """Compile the sources of `program` and link them into `output`; for the arguments see `build_image`."""
     folder, output = program.folder.absolute(), output.absolute()  # a name that begins with a dash is no option
     board_folder = add_board(folder, board, program.memories)
     elf, stamp = output / f"{program.name}.elf", output / f"{program.name}.made-of"
@@ -243,7 +243,7 @@ def _compile(
 
 
 def _digest(program: Program, folder: Path, board_folder: Path) -> str:
-    """SHA-256 of everything that a program is built from: options, sources, headers, objects, the board's files."""
+    """Hash everything a program is built from by SHA-256: options, sources, headers, objects, the board's files."""
     target = program.target
     options = (*target.gcc_flags, *target.family.link_flags, *compile_flags(program.optimise))
     found = hashlib.sha256(repr((options, sorted((k, tuple(v)) for k, v in program.sources.items()))).encode())
@@ -268,7 +268,7 @@ def _link(command: Sequence[str], board: Board) -> None:
 
 
 def run_tool(command: Sequence[str]) -> str:
-    """Run a program of the toolchain and return what it prints; raises `ToolError` with its messages where it fails."""
+    """Run a toolchain program and return the printed text; raise `ToolError` with the messages if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

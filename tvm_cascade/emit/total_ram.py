@@ -1,8 +1,8 @@
-"""A cap on all RAM of an image: arena, data, bss, and a stack as large as the bound of its calls.
+"""A cap on all RAM of an image: arena, data, bss, and a stack as large as the bound on calls.
 
-An image under a cap is linked for its board with a RAM of that many bytes, and with the bound as the stack's reserve: the
-linker holds it to both. The board's file in the compiled folder says so, and every later link of the folder obeys it.
-Where a network lies in named memories, which may lie apart, the cap is one of their sum: it is checked once the image is linked.
+An image under a cap is linked for its board with a RAM of that many bytes, and with the bound as the stack's reserve,
+so the linker enforces both. The board's file in the compiled folder records both, for every later link. If a network
+lies in named memories, the cap limits the sum, which is checked after linking.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALIGN = 16  # bytes, of what lies between the arena, the other data and the sta
 
 
 class RamExceededError(InfeasibleError):
-    """An image that needs more RAM than its cap; `other` is what it needs beside its arena, in bytes."""
+    """An image that needs more RAM than its cap; `other` is the need beside the arena, in bytes."""
 
     def __init__(self, arena: int, other: int, cap: int) -> None:
         self.other = other
@@ -31,9 +31,9 @@ class RamExceededError(InfeasibleError):
 
 
 def within_ram(image: Image, built: BuildResult, board: Board, cap: int, cache: Cache) -> BuildResult:
-    """An image that was linked, linked once more for its board with `cap` bytes of RAM in all.
+    """Link an image once more for its board, with `cap` bytes of RAM in all.
 
-    Raises `RamExceededError` where it needs more, `NoStackBoundError` where its stack has no bound.
+    Raises `RamExceededError` if it needs more, `NoStackBoundError` if the stack has no bound.
     """
     stack = stack_bound(built.elf, image.target.family)
     needed = -(-built.ram_bytes // _ALIGN) * _ALIGN + stack
@@ -48,7 +48,7 @@ def within_ram(image: Image, built: BuildResult, board: Board, cap: int, cache: 
 
 
 def capped_board(board: Board, cap: int | None, stack: int) -> Board:
-    """A board with `cap` bytes of RAM in all (None: in all of its memories, whose sizes stay), `stack` of them for the stack."""
+    """Describe a board with `cap` bytes of RAM in all (None: full memories), `stack` bytes reserved for the stack."""
     data = json.loads(board.source)
     memory = data["memory"]
     if board.stack is not None:

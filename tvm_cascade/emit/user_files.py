@@ -14,7 +14,7 @@ _BUILT = ("build", HOST_FOLDER)  # made again at every compilation
 
 
 def file_digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file that a user may edit."""
+    """Hash every file that a user may edit by SHA-256."""
     found: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
@@ -24,7 +24,7 @@ def file_digests(folder: Path) -> dict[str, str]:
 
 
 def users_files(folder: Path) -> tuple[str, ...]:
-    """Files of a project folder that its user has added or edited since it was written."""
+    """List files in a project folder added or edited by the user since it was written."""
     try:
         written = json.loads((folder / METADATA).read_text(encoding="utf-8")).get("written", {})
     except (OSError, ValueError, AttributeError):
@@ -33,7 +33,7 @@ def users_files(folder: Path) -> tuple[str, ...]:
 
 
 def keep_users_files(old: Path, new: Path, generated: Collection[str]) -> tuple[str, ...]:
-    """Copy files that the user has added or edited in `old` to `new`, except those in `generated`; returns their names."""
+    """Copy files added or edited by the user in `old` to `new`, except names in `generated`; return the names."""
     kept = tuple(n for n in users_files(old) if n not in generated)
     for name in kept:
         (new / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Write `<name>_weights.c`, the file with a network's constants, and parse it again where a bundle shares constants.
+"""Write `<name>_weights.c`, the file with a network's constants, and parse it again for bundles that share constants.
 
-Tables that the driver reads by index come first, then the constants that it passes to kernels by pointer.
+Tables indexed by the driver come first, then the constants passed to kernels by pointer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORD = re.compile(r"\b0x([0-9a-f]{8})u\b")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Constants of a network as a flash image; its first `tables` bytes are tables that the driver reads by index."""
+    """Constants of a network as a flash image; the first `tables` bytes are tables indexed by the driver."""
 
     data: bytes
     items: tuple[FlashItem, ...]
@@ -29,7 +29,7 @@ class Weights:
 
 
 def emit_weights(name: str, weights: Weights) -> str:
-    """C of the flash image as a const array of little-endian 32-bit words; comments list the offset of every constant."""
+    """Write the flash image in C as a const array of little-endian 32-bit words; comments list every constant's offset."""
     count = max(1, -(-len(weights.data) // 8) * 2)
     tables = f"{len(weights.data)} bytes, tables in the first {weights.tables}."
     lines = [f"/* Weights, tables and traces of {c_comment(name)}: {tables} */", f'#include "{name}.h"', ""]
@@ -41,7 +41,7 @@ def emit_weights(name: str, weights: Weights) -> str:
 
 
 def words(head: str, data: bytes) -> list[str]:
-    """C lines that define the array declared by `head`: `data` as 32-bit words, zero-padded to a multiple of 8 bytes."""
+    """Define the array declared by `head` in C: `data` as 32-bit words, zero-padded to a multiple of 8 bytes."""
     values = np.frombuffer(data + b"\0" * (-len(data) % 8), dtype="<u4")
     text = [f"0x{w:08x}u" for w in values.tolist()] or ["0u"]
     return [
@@ -57,7 +57,7 @@ def words(head: str, data: bytes) -> list[str]:
 
 
 def read_weights(text: str) -> Weights | None:
-    """Parse the output of `emit_weights`; None for a file of another layout."""
+    """Parse the output of `emit_weights`; return None for a file in another layout."""
     head = _HEAD.match(text)
     if head is None:
         return None

@@ -1,7 +1,7 @@
-"""Write a compiled folder: the networks' files and everything else that building their image for a board takes.
+"""Write a compiled folder: the networks' files and everything else needed to build an image for a board.
 
-A folder that is not linked (`BuildOptions.linked`: for this machine, or a core without a compiler here) holds one network as a
-library for any C99 compiler.
+A folder that is not linked (`BuildOptions.linked`: for this machine, or a core without a compiler here) holds one
+network as a library for any C99 compiler.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class BuildOptions:
 
     @property
     def linked(self) -> bool:
-        """Whether the folder is the project of an image; where not, it holds the network as a library for any C99 compiler."""
+        """Return True if the folder is an image's project; otherwise the network is a library for any C99 compiler."""
         return self.board is not None and self.target.family.links
 
 
 def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: BuildOptions) -> Image:
-    """Write the folder of an image; existing files of the same names are overwritten.
+    """Write the folder of an image; overwrite existing files.
 
-    Raises `UsageError` for a board that cannot run the target's code, an unknown optimisation, and several networks for this
-    machine.
+    Raises `UsageError` for a board that cannot run the target's code, an unknown optimisation, and several networks for
+    this machine.
     """
     if not options.linked and len(networks) > 1:
         raise UsageError(
@@ -95,7 +95,9 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 def _shared_weights(networks: Sequence[EmittedNetwork]) -> SharedWeights:
-    """Share weights between networks (`emit.shared_weights`); networks without the two generated sources keep theirs."""
+    """Share weights between networks (`emit.shared_weights`); networks without the two generated sources are left
+    alone.
+    """
     sources = {n.name: (f"{n.name}.c", f"{n.name}_weights.c") for n in networks}
     texts = {
         n.name: (n.files[code].decode(), n.files[weights].decode())

@@ -1,9 +1,9 @@
-"""`optimize --cost measured` and `--cost learned`: substitutions under latencies of a bench, this machine or a farm.
+"""`optimize --cost measured` and `--cost learned`: substitutions by latencies from a bench, this machine or a farm.
 
-Kernels of the graphs that the search meets are measured ('measured'), or predicted by trees that are trained on few
-measurements ('learned', as for schedules: cost/learned.py). A sum of kernels is still a model: what the kernels do to one
-another's caches is not in it. So whole networks are measured in the end: the original, the best graph of the analytic
-model and the best graph of the measurements are run in turn, and the original is kept unless another one is faster.
+Kernels of graphs met by the search are measured ('measured'), or predicted by trees trained on few measurements
+('learned', as for schedules: cost/learned.py). A sum over kernels is still a model: it ignores what kernels do to one
+another's caches. So whole networks are measured in the end: the original, the analytic model's best graph and the
+measurements' best graph run in turn, and the original is kept unless another graph is faster.
 """
 
 # TVM's passes are untyped.
@@ -43,7 +43,7 @@ _CANDIDATES = ("original", "analytic", "measured")
 
 @dataclass(frozen=True)
 class Measured:
-    """Result of `optimize_measured`: the module that was chosen, its search result, and the measurements."""
+    """Result of `optimize_measured`: the chosen module, the search result, and the measurements."""
 
     mod: tvm.IRModule
     read: Read
@@ -60,7 +60,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Effort:
-    """Limits of the search, and of the runs of its candidates."""
+    """Limits on the search and on the candidates' runs."""
 
     options: SearchOptions | None = None
     rules: Sequence[Rule] = ALL_RULES
@@ -68,7 +68,7 @@ class Effort:
     runs: int = 7  # of every candidate
 
     def search(self, dag: Dag, cost: Cost, seconds: float) -> SearchResult:
-        """One search of at most so many seconds."""
+        """Search once, for at most `seconds`."""
         with SearchMonitor(seconds):
             return optimize(dag, cost, self.rules, self.options)
 
@@ -115,7 +115,7 @@ def optimize_measured(
 
 
 def _stages(runner: NodeRunner, dag: Dag) -> Stages:
-    """Every operator of a graph that computes, alone."""
+    """List every computing operator of a graph as a stage of its own."""
     ops = dict.fromkeys(runner.know(n) for n in dag.nodes)
     return tuple((CONCURRENT, [[op]]) for op in ops if op.kind != "view")
 
@@ -133,7 +133,7 @@ def _refined(
     known: Sequence[Dag],
     effort: Effort,
 ) -> SearchResult:
-    """Repeat: search, measure operators of the graph that the search returns, and fit the model to the measurements."""
+    """Search, measure operators of the graph found, and fit the model to the measurements, repeatedly."""
     end = time.monotonic() + effort.seconds
 
     def stages(dag: Dag) -> Stages:

@@ -121,11 +121,11 @@ def optimize_module(
 def with_no_more_nodes(
     search: Callable[[Sequence[Rule]], Optimized], rules: Sequence[Rule], source: Path | None = None
 ) -> Optimized:
-    """What `search(rules)` finds, for a runtime other than TVM, whose kernels the costs do not know.
+    """Search a graph for a runtime other than TVM, whose kernels the costs do not know.
 
-    It has no more nodes than the network has once that runtime has fused what it can (`runtime_nodes`), nor than the file
-    `source`, and can be written: where it would not, the search is done again without substitutions that add operators, then
-    with those alone that fold, and at last nothing is substituted.
+    The graph has no more nodes than the network after that runtime's fusion (`runtime_nodes`), nor than the file
+    `source`, and can be written. Otherwise search again without substitutions that add operators, then only with
+    folding substitutions, and at last substitute nothing.
     """
     done = search(rules)
     for fewer in ([r for r in rules if not r.grows], [r for r in rules if r.eager], None):
@@ -139,9 +139,9 @@ def with_no_more_nodes(
 def _written(
     done: Optimized, source: Path, outputs: tuple[str, ...] | None, inputs: tuple[tuple[str, str], ...] | None
 ) -> Any:
-    """Return the ONNX model of a network that was read from `source`, which has no more nodes than that; None without one.
+    """Build the ONNX model of a network read from `source`, with no more nodes than the file; None if there is none.
 
-    Where nothing was substituted that is the file itself, unless it can be written with fewer nodes.
+    If nothing was substituted, return the file's model, unless fewer nodes are possible.
     """
     onnx, dag, opaque = load("onnx"), unfused(done.result.dag), OnnxCalls(done.read.calls)
     files = file_nodes(source, done.mod, done.read)
@@ -169,16 +169,18 @@ def _unchanged(done: Optimized) -> Optimized:
 
 
 def _whole_file(source: Path, mod: tvm.IRModule) -> bool:
-    """Return whether a module is all of an `.onnx` file, which then is its form where nothing is substituted."""
+    """Return True if a module is the whole of an `.onnx` file, which is then the form to write if nothing is
+    substituted.
+    """
     cut = io_spec(mod).cut if has_interface(mod) else None
     return source.suffix == ".onnx" and cut is not None and not (cut.until or cut.start)
 
 
 def file_nodes(path: str | Path, mod: tvm.IRModule, read: Read) -> FileNodes | None:
-    """Return the nodes of the `.onnx` file that a module was read from, for those that are written as they were.
+    """Return the nodes of the `.onnx` file a module was read from, to write unchanged nodes as they were.
 
-    None for another file. Tensors that the module holds in another type than the file, such as indices of 32 bits, are none of
-    the file's.
+    Return None for any other file. Tensors with another type in the module than in the file, such as 32-bit indices,
+    are left out.
     """
     if Path(path).suffix != ".onnx" or not has_interface(mod):
         return None
@@ -201,7 +203,7 @@ def file_nodes(path: str | Path, mod: tvm.IRModule, read: Read) -> FileNodes | N
 def _priced(
     mod: tvm.IRModule, target: str, cost: str, device: str | None, options: SearchOptions | None, rules: Sequence[Rule]
 ) -> Optimized:
-    """`optimize_module` for costs that are computed."""
+    """Search under a computed cost (see `optimize_module`)."""
     model = AnalyticCost(find_device(device, target))
     priced = parse_cost(cost, model, TVM, {"ios": ScheduleLatency(model, TVM)})
     done = substitute(mod, priced, rules, options, functions=lambda name: name == "main")
@@ -219,7 +221,7 @@ def _measured(
     database: str | Path | None,
     bench: Bench,
 ) -> Optimized:
-    """`optimize_measured`, with what was run in the report under `measured`."""
+    """Run `optimize_measured`, and add the measurements to the report under `measured`."""
     if "main" not in {gv.name_hint for gv in mod.get_global_vars()}:
         raise GraphError("the module has no function main")
     name, _, _ = cost.replace(" ", "").partition(",")
@@ -238,9 +240,9 @@ def _measured(
 
 
 def require_exportable(mod: tvm.IRModule, path: str | Path | None, source: Path | None = None) -> None:
-    """Refuse before a search what could not be saved after it: a path that ends in .onnx, where `main` has no ONNX form.
+    """Refuse before a search a result that could not be saved: a path ending in .onnx if `main` has no ONNX form.
 
-    What comes from the `.onnx` file `source` has one. Raises `UnsupportedOperatorError` and `MissingToolError`, as
+    A module from the `.onnx` file `source` has one. Raises `UnsupportedOperatorError` and `MissingToolError`, as
     `save_optimized` does; `GraphError` as `optimize_module`.
     """
     if path is not None and Path(path).suffix == ".onnx" and "main" in {gv.name_hint for gv in mod.get_global_vars()}:
@@ -259,12 +261,12 @@ def save_optimized(
     inputs: tuple[tuple[str, str], ...] | None = None,
     source: Path | None = None,
 ) -> Path:
-    """Writes the optimized graph: ONNX for a path that ends in .onnx, else a saved Relax module (`load_optimized`).
+    """Write the optimized graph: ONNX for a path ending in .onnx, else a saved Relax module (`load_optimized`).
 
-    `outputs`: names in an ONNX file; `inputs`: names and element types there; `source`: the file that the network was read
-    from, whose nodes are written as they were where it is ONNX and nothing was substituted.
+    `outputs`: names in an ONNX file; `inputs`: names and element types there; `source`: the network's file. If `source`
+    is ONNX, unchanged nodes are written as they were.
 
-    Raises `UnsupportedOperatorError` where an operator has no ONNX form.
+    Raises `UnsupportedOperatorError` if an operator has no ONNX form.
     """
     target = Path(path)
     if target.suffix == ".onnx":
@@ -288,7 +290,7 @@ def save_optimized(
 
 
 def load_optimized(path: str | Path) -> tvm.IRModule:
-    """A module that `save_optimized` wrote, its constants in place. Raises `LoadError` for anything else."""
+    """Load a module written by `save_optimized`, constants in place. Raises `LoadError` for anything else."""
     try:
         with zipfile.ZipFile(path) as archive:
             text = archive.read("module.py").decode()

@@ -1,8 +1,8 @@
-"""Latencies of operators measured on a bench, as a cost of substitution graphs.
+"""Latencies of operators measured on a bench, as a cost for substitution graphs.
 
-An operator of the graph is written as a Relax function of its own and lowered as `ScheduleStages` would lower it, so
-what is measured is what will run. Records go through the store that every measured cost shares; equal operators of
-other graphs, and of other runs with the same database, are not measured again.
+Each operator is written as a separate Relax function and lowered as by `ScheduleStages`, so the measured kernel is the
+kernel that will run. Records go through the store shared by every measured cost; equal operators in further graphs, and
+in further runs with the same database, are not measured again.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -42,7 +42,7 @@ class NodeRunner:
         self._runners: dict[OpFeatures, tuple[Runner, list[OpFeatures]]] = {}
 
     def know(self, node: Node) -> OpFeatures:
-        """Register an operator; returns its features, by which it can be run."""
+        """Register an operator; return features by which the operator can be run."""
         features = op_features(node, self.engine)
         if node.kind == "opaque":  # no attribute of the graph tells two of them apart
             features = replace(features, shape=(*features.shape, int(node["key"])))  # type: ignore[call-overload]
@@ -50,16 +50,16 @@ class NodeRunner:
         return features
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
-        """Milliseconds of the operators in sequence."""
+        """Measure the milliseconds of the operators in sequence."""
         columns = [self._operator(op, repeats) for group in groups for op in group]
         return [sum(row) for row in zip(*columns, strict=True)]
 
     def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
-        """Infinite: operators are not merged here, as substitutions do that."""
+        """Return infinity: merging is left to substitutions."""
         return [float("inf")] * repeats
 
     def is_able(self, op: OpFeatures) -> bool:
-        """Whether an operator that is known can be run."""
+        """Return True if a registered operator can be run."""
         try:
             return bool(self._runner_of(op)[1])
         except GraphError:
@@ -70,7 +70,7 @@ class NodeRunner:
         return runner.run([kernels], repeats) if kernels else [0.0] * repeats
 
     def _runner_of(self, op: OpFeatures) -> tuple[Runner, list[OpFeatures]]:
-        """What runs an operator, and its kernels. Raises `GraphError` where it cannot be staged."""
+        """Return the runner of an operator, and its kernels. Raises `GraphError` if the operator cannot be staged."""
         if op not in self._runners:
             net = stage_network(self._module(self._nodes[op]), self.bench.target)
             units = unit_graph(net.graph, "fused")
@@ -79,7 +79,7 @@ class NodeRunner:
         return self._runners[op]
 
     def _module(self, node: Node) -> tvm.IRModule:
-        """The operator alone: activations are parameters, constants are random."""
+        """Build a module with this operator alone: activations are parameters, constants are random."""
         pool, random = Pool(), np.random.default_rng(0)
         inputs: dict[Ref, Ref] = {}
         constants: dict[str, np.ndarray] = {}
@@ -102,7 +102,9 @@ class NodeRunner:
 
 @dataclass(eq=False)
 class KernelLatency(Latency):
-    """Milliseconds of operators in sequence, by a model that measures; one that cannot be run costs 0 (see `refused`)."""
+    """Milliseconds of operators in sequence, by a model that measures; an operator that cannot be run costs 0 (see
+    `refused`).
+    """
 
     runner: NodeRunner | None = None
     refused: dict[str, str] = field(default_factory=dict)  # kinds that could not be measured, with the reason
@@ -119,12 +121,12 @@ class KernelLatency(Latency):
             return 0.0
 
     def foresee(self, nodes: Iterable[Node]) -> None:
-        """Measure the operators that are new, several at the same time where the bench can; one that predicts measures none."""
+        """Measure new operators, several at the same time if the bench can; a predicting model measures none."""
         if isinstance(self.model, MeasuredCost):
             self.model.fill((CONCURRENT, [[op]]) for op in self._unknown(self.model, nodes))
 
     def _unknown(self, measured: MeasuredCost, nodes: Iterable[Node]) -> Iterator[OpFeatures]:
-        """Features of those of the operators that have no record yet, and can have one."""
+        """Find the operators that can be measured and have no record yet; yield their features."""
         assert self.runner is not None
         for node in nodes:
             op = self.runner.know(node)

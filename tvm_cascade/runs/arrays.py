@@ -16,10 +16,11 @@ from tvm_cascade.tensor_spec import Domain, TensorSpec
 
 
 def read_inputs(image: Image, given: str | Path | Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-    """Input arrays of all networks by `Image.label`: from an .npz file, from a mapping, or random where `given` is None.
+    """Read the input arrays of all networks by `Image.label`: from an .npz file or a mapping; random if `given` is
+    None.
 
-    Raises `UsageError` where an input is missing, or an array has another element type or shape than the model's input
-    (nothing is reshaped), `LoadError` where the file is no .npz.
+    Raises `UsageError` if an input is missing, or an array's type or shape differs from the model's input (nothing is
+    reshaped), `LoadError` if the file is no .npz.
     """
     if given is None:
         return random_inputs(image)
@@ -35,11 +36,12 @@ def read_inputs(image: Image, given: str | Path | Mapping[str, np.ndarray] | Non
 
 
 def read_frames(image: Image, path: Path) -> list[dict[str, np.ndarray]]:
-    """The inputs of a sequence of calls, call by call, by `Image.label`: from an .npz with one array an input, whose first
-    axis counts the calls: every call runs all networks once. The batch of one may be left out behind it, and the name where
-    there is one input and one array.
+    """Read the inputs for a sequence of calls, by `Image.label`, from an .npz with one array per input.
 
-    Raises as `read_inputs`, and `UsageError` where inputs have different numbers of calls, or none.
+    The first axis counts the calls; every call runs all networks once. A batch axis of one may be left out behind it.
+    With a single input and a single array, any name will do.
+
+    Raises as `read_inputs`, and `UsageError` if inputs have different numbers of calls, or none.
     """
     arrays, specs = load_arrays(path), list(image.named_inputs())
     if len(specs) == len(arrays) == 1:
@@ -63,7 +65,7 @@ def read_frames(image: Image, path: Path) -> list[dict[str, np.ndarray]]:
 
 
 def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz by name."""
+    """Load the arrays of an .npz by name."""
     try:
         archive = np.load(path)
         if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -77,10 +79,11 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def random_inputs(image: Image, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random input arrays of all networks by `Image.label`: integers uniform over their type (indices: below
-    their extent), floats standard normal; of inputs with a domain, numbers of it, its ends among them.
+    """Draw random input arrays for all networks, by `Image.label`.
 
-    The generator is seeded again for each network, so a network of a bundle gets the same inputs as when it runs alone.
+    Integers are uniform over the type (indices: below the extent), floats standard normal; inputs with a domain get
+    numbers within it, both ends included. The generator is seeded again for each network, so a network gets the same
+    inputs in a bundle as alone.
     """
     feed: dict[str, np.ndarray] = {}
     for network in image.networks:
@@ -114,7 +117,7 @@ def random_input(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
 
 
 def _with_ends(values: np.ndarray, spec: TensorSpec, low: float, high: float) -> np.ndarray:
-    """Return values whose first and last are the ends of the domain, where there is one and there are three or more."""
+    """Set the first and last value to the domain's ends, if there is a domain and there are three or more values."""
     if spec.domain is not None and values.size > 2:
         for place, end in ((0, low), (-1, high)):
             if isfinite(end):

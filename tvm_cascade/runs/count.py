@@ -32,7 +32,7 @@ _HEAD = '#include "board.h"\n#include "port.h"\n\n#include <stddef.h>\n#include 
 
 
 def require_counter(board: Board | None) -> Board:
-    """The board, if its emulator counts instructions; raises `UsageError` for others and for the host."""
+    """Return the board if its emulator counts instructions; raise `UsageError` otherwise, and for the host."""
     if board is None or board.counter is None or board.qemu_machine is None:
         name = board.name if board else "the host"
         raise UsageError(f"{name} counts no instructions, so nothing can be tuned on it; choose another --board")
@@ -42,7 +42,9 @@ def require_counter(board: Board | None) -> Board:
 def counter_of(
     target: Core, board: Board, backend: str, progress: Callable[[str], None] = lambda _: None, jobs: int = 2
 ) -> Counter:
-    """A function that counts instructions and code bytes of tasks on an emulated board; `backend` is `c` or `obj`."""
+    """Make a function that counts instructions and code bytes for tasks on an emulated board; `backend` is `c` or
+    `obj`.
+    """
     require_counter(board)
 
     def count(tasks: Sequence[Task]) -> list[Count]:
@@ -57,7 +59,7 @@ def counter_of(
 
 
 def batches(tasks: Sequence[Task]) -> list[list[Task]]:
-    """The tasks in groups that fit one image: by the bytes of their constants and by their number."""
+    """Group tasks so that each group fits one image, by bytes of constants and by number."""
     batches: list[list[Task]] = []
     size = _BATCH_BYTES + 1
     for task in tasks:
@@ -73,7 +75,7 @@ def batches(tasks: Sequence[Task]) -> list[list[Task]]:
 def counting_image(
     folder: Path, tasks: Sequence[Task], target: Core, board: Board, backend: str, jobs: int = 2
 ) -> Path:
-    """Build an image in `folder` whose function `run_<k>` makes all calls of task k, one task after the other."""
+    """Build an image in `folder` whose function `run_<k>` makes all calls of task k, one task after another."""
     copy_runtime(folder, target)
     blob, places = _constants(tasks)
     (folder / "blob.bin").write_bytes(blob)
@@ -96,7 +98,7 @@ def _count(folder: Path, tasks: Sequence[Task], target: Core, board: Board, back
 
 
 def _constants(tasks: Sequence[Task]) -> tuple[bytes, list[list[int]]]:
-    """The constants of all tasks as one blob, each aligned to 8 bytes, and by task their offsets in it."""
+    """Collect the constants of all tasks in one blob, each aligned to 8 bytes, and return the offsets by task."""
     blob, places = bytearray(), []
     for task in tasks:
         own = []
@@ -175,7 +177,7 @@ def _types(task: Task) -> str:
 
 
 def _runner(index: int, task: Task, places: Sequence[int]) -> list[str]:
-    """C of the function `run_<index>`: all calls of a kernel between two readings of the counter."""
+    """Write the C function `run_<index>`: all calls of a kernel between two readings of the counter."""
     starts, at = [], 0
     for feed in task.inputs:
         starts.append(at)
@@ -231,7 +233,7 @@ def _run(elf: Path, board: Board, count: int) -> list[int]:
 
 
 def _sizes(elf: Path, target: Core, count: int) -> list[int]:
-    """Bytes of code of each kernel."""
+    """Measure the bytes of code of each kernel."""
     tool = find_tool(f"{target.family.prefix}nm", target.family.compiler_remedy)
     listed = run_tool((tool, "-S", str(elf)))
     sizes = {m[2]: int(m[1], 16) for m in re.finditer(r"^\w+ (\w+) \w (counted_\d+)$", listed, flags=re.M)}

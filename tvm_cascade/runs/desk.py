@@ -14,7 +14,7 @@ _PROBES = {0x0483: "ST-Link", 0x0D28: "CMSIS-DAP", 0x1366: "J-Link", 0x1FC9: "CM
 
 @dataclass(frozen=True, slots=True)
 class SerialPort:
-    """A serial port of a device that is plugged in."""
+    """A serial port of a connected device."""
 
     device: str  # /dev/ttyACM0, COM3
     description: str
@@ -27,7 +27,7 @@ class SerialPort:
 
 
 def serial_ports() -> tuple[SerialPort, ...]:
-    """The ports of what is plugged in over USB, sorted; raises `MissingToolError` without pyserial."""
+    """List the ports of devices connected over USB, sorted; raise `MissingToolError` without pyserial."""
     found = extras.load("pyserial", ".tools.list_ports").comports()
     return tuple(
         SerialPort(p.device, p.description or "", p.serial_number or "", _PROBES.get(p.vid, ""))
@@ -37,12 +37,12 @@ def serial_ports() -> tuple[SerialPort, ...]:
 
 
 def listed(ports: tuple[SerialPort, ...]) -> str:
-    """The ports in one sentence's part; "none" where there are none."""
+    """Format the ports for a sentence; "none" with a hint if there are none."""
     return ", ".join(map(str, ports)) or "none, is the board plugged in?"
 
 
 def seen() -> str:
-    """What is plugged in, for the end of a message; empty where nothing is, or where pyserial is missing."""
+    """List the connected devices for the end of a message; "" if there are none or pyserial is missing."""
     try:
         ports = serial_ports()
     except MissingToolError:
@@ -51,9 +51,9 @@ def seen() -> str:
 
 
 def resolve_port(port: str) -> str:
-    """`port`, or where it is `auto` the port of the one board that is plugged in.
+    """Return `port`; for `auto`, the port of the one connected board.
 
-    Raises `UsageError`, with a list of what is plugged in, where that is no board or more than one.
+    Raises `UsageError`, with a list of connected devices, unless there is exactly one.
     """
     if port != AUTO:
         return port

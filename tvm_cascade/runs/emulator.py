@@ -39,7 +39,7 @@ _FAULT_BITS = {
 
 
 class Runnable(Protocol):
-    """The part of an image that a run needs: the conversion of inputs to bytes and of bytes to outputs."""
+    """The interface of an image to a run: conversion of inputs to bytes and of bytes to outputs."""
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]: ...
@@ -65,13 +65,13 @@ class RunResult:
 
     @property
     def arena_high_water_bytes(self) -> int:
-        """Of all memories."""
+        """Return the bytes touched, summed over all memories."""
         return sum(self.memory_high_water_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """Raw results of one inference: bytes of memories and stack used, the bytes of all outputs, ticks of the counter."""
+    """Raw results of one inference: bytes used of memories and stack, all output bytes, ticks of the counter."""
 
     memories: tuple[int, ...]  # bytes touched of each
     stack: int
@@ -88,7 +88,7 @@ def run(
 ) -> RunResult:
     """Execute `elf` on the emulated `board`, once per element of `inputs` (arrays in the order of the interface).
 
-    Raises `MissingToolError` without QEMU, `UsageError` for inputs of other types or sizes, `FirmwareError` if the
+    Raises `MissingToolError` without QEMU, `UsageError` for inputs of wrong type or size, `FirmwareError` if the
     firmware faults or fails, `ToolError` on a timeout.
     """
     qemu = find_qemu(board)
@@ -111,9 +111,9 @@ def run(
 def run_result(
     what: str, interface: Runnable, main: Sequence[Inference], again: Inference, counter: Counter | None, started: float
 ) -> RunResult:
-    """The result of a run that began at `started` (monotonic seconds); `again` repeats the first inference.
+    """Build the result of a run begun at `started` (monotonic seconds); `again` repeats the first inference.
 
-    Raises `FirmwareError`, whose message begins with `what`, where the repetition has other outputs.
+    Raises `FirmwareError`, with a message that begins with `what`, if the repetition has different outputs.
     """
     if main[0].outputs != again.outputs:
         raise FirmwareError(f"{what}: outputs depend on what the arena held before the inference")
@@ -127,7 +127,7 @@ def run_result(
 
 
 def run_without_inputs(elf: Path, board: Board, timeout_s: float) -> tuple[int, bytes]:
-    """Execute an image that reads no inputs; returns its exit status and the bytes that it wrote through its port.
+    """Execute an image that reads no inputs; return the exit status and the bytes written through its port.
 
     Raises `UsageError` for a board without an emulator, `MissingToolError` without QEMU, `ToolError` on a timeout.
     """
@@ -144,7 +144,9 @@ def run_without_inputs(elf: Path, board: Board, timeout_s: float) -> tuple[int, 
 
 
 def find_qemu(board: Board) -> str:
-    """The path of the emulator of a board. Raises `UsageError` where it has none, `MissingToolError` where that is absent."""
+    """Find the path of a board's emulator. Raises `UsageError` if the board has none, `MissingToolError` if it is not
+    installed.
+    """
     if board.qemu_machine is None:
         port = "flash it and use --port, or " if board.uart is not None else ""
         raise UsageError(f"board {board.name} has no emulator: {port}choose another --board")
@@ -155,9 +157,9 @@ def find_qemu(board: Board) -> str:
 
 
 def emulator_command(board: Board, elf: Path) -> list[str]:
-    """QEMU's command line: 128 ns of virtual time per instruction, files through semihosting.
+    """Build QEMU's command line: 128 ns of virtual time per instruction, files through semihosting.
 
-    Raises what `find_qemu` raises.
+    Raises the errors of `find_qemu`.
     """
     return [
         find_qemu(board), "-M", str(board.qemu_machine), *board.family.qemu_arguments,
@@ -168,7 +170,7 @@ def emulator_command(board: Board, elf: Path) -> list[str]:
 
 
 class _Job:
-    """One QEMU process in a folder of its own."""
+    """One QEMU process in its own folder."""
 
     def __init__(self, qemu: str, elf: Path, board: Board, folder: Path, pattern: int, packed: Sequence[bytes]) -> None:
         folder.mkdir()
@@ -226,17 +228,19 @@ class _Job:
 
 
 def _record(memories: int) -> struct.Struct:
-    """What an image with so many memories reports of an inference: the status, bytes of each memory, and `_AFTER` words."""
+    """Return the layout of an inference's report with `memories` memories: status, bytes of each memory, `_AFTER`
+    words.
+    """
     return struct.Struct(f"<i{memories + _AFTER}I")
 
 
 def _record_bytes(interface: Runnable) -> int:
-    """Bytes that one inference writes into results.bin."""
+    """Return the bytes one inference writes into results.bin."""
     return _record(len(interface.arrays)).size + sum(spec.bytes for spec in interface.outputs)
 
 
 def explain_failure(console: str, status: int, elf: Path, prefix: str) -> str:
-    """A sentence about a run that failed, from what the fault handler printed; `prefix` is that of the GNU tools."""
+    """Explain a failed run from the fault handler's text; `prefix` is the GNU tools'."""
     fault = re.search(r"fault:((?: \w+=[0-9a-f]{8})+)", console)
     if fault is None:
         lines = [line for line in console.splitlines() if line.strip()]

@@ -33,7 +33,7 @@ _COMPLAINT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FlashResult:
-    """The image that was written, the flash programmer and its command line."""
+    """A flashed image, the flash programmer and the command line."""
 
     elf: Path
     tool: str
@@ -43,7 +43,7 @@ class FlashResult:
 def flash_folder(
     folder: Path, board: str | None, kind: str = "serial", tool: str | None = None, probe: str | None = None
 ) -> FlashResult:
-    """Flash the compiled `folder`; `board` None means the one that it was compiled for. Raises as `flash_image`."""
+    """Flash the compiled `folder`; `board` None is the board it was compiled for. Raises as `flash_image`."""
     image = read_image(folder)
     return flash_image(image, find_board(folder, board or image.board), kind, tool, probe)
 
@@ -98,7 +98,7 @@ def _text(output: bytes | None) -> str:
 
 
 def _complaint(out: str, err: str) -> str:
-    """The first line of a tool's output that names an error, without its time stamp; else the last line."""
+    """Return the first line of a tool's output that names an error, without the time stamp; else the last line."""
     lines = [line.strip() for line in (*err.splitlines(), *out.splitlines()) if line.strip()]
     told = [line for line in lines if _COMPLAINT.search(line)]
     return _STAMP.sub("", (told or lines[-1:] or ["no message"])[0])
@@ -116,9 +116,10 @@ def _advice(tool: str, board: Board, said: str, probe: str | None) -> str:
 
 
 def choose_tool(board: Board, tool: str | None = None) -> str:
-    """The program to flash `board` with: `tool` if given, else the first of `TOOLS` that supports it and is installed.
+    """Choose the program to flash `board`: `tool` if given, else the first in `TOOLS` that supports the board and is
+    installed.
 
-    Raises `UsageError` where none, or not `tool`, supports the board, `MissingToolError` where none is installed.
+    Raises `UsageError` if no program, or not `tool`, supports the board, `MissingToolError` if none is installed.
     """
     if tool is not None and tool not in TOOLS:
         raise UsageError(f"unknown tool {tool!r}; known: {', '.join(TOOLS)}")
@@ -142,9 +143,9 @@ def choose_tool(board: Board, tool: str | None = None) -> str:
 
 
 def _command(tool: str, board: Board, elf: Path, probe: str | None) -> tuple[str, ...]:
-    """The command line of pyocd 0.30 or later, OpenOCD 0.12 or later, stlink 1.6 or later.
+    """Build the command line of pyocd 0.30 or later, OpenOCD 0.12 or later, stlink 1.6 or later.
 
-    All three reset the board when they are done; OpenOCD and st-flash read back what they have written.
+    All three reset the board at the end; OpenOCD and st-flash verify by reading back.
     """
     known = board.flash_tool
     assert known is not None
@@ -160,7 +161,7 @@ def _command(tool: str, board: Board, elf: Path, probe: str | None) -> tuple[str
 
 
 def _binary(board: Board, elf: Path) -> Path:
-    """The image as raw binary from the start of flash, the only format that st-flash reads."""
+    """Convert the image to raw binary from the start of flash, the only format for st-flash."""
     objcopy = find_tool(f"{board.family.prefix}objcopy", board.family.compiler_remedy)
     binary = elf.with_suffix(".bin")
     run_tool((objcopy, "-O", "binary", str(elf), str(binary)))

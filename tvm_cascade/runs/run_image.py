@@ -1,6 +1,6 @@
-"""Run a compiled folder on an emulated board, a real one or in this process; measure it, compare outputs.
+"""Run a compiled folder on an emulated board, a real board or in this process; measure, and compare outputs.
 
-With `RunRequest.frames` a sequence of calls runs, from a clear state; without, one call.
+With `RunRequest.frames` run a sequence of calls from a clear state, otherwise one call.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Measured:
 
 
 def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None, progress: Progress) -> RunReport:
-    """One inference of every network in `folder` on the inputs `given`, or a sequence of them; see `tvm_cascade.run`."""
+    """Run one inference of every network in `folder` on the inputs `given`, or a sequence; see `tvm_cascade.run`."""
     image = read_image(folder)
     _refuse(image, asked)
     if asked.frames is not None and given is not None:
@@ -115,8 +115,11 @@ def _refuse(image: Image, asked: RunRequest) -> None:
 
 
 def _board(image: Image, asked: RunRequest, progress: Progress) -> Board | None:
-    """Return the board to run on, None for this process; in place of the image's own, where no emulator knows that, the default
-    one of its core. Raises `UsageError` where the board cannot serve."""
+    """Choose the board to run on; None for this process.
+
+    If no emulator knows the image's own board, use the default board of the core. Raises `UsageError` if the board
+    cannot serve.
+    """
     name = asked.board or image.run_on
     if name == "host":
         return None
@@ -138,13 +141,14 @@ def _board(image: Image, asked: RunRequest, progress: Progress) -> Board | None:
 
 
 def _stacked(calls: Sequence[Arrays]) -> dict[str, np.ndarray]:
-    """The outputs of all calls, one array a name, the calls along a new first axis."""
+    """Collect the outputs of all calls by name, with the calls along a new first axis."""
     return {name: np.stack([call[name] for call in calls]) for name in calls[0]}
 
 
 def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int], int]:
-    """Run all networks in this process; returns the measurements, the multiply-accumulates that every call has executed,
-    and those that are planned for one."""
+    """Run all networks in this process; return the measurements, the multiply-accumulates executed by every call, and
+    the planned count per call.
+    """
     records = host_records(image)
     outputs: list[dict[str, np.ndarray]] = [{} for _ in feeds]
     executed, planned = [0] * len(feeds), 0
@@ -165,7 +169,7 @@ def _on_host(image: Image, feeds: Sequence[Arrays]) -> tuple[_Measured, list[int
 
 
 def _equals_host(image: Image, feeds: Sequence[Arrays], host: Sequence[Arrays], made: Sequence[Arrays]) -> bool:
-    """Whether outputs are those of this process, call by call, or differ by what roundings of floats make of them."""
+    """Test whether outputs equal this process's, call by call, or differ by no more than float rounding explains."""
     if all(compare(*pair).match for pair in zip(host, made, strict=True)):
         return True
     moved = [
@@ -191,7 +195,7 @@ def _emulate(image: Image, board: Board, feeds: Sequence[Arrays], timeout_s: flo
 
 
 def serial_options(image: Image, board: Board, timeout_s: float, number: int = 0) -> SerialOptions:
-    """How the network of that number of an image is run over the serial port of `board`, which has one."""
+    """Return the options for running network `number` of an image over the serial port of `board`."""
     assert board.uart is not None
     return SerialOptions(
         baud=board.uart.baud,
@@ -205,7 +209,7 @@ def serial_options(image: Image, board: Board, timeout_s: float, number: int = 0
 def _over_port(
     image: Image, board: Board, feeds: Sequence[Arrays], port: str, timeout_s: float, progress: Progress
 ) -> _Measured:
-    """Run one network after the other on the board at `port`."""
+    """Run one network after another on the board at `port`."""
     require_uart(board)
     outputs: list[dict[str, np.ndarray]] = [{} for _ in feeds]
     high = stack = 0
@@ -223,9 +227,9 @@ def _over_port(
 
 
 def _by_name(image: Image, high_water: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Bytes touched of each memory that was named, with what weights are copied to.
+    """Return the bytes touched per named memory, copied weights included.
 
-    None where all lies in an arena, or a port tells them together.
+    Return () if everything lies in one arena, or if a port reports only the sum.
     """
     if len(high_water) != len(image.arrays):
         return ()

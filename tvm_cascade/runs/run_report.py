@@ -1,4 +1,4 @@
-"""`RunReport`: measurements of one inference and comparisons of its outputs, as text and as JSON."""
+"""`RunReport`: measurements of one inference and comparisons of outputs, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tvm_cascade.sizes import megahertz
 
 @dataclass(frozen=True)
 class RunReport:
-    """Measurements of one inference, sizes in bytes. None where the board cannot measure or no reference was asked for."""
+    """Measurements of one inference, sizes in bytes. None if the board cannot measure or no reference was asked for."""
 
     board: str
     outputs: Mapping[str, np.ndarray]
@@ -36,43 +36,43 @@ class RunReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the arena's size and the work are as planned, and the outputs match the host run and the reference."""
+        """Return True if arena and work are as planned, and the outputs match the host run and the reference."""
         within = self.arena_high_water_bytes <= self.arena_bytes and self.executed_macs == self.planned_macs
         return within and self.equals_host and (self.checked is None or self.match is True)
 
     @property
     def match(self) -> bool | None:
-        """Whether the outputs are the reference's; None where that was not asked for, or not to be told (`Verdict.match`)."""
+        """Return True if the outputs equal the reference's; None if not asked for or undecidable (`Verdict.match`)."""
         return None if self.checked is None else self.checked.verdict.match
 
     @property
     def max_abs_diff(self) -> float | None:
-        """The largest difference from the reference."""
+        """Return the largest difference from the reference."""
         return None if self.checked is None else self.checked.verdict.gap
 
     @property
     def tolerance(self) -> float | None:
-        """The difference that roundings may make, where outputs needed it."""
+        """Return the difference allowed for roundings, if the outputs needed it."""
         return None if self.checked is None else self.checked.verdict.allowed
 
     @property
     def output_step(self) -> float | None:
-        """The largest quantization step of outputs that the file dequantizes."""
+        """Return the largest quantization step among outputs dequantized by the file."""
         return None if self.checked is None else self.checked.step
 
     @property
     def reference(self) -> str:
-        """What computed the reference."""
+        """Return the name of the program that computed the reference."""
         return "" if self.checked is None else self.checked.by
 
     @property
     def reference_note(self) -> str:
-        """What is to be said about the reference."""
+        """Return the remark on the reference."""
         return "" if self.checked is None else self.checked.note
 
     @property
     def verdict(self) -> str:
-        """How the outputs compare with the reference, in words."""
+        """Describe the comparison with the reference in words."""
         if self.checked is None:
             return ""
         verdict, step = self.checked.verdict, self.checked.step
@@ -90,7 +90,7 @@ class RunReport:
         return "equal, every element"
 
     def to_dict(self) -> Run:
-        """The JSON object of `tvm-cascade run --json`."""
+        """Return the JSON object of `tvm-cascade run --json`."""
         cost = self.cost
         work = {
             "cycles": None if cost is None else cost.cycles,
@@ -105,7 +105,7 @@ class RunReport:
         return found
 
     def _estimated(self) -> list[str]:
-        """The line of what the plan is estimated to take."""
+        """Format the line with the plan's estimated cost."""
         if self.cost is None:
             return []
         cost = self.cost
@@ -115,7 +115,7 @@ class RunReport:
 
     @property
     def answer(self) -> str:
-        """One line: whether the outputs are right, and whether the program takes what was planned."""
+        """Say in one line whether the outputs are right and the program takes no more than planned."""
         if not self.equals_host:
             return f"FAILED: the outputs differ from those of this machine, on {self.board}"
         if self.checked is not None and self.match is not True:
@@ -128,7 +128,7 @@ class RunReport:
         return ", ".join([f"ok: {what}, on {self.board}", *counted, *([] if time is None else [f"about {time} ms"])])
 
     def to_text(self) -> str:
-        """The report as text: the answer, then one line for each measurement."""
+        """Format the report: the answer, then one line for each measurement."""
         by = "; ".join(filter(None, [self.reference, self.reference_note]))
         verdict = f"{self.verdict} ({by})" if self.checked is not None else "not checked (--check MODEL)"
         stack = "not measured on the host" if self.stack_bytes is None else f"{self.stack_bytes} bytes"

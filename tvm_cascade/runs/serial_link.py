@@ -43,7 +43,7 @@ class LinkError(ToolError):
 
 
 class BoardStopped(ToolError):
-    """Firmware that has stopped: a fault, or a stack overflow. `status` and `console` are what it reported."""
+    """Firmware that has stopped: a fault, or a stack overflow, with the reported `status` and `console`."""
 
     def __init__(self, port: str, status: int, console: str) -> None:
         super().__init__(f"{port}: the firmware has ended with status {status}: {console or 'no message'}")
@@ -51,7 +51,7 @@ class BoardStopped(ToolError):
 
 
 def encode(kind: int, sequence: int, payload: bytes) -> bytes:
-    """One frame, flags included."""
+    """Encode one frame, flags included."""
     body = bytes((kind, sequence)) + payload
     body += struct.pack("<I", zlib.crc32(body))
     escaped = bytearray((FLAG,))
@@ -65,7 +65,7 @@ def encode(kind: int, sequence: int, payload: bytes) -> bytes:
 
 
 class Decoder:
-    """Reads frames out of a stream of bytes and drops those whose checksum is wrong."""
+    """A reader of frames from a stream of bytes; frames with a wrong checksum are dropped."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -100,7 +100,7 @@ def _decode(raw: bytes) -> tuple[int, int, bytes] | None:
 
 
 class TextReader:
-    """Reads text out of a stream of bytes in which frames may occur: those with text or a status are told, others are not."""
+    """A reader of text from a stream of bytes with frames in between; only frames with text or a status are shown."""
 
     def __init__(self) -> None:
         self._held = bytearray()  # since the last flag, which may have begun a frame
@@ -108,7 +108,7 @@ class TextReader:
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two parts
 
     def feed(self, data: bytes) -> str:
-        """The text in received bytes; with no bytes at all, what was held as the beginning of a frame that did not end."""
+        """Return the text in received bytes; without bytes, release what was held as the beginning of a frame."""
         if not data:
             return self._released() if self._held else ""
         made = ""
@@ -148,11 +148,11 @@ def _told(frame: tuple[int, int, bytes]) -> str:
 class SerialLink:
     """Requests to a board over a serial port such as /dev/ttyACM0 or COM3; a context manager.
 
-    `timeout_s` is the time limit for the answer to a request, `answer_s` that of its first attempt; each further attempt
-    waits twice as long, up to 16 times, because the board may be computing. The device is locked against other programs
-    that check locks (as pyserial, picocom and minicom do), and bytes that it received before are discarded.
+    `timeout_s` is the time limit for an answer, `answer_s` the first attempt's; each further attempt waits twice as
+    long, up to 16 times, because the board may be computing. The device is locked against programs that check locks (as
+    pyserial, picocom and minicom do), and bytes received before are discarded.
 
-    Raises `MissingToolError` without pyserial, `UsageError` where there is no such port, `LinkError` where it cannot be
+    Raises `MissingToolError` without pyserial, `UsageError` if there is no such port, `LinkError` if the port cannot be
     used or the board does not answer.
     """
 
@@ -183,10 +183,10 @@ class SerialLink:
         self._close()
 
     def request(self, kind: int, payload: bytes = b"", timeout_s: float | None = None) -> bytes:
-        """Send a request until its answer comes and return the answer's payload.
+        """Send a request until the answer comes, and return the answer's payload.
 
         Attempts go on for `timeout_s` (None: the link's), then `LinkError` is raised; `BoardStopped` if the firmware
-        reports that it has ended.
+        reports an end.
         """
         self._sequence = (self._sequence + 1) % 256
         self.heard = self.frames = self.echoes = 0
@@ -203,10 +203,10 @@ class SerialLink:
         raise LinkError(f"{self.port}: {self._diagnosis()} (no answer in {patience:g} s)")
 
     def listen(self, seconds: float | None = None) -> Iterator[str]:
-        """What the board sends, as text, for ever or for so many seconds: what its own program writes, and what the
-        serial image of a project says unasked (the report of a fault, the status with which it has ended).
+        """Yield the text sent by the board, for ever or for `seconds`: output of the program, reports of faults, and
+        the exit status.
 
-        Opens the port again where the device vanishes and comes back.
+        Open the port again if the device vanishes and comes back.
         """
         reader = TextReader()
         end = None if seconds is None else time.monotonic() + seconds
@@ -222,7 +222,7 @@ class SerialLink:
                 yield text
 
     def _diagnosis(self) -> str:
-        """A guess why there is no answer, from the bytes that came instead."""
+        """Guess from the bytes received why there is no answer."""
         image = "flashed with this project's serial image (`tvm-cascade flash`)"
         if self._device is None:
             return "the device has vanished and not come back; check cable and supply"
@@ -265,7 +265,7 @@ class SerialLink:
             raise BoardStopped(self.port, struct.unpack("<I", payload)[0], text)
 
     def _read(self) -> bytes:
-        """What has come, or the first byte that comes within a twentieth of a second."""
+        """Read all bytes received so far, or the first byte within a twentieth of a second."""
         assert self._device is not None
         return self._device.read(self._device.in_waiting or 1)
 
@@ -302,7 +302,7 @@ class SerialLink:
 
 
 def _why_not(port: str, error: OSError) -> str:
-    """Why a port cannot be opened, and what helps."""
+    """Explain why a port cannot be opened, with the remedy."""
     taken = (errno.EBUSY, errno.EAGAIN, *((errno.EACCES,) if sys.platform == "win32" else ()))
     if error.errno in taken:
         return "is in use by another program; close it"

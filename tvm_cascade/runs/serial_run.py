@@ -1,13 +1,14 @@
-"""Run a network on a real board over its serial port; the board's side is `templates/serial_main.c.in`.
+"""Run a network on a real board over a serial port; the board's side is `templates/serial_main.c.in`.
 
-An inference is BEGIN (paint the arena), WRITE of all inputs, RUN with a fresh number and the checksum of the inputs, READ of
-the outputs, whose checksum came with the answer to RUN. For a streamed input the answer to RUN requests a row: ROW sends
-it in parts, CONTINUE completes it, and its answer requests the next. A board that was reset in between has lost its inputs
-or its run: RUN then reports damaged inputs, the others an unknown run, and the inference starts over. In an image of several
-networks an inference begins with SELECT; without it, a board that was reset answers that it knows nothing.
+An inference is BEGIN (paint the arena), WRITE for all inputs, RUN with a fresh number and the checksum of the inputs,
+READ for the outputs, whose checksum came with the answer to RUN. For a streamed input the answer to RUN requests a row:
+ROW sends the row in parts, CONTINUE completes it, and the answer requests the next. A board reset in between has lost
+the inputs or the run: RUN then reports damaged inputs, the other requests an unknown run, and the inference starts
+over. In an image with several networks an inference begins with SELECT; without SELECT, a board after a reset answers
+that it knows nothing.
 
-Checksums of tensors and rows are CRC-32C, those of frames CRC-32. Their polynomials have no common factor, so an error
-goes unnoticed only if it is a multiple of both: no error within 64 bits is, and one in 2^64 of all others.
+Checksums of tensors and rows are CRC-32C, of frames CRC-32. The polynomials have no common factor, so an error goes
+unnoticed only if it is a multiple of both: no error within 64 bits is, and one in 2^64 otherwise.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _CRC32C = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli), as in RFC 3720, appendix B.4."""
+    """Compute CRC-32C (Castagnoli), as in RFC 3720, appendix B.4."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = (crc >> 8) ^ _CRC32C[(crc ^ byte) & 0xFF]
@@ -117,7 +118,7 @@ def _check_network(link: SerialLink, interface: Interface) -> None:
 
 
 def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, select: int | None) -> Inference:
-    """One inference; it starts over, at most `_STARTS` times in all, when the board has lost its inputs or its run."""
+    """Run one inference; start over, at most `_STARTS` times in all, if the board has lost inputs or run."""
     whole, rows = _split(interface, data)
     for _ in range(1 if interface.states else _STARTS):  # a board that has lost its inputs has lost its states
         if select is not None:
@@ -140,7 +141,7 @@ def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, se
 
 
 def _split(interface: Interface, data: bytes) -> tuple[bytes, list[bytes]]:
-    """The bytes of the inputs held whole, and the streamed rows in the order in which the network asks for them."""
+    """Split input bytes into inputs held whole, and streamed rows in the order of the network's requests."""
     start = sum(spec.bytes for spec in interface.inputs if spec.stream_axis is None)
     whole, rows = data[:start], []
     for k in interface.requests:
@@ -173,7 +174,7 @@ def _run(link: SerialLink, number: int, whole: bytes, rows: Sequence[bytes]) -> 
 
 
 def _read_outputs(link: SerialLink, number: int, size: int) -> bytes | None:
-    """All output bytes of a run, or None if the board no longer knows it."""
+    """Read all output bytes of a run; None if the board no longer knows the run."""
     data = bytearray()
     while len(data) < size:
         wanted = min(_CHUNK, size - len(data))

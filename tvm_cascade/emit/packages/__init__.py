@@ -1,6 +1,6 @@
-"""Kinds of packages for other build systems. Each module of this package with an object `KIND` defines one.
+"""Kinds of packages for foreign build systems. Each module in this package with an object `KIND` defines a kind.
 
-`KINDS` names them without importing any: `esp_idf.py` is the kind `esp-idf`.
+`KINDS` lists the names without importing any: `esp_idf.py` is the kind `esp-idf`.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ KINDS = tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_mo
 
 
 def package_kind(name: str) -> PackageKind:
-    """The kind of that name, one of `KINDS`."""
+    """Return the kind with this name from `KINDS`."""
     return import_module(f"{__name__}.{name.replace('-', '_')}").KIND

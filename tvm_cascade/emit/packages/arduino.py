@@ -67,7 +67,7 @@ class _Arduino(PackageKind):
 
 
 def _boards(package: Package) -> str:
-    """The sentence of the README that says which boards the library is for."""
+    """Write the README's sentence on supported boards."""
     if not package.has_objects:
         return "It serves boards of 32 bits."
     cores = ", ".join(package.target.runs_on)

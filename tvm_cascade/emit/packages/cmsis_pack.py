@@ -1,6 +1,6 @@
 """A CMSIS-Pack with one software component, by the schema PACK.xsd of the Open-CMSIS-Pack project.
 
-The folder holds the pack's files beside `tvm_cascade.<name>.<version>.pack`, the archive of them that tools install.
+The folder holds the pack's files beside `tvm_cascade.<name>.<version>.pack`, the archive installed by tools.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _CmsisPack(PackageKind):
 
 
 def _conditions(package: Package) -> str:
-    """The condition `Kernels`: a device whose core executes the compiled kernels."""
+    """Write the condition `Kernels`: a device with a core that executes the compiled kernels."""
     names = (core.replace("cortex-m", "Cortex-M").replace("plus", "+") for core in package.target.runs_on)
     accepted = "\n".join(f'      <accept Dcore="{name}"/>' for name in names)
     about = f"      <description>A core that runs kernels compiled for {package.target.name}</description>"

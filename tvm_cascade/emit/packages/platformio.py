@@ -12,7 +12,7 @@ _HEARS = (("nordicnrf52", "nano33ble"),)  # with Arduino's library PDM
 
 
 def _environment(board: tuple[str, str]) -> str:
-    """An environment of platformio.ini."""
+    """Write an environment for platformio.ini."""
     return f"[env:{board[1]}]\nplatform = {board[0]}\nboard = {board[1]}\n"
 
 

@@ -66,7 +66,7 @@ class _Rust(PackageKind):
 
 
 def identifier(name: str) -> str:
-    """A C name as a Rust identifier."""
+    """Convert a C name to a Rust identifier."""
     return f"r#{name}" if name in _KEYWORDS else f"{name}_" if name in _TAKEN else name
 
 
@@ -80,7 +80,7 @@ def _about(spec: TensorSpec) -> str:
 
 
 def _declarations(network: Network, hooked: bool) -> str:
-    """The module of a network in the sys crate: its structs and functions."""
+    """Declare a network's module in the sys crate: structs and functions."""
     inputs = "".join(_input_fields(spec) for spec in network.inputs)
     if hooked:
         inputs += '        pub hook: Option<unsafe extern "C" fn(*mut c_void, i32) -> i32>,\n'
@@ -115,7 +115,7 @@ def _declarations(network: Network, hooked: bool) -> str:
 
 
 def _keeps(network: Network) -> bool:
-    """Whether the network has states that it keeps between runs."""
+    """Return True if the network keeps states between runs."""
     return "reset" in network.functions
 
 
@@ -138,7 +138,7 @@ def _getter(package: Package, network: Network) -> str:
 
 
 def _module(package: Package, network: Network) -> str:
-    """The module of a network in the safe crate."""
+    """Write a network's module in the safe crate."""
     name = identifier(network.name)
     whole = [spec for spec in network.inputs if not spec.streamed]
     streamed = [spec for spec in network.inputs if spec.streamed]
@@ -237,7 +237,7 @@ def _set_row(spec: TensorSpec, k: int) -> str:
 
 
 def _trampoline(spec: TensorSpec, k: int) -> str:
-    """The C function that calls the closure of a streamed input."""
+    """Write the C function that calls the closure for a streamed input."""
     kind = _TYPES[spec.dtype]
     elements = prod(spec.row_shape) // spec.row_shape[spec.stream_axis or 0]
     return f"""
@@ -252,7 +252,7 @@ def _trampoline(spec: TensorSpec, k: int) -> str:
 
 
 def _example(network: Network) -> str:
-    """Lines of the example: zeros in, outputs printed."""
+    """Write the example's lines: zeros in, outputs printed."""
     name = identifier(network.name)
     zero = {spec.c_name: "0.0" if spec.dtype.startswith("float") else "0" for spec in network.inputs}
     rows = ", ".join(f"|_row, to| {{ to.fill({zero[s.c_name]}); 0 }}" for s in network.inputs if s.streamed)

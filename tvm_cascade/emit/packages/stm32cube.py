@@ -1,7 +1,7 @@
-"""A folder for projects of STM32CubeIDE and STM32CubeMX.
+"""A folder for projects in STM32CubeIDE and STM32CubeMX.
 
-`Middlewares/Third_Party/<name>` is where CubeMX puts third-party code: CubeIDE compiles what lies below `Middlewares`,
-and a project that CubeMX made for CMake adds the folder's CMakeLists.txt.
+CubeMX puts third-party code into `Middlewares/Third_Party/<name>`: CubeIDE compiles everything below `Middlewares`, and
+a CMake project made by CubeMX adds the folder's CMakeLists.txt.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A Zephyr module with a sample, by the layout of "Modules (External projects)" of Zephyr's documentation.
+"""A Zephyr module with a sample, by the layout in "Modules (External projects)" of Zephyr's documentation.
 
-An application switches it on with `CONFIG_TVM_CASCADE_<NAME>=y`.
+An application enables it with `CONFIG_TVM_CASCADE_<NAME>=y`.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class _Zephyr(PackageKind):
 
 
 def linker_sections(package: Package) -> str:
-    """The linker script's part for arrays in memories of the board, which Zephyr preprocesses with its devicetree.
+    """Write the linker script's part for arrays in the board's memories, which Zephyr preprocesses with the devicetree.
 
-    A memory that Zephyr's own RAM begins in, as the devicetree says it, is left to Zephyr; the others lie where the board's
-    file says.
+    If Zephyr's own RAM begins in a memory, by the devicetree, that memory is left to Zephyr; the rest lie at the
+    addresses in the board's file.
     """
     text = (
         "/* The memories that the network lies in. Nothing else may be placed in those that are not Zephyr's RAM. */\n"
@@ -78,14 +78,14 @@ def linker_sections(package: Package) -> str:
 
 
 def _regions(package: Package) -> dict[str, tuple[int, int]]:
-    """Address and bytes of the memories, by the file of the board in the compiled folder."""
+    """Return address and bytes of the memories, from the board's file in the compiled folder."""
     board = find_board(package.image.folder, package.image.board)
     known = {m.name: board.memories[m.name] for _, m in package.memories}
     return {name: (region.origin, region.bytes) for name, region in known.items()}
 
 
 def _needs(package: Package) -> str:
-    """Kconfig lines: a full libm where its functions may be called, and cores that execute compiled kernels."""
+    """Write Kconfig lines: a full libm if its functions may be called, and cores that execute compiled kernels."""
     lines = ["    select REQUIRES_FULL_LIBC\n"] if package.uses_math else []
     if package.has_objects and package.target.family is ARM:
         cores = " || ".join(f"CPU_{core.upper().replace('-', '_')}" for core in package.target.runs_on)
@@ -98,8 +98,9 @@ def _needs(package: Package) -> str:
 
 
 def _settings(package: Package) -> str:
-    """Settings of the sample: the floating point unit where it is of use, hard-float calls where kernels need them, and a
-    microphone where it hears."""
+    """Write the sample's settings: the floating point unit if useful, hard-float calls if kernels need them, a
+    microphone if it listens.
+    """
     floats = any(
         spec.dtype.startswith("float") for network in package.networks for spec in (*network.inputs, *network.outputs)
     )
