@@ -1,4 +1,4 @@
-"""Target cores. Each module of this package with a record `CORE` defines one; nothing else registers it."""
+"""Target cores. Each module in this package with a record `CORE` defines a core; nothing else registers it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CORES", "Core", "KernelTarget", "get_core", "kernel_target"]
 
 
 def _found() -> dict[str, Core]:
-    """The records of this package by name, Cortex-M3 before Cortex-M33."""
+    """Collect this package's records by name, Cortex-M3 before Cortex-M33."""
     modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     cores = [module.CORE for module in modules if hasattr(module, "CORE")]
     cores.sort(key=lambda core: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", core.name)])
@@ -27,7 +27,7 @@ CORES: Mapping[str, Core] = MappingProxyType(_found())
 
 
 def get_core(name: str) -> Core:
-    """The core of that name; raises `UsageError` with the known ones, or with that of the microcontroller so named."""
+    """Find a core by name; raise `UsageError` with the known names, or with the core of the microcontroller so named."""
     try:
         return CORES[name]
     except KeyError:
@@ -39,8 +39,8 @@ def get_core(name: str) -> Core:
 
 
 def kernel_target(name: str, backend: str = "c", optimise: str = "balanced") -> KernelTarget:
-    """The `KernelTarget` for the core of that name.
+    """Make the `KernelTarget` for a core by name.
 
-    `backend` is that of `--emit`, `"c"` or `"obj"`. Raises `UsageError` for an unknown core.
+    `backend` is the value of `--emit`, `"c"` or `"obj"`. Raises `UsageError` for an unknown core.
     """
     return KernelTarget(get_core(name), "llvm" if backend == "obj" else "c", optimise)

@@ -50,6 +50,6 @@ class Core:
 
     @property
     def llvm(self) -> dict[str, object]:
-        """The argument of `tvm.target.Target`."""
+        """Return the argument for `tvm.target.Target`."""
         named = {"mtriple": self.triple, "mcpu": self.mcpu} if self.triple else {}
         return {"kind": "llvm", **named, **self.llvm_options}

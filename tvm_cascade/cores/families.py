@@ -1,4 +1,4 @@
-"""Families of cores: which compiler, emulator and start-up code serve them."""
+"""Families of cores, each with compiler, emulator and start-up code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Family:
 
     @property
     def links(self) -> bool:
-        """Whether images are linked here: there are a cross compiler and start-up code. Where not, folders hold C alone."""
+        """Return True if images are linked here, by a cross compiler with start-up code; otherwise folders hold only C."""
         return bool(self.prefix)
 
 
@@ -71,7 +71,7 @@ FAMILIES = (ARM, RISCV, XTENSA, HOST)
 
 
 def family_of_core(core: str) -> Family:
-    """The family of a board's core; raises `UsageError` for one that no family claims."""
+    """Find the family of a board's core; raise `UsageError` if no family claims it."""
     for family in FAMILIES:
         if core.startswith(family.cores):
             return family

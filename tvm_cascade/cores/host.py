@@ -1,4 +1,4 @@
-"""The host, that is, the machine that compiles: generic kernels, built by its own compiler."""
+"""The host, that is, the compiling machine: generic kernels, built by the host's compiler."""
 
 from __future__ import annotations
 

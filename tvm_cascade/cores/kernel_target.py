@@ -10,7 +10,7 @@ from tvm_cascade.cores.host import CORE as HOST
 
 @dataclass(frozen=True, slots=True)
 class KernelTarget:
-    """A core, the back end of one compilation, and the kernels chosen for it."""
+    """A core, the back end of a compilation, and the kernels chosen."""
 
     core: Core = HOST
     backend: str = "llvm"  # "c" or "llvm"
@@ -31,14 +31,14 @@ class KernelTarget:
 
     @property
     def vectors(self) -> bool:
-        """Whether kernels may be written with vectors: the C back end cannot print them."""
+        """Return True if kernels may use vectors: the C back end cannot print them."""
         return self.core.mve and self.backend == "llvm"
 
     @property
     def tunable(self) -> bool:
-        """Whether the core has performance schedules to choose from."""
+        """Return True if the core has performance schedules to choose from."""
         return bool(self.core.rules)
 
     def choice(self, shape: str) -> str | None:
-        """The variant chosen for a shape, if any."""
+        """Return the variant chosen for a shape, if any."""
         return next((v for s, v in self.choices if s == shape), None)

@@ -1,7 +1,7 @@
-"""Instruction-count model of steps by rows, pixels and stripes: an estimate, by which plans can trade bytes for time.
+"""Instruction-count model for steps by rows, pixels and stripes: an estimate, by which plans can trade bytes for time.
 
-It needs no kernels, so that a search can ask it of every plan. What a plan is said to take is counted in its kernels
-(`schedules.tuning.plan_cost`).
+The model needs no kernels, so a search can ask it about every plan. The reported cost of a plan is counted in its
+kernels (`schedules.tuning.plan_cost`).
 
 The source of each rate (counts are of images or layers in the emulator):
 multiply-accumulates (`dense`, `depthwise`): fitted to four networks, layer by layer, on Cortex-M3, -M4 and -M55
@@ -52,14 +52,14 @@ class StepModel:
     flash: float = 0.25  # per byte of weights that is read from flash
 
     def whole(self, op: Op) -> float:
-        """Instructions of an operator in steps of whole rows."""
+        """Estimate the instructions for an operator in steps of whole rows."""
         if op.kernels.channel_tiling is not None:
             return op.macs * self.unscheduled
         base, parts = (self.depthwise, self.depthwise_parts) if _depthwise(op) else (self.dense, self.dense_parts)
         return op.macs * (base + parts if reads_parts(op) else base)
 
     def extra(self, op: Op, rows: int, columns: int, chunk: int) -> float:
-        """Additional instructions of an operator of `rows` x `columns` pixels in steps of `chunk` pixels."""
+        """Estimate the additional instructions for `rows` x `columns` pixels in steps of `chunk` pixels."""
         chunk = min(chunk, columns)
         total = 0.0
         for n, steps in ((chunk, columns // chunk * rows), (columns % chunk, rows)):
@@ -69,24 +69,24 @@ class StepModel:
         return total
 
     def striped(self, op: Op, rows: int, columns: int, width: int) -> float:
-        """Additional instructions of one stripe, all `rows`, of `width` of an operator's `columns`."""
+        """Estimate the additional instructions for a stripe, `rows` high, with `width` out of an operator's `columns`."""
         narrow = self.stripe_few * op.macs * width / columns if width <= _FEW else 0.0
         return rows * self.stripe + narrow
 
     def multi_row(self, op: Op, rows: int, channels: int, tile_rows: int) -> float:
-        """The instructions for `rows` rows of `channels` channels that depend on how many rows a tile has."""
+        """Estimate the instructions for `rows` rows with `channels` channels that depend on a tile's rows."""
         streamed = -(-rows // tile_rows) * op.weight_bytes * self.flash
         single = all(w is not None and w.extent == 1 for w in (*op.windows, *op.columns))
         return streamed + (0.0 if tile_rows == 1 or single else self.row_table * rows * channels / 2)
 
     def _dearer(self, op: Op, pixels: int) -> float:
-        """Additional instructions per multiply-accumulate of a kernel that makes `pixels` pixels."""
+        """Return the additional instructions per multiply-accumulate in a kernel for `pixels` pixels."""
         few = (self.depthwise_single, self.depthwise_few) if _depthwise(op) else (self.dense_single, self.dense_few)
         return few[0] if pixels == 1 else few[1] if pixels <= _FEW else 0.0
 
 
 def reads_parts(op: Op) -> bool:
-    """Whether an operator reads the parts of a concat where they lie."""
+    """Return True if an operator reads the parts of a concat in place."""
     return op.kind.startswith("concat_")
 
 

@@ -1,6 +1,6 @@
-"""Xtensa LX7 of the ESP32-S3: C for the compiler of ESP-IDF, by scalar kernels; its vector instructions are not used.
+"""Xtensa LX7 in the ESP32-S3: C for ESP-IDF's compiler, by scalar kernels; the vector instructions are not used.
 
-Nothing is compiled for it here (`Family.links`): the emitted C is run on this machine, and instructions are those counted on
+Nothing is compiled for it here (`Family.links`): the emitted C runs on this machine, and instructions are counts on
 riscv32, whose kernels are the same C.
 """
 

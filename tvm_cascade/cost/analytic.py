@@ -1,18 +1,19 @@
-"""Analytic latency model of operators and stages, from a `Device` description: a roofline with occupancy and contention.
+"""Analytic latency model for operators and stages, from a `Device` description: a roofline with occupancy and
+contention.
 
-Symbols, per operator: C and M are the milliseconds that its arithmetic and its traffic would take from the whole
-device; u is the part of the device that its threads can keep busy, `threads / (units * saturating_threads)`, at most 1.
+Symbols, per operator: C and M are the milliseconds its arithmetic and its traffic would take on the whole device; u is
+the part of the device its threads can keep busy, `threads / (units * saturating_threads)`, at most 1.
 
-* alone: `launch + t`, with `t = max(C, M) / u`. A kernel of few threads leaves the rest of the device idle, which is
-  what IOS (section 1) sets out to use.
+* alone: `launch + t`, with `t = max(C, M) / u`. A kernel with few threads leaves the rest of the device idle,
+  which IOS (section 1) sets out to use.
 * a stage on a GPU: a fluid model. Running kernels demand `C / t` of the arithmetic and `M / t` of the bandwidth; while
-  the demands fit they all run at their own pace, and when they do not all slow down by the same factor. Every further
-  kernel costs bandwidth (`Device.contention`). Groups of several kernels fork and join once: `sync`.
-* a stage on a CPU: one group runs its kernels one by one, each on all cores; several groups run one per core with
-  single-threaded kernels, packed longest first, between one fork and one join.
+  the demands fit, each runs at full pace, and otherwise all slow down by the same factor. Every further kernel costs
+  bandwidth (`Device.contention`). Groups of several kernels fork and join once: `sync`.
+* a stage on a CPU: a single group runs its kernels in turn, each on all cores; several groups run one per core with
+  single-threaded kernels, packed longest first, between a fork and a join.
 
-A fluid model accounts neither for waves of thread blocks nor for cache reuse between kernels. Its lower bounds hold by
-construction: demands never sum above 1, so no stage is faster than the sum of its C or of its M.
+A fluid model accounts neither for waves of thread blocks nor for cache reuse between kernels. The lower bounds hold by
+construction: demands never sum above 1, so no stage is faster than the sum of C or of M.
 """
 
 from __future__ import annotations
@@ -39,15 +40,14 @@ _PRODUCTS = ("conv2d", "dense", "matmul")
 class AnalyticCost:
     """Costs of operators and stages on a `Device`, in milliseconds.
 
-    With a precision that the device's tensor cores multiply products whose reduction fills a step of theirs run at their peak
-    (`cost.precision`; bf16 at that of fp16, tf32 at half of it).
+    With a precision supported by the device's tensor cores, products whose reduction fills a tensor-core step run at
+    peak (`cost.precision`; bf16 as fp16, tf32 at half).
 
-    On a device that is `tiled`, products take what their tiles tell (`cost.tiles`).
+    On a `tiled` device, the time of a product follows from its tiles (`cost.tiles`).
 
-    `measured`: milliseconds of kernels that were measured alone, launch included. They take the place of the estimates, and
-    kernels of the same kind that were not measured are as much slower or faster than expected (by their tiles where they
-    are products, else by their roofline) as the median of those. The fluid model stays as it is, so that stages can be
-    priced that nobody measured.
+    `measured`: milliseconds of kernels measured alone, launch included. They replace the estimates. Unmeasured kernels
+    of the same kind are scaled by the median ratio of measured to expected time (by tiles for products, else by
+    roofline). The fluid model stays unchanged, so unmeasured stages can be priced.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class AnalyticCost:
         self._ratios = self._ratios_of_kinds()
 
     def op_ms(self, op: OpFeatures) -> float:
-        """Milliseconds of the operator alone on the device, launch included; 0 for a view."""
+        """Return the milliseconds of the operator alone on the device, launch included; 0 for a view."""
         if op.kind in VIEWS:
             return 0.0
         compute, memory, used = self._resources(op)
         return self.device.launch_us / 1e3 + max(compute, memory) / used
 
     def stage_ms(self, groups: Groups) -> float:
-        """Milliseconds of a stage: groups at the same time, the operators of a group one after the other."""
+        """Return the milliseconds of a stage: groups at the same time, a group's operators in sequence."""
         if len(groups) == 1:
             launch = self.device.launch_us / 1e3
             kernels = (self._kernel(op) for op in groups[0])
@@ -87,7 +87,7 @@ class AnalyticCost:
         return self._gpu_stage(groups)
 
     def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
-        """Milliseconds of the merged operator alone on the device."""
+        """Return the milliseconds of the merged operator alone on the device."""
         return self.op_ms(merged)
 
     def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
@@ -113,7 +113,7 @@ class AnalyticCost:
         return self.device.launch_us / 1e3 + max(compute, memory) / used
 
     def _resources(self, op: OpFeatures) -> tuple[float, float, float]:
-        """C, M in milliseconds of the whole device, and u."""
+        """Compute C and M in milliseconds on the whole device, and u."""
         resources = self._phases.get(op)
         if resources is None:
             roofline = self._roofline(op)
@@ -127,7 +127,7 @@ class AnalyticCost:
         return compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
 
     def _as_measured(self, op: OpFeatures, compute: float, memory: float, used: float) -> tuple[float, float, float]:
-        """C, M and u with which the kernel takes as long as it did: demands that a faster kernel shows too large shrink."""
+        """Compute C, M and u that reproduce a kernel's measured time; reduce demands too large for a faster kernel."""
         whole = max(compute, memory)
         alone = self._measured.get(op, -1.0)
         if alone < 0.0:
@@ -136,7 +136,7 @@ class AnalyticCost:
         return compute * fits, memory * fits, whole * fits / alone if alone > 0.0 and whole > 0.0 else 1.0
 
     def _expected(self, op: OpFeatures) -> float:
-        """Milliseconds of a kernel that was not measured, without its launch: a product's by its tiles."""
+        """Estimate the milliseconds of an unmeasured kernel, without the launch: a product's by its tiles."""
         extents = extents_of(op, self._multiplied) if self.device.kind == "gpu" else None
         if extents is not None:
             return best_microseconds(extents, self._multiplied) / 1e3
@@ -144,7 +144,7 @@ class AnalyticCost:
         return max(compute, memory) / used
 
     def _ratios_of_kinds(self) -> dict[str, float]:
-        """By kind, the median of measured over the roofline's milliseconds."""
+        """Compute by kind the median ratio of measured to estimated milliseconds."""
         ratios: dict[str, list[float]] = {}
         for op, alone in self._measured.items():
             expected = self._expected(op)
@@ -185,7 +185,7 @@ class AnalyticCost:
         return max(compute * self.device.units, memory)
 
     def _gpu_stage(self, groups: Groups) -> float:
-        """The fluid model, event by event: an event is the end of a launch or of a kernel."""
+        """Simulate the fluid model event by event: an event is the end of a launch or of a kernel."""
         known, queues = self._kernels, []  # by identity first: a search prices the same few operators again and again
         for group in groups:
             queue = []
@@ -240,7 +240,9 @@ class AnalyticCost:
         return now + fork
 
     def _kernel(self, op: OpFeatures) -> tuple[float, float, float] | None:
-        """Milliseconds alone without launch, and shares of arithmetic and bandwidth used meanwhile; None for a view."""
+        """Return the milliseconds alone without launch, and the shares of arithmetic and bandwidth used; None for a
+        view.
+        """
         kernel = None
         if op.kind not in VIEWS:
             compute, memory, used = self._resources(op)

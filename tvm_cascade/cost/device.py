@@ -1,10 +1,9 @@
 """Descriptions of GPUs and CPUs for the analytic cost model: peak arithmetic, bandwidth, overheads.
 
-Figures are the vendors' published peaks (float32 without tensor cores; those of tensor cores are of dense products of
-float16 with sums in float32) and the resident-thread limits of the CUDA programming guide's table of compute
-capabilities. Overheads are typical of kernels replayed from a CUDA graph; `contention` is the bandwidth lost for each
-further kernel that runs at the same time (IOS, section 7.2, sees it as the reason why large batches want fewer
-concurrent operators).
+Figures are the vendors' published peaks (float32 without tensor cores; tensor cores: dense float16 products with sums
+in float32) and the resident-thread limits in the CUDA programming guide's table of compute capabilities. Overheads are
+typical for kernels replayed from a CUDA graph; `contention` is the bandwidth lost for each further concurrent kernel
+(IOS, section 7.2, gives it as the reason why large batches want fewer concurrent operators).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ DEVICES = {d.name: replace(d, tensor_macs_per_s=_TENSOR_MACS_PER_S.get(d.name, 0
 
 
 def find_device(name: str | None, target: str = "cuda", cores: int | None = None) -> Device:
-    """The device of that name, or the generic one of a target kind; `cores` overrides a CPU's core count.
+    """Find a device by name, or the generic device for a target kind; `cores` overrides a CPU's core count.
 
     Raises `UsageError` for an unknown name.
     """

@@ -1,10 +1,10 @@
-"""The interface of latency cost models (`CostModel`), and the operator features that are their input (`OpFeatures`).
+"""The interface of latency cost models (`CostModel`), and their input, operator features (`OpFeatures`).
 
-A *stage* is a tuple of groups that run at the same time; a *group* is a sequence of operators that run one after the
-other (IOS, section 3). An operator alone is the stage of one group of one operator. Costs are milliseconds.
+A *stage* is a tuple of groups that run at the same time; a *group* is a sequence of operators that run in turn (IOS,
+section 3). An operator alone is a stage with a single group and operator. Costs are milliseconds.
 
 A model also gives lower bounds (`OpBound`: additive works and spans along paths), with which the search skips stages
-without losing exactness. A model that cannot prove any returns zeros.
+without losing exactness. A model without provable bounds returns zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm_cascade.graph import ITEM_BYTES, Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class OpFeatures:
-    """Features of one operator for cost models, independent of its name and of its position in the network."""
+    """Features of an operator for cost models, independent of name and position in the network."""
 
     kind: str  # as `graph.Op.kind`
     macs: int = 0  # multiply-accumulates
@@ -33,22 +33,22 @@ class OpFeatures:
 
     @property
     def bytes(self) -> int:
-        """All traffic: activations and weights, each byte once."""
+        """Return all traffic: activations and weights, each byte once."""
         return self.bytes_in + self.bytes_out + self.weight_bytes
 
     @property
     def work(self) -> int:
-        """Arithmetic in units of a multiply-accumulate; an operator without MACs does one step per value read."""
+        """Return the arithmetic in multiply-accumulates; an operator without MACs does a step per value read."""
         return self.macs or self.output_elements * max(self.reduction, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class OpBound:
-    """Lower bounds, in milliseconds, on the contribution of an operator to any stage that holds it.
+    """Lower bounds, in milliseconds, on an operator's contribution to any stage that holds it.
 
     A stage never costs less than the sum of `works[k]` over its operators, for each resource k, nor less than the sum
-    of `span` along any path through it. A stage of one group never costs less than the sum of `alone`; one of several
-    groups costs at least `CostModel.fork_ms` on top of the other bounds, unless it is merged.
+    of `span` along any path through it. A stage with a single group never costs less than the sum of `alone`; with
+    several groups it costs at least `CostModel.fork_ms` on top of the remaining bounds, unless merged.
     """
 
     works: tuple[float, ...] = ()
@@ -67,19 +67,21 @@ class CostModel(Protocol):
     fork_ms: float  # least cost of running several groups at once; 0 where nothing is known
 
     def op_ms(self, op: OpFeatures) -> float:
-        """Milliseconds of the operator alone."""
+        """Return the milliseconds of the operator alone."""
         ...
 
     def stage_ms(self, groups: Groups) -> float:
-        """Milliseconds of a stage: its groups concurrently, each group's operators in sequence."""
+        """Return the milliseconds of a stage: groups concurrently, each group's operators in sequence."""
         ...
 
     def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
-        """Milliseconds of the operator `merged`, which replaces the operators `parts`."""
+        """Return the milliseconds of the operator `merged`, which replaces the operators `parts`."""
         ...
 
     def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
-        """Lower bounds for one operator; if it is `mergeable`, a merged kernel may read its input for several operators."""
+        """Bound an operator's cost from below; a merged kernel may read an input for several operators if it is
+        `mergeable`.
+        """
         ...
 
 
@@ -90,11 +92,11 @@ class Runner(Protocol):
     workers: int  # cores or streams that run groups at the same time
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
-        """Milliseconds of `repeats` runs of a stage."""
+        """Run a stage `repeats` times and return the milliseconds."""
         ...
 
     def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
-        """Milliseconds of `repeats` runs of operators merged into one."""
+        """Run operators merged into one `repeats` times and return the milliseconds."""
         ...
 
 
@@ -103,7 +105,7 @@ class BatchRunner(Runner, Protocol):
     """A runner that measures several stages at the same time."""
 
     def ahead(self, stages: Sequence[tuple[str, Groups]], repeats: int) -> Iterator[tuple[str, Groups]]:
-        """Measure stages, each with its strategy, and yield each when it is done: `run` then returns what was measured."""
+        """Measure stages, each with its strategy, and yield each when done: `run` then returns the measurements."""
         ...
 
 
@@ -116,9 +118,9 @@ def features(
     weight_bytes: int = 0,
     shape: Sequence[int] = (),
 ) -> OpFeatures:
-    """Features from the shapes of the activations (lists of extents).
+    """Compute features from the activations' shapes (lists of extents).
 
-    `shape` holds other integers that distinguish the kernel: kernel size, strides, padding, groups.
+    `shape` holds further integers that distinguish the kernel: kernel size, strides, padding, groups.
     """
     item = ITEM_BYTES.get(dtype, 1)  # of four or two bits: a byte each
     elements = sum(prod(s) for s in outputs)
@@ -139,7 +141,7 @@ def features(
 
 
 def graph_features(graph: Graph) -> tuple[OpFeatures, ...]:
-    """Features of every operator of a graph, by index; a view costs no traffic and no launch."""
+    """Compute the features of every operator in a graph, by index; a view costs no traffic and no launch."""
     return tuple(_operator_features(graph, op) for op in graph.ops)
 
 
@@ -153,7 +155,7 @@ def _operator_features(graph: Graph, op: Op) -> OpFeatures:
 
 
 def _attribute_key(op: Op) -> tuple[int, ...]:
-    """Windows and integer attributes (in order of name) of an operator, which distinguish its kernel from others."""
+    """Return an operator's windows and integer attributes (in name order), which distinguish its kernel."""
     key: list[int] = []
     for window in (*op.windows, *op.columns):
         key += [-5] if window is None else [window.extent, window.stride, window.dilation, window.padding]

@@ -1,9 +1,9 @@
-"""Learned stage costs: gradient-boosted trees predict latencies, and so select the stages that are worth measuring.
+"""Learned stage costs: gradient-boosted trees predict latencies, and so select the stages worth measuring.
 
-The trees predict log(measured / analytic cost) from features of the stage. The search runs on measured costs where they
-are known and predicted ones elsewhere. The stages of the schedule that it finds are measured, or, if they all have
-been, the stages of largest predicted gain; the trees are trained again, and so on until all of these are measured or
-the budget of measurements is spent.
+The trees predict log(measured / analytic cost) from features of the stage. The search uses measured costs if known,
+else predictions. The stages of the resulting schedule are measured or, if all are known, the stages with the largest
+predicted gain; the trees are trained again, and so on until all of these are measured or the budget of measurements is
+spent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ BATCH = 4  # least number of promising stages measured between two searches, onc
 
 
 def stage_vector(strategy: str, groups: Groups, analytic: AnalyticCost) -> list[float]:
-    """Features of a stage for the trees: sizes, balance between groups, shares of the families of operators, analytic cost."""
+    """Compute a stage's features for the trees: sizes, balance between groups, shares of operator families, analytic
+    cost.
+    """
     ops = [op for group in groups for op in group]
     families = [family(op.kind) for op in ops]
     lengths = sorted((sum(analytic.op_ms(op) for op in group) for group in groups), reverse=True)
@@ -66,7 +68,7 @@ class LearnedCost(RecordedCost):
         self._trees: Any = None
 
     def train(self) -> None:
-        """Fit the trees to all records of the device's store."""
+        """Build the trees from all records in the device's store."""
         try:
             import xgboost
         except ImportError:
@@ -81,7 +83,7 @@ class LearnedCost(RecordedCost):
         self._trees = xgboost.train(settings, xgboost.DMatrix(rows, label=targets), num_boost_round=120)
 
     def predict(self, stages: Sequence[tuple[str, Groups]]) -> None:
-        """Predict many stages at once: one at a time is slow."""
+        """Estimate many stages at once: single predictions are slow."""
         missing = [(stage_key(s, g), s, g) for s, g in stages]
         missing = [m for m in missing if m[0] not in self._guesses]
         if not missing:
@@ -93,7 +95,7 @@ class LearnedCost(RecordedCost):
             self._guesses[key] = self._analytic(strategy, groups) * exp(float(by))
 
     def promising(self, count: int) -> list[tuple[str, Groups]]:
-        """The `count` unmeasured stages of largest predicted gain over running their operators one after the other."""
+        """List the `count` unmeasured stages with the largest predicted gain over sequential execution."""
         gains: list[tuple[float, str]] = []
         for key, (_, groups) in self.asked.items():
             if self.measured.store.get(key) is None and key in self._guesses:
@@ -115,7 +117,7 @@ class LearnedCost(RecordedCost):
         return self._guesses[key]
 
     def _analytic(self, strategy: str, groups: Groups) -> float:
-        """The analytic cost; of a merge, that of its parts in sequence, which the trees correct."""
+        """Return the analytic cost in ms. For a merged stage, return the sum over its parts; the trees correct it."""
         return max(self.analytic.stage_ms(groups), 1e-6)
 
 
@@ -125,9 +127,10 @@ def refine(
     budget: int,
     first: Sequence[tuple[str, Groups]] = (),
 ) -> Result:
-    """Repeat: search, measure the stages found, train; at most `budget` new measurements. Returns the last result.
+    """Search, measure the stages found, and train, repeatedly, with at most `budget` new measurements; return the last
+    result.
 
-    A limit on time (`search_monitor`) ends it after the round that it strikes in.
+    A time limit (`search_monitor`) takes effect at the end of a round.
 
     Parameters
     ----------

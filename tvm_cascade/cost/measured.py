@@ -1,8 +1,8 @@
 """Stage costs measured on the device, as in IOS, section 5.
 
-The median of repeated runs, repeated until its 95 % confidence interval is narrow; cached by structure in a database.
-A search that takes the minimum over thousands of noisy costs prefers stages whose measurements came out too low.
-`confirm` therefore measures the stages of the best schedule again and repeats the search, until the schedule stays.
+The cost is the median of repeated runs, repeated until its 95 % confidence interval is narrow; cached by structure in a
+database. A search that minimizes over thousands of noisy costs prefers stages measured too low. `confirm` therefore
+measures the stages of the best schedule again and repeats the search, until the schedule stays.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class RecordedCost(ABC):
 
     @abstractmethod
     def price(self, strategy: str, groups: Groups) -> float:
-        """Milliseconds of a stage; of a merge, `groups` is one group, the operators that are merged."""
+        """Return the milliseconds of a stage; for a merge, `groups` is a single group with the merged operators."""
 
     def op_ms(self, op: OpFeatures) -> float:
-        """Milliseconds of the operator alone."""
+        """Return the milliseconds of the operator alone."""
         return self.stage_ms([[op]])
 
     def stage_ms(self, groups: Groups) -> float:
-        """Milliseconds of a concurrent stage."""
+        """Return the milliseconds of a concurrent stage."""
         return self.price(CONCURRENT, groups)
 
     def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
-        """Milliseconds of the merged operator."""
+        """Return the milliseconds of the merged operator."""
         return self.price(MERGE, [parts])
 
     def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
-        """Zeros: with measured costs no bound is proven, so the search prices every stage."""
+        """Return zeros: measured costs prove no bound, so the search prices every stage."""
         return NO_BOUND
 
 
@@ -66,13 +66,13 @@ class MeasuredCost(RecordedCost):
         return self.record(strategy, groups).median
 
     def known(self, strategy: str, groups: Groups) -> float | None:
-        """The price of a stage that was measured, or needs not be; None for others."""
+        """Return the price of a measured stage, or of a stage that computes nothing; None otherwise."""
         computing = moving(groups)
         record = self.store.get(stage_key(strategy, computing))
         return record.median if record is not None else None if computing else 0.0
 
     def record(self, strategy: str, groups: Groups) -> Record:
-        """The stage's record, measured now where it is new."""
+        """Return the stage's record; measure it if new."""
         computing = moving(groups)
         known = self.store.get(stage_key(strategy, computing))
         if known is not None:
@@ -92,7 +92,7 @@ class MeasuredCost(RecordedCost):
             self.store.add(strategy, computing, self._run(strategy, computing, self.options.first))
 
     def fill(self, stages: Iterable[tuple[str, Groups]]) -> None:
-        """Measure those of the stages that are new: several at a time where the runner can, each written as it comes."""
+        """Measure the new stages: several at a time if the runner can, each written when done."""
         if not isinstance(self.runner, BatchRunner):
             return
         new = {stage_key(s, moving(g)): (s, moving(g)) for s, g in stages}
@@ -101,7 +101,7 @@ class MeasuredCost(RecordedCost):
             self.record(strategy, groups)
 
     def all_again(self, stages: Iterable[tuple[str, Groups]]) -> None:
-        """`again` for every stage, several at a time where the runner can."""
+        """Measure every stage once more, several at a time if the runner can."""
         todo = [(s, moving(g)) for s, g in stages if moving(g)]
         for strategy, groups in (
             self.runner.ahead(todo, self.options.first) if isinstance(self.runner, BatchRunner) else todo

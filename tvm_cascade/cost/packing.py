@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def pack(durations: Sequence[float], workers: int) -> tuple[tuple[int, ...], ...]:
-    """The groups (by index) of each worker, in execution order; idle workers are left out; ties by index.
+    """Divide groups (by index) among workers, in execution order; idle workers are left out; ties by index.
 
-    Longest processing time first: at most 4/3 - 1/(3 workers) of the best makespan (Graham 1969).
+    Longest processing time first: at most 4/3 - 1/(3 workers) times the best makespan (Graham 1969).
     """
     lanes: list[list[int]] = [[] for _ in range(max(1, workers))]
     loads = [0.0] * len(lanes)

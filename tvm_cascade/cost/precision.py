@@ -11,7 +11,7 @@ FP32, FP16, BF16, TF32 = "fp32", "fp16", "bf16", "tf32"
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """One of `PRECISIONS`. Kernels compute in float32 whatever it is, and sums of products are float32."""
+    """An entry of `PRECISIONS`. Kernels always compute in float32, and sums of products are float32."""
 
     name: str  # as `--precision` takes it
     stored: str  # type of tensors between kernels, and of the weights of products
@@ -21,11 +21,11 @@ class Precision:
 
     @property
     def narrow(self) -> bool:
-        """Whether tensors between kernels take two bytes an element."""
+        """Return True if tensors between kernels take two bytes an element."""
         return self.stored != "float32"
 
     def on_tensor_cores(self, architecture: str) -> bool:
-        """Whether tensor cores of an architecture such as sm_90 multiply it."""
+        """Return True if tensor cores in an architecture such as sm_90 multiply this type."""
         number = "".join(c for c in architecture.removeprefix("sm_") if c.isdigit())
         return 0 < self.first_architecture <= int(number or 0)
 
@@ -42,7 +42,7 @@ PRECISIONS = {
 
 
 def find_precision(name: str) -> Precision:
-    """The precision of that name. Raises `UsageError` for an unknown one."""
+    """Find a precision by name. Raises `UsageError` for an unknown name."""
     if name not in PRECISIONS:
         raise UsageError(f"unknown precision {name}: choose one of {', '.join(PRECISIONS)}")
     return PRECISIONS[name]

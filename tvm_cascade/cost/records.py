@@ -39,12 +39,12 @@ class Record:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """A 95 % confidence interval of the median, from order statistics: any distribution of the noise will do."""
+        """Return a 95 % confidence interval for the median, from order statistics: valid for any noise distribution."""
         return median_interval(self.samples)
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """Order statistics that hold the median with 95 % confidence (normal approximation of the binomial)."""
+    """Return the order statistics that contain the median with 95 % confidence (normal approximation to the binomial)."""
     ordered = sorted(samples)
     n = len(ordered)
     reach = 1.96 * sqrt(n) / 2
@@ -53,13 +53,13 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def stage_key(strategy: str, groups: Groups) -> str:
-    """A digest of a stage's structure: the order of its groups does not matter, that within a group does."""
+    """Hash a stage's structure: the order of groups does not matter, the order within a group does."""
     parts = sorted(repr([_values(op) for op in group]) for group in groups)
     return hashlib.sha256(repr((strategy, parts)).encode()).hexdigest()[:32]
 
 
 class RecordStore:
-    """Records of one device in a database file; a path of None keeps them in memory.
+    """A device's records in a database file; a path of None keeps them in memory.
 
     Raises `LoadError` for a file that is no such database.
     """
@@ -77,7 +77,7 @@ class RecordStore:
         self._held: dict[str, Record] = {r.key: r for r in self._read()}
 
     def get(self, key: str) -> Record | None:
-        """The record of that key, if it was measured on this device."""
+        """Return the record with this key, if measured on this device."""
         return self._held.get(key)
 
     def add(self, strategy: str, groups: Groups, samples: Sequence[float]) -> Record:
@@ -99,7 +99,7 @@ class RecordStore:
         return record
 
     def devices(self) -> list[str]:
-        """Names of all devices that the file has records of."""
+        """List the names of all devices with records in the file."""
         return [name for (name,) in self._base.execute("SELECT DISTINCT device FROM stages ORDER BY device")]
 
     def __len__(self) -> int:
@@ -118,9 +118,10 @@ class RecordStore:
 
 
 def measured_kernels(path: str | Path | None, device: Device) -> dict[OpFeatures, float]:
-    """Milliseconds, launch included, of the kernels of a database that were measured alone on a device of that name.
+    """Read the milliseconds, launch included, of kernels measured alone on the device from a database.
 
-    Empty without a path. Raises `LoadError` for a file that is no database, `UsageError` for one without such a kernel.
+    Return {} without a path. Raises `LoadError` for a file that is no database, `UsageError` for a database without
+    such a kernel.
     """
     if path is None:
         return {}

@@ -1,8 +1,8 @@
-"""Tiles of a product of matrices on a GPU: what a block of threads computes, and a model of the time that it takes.
+"""Tiles for a matrix product on a GPU: the part computed by a thread block, and a model of its time.
 
-A product at batch 1 has few results with long sums. Large tiles, which read every value least often, then leave most of a
-GPU idle; small ones whose block splits the sums fill it. Which is fastest follows from the extents: `choose_tiles` asks a
-model that was fitted to measured kernels.
+A product at batch 1 has few results with long sums. Large tiles, which read every value least often, then leave most of
+a GPU idle; small tiles with split sums fill it. The fastest tiles follow from the extents: `choose_tiles` asks a model
+fitted to measured kernels.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ FRAGMENT = 16  # rows, columns and depth of a product on tensor cores
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How a product of matrices is shared among the blocks of threads and their warps.
+    """The sharing of a matrix product among thread blocks and their warps.
 
-    A block computes `rows * columns` results. It reads `slices * depth` columns of the matrices at a time, of which `slices`
-    groups of warps multiply `depth` each, and adds their sums up at the end: few results with long sums fill a GPU too.
+    A block computes `rows * columns` results. It reads `slices * depth` matrix columns at a time; each of `slices` warp
+    groups multiplies `depth` columns, and the sums are added up at the end: few results with long sums fill a GPU too.
     Each group is `warp_rows * warp_columns` warps.
     """
 
@@ -32,7 +32,7 @@ class Tiles:
 
     @property
     def chunk(self) -> int:
-        """Columns of the matrices that a block reads at a time."""
+        """Return the matrix columns read by a block at a time."""
         return self.slices * self.depth
 
     @property
@@ -42,7 +42,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """A product of matrices: `rows` pixels by `columns` channels, sums of `depth` products, of `taps` of a window."""
+    """A matrix product: `rows` pixels by `columns` channels, sums over `depth` products from `taps` window taps."""
 
     rows: int
     columns: int
@@ -52,7 +52,7 @@ class Extents:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """What `microseconds` is made of, in microseconds: fitted to kernels that were measured."""
+    """The terms of `microseconds`, in microseconds: fitted to measured kernels."""
 
     launch: float
     wait: float  # for memory, in a step
@@ -92,7 +92,7 @@ _TF32_TILES = tuple(replace(t, depth=t.depth // 2) for t in HALVES)  # as many b
 
 @dataclass(frozen=True, slots=True)
 class _Arithmetic:
-    """How products of one kind are computed: the sets of tiles, bytes of a value, and what they take."""
+    """The computation of one kind of product: tile sets, bytes per value, and fitted times."""
 
     tiles: tuple[Tiles, ...]
     item: int
@@ -109,12 +109,12 @@ _ARITHMETIC = {
 
 
 def tile_sets(multiplied: str) -> tuple[Tiles, ...]:
-    """The tiles for products of "float32", "float16", "bfloat16" or "tf32" (float32 on tensor cores)."""
+    """List the tiles for products in "float32", "float16", "bfloat16" or "tf32" (float32 on tensor cores)."""
     return _ARITHMETIC[multiplied].tiles
 
 
 def extents_of(op: OpFeatures, multiplied: str) -> Extents | None:
-    """The product that an operator of these features is; None for one that is none, or whose groups are."""
+    """Derive the matrix product from an operator's features; None if there is none, or only one per group."""
     if op.kind not in ("conv2d", "dense") or not op.weight_bytes or not op.macs:
         return None
     columns = max(
@@ -126,7 +126,9 @@ def extents_of(op: OpFeatures, multiplied: str) -> Extents | None:
 
 
 def _taps(op: OpFeatures) -> int:
-    """Taps of a convolution's window, which `shape` has behind the tensors, or in front of merged operators."""
+    """Return the taps of a convolution's window, stored in `shape` behind the tensors, or in front for merged
+    operators.
+    """
     if op.shape[:1] == (-4,):
         return op.shape[1] * op.shape[2]
     ends = [k for k, value in enumerate(op.shape) if value == -1]
@@ -135,26 +137,26 @@ def _taps(op: OpFeatures) -> int:
 
 
 def choose_tiles(extents: Extents, multiplied: str) -> Tiles:
-    """The tiles of `tile_sets` with which a product takes least time by `microseconds`."""
+    """Choose the tiles in `tile_sets` with the least `microseconds` for a product."""
     return min(tile_sets(multiplied), key=lambda t: microseconds(extents, t, multiplied))
 
 
 def best_microseconds(extents: Extents, multiplied: str) -> float:
-    """What a product takes with the tiles of `choose_tiles`, without its launch."""
+    """Return a product's time with the tiles from `choose_tiles`, without the launch."""
     return microseconds(extents, choose_tiles(extents, multiplied), multiplied) - _ARITHMETIC[multiplied].fit.launch
 
 
 def shared_bytes(tiles: Tiles, multiplied: str) -> int:
-    """Shared memory of a block: what is multiplied in a step, rows padded by 16 bytes, and the sums."""
+    """Return a block's shared memory: the values multiplied in a step, rows padded by 16 bytes, and the sums."""
     rows = (tiles.rows + tiles.columns) * (tiles.chunk * _ARITHMETIC[multiplied].item + 16)
     return rows + tiles.slices * tiles.rows * tiles.columns * 4
 
 
 def microseconds(extents: Extents, tiles: Tiles, multiplied: str) -> float:
-    """What a product takes, by a model that was fitted to an H200: of use to compare tiles.
+    """Estimate a product's time by a model fitted to an H200, to compare tiles.
 
-    Blocks run in waves. In each step a block waits for memory, brings in its vectors, of which those of a window need more
-    instructions, and multiplies; warps of the same multiprocessor share its instruction slots.
+    Blocks run in waves. In each step a block waits for memory, fetches its vectors (windows need more instructions),
+    and multiplies; warps on the same multiprocessor share the instruction slots.
     """
     fit, item = _ARITHMETIC[multiplied].fit, _ARITHMETIC[multiplied].item
     blocks = -(-extents.rows // tiles.rows) * -(-extents.columns // tiles.columns)

@@ -144,7 +144,7 @@ def _print_driver(mod: tvm.IRModule, driver: str, cache: Cache) -> dict[str, str
 
 
 def _print_module(mod: tvm.IRModule) -> dict[str, str]:
-    """The functions of `mod` as C99 texts, by their names in it."""
+    """Print the functions of `mod` as C99 texts, by name in `mod`."""
     target = tvm.target.Target("c")
     mod = lower_for(mod, target)
     for gv in mod.get_global_vars():

@@ -124,7 +124,7 @@ class PackageKind:
         raise NotImplementedError
 
     def finish(self, package: Package, folder: Path) -> None:
-        """Process the whole folder after the templates are filled."""
+        """Complete the package after the templates are filled; override to add to the folder."""
 
 
 def section_macro(prefix: str, memory: NetworkMemory) -> str:

@@ -33,7 +33,8 @@ class SharedWeights:
 
 
 def share(networks: Mapping[str, tuple[str, str]]) -> SharedWeights:
-    """Share constants of `networks`: network name -> texts of `<name>.c` and `<name>_weights.c`.
+    """Move constants common to several `networks` into one array: network name -> texts of `<name>.c` and
+    `<name>_weights.c`.
 
     A network with a different layout in the weights file, as from another version, keeps all constants.
     """

@@ -95,9 +95,7 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 def _shared_weights(networks: Sequence[EmittedNetwork]) -> SharedWeights:
-    """Share weights between networks (`emit.shared_weights`); networks without the two generated sources are left
-    alone.
-    """
+    """Merge equal weights of several networks (`emit.shared_weights`); skip networks without the two generated sources."""
     sources = {n.name: (f"{n.name}.c", f"{n.name}_weights.c") for n in networks}
     texts = {
         n.name: (n.files[code].decode(), n.files[weights].decode())

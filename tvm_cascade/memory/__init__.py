@@ -1,6 +1,7 @@
-"""Static arena allocation: offsets for buffers with lifetimes (`Problem` -> `Allocation`), lower bounds and a validator.
+"""Static arena allocation: offsets for buffers with lifetimes (`Problem` -> `Allocation`), lower bounds and a
+validator.
 
-What places blocks in several memories is imported when it is first asked for: most plans lie in one.
+Placement in several memories is imported at first use: most plans use a single memory.
 """
 
 from __future__ import annotations

@@ -78,7 +78,9 @@ def allocate(problem: Problem, *, optimise: bool = True, options: AllocateOption
 
 @lru_cache(maxsize=32)
 def _placed(problem: Problem, goal: int) -> tuple[Placer, tuple[int, ...]]:
-    """What places the buffers, and the best of the heuristics: the most promising problems are searched afterwards."""
+    """Place the buffers by every heuristic, and return the placer and the best placement. The exact search starts from
+    it.
+    """
     placer = Placer(problem)
     return placer, best_fit_of_orders(placer, goal)
 
@@ -108,7 +110,7 @@ class _Best:
 
 
 def _integer_program(best: _Best, goal: int) -> None:
-    """Solve small problems with offset constraints exactly, as a mixed-integer program."""
+    """Optimize small problems with offset constraints exactly, as a mixed-integer program."""
     solved = milp.solve(best.problem, best.peak) if best.peak > goal and not monitor().over() else None
     if solved is not None and best.take(solved.offsets):
         best.bound = max(best.bound, min(solved.bound, best.peak))
@@ -166,7 +168,7 @@ def _rounds(t: Tables, capacity: int, nodes: int, options: AllocateOptions) -> t
 
 
 def _infeasible(problem: Problem, needed: int, step: int, proven: bool) -> InfeasibleError:
-    """The error for a capacity within which no layout was found; it names the buffers live at `step`."""
+    """Build the error for a capacity without a known layout; it names the buffers live at `step`."""
     at_peak = [b.name or f"buffer {b.id}" for b in problem.buffers if b.lower <= step < b.upper]
     remedy = (
         "these live together: shorten lifetimes or raise the capacity"

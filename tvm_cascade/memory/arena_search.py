@@ -1,9 +1,9 @@
 """Exact arena search: is there a layout within a capacity?
 
-Branch and bound over canonical layouts, in the line of minimalloc (Moffitt, ASPLOS 2024), with stronger inference.
-Push every buffer of a layout down as far as it goes: each then rests at 0, on a pinned buffer or on another buffer
-that is live with it. Sort by (offset, rank): a layout is built from its lowest buffer up, each placed at `support`, the
-lowest place that the buffers under it allow. At a node, `support[i]` being that place for each buffer i not yet placed:
+Branch and bound over canonical layouts, in the line of minimalloc (Moffitt, ASPLOS 2024), with stronger inference. Push
+every buffer of a layout down as far as it goes: each then rests at 0, on a pinned buffer or on another buffer live with
+it. Sort by (offset, rank): a layout is built from the lowest buffer up, each placed at `support`, the lowest offset
+allowed by the buffers below. At a node, with `support[i]` for each unplaced buffer i:
 
 - *skipped*: if a buffer later in the order was placed before i, i will not be placed at `support[i]`, so it
   must rest on an unplaced buffer: `low[i] = min(low[j] + size[j])` over the unplaced j live with i; none: fail.
@@ -15,7 +15,7 @@ lowest place that the buffers under it allow. At a node, `support[i]` being that
 - *symmetry and memory*: equal buffers are placed in the order of their index; failed states are remembered.
 
 With `OffsetConstraint` constraints a layout pushed down need not rest on anything, so nothing is proven then; the
-search still finds layouts, a placed reader or writer forbidding places to its partner instead of lifting it.
+search still finds layouts, with a placed reader or writer forbidding offsets to its partner instead of lifting it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of one run of `search`."""
+    """Result of a run of `search`."""
 
     offsets: tuple[int, ...] | None  # bytes, by position; None where no layout was found
     complete: bool  # no limit ended the search: without offsets the capacity is proven too small
@@ -72,7 +72,7 @@ class Tables:
 
 
 def tables(problem: Problem) -> Tables:
-    """Tables of a problem."""
+    """Build the tables of a problem."""
     b = problem.buffers
     unit = gcd(*(x.alignment for x in b)) if b else 1
     size = np.array([x.size for x in b], np.int64)
@@ -95,7 +95,7 @@ def tables(problem: Problem) -> Tables:
 
 
 def _sharing(problem: Problem, padded: Ints) -> tuple[tuple[tuple[tuple[int, bool, int], ...], ...], Ints, Ints | None]:
-    """`partners`, `stacked` and `lift`."""
+    """Build `partners`, `stacked` and `lift`."""
     position = {b.id: i for i, b in enumerate(problem.buffers)}
     partners: list[list[tuple[int, bool, int]]] = [[] for _ in position]
     stacked = padded.copy()
@@ -112,7 +112,7 @@ def _sharing(problem: Problem, padded: Ints) -> tuple[tuple[tuple[tuple[int, boo
 
 
 def _sections(lower: Ints, upper: Ints) -> Mask:
-    """Live sets at the steps where a life starts, without those that are part of another."""
+    """List the live sets at steps where a lifetime starts, without sets contained in another."""
     live = np.array([(lower <= t) & (t < upper) for t in sorted(set(lower.tolist()))]).reshape(-1, len(lower))
     count = live.sum(1)
     members = live.astype(np.float32)  # exact up to 2 ** 24, and multiplied by a library, as integers are not
@@ -135,10 +135,10 @@ def _twins(problem: Problem) -> tuple[int, ...]:
 
 
 def rankings(t: Tables) -> tuple[Ints, ...]:
-    """Rankings of the buffers, which decide between candidates at one offset; no single ranking suits all problems.
+    """Rank the buffers, to decide between candidates at equal offset; no single ranking suits all problems.
 
-    Each array holds ranks by position. Keys, largest first: contention (bytes live at the worst step of a lifetime),
-    area (size x lifetime) and length of the lifetime, in four orders.
+    Each array holds ranks by position. Keys, largest first: contention (bytes live at the worst step in a lifetime),
+    area (size x lifetime) and lifetime length, in four orders.
     """
     life = t.upper - t.lower
     area = life * t.size
@@ -159,7 +159,7 @@ def rankings(t: Tables) -> tuple[Ints, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Unplaced buffers connected in time, and the decision that made them a part of their own."""
+    """Unplaced buffers connected in time, and the decision that separated them."""
 
     members: Ints  # positions, by start of life
     support: Ints  # bytes, by position
@@ -189,7 +189,7 @@ class _Search:
         self.offsets = self.t.fixed.copy()
 
     def parts(self, members: Ints, support: Ints, skipped: Mask, parent: int, rest: _Part | None) -> _Part | None:
-        """Split `members` (by start of lifetime) at steps that no lifetime crosses; the parts are linked in front of `rest`."""
+        """Split `members` (by start of lifetime) at steps that no lifetime crosses; link the parts in front of `rest`."""
         if not len(members):
             return rest
         end = np.maximum.accumulate(self.t.upper[members])
@@ -201,7 +201,7 @@ class _Search:
         return rest
 
     def expand(self, part: _Part) -> _Frame | None:
-        """The frame (candidates to place next) of a part; None where a bound or a remembered failure prunes it."""
+        """Expand a part to a frame (candidates to place next); None if a bound or a remembered failure prunes it."""
         self.nodes += 1
         t, who = self.t, part.members
         support, skipped = part.support[who], part.skipped[who]
@@ -246,7 +246,7 @@ class _Search:
         return top > self.capacity
 
     def place(self, frame: _Frame, depth: int, c: int) -> _Part | None:
-        """Put member `c` of the frame's part at its support and return the parts that are left."""
+        """Place member `c` of the frame's part at its support and return the remaining parts."""
         t, part = self.t, frame.part
         who = part.members
         i = int(who[c])
@@ -296,7 +296,7 @@ class _Search:
                 self._clear_of_pinned(np.array([i]), support)
 
     def run(self, nodes: int, expired: Callable[[], bool]) -> bool | None:
-        """Whether a layout exists (`offsets` then holds it); None where a limit ended the search."""
+        """Search until a layout exists (then in `offsets`) or is excluded; None if a limit ended the search."""
         n = len(self.t.size)
         support = np.zeros(n, np.int64)
         self._clear_of_pinned(self.t.free, support)
@@ -337,7 +337,7 @@ def search(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[
 
 
 def search_in_python(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]) -> SearchResult:
-    """`search` in Python: the reference of the compiled library, and the fallback where that is not installed."""
+    """Search in Python: the reference for the compiled library, and the fallback without it."""
     state = _Search(t, capacity, rank)
     exists = state.run(nodes, expired)
     offsets = tuple(state.offsets.tolist()) if exists else None

@@ -46,7 +46,10 @@ def _ragged(rows: Sequence[Sequence[tuple[int, ...]]], width: int) -> tuple[Ints
 def run(
     library: ctypes.CDLL, t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]
 ) -> tuple[tuple[int, ...] | None, bool, int, int]:
-    """The fields of a `SearchResult`. An exception in `expired`, or Ctrl-C, ends the search and is raised again here."""
+    """Run the compiled search and return the fields of a `SearchResult`.
+
+    An exception in `expired`, or Ctrl-C, ends the search and is raised again here.
+    """
     raised: list[BaseException] = []
 
     def stop() -> int:

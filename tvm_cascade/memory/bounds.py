@@ -1,10 +1,11 @@
-"""Lower bound on the size of an arena: the largest sum of bytes live at one step.
+"""Lower bound on an arena's size: the largest sum of bytes live at a step.
 
-Bounds of segments, for the planner's search, are in `cascading.lower_bounds`.
+For the bounds of segments in the planner's search see `cascading.lower_bounds`.
 
-For a step t with live set L, every layout needs at least `sum(size)` bytes less those that pairs of L share under an
-`OffsetConstraint` (Bonferroni's inequality on the union), of which `most_shared` is an upper bound. Where all of L is
-aligned to A, every buffer but the topmost occupies a multiple of A, and distances between buffers are multiples of A.
+For a step t with live set L, every layout needs at least `sum(size)` bytes less the bytes shared by pairs in L under an
+`OffsetConstraint` (Bonferroni's inequality on the union), of which `most_shared` is an upper bound. If all buffers in L
+are aligned to A, every buffer but the topmost occupies a multiple of A, and distances between buffers are multiples of
+A.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from tvm_cascade.memory.problem import Buffer, OffsetConstraint, Problem
 
 
 def max_live(problem: Problem) -> int:
-    """Bytes that every allocation of `problem` needs at least."""
+    """Return the least bytes that every allocation of `problem` needs."""
     return max_live_step(problem)[0]
 
 
 def max_live_step(problem: Problem) -> tuple[int, int]:
-    """The bound in bytes, and the first step whose live buffers need that many; (0, 0) without buffers."""
+    """Return the bound in bytes, and the first step with a live set that needs so many; (0, 0) without buffers."""
     best, step = 0, 0
     buffers = [b for b in problem.buffers if b.upper > b.lower]
     following = dict[int, list[OffsetConstraint]]()
@@ -43,7 +44,7 @@ def max_live_step(problem: Problem) -> tuple[int, int]:
 
 
 def _live_bytes(buffers: Sequence[Buffer]) -> Iterator[tuple[int, int]]:
-    """For each step at which a buffer's life begins, in their order: bytes of all that are live, rounded up, and the step."""
+    """Yield for each step that begins a lifetime, in order, the rounded bytes of all live buffers, and the step."""
     change = dict[int, int]()
     for b in buffers:
         padded = b.size + -b.size % b.alignment
@@ -57,15 +58,15 @@ def _live_bytes(buffers: Sequence[Buffer]) -> Iterator[tuple[int, int]]:
 
 
 def shareable(follow: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
-    """The most bytes that the two buffers of a constraint can share."""
+    """Return the most bytes that the two buffers in a constraint can share."""
     return max(0, min(reader.size, writer.size, writer.size - follow.distance))
 
 
 def most_shared(live: Mapping[int, Buffer], constraints: Iterable[OffsetConstraint]) -> int:
-    """The most bytes that the pairs of `constraints` can share in all while every buffer of `live`, by id, is live.
+    """Bound the bytes shared by all pairs in `constraints` while every buffer in `live`, by id, is live.
 
-    What several writers share with a reader is disjoint, and so is what several readers share with a writer: no more than
-    `covered` of a reader, or all of a writer from its least distance on.
+    Shares of several writers with one reader are disjoint, and so are shares of several readers with one writer: at
+    most `covered` bytes of a reader, or all of a writer from the least distance on.
     """
     pairs = least_sharing(live, constraints)
     readers, writers = dict[int, list[OffsetConstraint]](), dict[int, list[OffsetConstraint]]()
@@ -81,7 +82,7 @@ def most_shared(live: Mapping[int, Buffer], constraints: Iterable[OffsetConstrai
 def least_sharing(
     live: Mapping[int, Buffer], constraints: Iterable[OffsetConstraint]
 ) -> dict[frozenset[int], OffsetConstraint]:
-    """By pair of buffers the constraint that lets it share the fewest bytes."""
+    """Choose for each pair of buffers the constraint that lets it share the fewest bytes."""
     pairs = dict[frozenset[int], OffsetConstraint]()
     for f in constraints:
         key = frozenset((f.reader, f.writer))
@@ -91,7 +92,7 @@ def least_sharing(
 
 
 def partners_of(pairs: Iterable[frozenset[int]]) -> dict[int, set[int]]:
-    """By buffer those that it may share bytes with; `pairs` are all that may."""
+    """List for each buffer the buffers it may share bytes with; `pairs` lists all such pairs."""
     partners = dict[int, set[int]]()
     for i, j in pairs:
         partners.setdefault(i, set()).add(j)
@@ -100,20 +101,20 @@ def partners_of(pairs: Iterable[frozenset[int]]) -> dict[int, set[int]]:
 
 
 def disjoint(buffers: Collection[int], partners: Mapping[int, set[int]]) -> bool:
-    """Whether buffers share no bytes with one another while all are live; `partners` as from `partners_of`."""
+    """Test that no two of these buffers may share bytes while all are live; `partners` comes from `partners_of`."""
     return len(buffers) < 2 or all(partners[b].isdisjoint(buffers) for b in buffers)
 
 
 def shared_end(constraint: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
-    """The bytes at the start of the reader that hold all that the writer shares with it."""
+    """Return the bytes at the start of the reader that contain every byte shared with the writer."""
     return max(0, min(reader.size, writer.size - constraint.distance))
 
 
 def covered(shares: Iterable[tuple[int, int]]) -> int:
-    """The most bytes of a block that disjoint others cover.
+    """Return the most bytes of a block covered by disjoint shares.
 
-    `shares` are, for each of these, the most bytes that it covers, and the bytes at the block's start that hold all of
-    them. Those that lie within the first n bytes cover at most n together, so they are taken by their ends, as jobs by due dates.
+    `shares` holds for each share the most bytes covered, and the bytes at the block's start that contain them. Shares
+    within the first n bytes cover at most n together, so they are taken by end, as jobs by due date.
     """
     total = 0
     for most, end in sorted(shares, key=lambda share: share[1]):
@@ -128,7 +129,7 @@ def _shared(live: Mapping[int, Buffer], constraint: OffsetConstraint) -> int:
 def _shared_by_writers(
     live: Mapping[int, Buffer], own: Sequence[OffsetConstraint], partners: Mapping[int, set[int]]
 ) -> int:
-    """The most bytes that writers share with the one reader of `own`."""
+    """Bound the bytes shared by several writers with the reader in `own`."""
     if not disjoint([f.writer for f in own], partners):
         return sum(_shared(live, f) for f in own)
     return covered((_shared(live, f), shared_end(f, live[f.reader], live[f.writer])) for f in own)
@@ -137,7 +138,7 @@ def _shared_by_writers(
 def _shared_by_readers(
     live: Mapping[int, Buffer], own: Sequence[OffsetConstraint], partners: Mapping[int, set[int]]
 ) -> int:
-    """The most bytes that readers share with the one writer of `own`."""
+    """Bound the bytes shared by several readers with the writer in `own`."""
     shared = sum(_shared(live, f) for f in own)
     if not disjoint([f.reader for f in own], partners):
         return shared
@@ -146,7 +147,7 @@ def _shared_by_readers(
 
 
 def _need(live: Sequence[Buffer], constraints: Sequence[OffsetConstraint]) -> int:
-    """Bytes that the buffers in `live`, all live at one step, need at least."""
+    """Bound the bytes needed by the buffers in `live`, all live at the same step."""
     by_id = {b.id: b for b in live}
     pairs = [f for f in constraints if f.reader in by_id and f.writer in by_id]
     total = sum(b.size for b in live)

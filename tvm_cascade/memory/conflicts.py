@@ -1,8 +1,8 @@
-"""Conflicts: buffers that a memory cannot hold together, as few as that takes.
+"""Conflicts: minimal sets of buffers that a memory cannot hold together.
 
-Where an assignment of buffers to memories has no layout, the integer program that gave it (`memory.placement_program`) has to
-hear why. That all of a memory's buffers do not fit excludes hardly more than this one assignment; that a few of them do not
-excludes every assignment with these (combinatorial Benders cuts: Codato and Fischetti, Operations Research 54(4), 2006).
+If an assignment of buffers to memories has no layout, the integer program behind it (`memory.placement_program`) has to
+learn why. A cut on all buffers of a memory excludes hardly more than this assignment; a cut on a few buffers excludes
+every assignment that contains them (combinatorial Benders cuts: Codato and Fischetti, Operations Research 54(4), 2006).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _NODES = 200  # of each proof
 
 
 def conflicts(problem: Problem, capacity: int) -> list[list[int]]:
-    """Positions of buffers that provably have no layout within `capacity` bytes, of as few consecutive steps as that takes.
+    """Find minimal sets of buffers, by position, that provably have no layout within `capacity` bytes.
 
-    None of a conflict's buffers can be left out. Empty where none is found within `_STEPS` steps.
+    The sets span as few consecutive steps as possible. Return an empty list if there is none within `_STEPS` steps.
     """
     buffers = problem.buffers
     starts = sorted({b.lower for b in buffers})
@@ -40,7 +40,7 @@ def conflicts(problem: Problem, capacity: int) -> list[list[int]]:
 
 
 def _fewest(problem: Problem, held: list[int], capacity: int) -> list[int]:
-    """Buffers without those that the conflict does not need, the smallest first."""
+    """Drop the buffers that the conflict does not need, the smallest first."""
     for i in sorted(held, key=lambda i: (problem.buffers[i].size, i)):
         fewer = [k for k in held if k != i]
         if _impossible(problem, fewer, capacity):
@@ -49,7 +49,7 @@ def _fewest(problem: Problem, held: list[int], capacity: int) -> list[int]:
 
 
 def part(problem: Problem, held: Sequence[int]) -> Problem:
-    """The problem of the buffers at some positions alone."""
+    """Copy the problem with only the buffers at some positions."""
     buffers = tuple(problem.buffers[i] for i in held)
     ids = {b.id for b in buffers}
     pairs = tuple(f for f in problem.offset_constraints if f.reader in ids and f.writer in ids)
@@ -57,13 +57,13 @@ def part(problem: Problem, held: Sequence[int]) -> Problem:
 
 
 def _impossible(problem: Problem, held: Sequence[int], capacity: int) -> bool:
-    """Whether it is proven that some buffers have no layout."""
+    """Test whether these buffers provably have no layout."""
     own = part(problem, held)
     return max_live(own) > capacity or _proven(_plain(own), capacity)
 
 
 def _plain(problem: Problem) -> Problem:
-    """The same problem whatever its buffers are called and however long a step is, so that it is proven once."""
+    """Normalize names, ids and step lengths of a problem, so that equal problems are proven once."""
     number = {b.id: k for k, b in enumerate(problem.buffers)}
     step = {t: k for k, t in enumerate(sorted({t for b in problem.buffers for t in (b.lower, b.upper)}))}
     buffers = (replace(b, id=number[b.id], lower=step[b.lower], upper=step[b.upper], name="") for b in problem.buffers)
@@ -73,7 +73,7 @@ def _plain(problem: Problem) -> Problem:
 
 @cached(maxsize=4096)
 def _proven(problem: Problem, capacity: int) -> bool:
-    """Whether it is proven that buffers whose live bytes fit have no layout."""
+    """Test whether buffers whose live bytes fit provably have no layout."""
     if allocate(problem, optimise=False).peak <= capacity:
         return False
     found = milp.impossible(problem, capacity, _NODES)

@@ -28,14 +28,14 @@ class Fit(Enum):
 
 
 def overlapping(problem: Problem) -> list[list[int]]:
-    """For each buffer the positions of the buffers whose lifetimes overlap with its own."""
+    """List for each buffer the positions of buffers with overlapping lifetimes."""
     lower, upper = (np.array([getattr(b, end) for b in problem.buffers], np.int64) for end in ("lower", "upper"))
     meets = [np.flatnonzero((b.lower < upper) & (lower < b.upper)).tolist() for b in problem.buffers]
     return [[j for j in near if j != i] for i, near in enumerate(meets)]
 
 
 def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, int]]]:
-    """Offset constraints by positions of the two buffers, in both orders: `(i, j) -> [(i is the writer, distance)]`."""
+    """List offset constraints by the two buffers' positions, in both orders: `(i, j) -> [(i is the writer, distance)]`."""
     position = {b.id: i for i, b in enumerate(problem.buffers)}
     table: dict[tuple[int, int], list[tuple[bool, int]]] = {}
     for f in problem.offset_constraints:
@@ -46,7 +46,7 @@ def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, 
 
 
 def surroundings(problem: Problem) -> list[list[tuple[int, int, int]]]:
-    """For each buffer i its conflicts (j, low, high): with j at offset o, i may not lie at an offset in `[o + low, o + high)`."""
+    """List for each buffer i the conflicts (j, low, high): with j at offset o, i may not lie in `[o + low, o + high)`."""
     buffers, between = problem.buffers, follows_between(problem)
     around: list[list[tuple[int, int, int]]] = []
     for i, near in enumerate(overlapping(problem)):
@@ -56,7 +56,7 @@ def surroundings(problem: Problem) -> list[list[tuple[int, int, int]]]:
 
 
 def _spans(buffers: Sequence[Buffer], i: int, j: int, pairs: Sequence[tuple[bool, int]]) -> list[tuple[int, int, int]]:
-    """The conflicts of buffer i with one that is live with it; `pairs` are their entries of `follows_between`."""
+    """List the conflicts between buffers i and j, live together; `pairs` are the entries in `follows_between`."""
     low, high = 1 - buffers[i].size, buffers[j].size
     if not pairs:
         return [(j, low, high)]
@@ -70,9 +70,9 @@ def place_in_order(
     around: Sequence[Sequence[tuple[int, int, int]]],
     limit: int | None = None,
 ) -> list[int] | None:
-    """Offsets by position: pinned buffers keep theirs, all others are placed one after the other in `order`.
+    """Place the buffers in `order` and return offsets by position; pinned buffers keep theirs.
 
-    `around` is the result of `surroundings`. None as soon as a buffer ends above `limit` bytes, if that is given.
+    `around` is the result of `surroundings`. Return None as soon as a buffer ends above `limit` bytes, if given.
     """
     buffers = problem.buffers
     offsets: list[int | None] = [b.offset for b in buffers]
@@ -88,7 +88,7 @@ def place_in_order(
 
 
 class Placer:
-    """Places the buffers of one problem in many orders, in the compiled library where it is installed."""
+    """Placer for one problem in many orders, by the compiled library if installed."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -96,12 +96,14 @@ class Placer:
 
     @cached_property
     def around(self) -> list[list[tuple[int, int, int]]]:
-        """The result of `surroundings`, which only the Python reads."""
+        """Return the result of `surroundings`, read only by the Python code."""
         return surroundings(self.problem)
 
     @cached_property
     def tables(self) -> tuple[NDArray[np.int64], ...]:
-        """The problem as the library reads it: starts and entries of `around`, sizes, alignments, pinned offsets or -1."""
+        """Return the problem in the library's format: starts and entries of `around`, sizes, alignments, pinned offsets
+        or -1.
+        """
         buffers, follows = self.problem.buffers, self.problem.offset_constraints
         figures = [(b.size, b.alignment, -1 if b.offset is None else b.offset, b.lower, b.upper) for b in buffers]
         size, alignment, pinned, lower, upper = np.array(figures, np.int64).reshape(-1, 5).T.copy()
@@ -128,13 +130,13 @@ class Placer:
 
     @cached_property
     def pointers(self) -> list[c_void_p]:
-        """The first four of `tables` as arguments of the library."""
+        """Return the first four of `tables` as arguments to the library."""
         return [c_void_p(table.ctypes.data) for table in self.tables[:4]]
 
     def place(
         self, order: Sequence[int] | NDArray[np.int64], fit: Fit, limit: int | None = None
     ) -> NDArray[np.int64] | None:
-        """The offsets of `place_in_order`."""
+        """Compute the offsets as `place_in_order` does."""
         if self.library is None:
             found = place_in_order(self.problem, [int(i) for i in order], fit, self.around, limit)
             return None if found is None else np.array(found, np.int64)
@@ -148,16 +150,16 @@ class Placer:
         return offsets if answer else None
 
     def ends(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The byte after each buffer."""
+        """Return the byte after each buffer."""
         return offsets + self.tables[2]
 
     def top(self, offsets: NDArray[np.int64]) -> int:
-        """The highest byte in use, plus one."""
+        """Return the highest byte in use, plus one."""
         return int(self.ends(offsets).max(initial=0))
 
 
 def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
-    """The offset for a buffer, a multiple of `unit`, outside of the ascending ranges `taken` of forbidden offsets."""
+    """Find the offset for a buffer, a multiple of `unit`, outside the ascending ranges `taken` of forbidden offsets."""
     at, best, slack = 0, None, None
     for low, high in taken:
         if at < low:
@@ -171,7 +173,9 @@ def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
 
 
 def orders(problem: Problem) -> tuple[tuple[int, ...], ...]:
-    """Placement orders to try, each a permutation of positions: by size, area, lifetime, start, end and contention."""
+    """List placement orders to try, each a permutation of positions: by size, area, lifetime, start, end and
+    contention.
+    """
     b = problem.buffers
     size, lower, last = [-o.size for o in b], [o.lower for o in b], [-o.upper for o in b]
     life = [o.lower - o.upper for o in b]
@@ -190,7 +194,7 @@ def orders(problem: Problem) -> tuple[tuple[int, ...], ...]:
 
 
 def _contention(buffers: Sequence[Buffer]) -> list[int]:
-    """For each buffer the largest sum of live bytes at a step of its lifetime."""
+    """Compute for each buffer the largest sum of live bytes at a step in its lifetime."""
     steps = sorted({b.lower for b in buffers})
     places = [(bisect_left(steps, b.lower), bisect_left(steps, b.upper)) for b in buffers]
     change = [0] * (len(steps) + 1)
@@ -202,12 +206,14 @@ def _contention(buffers: Sequence[Buffer]) -> list[int]:
 
 
 def top(problem: Problem, offsets: Sequence[int]) -> int:
-    """The highest byte in use, plus one."""
+    """Return the highest byte in use, plus one."""
     return max((o + b.size for b, o in zip(problem.buffers, offsets, strict=True)), default=0)
 
 
 def best_fit_of_orders(placer: Placer, bound: int) -> tuple[int, ...]:
-    """The layout of smallest peak by first fit and best fit over all `orders`; stops at a peak of `bound` bytes."""
+    """Search the layout with the smallest peak by first fit and best fit over all `orders`; stop at a peak of `bound`
+    bytes.
+    """
     best: NDArray[np.int64] = np.zeros(0, np.int64)
     peak: int | None = None
     tried = [np.array(order, np.int64) for order in orders(placer.problem)]

@@ -1,7 +1,7 @@
-"""`run_milp`: scipy's `milp`, an integer program solved by HiGHS, without what HiGHS prints.
+"""`run_milp`: scipy's `milp`, an integer program solved by HiGHS, without HiGHS's printed lines.
 
-HiGHS writes lines for its developers to the standard output of the process from its C++ code, whatever it was told
-("HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.run();"). Between them nobody can read JSON there.
+HiGHS writes lines for developers to the process's standard output from C++, whatever the options
+("HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.run();"). They would break JSON printed there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def run_milp(*args: Any, **options: Any) -> Any:
-    """`scipy.optimize.milp(*args, **options)`."""
+    """Return `scipy.optimize.milp(*args, **options)`, run without output."""
     from scipy import optimize
 
     with silent_output():
@@ -24,7 +24,7 @@ def run_milp(*args: Any, **options: Any) -> Any:
 
 @contextmanager
 def silent_output() -> Iterator[None]:
-    """Drop what code of other languages writes to the standard output of this process, other threads' output too."""
+    """Drop everything that native code writes to this process's standard output, in all threads."""
     with suppress(AttributeError, OSError, ValueError):
         sys.stdout.flush()
     _flush_c()

@@ -1,8 +1,8 @@
 """Local search for a smaller arena: first fit in a placement order that is changed a little at a time.
 
-A change exchanges two buffers of the order, or moves one to an earlier place. Half of the time it brings forward a buffer
-that ends at the peak. It is kept where the arena does not grow, so that the search walks along plateaus. First fit under
-offset constraints finds arenas in this way that a search over offsets, which has to be cut short, does not reach.
+A change exchanges two buffers in the order, or moves a buffer to an earlier place. Half of the time it brings forward a
+buffer that ends at the peak. A change is kept unless the arena grows, so the search walks along plateaus. First fit
+under offset constraints finds arenas in this way that a truncated search over offsets does not reach.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _POLLED = 100  # tries, less than a millisecond, between looks at the limit
 
 
 def improve(placer: Placer, offsets: Sequence[int], goal: int, tries: int) -> tuple[int, ...]:
-    """A layout no larger than `offsets`, the best of as many changed orders as `tries`; it ends at a peak of `goal` bytes.
+    """Search a better layout by `tries` changed orders; return one no larger than `offsets`, and end at a peak of
+    `goal` bytes.
 
-    A limit (`search_monitor`) ends it early.
+    A limit (`search_monitor`) ends the search early.
     """
     random, found = Xorshift(0), tuple(offsets)
     order = sorted(range(len(offsets)), key=lambda i: (offsets[i], i))
@@ -37,7 +38,7 @@ def improve(placer: Placer, offsets: Sequence[int], goal: int, tries: int) -> tu
 def improve_in_python(
     placer: Placer, order: Sequence[int], offsets: tuple[int, ...], goal: int, tries: int, random: Xorshift
 ) -> tuple[list[int], tuple[int, ...]]:
-    """The placement order and the layout after `tries` changes of `order`."""
+    """Run `tries` changes of `order`, and return the placement order and the layout."""
     problem, order = placer.problem, list(order)
     for _ in range(tries):
         peak = top(problem, offsets)
@@ -63,7 +64,7 @@ def improve_in_python(
 def _improve_compiled(
     placer: Placer, order: Sequence[int], offsets: tuple[int, ...], goal: int, tries: int, random: Xorshift
 ) -> tuple[list[int], tuple[int, ...]]:
-    """`improve_in_python`, compiled."""
+    """Run `improve_in_python`, compiled."""
     places, at, state = np.array(order, np.int64), np.array(offsets, np.int64), c_uint64(random.state)
     assert placer.library is not None
     answer = placer.library.tvm_cascade_improve_arena(

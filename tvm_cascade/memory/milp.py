@@ -1,9 +1,9 @@
 """Small problems with `OffsetConstraint` constraints as a mixed-integer program, solved by HiGHS through scipy.
 
-Of two buffers live together one lies above the other, or all their offset constraints hold: one binary variable for
-each case, at least one of them set, constraints with a big M from the peak of the best known layout. All sizes are
-divided by their common divisor first, which keeps the numbers small enough for a floating-point solver; its result is
-rounded, and the caller validates it. Without scipy `solve` returns None.
+Two buffers live together lie above one another, or all their offset constraints hold: a binary variable for each case,
+at least one set, constraints with a big M from the best known peak. All sizes are first divided by their common
+divisor, which keeps the numbers small enough for a floating-point solver; the result is rounded, and the caller
+validates it. Without scipy `solve` returns None.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class MilpResult:
 
 
 def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | None:
-    """The layout of smallest peak, given one of `height` bytes; None for large problems, without scipy, or on failure."""
+    """Search the layout with the smallest peak, given a layout of `height` bytes; None for large problems, without
+    scipy, or on failure.
+    """
     rounded = _aligned(problem)
     unit = _unit(rounded)
     solution = _solution(rounded, unit, -(-height // unit), nodes, smallest=True)
@@ -44,7 +46,7 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
 
 
 def impossible(problem: Problem, height: int, nodes: int) -> bool:
-    """Whether it is proven that there is no layout within `height` bytes; False for large problems, and without scipy."""
+    """Test whether there is provably no layout within `height` bytes; False for large problems, and without scipy."""
     rounded = _aligned(problem)
     unit = _unit(rounded)
     solution = _solution(rounded, unit, (height + _padding(problem, rounded)) // unit, nodes, smallest=False)
@@ -52,12 +54,12 @@ def impossible(problem: Problem, height: int, nodes: int) -> bool:
 
 
 def _padding(exact: Problem, rounded: Problem) -> int:
-    """The most bytes by which a buffer was rounded up, of which the topmost needs none."""
+    """Return the most bytes by which a buffer was rounded up; the topmost buffer needs no rounding."""
     return max((a.size - b.size for a, b in zip(rounded.buffers, exact.buffers, strict=True)), default=0)
 
 
 def _solution(problem: Problem, unit: int, height: int, nodes: int, smallest: bool) -> Any:
-    """What HiGHS says of layouts within `height` units: one of smallest peak, or any; None where it is not asked."""
+    """Run HiGHS on layouts within `height` units: the smallest peak, or any layout. None if the problem is too large."""
     pairs = [(i, j) for i, near in enumerate(overlapping(problem)) for j in near if i < j]
     if not problem.buffers or len(pairs) > MOST_PAIRS:
         return None
@@ -100,7 +102,7 @@ def _aligned(problem: Problem) -> Problem:
 
 
 def _unit(problem: Problem) -> int:
-    """The greatest common divisor of all sizes, distances, alignments and pinned offsets, in bytes."""
+    """Compute the greatest common divisor of all sizes, distances, alignments and pinned offsets, in bytes."""
     numbers = [n for b in problem.buffers for n in (b.size, b.alignment, b.offset or 0)]
     return max(1, gcd(*numbers, *(f.distance for f in problem.offset_constraints)))
 
@@ -108,7 +110,7 @@ def _unit(problem: Problem) -> int:
 def _constraints(
     problem: Problem, pairs: list[tuple[int, int]], unit: int, height: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The matrix and lower bounds of `matrix @ (offsets, peak, binaries) >= low`, in units."""
+    """Build the matrix and lower bounds of `matrix @ (offsets, peak, binaries) >= low`, in units."""
     n, size, between = len(problem.buffers), [b.size // unit for b in problem.buffers], follows_between(problem)
     big = 2 * height + max((abs(f.distance) // unit for f in problem.offset_constraints), default=0)
     rows: list[dict[int, int]] = [{n: 1, i: -1} for i in range(n)]

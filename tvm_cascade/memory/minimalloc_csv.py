@@ -18,10 +18,10 @@ _COLUMNS = ("id", "lower", "upper", "size")
 
 
 def read(path: str | Path, capacity: int | None = None) -> Problem:
-    """The problem in the CSV file `path`, in the format of google/minimalloc.
+    """Read the problem in the CSV file `path`, in google/minimalloc's format.
 
-    Columns `alignment` and `offset` are optional; an empty offset means that the buffer is not pinned. Buffers are
-    numbered by row, and their ids in the file become their names.
+    Columns `alignment` and `offset` are optional; an empty offset leaves the buffer unpinned. Buffers are numbered by
+    row, and ids in the file become names.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def _buffer(path: str | Path, i: int, row: dict[str, str | None]) -> Buffer:
 
 
 def write(path: str | Path, problem: Problem, allocation: Allocation) -> None:
-    """Write a problem and the offsets of its buffers as CSV, in the order of `Problem.buffers`."""
+    """Write a problem and the buffers' offsets as CSV, in the order of `Problem.buffers`."""
     with whole_file(path) as partial, partial.open("w", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow((*_COLUMNS, "offset"))
@@ -74,7 +74,7 @@ def write(path: str | Path, problem: Problem, allocation: Allocation) -> None:
 
 
 def run(path: str | Path, request: AllocateRequest | None = None, out: str | Path | None = None) -> Layout:
-    """The command `tvm-cascade allocate`: a dictionary of `peak_bytes`, `bound_bytes`, `optimal`, `gap_percent`, `limited`
+    """Run the command `tvm-cascade allocate`; return `peak_bytes`, `bound_bytes`, `optimal`, `gap_percent`, `limited`
     and `seconds`.
 
     With a capacity the search may take far longer; it stops at the first layout that fits.

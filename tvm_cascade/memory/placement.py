@@ -1,4 +1,4 @@
-"""A placement of buffers in several memories: what is asked, and what is answered (`memory.pools`)."""
+"""Placement of buffers in several memories: problem and solution (`memory.pools`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvm_cascade.memory.weights import ALIGN, NO_COPIES, WeightCopies, WeightPro
 
 @dataclass(frozen=True, slots=True)
 class PlacementProblem:
-    """Buffers, the memories that they may lie in, fastest first, and what an access of each costs."""
+    """Buffers, the available memories, fastest first, and the access costs."""
 
     problem: Problem  # its capacity is ignored
     memories: tuple[Ram, ...]
@@ -23,7 +23,7 @@ class PlacementProblem:
     most: int | None = None  # bytes of all memories together, with copies of weights; None: as many as they have
 
     def bytes(self, peaks: Sequence[int], copies: WeightCopies) -> int:
-        """Bytes of all memories, of which blocks take `peaks`."""
+        """Count the bytes in all memories, with blocks taking `peaks`."""
         if self.weights is None or not copies:
             return sum(peaks)
         return sum(peaks) + -peaks[copies.memory] % ALIGN + self.weights.bytes(copies)
@@ -31,7 +31,7 @@ class PlacementProblem:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The memory and offset of every buffer of the problem."""
+    """The memory and offset of every buffer in the problem."""
 
     chosen: tuple[int, ...]  # position of the memory, in the order of `Problem.buffers`
     offsets: tuple[int, ...]  # bytes within the memory
@@ -44,13 +44,13 @@ class Placement:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all memories."""
+        """Count the bytes in all memories."""
         return sum(self.peaks)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedPlan:
-    """A plan that was placed in memories: what was asked, where its blocks lie, and what an inference takes."""
+    """A plan placed in memories: the problem, the blocks' places, and the cost of an inference."""
 
     placement: Placement
     problem: PlacementProblem
@@ -58,5 +58,7 @@ class PlacedPlan:
 
 
 def fills(asked: PlacementProblem) -> bool:
-    """Whether copies of weights take what buffers leave: where bytes are the objective, or a read of flash has no cost."""
+    """Return True if copied weights fill the space left by buffers: if bytes are the objective, or flash reads cost
+    nothing.
+    """
     return asked.weights is not None and (asked.objective != "time" or asked.weights.flash is None)

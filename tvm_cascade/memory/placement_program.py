@@ -33,21 +33,23 @@ class PlacementProgram:
 
     @cached_property
     def constraints(self) -> dict[frozenset[int], OffsetConstraint]:
-        """By the ids of two buffers that can share bytes, the constraint that allows the fewest."""
+        """Choose for each pair of buffers that can share bytes, by id, the constraint that allows the fewest."""
         by_id = {b.id: b for b in self.asked.problem.buffers}
         pairs = least_sharing(by_id, self.asked.problem.offset_constraints)
         return {k: f for k, f in pairs.items() if shareable(f, by_id[f.reader], by_id[f.writer]) > 0}
 
     @cached_property
     def pairs(self) -> list[tuple[int, int, int]]:
-        """Positions of reader and writer of `constraints`, and the most bytes that they share."""
+        """Return for each of `constraints` the positions of reader and writer, and the most bytes shared."""
         buffers = self.asked.problem.buffers
         at = {b.id: i for i, b in enumerate(buffers)}
         own = [(at[f.reader], at[f.writer], f) for f in self.constraints.values()]
         return [(r, w, shareable(f, buffers[r], buffers[w])) for r, w, f in own]
 
     def covering(self, live: Collection[int]) -> Iterator[tuple[list[int], int]]:
-        """Of buffers live at once, positions in `pairs` that share at most so many bytes with their reader (`bounds.covered`)."""
+        """Yield positions in `pairs`, among buffers live at once, that share at most so many bytes with the reader
+        (`bounds.covered`).
+        """
         buffers, readers = self.asked.problem.buffers, dict[int, list[tuple[int, int, OffsetConstraint]]]()
         for p, ((r, w, _), f) in enumerate(zip(self.pairs, self.constraints.values(), strict=True)):
             if r in live and w in live:
@@ -63,7 +65,9 @@ class PlacementProgram:
                     yield group, end
 
     def solve(self) -> tuple[list[int], WeightCopies, float] | None:
-        """An assignment, copies of weights and a lower bound of the objective; None without scipy, or where none was found."""
+        """Find an assignment, copies of weights and a lower bound on the objective; None without scipy, or without a
+        solution.
+        """
         try:
             from scipy import optimize, sparse
         except ImportError:
@@ -122,7 +126,7 @@ class PlacementProgram:
     def _rows(
         self, x: int, peaks: int, copied: WeightColumns | None
     ) -> tuple[list[dict[int, float]], list[float], list[float]]:
-        """The rows of the program, with the least and the most that each may be."""
+        """Build the rows of the program, each with the least and the most value."""
         buffers, machine = self.asked.problem.buffers, len(self.asked.memories)
         rows: list[dict[int, float]] = [{i * machine + m: 1.0 for m in range(machine)} for i in range(len(buffers))]
         low, high = [1.0] * len(rows), [1.0] * len(rows)
@@ -164,6 +168,6 @@ class PlacementProgram:
 
 
 def _live_sets(lives: Sequence[tuple[int, int]]) -> list[set[int]]:
-    """The positions that are live at once, at every step where that is not part of another step's."""
+    """List the sets of positions live at once, at every step, without sets contained in a neighbour's."""
     sets = [{i for i, (lower, upper) in enumerate(lives) if lower <= t < upper} for t in sorted({l for l, _ in lives})]
     return [s for k, s in enumerate(sets) if not any(s < other for other in sets[max(k - 1, 0) : k + 2])]

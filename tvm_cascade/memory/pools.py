@@ -1,17 +1,18 @@
 """Allocation in several memories, such as fast SRAM on the chip and slower PSRAM outside: which buffer lies in which.
 
-Every buffer lies in one memory for its whole lifetime. `accessed` bytes of it are read and written in an inference, each of
-which costs the memory's cycles per byte. By `time` the sum of these is least, by `bytes` the sum of the memories' peaks.
+Every buffer lies in a single memory for its whole lifetime. Of each buffer `accessed` bytes are read and written in an
+inference, each at the memory's cycles per byte. The objective `time` minimizes the sum of these cycles, `bytes` the sum
+of the memories' peaks.
 
-Which memory: an integer program (HiGHS through scipy), in which a memory holds at every step no more live bytes than it has;
-of two buffers that may share bytes (`OffsetConstraint`) the most that they can share counts once. Its optimum is a lower
-bound. Where: `allocate` lays out every memory. Where a layout does not fit, the buffers that conflict (`memory.conflicts`), or
-all of them, may not lie in that memory together: a cut of the program, which keeps the result exact where the allocator proves
-that none fits. After a few cuts of all buffers the memory is taken to be smaller. Without scipy, and where it finds nothing,
-buffers are placed by accessed bytes per byte, most first.
+Which memory: an integer program (HiGHS through scipy), in which a memory never holds more live bytes than its capacity;
+for two buffers that may share bytes (`OffsetConstraint`) the most shared bytes count once. The optimum is a lower
+bound. Where: `allocate` lays out every memory. If a layout does not fit, the conflicting buffers (`memory.conflicts`),
+or all of them, may not lie in that memory together: a cut in the program, which keeps the result exact if the allocator
+proves that no layout fits. After a few cuts on all buffers the memory is taken to be smaller. Without scipy, or without
+a solution, buffers are placed by accessed bytes per byte, most first.
 
-Copies of weights (`memory.weights`) are part of the program: they compete with buffers for the memories where it is known what
-reads of flash cost and time is the objective, and otherwise take what buffers leave.
+Copies of weights (`memory.weights`) are part of the program: they compete with buffers for the memories if the cost of
+flash reads is known and time is the objective, and otherwise take the space left by buffers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _EFFORT = AllocateOptions(6_000, first_limit=3_000, placements=300_000)
 
 
 def place(asked: PlacementProblem) -> Placement:
-    """The placement of least objective, as far as the limits of the search go.
+    """Search the placement with the least objective, within the limits on search.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def place(asked: PlacementProblem) -> Placement:
 
 
 def _missing(asked: PlacementProblem) -> InfeasibleError:
-    """The error for buffers that do not fit: how far all memories together fall short, and what the last would need."""
+    """Build the error for buffers that do not fit: the bytes missing in all memories together, and in the last memory."""
     last = asked.memories[-1]
     wide = replace(asked, memories=(*asked.memories[:-1], replace(last, capacity=None)), weights=None, most=None)
     beyond, least = (_Search(replace(wide, objective=objective)).best() for objective in ("overflow", "bytes"))
@@ -71,7 +72,7 @@ def _missing(asked: PlacementProblem) -> InfeasibleError:
 
 @dataclass
 class _Search:
-    """Assignments of buffers to memories, laid out one after the other until one fits."""
+    """Assignments of buffers to memories, laid out in turn until a layout fits."""
 
     asked: PlacementProblem
     cuts: list[tuple[int, list[int]]] = field(
@@ -101,11 +102,11 @@ class _Search:
 
     @property
     def _fills(self) -> bool:
-        """Whether copies of weights take what buffers leave, in place of competing with them."""
+        """Return True if copied weights fill the space left by buffers, instead of competing with them."""
         return fills(self.asked)
 
     def _filled(self, placed: Placement | None) -> Placement | None:
-        """A placement of buffers with copies of weights in what they leave."""
+        """Fill the space left by a placement with copies of weights."""
         if placed is None or self.asked.weights is None:
             return placed
         rooms = self.asked.memories
@@ -124,7 +125,9 @@ class _Search:
         return placed.bytes if self.asked.objective == "bytes" else placed.peaks[-1]
 
     def _assignments(self) -> Iterator[tuple[Sequence[int], WeightCopies, float]]:
-        """Assignments of least objective with their bounds, each in the light of how the layout of the one before failed."""
+        """Yield assignments with the least objective and their bounds, each learning from the previous layout's
+        failure.
+        """
         for _ in range(_TRIES):
             solved = None if monitor().over() else PlacementProgram(self.asked, self.cuts, self.smaller).solve()
             if solved is None:
@@ -132,12 +135,12 @@ class _Search:
             yield solved
 
     def _alone(self) -> Iterator[Placement | None]:
-        """All buffers in one memory."""
+        """Yield the placements of all buffers in a single memory."""
         for m in range(len(self.asked.memories)):
             yield self._laid_out([m] * len(self.asked.problem.buffers))
 
     def _laid_out(self, chosen: Sequence[int], copies: WeightCopies = NO_COPIES) -> Placement | None:
-        """The placement of an assignment; None, and what is learned of it, where a memory has no layout."""
+        """Lay out an assignment; if a memory has no layout, learn from the failure and return None."""
         buffers, memories, weights = self.asked.problem.buffers, self.asked.memories, self.asked.weights
         offsets, peaks = [0] * len(buffers), [0] * len(memories)
         saved = 0.0 if weights is None else weights.cycles(copies, memories)
@@ -158,7 +161,9 @@ class _Search:
         return Placement(tuple(chosen), tuple(offsets), tuple(peaks), cycles, -inf, False, copies, saved)
 
     def _layout(self, m: int, ram: Ram, held: Sequence[int], copied: int) -> Allocation | None:
-        """The layout of buffers in a memory beside `copied` bytes of weights; None, and what is learned, without one."""
+        """Lay out buffers in a memory beside `copied` bytes of weights; if there is no layout, learn from the failure
+        and return None.
+        """
         own = part(self.asked.problem, held)
         made = allocate(own, optimise=False)
         room = None if ram.capacity is None else ram.capacity - copied
@@ -184,7 +189,9 @@ class _Search:
             return None
 
     def _greedy(self) -> list[int]:
-        """Buffers by accessed bytes per byte, most first, in the first memory where the live bytes leave room."""
+        """Choose a memory for each buffer: by accessed bytes per byte, most first, the first memory with room for the
+        live bytes.
+        """
         asked, groups = self.asked, _groups(len(self.asked.problem.buffers), self.asked.joined)
         sizes = [b.size for b in asked.problem.buffers]
         order = sorted(groups, key=lambda g: (-sum(asked.accessed[i] for i in g) / sum(sizes[i] for i in g), g))
@@ -200,7 +207,7 @@ class _Search:
 
 
 def _groups(count: int, joined: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Positions in groups that lie in the same memory."""
+    """Group positions that must lie in the same memory."""
     group = list(range(count))
     for a, b in joined:
         one, other = group[a], group[b]

@@ -23,10 +23,10 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetConstraint:
-    """Two buffers that are live at once and may still share bytes: a dying input, and an output that overwrites it.
+    """Two buffers live at once that may still share bytes: a dying input, and an output that overwrites it.
 
     A valid layout keeps them disjoint, or has `offset(reader) - offset(writer) >= distance`, in bytes: then the writer
-    overwrites only bytes that have been read for the last time.
+    overwrites only bytes already read for the last time.
     """
 
     reader: int  # buffer that is consumed front to back
@@ -36,7 +36,7 @@ class OffsetConstraint:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Buffers to lay out in one arena, of at most `capacity` bytes if it is given."""
+    """Buffers to lay out in an arena, with at most `capacity` bytes if given."""
 
     buffers: tuple[Buffer, ...]
     capacity: int | None = None  # bytes

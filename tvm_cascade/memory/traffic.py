@@ -1,10 +1,10 @@
 """Off-chip traffic of an order for a given on-chip memory, under Belady's optimal replacement (Serenity, section 4.2).
 
-Activations are cut into blocks. An operator streams through its inputs and outputs: it accesses the blocks of all of
-them in parallel, each once. An accessed block that is not on chip is fetched, unless it is written for the first time.
-If the chip is full, the block whose next use is farthest away is evicted, which may be the accessed one (bypass); it is
-written back if it has no copy outside. A block without further use is dropped. Belady (1966) minimizes misses;
-write-backs follow from them and are counted, not minimized. Weights are not counted.
+Activations are cut into blocks. An operator streams through inputs and outputs: it accesses the blocks of all of them
+in parallel, each once. An accessed block not on chip is fetched, unless written for the first time. If the chip is
+full, the block with the farthest next use is evicted, which may be the accessed block (bypass); it is written back if
+there is no copy outside. A block without further use is dropped. Belady (1966) minimizes misses; write-backs follow
+from misses and are counted, not minimized. Weights are not counted.
 
 Reading the network's input for the first time and writing its output are compulsory and counted separately.
 """
@@ -28,7 +28,7 @@ class Traffic:
 
     @property
     def bytes(self) -> int:
-        """Traffic that a larger on-chip memory would avoid: all but the compulsory."""
+        """Return the traffic that a larger on-chip memory would avoid: all but the compulsory."""
         return self.read + self.written
 
 
@@ -36,7 +36,9 @@ _NEVER = 1 << 60
 
 
 def traffic(graph: Graph, order: Sequence[int], on_chip: int, block: int = 1024) -> Traffic:
-    """Off-chip traffic of an operator order with `on_chip` bytes of on-chip memory, in blocks of `block` bytes."""
+    """Compute the off-chip traffic of an operator order with `on_chip` bytes on-chip memory, in blocks of `block`
+    bytes.
+    """
     sizes, trace = _trace(graph, order, block)
     following = _next_uses(trace, {b for t in graph.outputs for b in _blocks(graph, t, block)})
     capacity = max(on_chip // block, 0)
@@ -73,7 +75,7 @@ def traffic(graph: Graph, order: Sequence[int], on_chip: int, block: int = 1024)
 
 
 def _blocks(graph: Graph, tensor: int, block: int) -> list[int]:
-    """The blocks that hold a tensor's bytes; a view shares those of its root."""
+    """List the blocks with a tensor's bytes; a view shares the root's blocks."""
     root = graph.roots[tensor]
     first = root.byte_offset // block
     last = -(-(root.byte_offset + graph.tensors[tensor].bytes) // block)
@@ -81,7 +83,7 @@ def _blocks(graph: Graph, tensor: int, block: int) -> list[int]:
 
 
 def _trace(graph: Graph, order: Sequence[int], block: int) -> tuple[dict[int, int], list[tuple[int, bool]]]:
-    """Bytes of every block, and the accesses (block, whether it is written) in order."""
+    """Return the bytes of every block, and the accesses (block, is written) in order."""
     sizes: dict[int, int] = {}
     for t, root in zip(graph.tensors, graph.roots, strict=True):
         if root.tensor == t.index:
@@ -94,7 +96,7 @@ def _trace(graph: Graph, order: Sequence[int], block: int) -> tuple[dict[int, in
 
 
 def _accesses(graph: Graph, i: int, block: int) -> Iterator[tuple[int, bool]]:
-    """Accesses (block, is written) of an operator: its inputs and outputs interleaved in proportion to their lengths."""
+    """List the accesses (block, is written) of an operator: inputs and outputs interleaved in proportion to length."""
     op = graph.ops[i]
     steps: list[tuple[float, int, int, bool]] = []
     for rank, (t, writes) in enumerate([*((t, False) for t in op.inputs), *((t, True) for t in op.outputs)]):
@@ -104,9 +106,9 @@ def _accesses(graph: Graph, i: int, block: int) -> Iterator[tuple[int, bool]]:
 
 
 def _next_uses(trace: Sequence[tuple[int, bool]], kept: set[int]) -> list[int]:
-    """For each access the index in the trace of the next access to the same block; `_NEVER` where there is none.
+    """Find for each access the trace index of the next access to the same block; `_NEVER` if there is none.
 
-    The blocks in `kept`, those of graph outputs, are used once more at the end (the trace's length).
+    The blocks in `kept`, holding graph outputs, are used once more at the end (the trace's length).
     """
     coming: dict[int, int] = dict.fromkeys(kept, len(trace))
     following = [0] * len(trace)

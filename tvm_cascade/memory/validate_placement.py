@@ -13,9 +13,9 @@ from tvm_cascade.memory.validate import validate
 def validate_placement(asked: PlacementProblem, placed: Placement) -> None:
     """Raise `ValidationError` unless `placed` solves `asked`.
 
-    Every buffer lies in one memory, joined ones in the same; every memory is a valid allocation within its capacity, of the
-    peak that is stated, and all together keep their cap; the cycles are those of the accesses, and the bound is not above
-    what was reached.
+    Every buffer lies in a single memory, joined buffers in the same; every memory is a valid allocation within
+    capacity, with the stated peak, and the sum keeps the cap; the cycles equal the accesses' cost, and the bound does
+    not exceed the result.
     """
     buffers = asked.problem.buffers
     if not len(buffers) == len(placed.chosen) == len(placed.offsets) or len(placed.peaks) != len(asked.memories):
@@ -43,7 +43,7 @@ def validate_placement(asked: PlacementProblem, placed: Placement) -> None:
 
 
 def _validate_copies(asked: PlacementProblem, placed: Placement) -> None:
-    """The same for copies of weights: each is made once, they keep their limits, lie beside the blocks, and save what is said."""
+    """Validate the copied weights: each copied once, within the limits, beside the blocks, and saving as stated."""
     weights, copies = asked.weights, placed.copies
     if weights is None or not copies:
         if copies or placed.saved:

@@ -1,8 +1,8 @@
-"""Copies of weights in RAM as part of a placement: what they save, and which are made.
+"""Copies of weights in RAM as part of a placement: the choice, and the savings.
 
-A weight lies in flash. Copied once (*hot*), it takes its bytes for the whole inference. *Prefetched*, it is copied in every
-inference into one half of a double buffer while the segment before runs, whose other half holds that segment's weights: the
-buffer takes twice what the largest segment copies. All copies of a network lie in one memory.
+A weight lies in flash. Copied once (*hot*), it takes RAM for the whole inference. *Prefetched*, it is copied in every
+inference into a half of a double buffer while the previous segment runs with weights in the other half: the buffer
+takes twice the bytes copied by the largest segment. All copies for a network lie in the same memory.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Weight:
 
     @property
     def held(self) -> int:
-        """Bytes that a copy takes."""
+        """Return the bytes taken by a copy."""
         return -(-self.size // ALIGN) * ALIGN
 
 
 @dataclass(frozen=True, slots=True)
 class WeightProblem:
-    """The constants of a network, and how many bytes of RAM copies of them may take."""
+    """The constants of a network, and the RAM available to copies, in bytes."""
 
     weights: tuple[Weight, ...]
     hot: int = 0  # bytes of hot copies at most
@@ -41,24 +41,26 @@ class WeightProblem:
     copying: float = 0.0  # cycles of a byte that is copied, beside those of its memories
 
     def gain(self, weight: Weight, ram: Ram, ahead: bool) -> float:
-        """What a copy in a memory saves an inference: cycles, or bytes read where the cost of flash is not known."""
+        """Return the savings of a copy in a memory, per inference: cycles, or bytes read if the cost of flash is
+        unknown.
+        """
         if self.flash is None:
             return weight.reads - (weight.size if ahead else 0)
         saved = weight.reads * (self.flash - ram.cycles_per_byte)
         return saved - (weight.size * (self.flash + ram.cycles_per_byte + self.copying) if ahead else 0.0)
 
     def cycles(self, copies: WeightCopies, memories: Sequence[Ram]) -> float:
-        """The cycles that copies save; negative for those of unknown gain, which cost what their memory does."""
+        """Return the cycles saved by copies; negative if the gain is unknown, since the memory still costs cycles."""
         known, ram = self if self.flash is not None else _reads_cost_nothing(self), memories[copies.memory]
         chosen = ((k, False) for k in copies.hot), ((k, True) for k in copies.prefetched)
         return sum(known.gain(self.weights[k], ram, ahead) for each in chosen for k, ahead in each)
 
     def bytes(self, copies: WeightCopies) -> int:
-        """Bytes of all copies in their memory."""
+        """Count the bytes of all copies in their memory."""
         return sum(self.weights[k].held for k in copies.hot) + 2 * self.half(copies)
 
     def half(self, copies: WeightCopies) -> int:
-        """Bytes of a half of the double buffer."""
+        """Count the bytes in a half of the double buffer."""
         of_segment: dict[int | None, int] = {}
         for k in copies.prefetched:
             weight = self.weights[k]
@@ -86,7 +88,7 @@ NO_COPIES = WeightCopies(0)
 
 
 def fill(asked: WeightProblem, memories: Sequence[Ram], used: Sequence[int]) -> WeightCopies:
-    """Copies in what blocks leave of one memory, those first that save most per byte; `used` are bytes by memory."""
+    """Fill a single memory's free space with copies, most savings per byte first; `used` are bytes by memory."""
 
     def of(m: int) -> WeightCopies:
         ram = memories[m]
@@ -110,7 +112,7 @@ def fill(asked: WeightProblem, memories: Sequence[Ram], used: Sequence[int]) -> 
 
 
 def _taken(asked: WeightProblem, ram: Ram, weights: Sequence[int], room: float, ahead: bool) -> list[int]:
-    """As many of `weights` as `room` bytes hold, by what each saves per byte."""
+    """Choose as many `weights` as `room` bytes hold, by savings per byte."""
     gains = {k: asked.gain(asked.weights[k], ram, ahead) for k in weights}
     found: list[int] = []
     for k in sorted(weights, key=lambda k: (-gains[k] / max(asked.weights[k].held, 1), k)):
@@ -124,8 +126,8 @@ def _taken(asked: WeightProblem, ram: Ram, weights: Sequence[int], room: float, 
 class WeightColumns:
     """The part of the integer program (`memory.placement_program`) that chooses copies.
 
-    For each weight k and memory m a variable h (hot) and a p (prefetched), each 0 or 1; for each m a g, 1 where it is the
-    memory of all copies, and H, the bytes of a half of its double buffer.
+    For each weight k and memory m a variable h (hot) and p (prefetched), each 0 or 1; for each m a variable g, 1 for
+    the memory of all copies, and H, the bytes in a half of the double buffer.
     """
 
     asked: WeightProblem
@@ -134,27 +136,27 @@ class WeightColumns:
 
     @property
     def count(self) -> int:
-        """Columns in all; those of g and H are the last."""
+        """Count all columns; g and H come last."""
         return 2 * (len(self.asked.weights) + 1) * len(self.memories)
 
     def hot(self, k: int, m: int) -> int:
-        """The column of h."""
+        """Return the column of h."""
         return self.first + 2 * (k * len(self.memories) + m)
 
     def ahead(self, k: int, m: int) -> int:
-        """The column of p."""
+        """Return the column of p."""
         return self.hot(k, m) + 1
 
     def here(self, m: int) -> int:
-        """The column of g."""
+        """Return the column of g."""
         return self.hot(len(self.asked.weights), m)
 
     def half(self, m: int) -> int:
-        """The column of H."""
+        """Return the column of H."""
         return self.here(m) + 1
 
     def most(self, column: int) -> float:
-        """The largest value of a column of `first` on: a whole number, but for H."""
+        """Return the largest value in a column from `first` on: a whole number, except for H."""
         k, m = divmod((column - self.first) // 2, len(self.memories))
         ahead = (column - self.first) % 2 == 1
         if k == len(self.asked.weights):
@@ -165,11 +167,11 @@ class WeightColumns:
         return float(able and fits and self.asked.gain(weight, self.memories[m], ahead) > 0)
 
     def whole(self, column: int) -> bool:
-        """Whether a column takes whole numbers only."""
+        """Return True if a column takes whole numbers only."""
         return column not in {self.half(m) for m in range(len(self.memories))}
 
     def gains(self) -> dict[int, float]:
-        """What a variable saves, by column."""
+        """Return the savings of each variable, by column."""
         found: dict[int, float] = {}
         for k, weight in enumerate(self.asked.weights):
             for m, ram in enumerate(self.memories):
@@ -179,11 +181,11 @@ class WeightColumns:
         return found
 
     def held(self, m: int) -> dict[int, float]:
-        """Bytes that copies take of a memory, by column."""
+        """Return the bytes copies take in a memory, by column."""
         return {self.hot(k, m): float(w.held) for k, w in enumerate(self.asked.weights)} | {self.half(m): 2.0}
 
     def rows(self) -> list[tuple[dict[int, float], float]]:
-        """Constraints of the integer program: coefficients by column, and the upper bound of their sum."""
+        """Build the constraints: coefficients by column, and the upper bound on the sum."""
         weights, machine = self.asked.weights, range(len(self.memories))
         able = set(self.gains())
         found: list[tuple[dict[int, float], float]] = [({self.here(m): 1.0 for m in machine}, 1.0)]
@@ -203,7 +205,7 @@ class WeightColumns:
         return [*found, ({c: v for c, v in hot.items() if c in able}, float(self.asked.hot))]
 
     def copies(self, values: Sequence[float]) -> WeightCopies:
-        """The copies of a solution of the program."""
+        """Read the copies from a solution of the program."""
         machine = range(len(self.memories))
         memory = max(machine, key=lambda m: (values[self.here(m)], -m))
         all_ = range(len(self.asked.weights))

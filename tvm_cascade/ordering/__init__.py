@@ -1,6 +1,7 @@
-"""Memory-optimal operator ordering (Serenity): the execution order of lowest peak, and graph rewriting that lowers it.
+"""Memory-optimal operator ordering (Serenity): the execution order with the lowest peak, and graph rewriting that
+lowers it.
 
-The solver is imported when it is first asked for: few plans take its order.
+The solver is imported at first use: few plans need it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Simulated annealing of an operator order, from the best that is known: for regions too large for exact search.
+"""Simulated annealing for an operator order, from the best known order: for regions too large for exact search.
 
-A move takes one operator to another step between the operators that it waits for and those that wait for it. The cost
-is the bytes in use above `goal`, summed over the steps: `goal` lies `margin` below the best peak, so that the cost is 0
-exactly where an order is better by that much, and a move has to be counted between both steps only. Moves that raise the
-cost are accepted with probability `exp(-change / heat)`, and the heat falls to 0. What falls below the best peak is
-kept, and the goal lowered. Ended by a number of moves; all numbers are integers, so that results do not depend on the
-machine. `native/order_anneal.c` is the same once more.
+A move takes an operator to another step between its predecessors and successors. The cost is the bytes in use above
+`goal`, summed over the steps: `goal` lies `margin` below the best peak, so the cost is 0 exactly if an order is better
+by that much, and a move has to be counted only between both steps. Moves that raise the cost are accepted with
+probability `exp(-change / heat)`, and the heat falls to 0. An order below the best peak is kept, and the goal lowered.
+The number of moves ends the search; all numbers are integers, so results do not depend on the machine.
+`native/order_anneal.c` is the same in C.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from tvm_cascade.search_monitor import monitor
 
 
 def anneal_in_rounds(m: Model, region: Region, order: Sequence[int], lowest: int, moves: int, rounds: int) -> list[int]:
-    """`anneal` several times, each from the best order so far, with `moves` in total, until a peak of `lowest` bytes.
+    """Run `anneal` several times, each from the best order so far, with `moves` in total, until a peak of `lowest`
+    bytes.
 
-    Four rounds found lower peaks than one of their length on random networks of 100 to 1,000 operators.
+    On random networks with 100 to 1,000 operators, four rounds found lower peaks than a single round with as many
+    moves.
     """
     best = list(order)
     for k in range(rounds):
@@ -36,7 +38,7 @@ def anneal_in_rounds(m: Model, region: Region, order: Sequence[int], lowest: int
 
 
 def anneal(m: Model, region: Region, order: Sequence[int], asked: Settings) -> list[int]:
-    """An order of the region whose peak is at most that of `order`; the best found until the monitor ends the search."""
+    """Search an order for the region with a peak at most that of `order`, until the monitor ends the search."""
     library = native.library()
     if library is not None and compiled.fits(m, asked.moves):
         return compiled.anneal(library, m, region, order, asked, monitor().over)
@@ -46,7 +48,7 @@ def anneal(m: Model, region: Region, order: Sequence[int], asked: Settings) -> l
 def anneal_in_python(
     m: Model, region: Region, order: Sequence[int], asked: Settings, stop: Callable[[], bool]
 ) -> list[int]:
-    """`anneal`, readable and slow."""
+    """Search as `anneal` does, in readable, slow Python."""
     state = _State(m, region, list(order), asked)
     for k in range(asked.moves):
         if state.peak <= asked.lowest or (k % POLLED == 0 and stop()):
@@ -56,7 +58,7 @@ def anneal_in_python(
 
 
 class _State:
-    """The present order, what its steps use, and the best order so far."""
+    """The present order, the bytes used by each step, and the best order so far."""
 
     def __init__(self, m: Model, region: Region, order: list[int], asked: Settings) -> None:
         self.m, self.before, self.order, self.asked = m, region.before, order, asked
@@ -90,7 +92,7 @@ class _State:
             self._note()
 
     def _range(self, source: int) -> tuple[int, int]:
-        """The steps among which the operator of step `source` may move."""
+        """Return the first and last step to which the operator at step `source` may move."""
         op, m = self.order[source], self.m
         first, last = max(0, source - self.asked.reach), min(len(self.order) - 1, source + self.asked.reach)
         for k in range(first, source):
@@ -100,7 +102,7 @@ class _State:
         return first, next(later, last + 1) - 1
 
     def _count(self, order: list[int], low: int, high: int) -> tuple[list[int], list[int]]:
-        """Bytes live before, and in use at, the steps of `order` from `low` to `high`."""
+        """Count the bytes live before, and in use at, the steps `low` to `high` in `order`."""
         done, live, lives, used = self.before, self.live[low], [], []
         for op in order[:low]:
             done |= 1 << op

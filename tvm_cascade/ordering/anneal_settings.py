@@ -1,4 +1,4 @@
-"""What annealing of orders is asked (`ordering.anneal`), and the numbers that the Python and the C of it share."""
+"""Settings for annealing orders (`ordering.anneal`), and the numbers shared by Python and C."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ class Settings:
 
 
 def settings(m: Model, region: Region, lowest: int, peak: int, moves: int, seed: int) -> Settings:
-    """Settings that suit the sizes of a region's tensors."""
+    """Choose settings that suit the tensor sizes in a region."""
     sizes = [m.demand[op] for op in members(region.after & ~region.before)]
     return Settings(lowest, max(1, peak // 256), moves, 2 * sum(sizes) // max(1, len(sizes)), seed=seed)

@@ -11,24 +11,27 @@ Take = Callable[[list[int], int], int]  # (ready operators, mask of those done) 
 
 
 def file_order(graph: Graph) -> tuple[int, ...]:
-    """The order in which the model file lists its operators."""
+    """Return the order in which the model file lists operators."""
     return tuple(range(len(graph.ops)))
 
 
 def kahn_fifo(graph: Graph) -> tuple[int, ...]:
-    """Kahn's algorithm with a first-in first-out queue, operators becoming ready in order of index."""
+    """Order by Kahn's algorithm with a first-in first-out queue; operators become ready in index order."""
     return _kahn(graph, lambda ready, _: ready[0])
 
 
 def greedy(graph: Graph, m: Model | None = None) -> tuple[int, ...]:
-    """Greedy order: next runs the ready operator after which the fewest bytes are live; ties by demand, then by index."""
+    """Order greedily: next runs the ready operator that leaves the fewest live bytes; ties by demand, then by index."""
     costs = m or model(graph)
     return _kahn(graph, lambda ready, done: min(ready, key=lambda op: (*reversed(costs.step(done, op)), op)))
 
 
 def list_scheduler(graph: Graph) -> tuple[int, ...]:
-    """XLA's list scheduler, its rule of priority alone: next runs the ready operator that frees the most bytes less those
-    that it makes; ties by the number of operators that follow it, then by index."""
+    """Order by XLA's list scheduler, with the priority rule alone.
+
+    Next runs the ready operator that frees the most bytes, less the bytes it makes; ties by the number of successors,
+    then by index.
+    """
     costs = model(graph, in_place=False)
     return _kahn(
         graph, lambda ready, done: min(ready, key=lambda op: (costs.step(done, op)[1], -len(graph.successors[op]), op))
@@ -36,7 +39,7 @@ def list_scheduler(graph: Graph) -> tuple[int, ...]:
 
 
 def _kahn(graph: Graph, take: Take) -> tuple[int, ...]:
-    """Kahn's algorithm: `take` chooses among the operators that are ready, listed in the order of becoming so."""
+    """Order by Kahn's algorithm: `take` chooses among the ready operators, listed in the order they became ready."""
     missing = [len(p) for p in graph.predecessors]
     ready = [i for i, m in enumerate(missing) if not m]
     order, done = [], 0
@@ -53,7 +56,7 @@ def _kahn(graph: Graph, take: Take) -> tuple[int, ...]:
 
 
 def reverse_post_order(graph: Graph) -> tuple[int, ...]:
-    """Reverse of the depth-first post-order from the inputs, lower indices visited first."""
+    """Order by the reversed depth-first post-order from the inputs, lower indices visited first."""
     seen = [False] * len(graph.ops)
     post: list[int] = []
     for root in range(len(graph.ops)):

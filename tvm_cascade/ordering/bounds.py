@@ -1,7 +1,7 @@
-"""Lower bounds on the peak of any order: for each operator the bytes that must be live while it runs.
+"""Lower bounds on the peak for any order: for each operator the bytes that must be live while it runs.
 
-While v runs these are live in any order: its outputs and scratch, and every storage that an ancestor of v wrote (or that
-is a graph input) and that v or a descendant of v reads (or that is a graph output). Computed with transitive closures.
+While v runs these are live in any order: its outputs and scratch, and every storage that an ancestor of v wrote (or
+that is a graph input) and that v or a descendant reads (or that is a graph output). Computed with transitive closures.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tvm_cascade.ordering.model import Model
 
 
 def ancestors(m: Model) -> tuple[int, ...]:
-    """Masks of the operators that must run before each."""
+    """Compute for each operator the mask of operators that must run before it."""
     above: list[int] = []
     for direct in m.predecessors:
         mask = direct
@@ -22,7 +22,7 @@ def ancestors(m: Model) -> tuple[int, ...]:
 
 
 def descendants(m: Model, above: tuple[int, ...]) -> tuple[int, ...]:
-    """Masks of the operators that must run after each."""
+    """Compute for each operator the mask of operators that must run after it."""
     below = [0] * len(above)
     for i in reversed(range(len(above))):
         mask = 0
@@ -33,7 +33,7 @@ def descendants(m: Model, above: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def step_bounds(m: Model) -> tuple[int, ...]:
-    """Bytes that each operator needs at least while it runs, in any order."""
+    """Compute the least bytes that each operator needs while it runs, in any order."""
     above = ancestors(m)
     below = descendants(m, above)
     bounds = [need - max((saved for _, saved in m.overwrites[v]), default=0) for v, need in enumerate(m.demand)]

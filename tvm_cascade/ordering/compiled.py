@@ -21,7 +21,7 @@ _ARRAYS = (
 
 
 class Tables(ctypes.Structure):
-    """A region as a C structure (`native/order_tables.h`), whose arrays it keeps; operators and storages of it from 0."""
+    """A region as a C structure (`native/order_tables.h`), with its arrays; operators and storages are numbered from 0."""
 
     _fields_ = [("n", c_int64), ("live", c_int64), *((name, c_void_p) for name in _ARRAYS)]
 
@@ -69,7 +69,7 @@ class _Settings(ctypes.Structure):
 
 
 def fits(m: Model, factor: int) -> bool:
-    """Whether sums of all bytes, times the operators or `factor`, stay within 64 bits."""
+    """Return True if sums of all bytes, times the operators or `factor`, stay within 64 bits."""
     total = sum(m.demand) + m.live(0)
     return total * max(factor, 1 << 14, len(m.demand) << 10) < 1 << 62
 
@@ -77,7 +77,7 @@ def fits(m: Model, factor: int) -> bool:
 def anneal(
     library: ctypes.CDLL, m: Model, region: Region, order: Sequence[int], asked: Settings, over: Callable[[], bool]
 ) -> list[int]:
-    """`anneal_in_python`, compiled. An exception in `over`, or Ctrl-C, ends the search and is raised again here."""
+    """Run `anneal_in_python`, compiled. An exception in `over`, or Ctrl-C, ends the search and is raised again here."""
     t = Tables(m, region)
     c = _Settings(
         asked.lowest, asked.margin, asked.moves, asked.reach, asked.heat, len(DRAWS), SCALE, POLLED, asked.seed
@@ -100,7 +100,10 @@ def sets(
     limits: tuple[int, int, int, int],
     over: Callable[[], bool],
 ) -> tuple[tuple[int, ...] | None, bool, int, int, int]:
-    """The fields of `dp.Run` for what is `asked`: budget, floor and dominance. What `over` raises is raised again here."""
+    """Search as `dp.run` does, compiled, and return the fields for `dp.Run`.
+
+    `asked` is budget, floor and dominance. An exception in `over` is raised again here.
+    """
     t = Tables(m, region)
     budget, floor, dominance = asked
     order, told = np.zeros(t.n + 1, np.int64), (c_int64 * 4)()
@@ -116,7 +119,7 @@ def sets(
 
 
 class _Stop:
-    """A C function that says whether a search has to end; what is raised meanwhile is raised again after it."""
+    """A C function that tells whether a search has to end; an exception raised meanwhile is raised again afterwards."""
 
     def __init__(self, over: Callable[[], bool]) -> None:
         self.raised: list[BaseException] = []

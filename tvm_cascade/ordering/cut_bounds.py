@@ -1,13 +1,13 @@
-"""Lower bounds on the peak by minimum cuts: for an operator v, the least that is in use while it runs, in any order.
+"""Lower bounds on the peak by minimum cuts: for an operator v, the least bytes in use while it runs, in any order.
 
-When v runs, some set T has run that holds all that v waits for, nothing that waits for v, and with each operator what
-that one waits for. `mu(T)`, the bytes live after T, is least for a minimum cut of this network: an operator is a node, on
-the side of the source where it is in T, and draws what it waits for to that side by an arc that cannot be cut. A storage
-is an arc of its size from its writer to a node of its own, which draws its readers to the side of the source: it is cut
-where the writer is in T and a reader is not. So every T is weighed at once, which `bounds.step_bounds` does not: it counts
-only what lives in each of them. Cuts that all orders may go through (`Region`) narrow T further.
+When v runs, some set T has run that holds all predecessors of v, no successor, and with each operator all predecessors.
+`mu(T)`, the bytes live after T, is least for a minimum cut in this network: an operator is a node, on the source side
+if in T, and draws its predecessors to that side by an arc that cannot be cut. A storage is an arc, with its size, from
+its writer to a separate node, which draws the readers to the source side: the arc is cut if the writer is in T and a
+reader is not. So every T is weighed at once; `bounds.step_bounds` counts only storages live in every T. Cuts common to
+some optimal order (`Region`) narrow T further.
 
-In any order v needs no less than that, so only operators that use more than the bound in the best order known are asked.
+In any order v needs at least that, so only operators that use more than the bound in the best known order are examined.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LARGEST = (1 << 31) - 1  # capacity of an arc
 
 
 def cut_bound(m: Model, region: Region, order: Sequence[int], low: int) -> int:
-    """Bytes that every order of a region needs at some step, at least `low`; `order` is the best order known."""
+    """Bound the bytes that every order of a region needs at some step, at least `low`; `order` is the best known order."""
     above = ancestors(m)
     below = descendants(m, above)
     network = _Network(m)
@@ -41,7 +41,7 @@ def cut_bound(m: Model, region: Region, order: Sequence[int], low: int) -> int:
 
 
 def _used(m: Model, region: Region, order: Sequence[int]) -> dict[int, int]:
-    """Bytes in use while each operator of the order runs."""
+    """Compute the bytes in use while each operator runs, in this order."""
     done, live, used = region.before, region.live, {}
     for op in order:
         need, change = m.step(done, op)
@@ -52,7 +52,7 @@ def _used(m: Model, region: Region, order: Sequence[int]) -> dict[int, int]:
 
 
 class _Network:
-    """The network of a model; capacities are in units that fit into 32 bits, rounded down, so that bounds stay bounds."""
+    """The flow network of a model; capacities are in units that fit into 32 bits, rounded down, so bounds stay valid."""
 
     def __init__(self, m: Model) -> None:
         total = sum(s.size for s in m.storages)
@@ -63,7 +63,9 @@ class _Network:
         self.sizes = [s.size // self.unit for s in m.storages]
 
     def least_live(self, done: int, later: int, ignored: int) -> int:
-        """The least bytes live after a set that holds `done` and nothing of `later`; the storage `ignored` is not counted."""
+        """Compute the least bytes live after a set that holds `done` and nothing in `later`; the storage `ignored` is
+        not counted.
+        """
         arcs: dict[tuple[int, int], int] = {}
         n, storages = len(self.m.demand), self.m.storages
         source, sink = n + 2 * len(storages), n + 2 * len(storages) + 1
@@ -84,7 +86,7 @@ class _Network:
         return self.unit * (sure + self._flow(arcs, done, later, source, sink)) if arcs else self.unit * sure
 
     def _begun(self, arcs: dict[tuple[int, int], int], k: int, writers: int) -> int:
-        """The node that is on the side of the source where a storage exists: its writer, or one that all of them draw."""
+        """Return the node on the source side if a storage exists: its writer, or a new node drawn by all writers."""
         if not writers & (writers - 1):
             return writers.bit_length() - 1
         node = len(self.m.demand) + len(self.m.storages) + k
@@ -93,7 +95,7 @@ class _Network:
         return node
 
     def _flow(self, arcs: dict[tuple[int, int], int], done: int, later: int, source: int, sink: int) -> int:
-        """The minimum cut between source and sink of the storages' `arcs` and the order of operators."""
+        """Compute the minimum cut between source and sink, from the storages' `arcs` and the operators' precedence."""
         from scipy.sparse import csr_matrix
         from scipy.sparse.csgraph import maximum_flow
 

@@ -1,6 +1,7 @@
-"""Divide and conquer for ordering: cuts, sets of operators that some optimal order runs first, and their proofs.
+"""Divide and conquer for ordering: cuts, sets of operators that some optimal order runs first, and the proofs.
 
-Serenity (section 3.2) cuts where cells meet and assumes that a single tensor is live there. Two exact rules replace this:
+Serenity (section 3.2) cuts where cells meet and assumes that a single tensor is live there. Two exact rules replace
+this:
 
 1. An operator that is before or after every other one is a cut, whatever other tensors are live.
 2. A downset P is a cut if stepping aside to it never costs memory. `mu` is submodular over downsets (for a storage,
@@ -13,7 +14,7 @@ Serenity (section 3.2) cuts where cells meet and assumes that a single tensor is
    exist at it: P may not contain an operator that overwrites a storage with readers outside of P, nor split the
    writers of a storage.
 
-Rule 2 covers cells that hand on two tensors (DARTS, NASNet), which the paper's condition does not.
+Rule 2 covers cells that hand on two tensors (DARTS, NASNet), unlike the paper's condition.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MOST_SETS = 500  # downsets enumerated for one condition of rule 2
 
 
 def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
-    """The regions between successive cuts of rule 1 and, with `several_live`, of rule 2."""
+    """Split the graph into regions between successive cuts by rule 1 and, with `several_live`, by rule 2."""
     above = ancestors(m)
     below = descendants(m, above)
     n = len(above)
@@ -46,7 +47,7 @@ def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
 
 
 def _refine(m: Model, chain: Sequence[int], above: Sequence[int], below: Sequence[int]) -> list[int]:
-    """Add the cuts of rule 2 inside every region, in order of size; where a limit strikes, those found so far."""
+    """Add the cuts by rule 2 inside every region, in size order; stop early at a limit."""
     cuts = [chain[0]]
     joined = [s.writers for s in m.storages if s.writers & (s.writers - 1)]
     for low, high in pairwise(chain):
@@ -63,15 +64,17 @@ def _refine(m: Model, chain: Sequence[int], above: Sequence[int], below: Sequenc
 
 
 def _keeps_demands(m: Model, p: int, low: int, joined: Sequence[int]) -> bool:
-    """Whether what `p` overwrites has no readers outside of `p`, and none of the sets of writers `joined` is split by it."""
+    """Test that no storage overwritten by `p` has readers outside `p`, and that `p` splits none of the writer sets
+    `joined`.
+    """
     overwritten = (s for u in members(p & ~low) for s, _ in m.overwrites[u])
     return not any(m.storages[s].readers & ~p for s in overwritten) and not any(w & p and w & ~p for w in joined)
 
 
 def _is_cut(m: Model, p: int, v: int, low: int, high: int, above: Sequence[int], below: Sequence[int]) -> bool:
-    """Whether rule 2 proves that some optimal order passes through the set `p` between the cuts `low` and `high`.
+    """Test whether rule 2 proves that some optimal order passes through the set `p` between the cuts `low` and `high`.
 
-    `p` is `low`, the operator `v` and all before it: `v` is its only maximal operator beyond `low`.
+    `p` is `low`, the operator `v` and all its predecessors: `v` is the only maximal operator beyond `low`.
     """
     aside = high & ~p & ~below[v]
     first = _ready(m, p, aside)
@@ -87,15 +90,15 @@ def _is_cut(m: Model, p: int, v: int, low: int, high: int, above: Sequence[int],
 
 
 def _ready(m: Model, done: int, among: int) -> list[int]:
-    """The operators of `among`, none of which is in `done`, that may run right after `done`."""
+    """Return the operators in `among` that may run right after `done`; none of them is in `done`."""
     missing = ~done
     return [i for i in members(among) if not m.predecessors[i] & missing]
 
 
 def _none_lower(m: Model, base: int, extra: int, ready: list[int], spare: int) -> bool:
-    """Whether no downset between `base` and `base | extra` has more than `spare` live bytes less than `base`.
+    """Test that no downset between `base` and `base | extra` has over `spare` live bytes less than `base`.
 
-    `ready` are the operators of `extra` that may run first. False where there are too many downsets to tell.
+    `ready` are the operators in `extra` that may run first. Return False if there are too many downsets to tell.
     """
     if spare < 0:
         return False

@@ -30,7 +30,7 @@ _WIDEST = 500_000  # states of a layer that are kept at most, so that they fit i
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Outcome of one run of the dynamic program."""
+    """Result of a run of the dynamic program."""
 
     order: tuple[int, ...] | None  # None: no order within the budget was found
     complete: bool  # nothing was dropped but for the budget: `order` is optimal, or none exists
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(slots=True)
 class _State:
-    """The order of lowest peak known for a set of operators that have run."""
+    """The order with the lowest peak known for a set of operators that have run."""
 
     peak: int  # bytes
     live: int  # bytes live after the set
@@ -51,7 +51,7 @@ class _State:
 
 
 def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance: bool = True) -> Run:
-    """The order of a region with the lowest peak, if that is within `budget` bytes; see `run_in_python`."""
+    """Search the region's order with the lowest peak, within `budget` bytes; see `run_in_python`."""
     library = native.library()
     if library is None or not compiled.fits(m, 1) or work > _MOST_WORK:
         return run_in_python(m, region, budget, floor, work, dominance)
@@ -101,9 +101,9 @@ def run_in_python(m: Model, region: Region, budget: int, floor: int, work: int, 
 def _expand(
     m: Model, done: int, state: _State, inside: int, budget: int, dominance: bool, following: dict[int, _State]
 ) -> tuple[int, int]:
-    """Put the successors of a state into the next layer.
+    """Add a state's successors to the next layer.
 
-    Returns the least demand, in bytes, of a step that the budget forbade, and the number of steps tried.
+    Return the least demand, in bytes, among steps forbidden by the budget, and the number of steps tried.
     """
     blocked, tried, moves = 1 << 62, 0, []
     step, live, peak = m.step, state.live, state.peak
@@ -130,7 +130,7 @@ def _expand(
 
 
 def _ready(m: Model, ready: tuple[int, ...], op: int, after: int, inside: int) -> tuple[int, ...]:
-    """The operators that may run after the set `after`, whose last operator is `op`; `ready` are those before that."""
+    """Return the operators that may run after the set `after`, whose last operator is `op`; `ready` could run before."""
     at = ready.index(op)
     missing = ~after
     fresh = [s for s in m.successors[op] if not m.predecessors[s] & missing and inside >> s & 1]
@@ -139,7 +139,7 @@ def _ready(m: Model, ready: tuple[int, ...], op: int, after: int, inside: int) -
 
 
 def _path(state: _State | None) -> tuple[int, ...]:
-    """The operators run on the way to a state."""
+    """Return the operators run on the way to a state."""
     order = []
     while state is not None and state.op >= 0:
         order.append(state.op)

@@ -1,9 +1,9 @@
-"""Plain graphs as JSON, so that planners of memory can be compared on the same graphs: sizes of tensors, and operators.
+"""Plain graphs as JSON, to compare memory planners on the same graphs: tensor sizes, and operators.
 
     {"tensors": [BYTES, ...], "ops": [{"inputs": [TENSOR, ...], "outputs": [TENSOR, ...]}, ...]}
 
-Tensors and operators are referred to by position. Operators stand in an order in which they can run, the file order. A
-tensor that no operator writes is a graph input; one that nobody reads is a graph output and lives to the end.
+Tensors and operators are referred to by position. Operators stand in a valid order, the file order. A tensor written by
+no operator is a graph input; a tensor read by nobody is a graph output and lives to the end.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FORMAT = 'write {"tensors": [bytes, ...], "ops": [{"inputs": [tensor, ...], "ou
 
 
 def is_graph_file(model: object) -> TypeGuard[str | Path]:
-    """Whether a command's model is a plain graph: the path of a `.json` file."""
+    """Return True if a command's model is a plain graph: the path to a `.json` file."""
     return isinstance(model, str | Path) and Path(model).suffix.lower() == ".json"
 
 
 def order_graph_file(path: str | Path, asked: OrderRequest, reading: LoadRequest) -> Order:
-    """The JSON object of `order` for a plain graph, in which operators are numbers.
+    """Return the JSON object of `order` for a plain graph; operators are numbers.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def order_graph_file(path: str | Path, asked: OrderRequest, reading: LoadRequest
 
 
 def read_graph(path: str | Path) -> Graph:
-    """The graph in the file `path`. Operators are called by their number.
+    """Read the graph in the file `path`. Operators are named by number.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def read_graph(path: str | Path) -> Graph:
 
 
 def _op(path: str | Path, index: int, op: Any, tensors: int) -> Op:
-    """Operator `index` of the file, from its JSON."""
+    """Parse operator `index` from the file's JSON."""
     named = [str(index)]
     if not isinstance(op, dict):
         raise LoadError(path, f"operator {index} is {_shown(op)}", _FORMAT, named)
@@ -102,6 +102,6 @@ def _op(path: str | Path, index: int, op: Any, tensors: int) -> Op:
 
 
 def _shown(value: object) -> str:
-    """A value of the file as a message shows it, cut where it is long."""
+    """Format a value from the file for a message, shortened if long."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def members(mask: int) -> list[int]:
-    """The operators of a set, ascending."""
+    """List the operators in a set, ascending."""
     if (
         8 * mask.bit_count() > mask.bit_length()
     ):  # one step for each bit is faster than one long subtraction for each member

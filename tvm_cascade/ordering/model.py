@@ -1,15 +1,15 @@
-"""Memory model of operator orders: live bytes and peak demand as functions of the set of operators that have run.
+"""Memory model for operator orders: live bytes and peak demand as functions of the set of operators that have run.
 
-Tensors that share memory (a view and its source) are one storage. After a set S of operators has run, a storage
-is live if it exists (its writer is in S, or it is a graph input) and is still needed (a reader is not in S, or it is
-an output of the graph). So `mu(S)`, the live bytes, depends on S alone, in whatever order S ran; the scheduled set
-determines the zero-indegree set of Serenity (section 3.1) and the other way round. So does the demand of one step,
-`mu(S) + new outputs + scratch - overwritten input`: an output may overwrite an input that dies at this step, element
-for element, and whether it dies depends on S. Hence one entry per set is exact.
+Tensors that share memory (a view and its source) are a single storage. After a set S of operators has run, a storage is
+live if it exists (its writer is in S, or it is a graph input) and is still needed (a reader is not in S, or it is a
+graph output). So `mu(S)`, the live bytes, depends on S alone, not on the order within S; the scheduled set determines
+the zero-indegree set in Serenity (section 3.1) and vice versa. The same holds for the demand of a step, `mu(S) + new
+outputs + scratch - overwritten input`: an output may overwrite an input that dies at this step, element for element,
+and whether the input dies depends on S. Hence a single entry per set is exact.
 
-A view of several inputs is a join: its inputs are parts of its output's memory, which exists from the first part on.
-Examples are a concat whose producers write into its output, and an accumulator to which partial convolutions are added.
-A part with the attribute `beside` is computed in memory of its own before it is added to the accumulator.
+A view with several inputs is a join: the inputs are parts of the output's memory, which exists from the first part on.
+Examples are a concat whose producers write into its output, and an accumulator for partial convolutions. A part with
+the attribute `beside` is computed in separate memory before it is added to the accumulator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm_cascade.graph import Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The memory of one tensor and of all views into it."""
+    """The memory of a tensor and all views into it."""
 
     size: int  # bytes
     writers: int  # mask of operators, 0 for a graph input
@@ -46,11 +46,11 @@ class Model:
 
     @property
     def full(self) -> int:
-        """The set of all operators."""
+        """Return the set of all operators."""
         return (1 << len(self.predecessors)) - 1
 
     def live(self, done: int) -> int:
-        """Bytes live after the operators of the mask `done`: mu(S)."""
+        """Count the bytes live after the operators in the mask `done`: mu(S)."""
         total = 0
         for s in self.storages:
             if (not s.writers or s.writers & done) and (s.live_to_end or s.readers & ~done):
@@ -58,7 +58,9 @@ class Model:
         return total
 
     def step(self, done: int, op: int) -> tuple[int, int]:
-        """Bytes needed while `op` runs after the set `done`, beyond `live(done)`, and the change in live bytes that it leaves."""
+        """Count the bytes needed while `op` runs after the set `done`, beyond `live(done)`, and the change in live
+        bytes afterwards.
+        """
         after = ~(done | 1 << op)
         change, need = self.outliving_bytes[op], self.demand[op]
         for readers, size in self._dying[op]:
@@ -75,12 +77,12 @@ class Model:
 
     @cached_property
     def _dying(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """By operator, the readers and bytes of each storage that it reads and that dies with its last reader."""
+        """List for each operator the readers and bytes of each storage it reads that dies with the last reader."""
         read = ([self.storages[s] for s in own] for own in self.reads)
         return tuple(tuple((s.readers, s.size) for s in own if not s.live_to_end) for own in read)
 
     def peak(self, order: Iterable[int], done: int = 0) -> int:
-        """Bytes of the most demanding step of an order that begins after the set `done`."""
+        """Compute the bytes in use at the most demanding step of an order that begins after the set `done`."""
         live = peak = self.live(done)
         for op in order:
             need, change = self.step(done, op)
@@ -91,7 +93,7 @@ class Model:
 
 
 def model(graph: Graph, in_place: bool = True) -> Model:
-    """The model of a graph; `in_place` lets outputs overwrite inputs that die (`Op.in_place`)."""
+    """Build the memory model of a graph; `in_place` lets outputs overwrite dying inputs (`Op.in_place`)."""
     number: dict[int, int] = {}  # of storages, in order of appearance
     root = [number.setdefault(r.tensor, len(number)) for r in graph.roots]
     owners = list(number)
@@ -124,7 +126,7 @@ def model(graph: Graph, in_place: bool = True) -> Model:
 
 
 def _overwrites(graph: Graph, op: Op, root: list[int], storages: tuple[Storage, ...]) -> tuple[tuple[int, int], ...]:
-    """Storages that the output of `op` may overwrite, and the bytes that this saves."""
+    """List the storages that the output of `op` may overwrite, with the bytes saved."""
     if op.view or not op.outputs:
         return ()
     out = graph.tensors[op.outputs[0]]

@@ -15,5 +15,5 @@ class Region:
 
     @property
     def length(self) -> int:
-        """The number of operators."""
+        """Return the number of operators."""
         return (self.after ^ self.before).bit_count()

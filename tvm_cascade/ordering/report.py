@@ -17,11 +17,11 @@ from tvm_cascade.search_monitor import SearchMonitor, above
 def order_report(
     graph: Graph, rewrite: bool = False, on_chip: int | None = None, time_limit: float | None = None
 ) -> Order:
-    """The order of least memory as a JSON object; sizes in bytes, `order` as operator names.
+    """Search the order with least memory and return a JSON object; sizes in bytes, `order` as operator names.
 
-    `rewrite` removes concats, whose consumers then read the parts, if that lowers the peak (`rewritten` says so). Sizes are
-    those of whole tensors, without scratch or overwriting, as in the literature. `traffic_bytes` is null without `on_chip`.
-    `limited` says that `time_limit` seconds ended the search.
+    `rewrite` removes concats, so that consumers read the parts, if that lowers the peak (`rewritten` tells). Sizes
+    count whole tensors, without scratch or overwriting, as in the literature. `traffic_bytes` is null without
+    `on_chip`. `limited` tells that `time_limit` seconds ended the search.
     """
     began = perf_counter()
     options = OrderOptions(in_place=False)
@@ -57,5 +57,5 @@ def order_report(
 
 
 def without_scratch(graph: Graph) -> Graph:
-    """The graph without scratch, so that only tensors count."""
+    """Remove scratch from the graph, so that only tensors count."""
     return replace(graph, ops=tuple(replace(op, scratch_bytes=0) for op in graph.ops))

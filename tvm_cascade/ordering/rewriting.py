@@ -1,7 +1,7 @@
-"""Identity graph rewriting (Serenity, section 3.3): removes concats, whose consumers read the parts instead.
+"""Identity graph rewriting (Serenity, section 3.3): removes concats; consumers read the parts instead.
 
 The paper turns `concat -> conv` into partial convolutions that add up in one output (equations 3 to 6). Partial sums of
-integers are exact only in int32, which the paper does not count; such accumulators of a whole map cost more than they
+integers are exact only in int32, which the paper does not count; such accumulators for a whole map cost more than they
 save (`rfc/0003-serenity.md`).
 """
 
@@ -14,10 +14,10 @@ from tvm_cascade.graph import IDENTITY, Graph, Op, Window, rebuilt
 
 
 def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bool = False) -> Graph:
-    """`graph` without its concats (or those of `names`): their consumers read the parts.
+    """Remove the concats of `graph` (or those in `names`): consumers read the parts.
 
-    A concat that is a graph output stays, unless `outputs` is set: then its parts become graph outputs. A reader's
-    windows on a concat along the channels become its windows on every part; on one along another axis they are unknown.
+    A concat that is a graph output stays, unless `outputs` is set: then the parts become graph outputs. A reader's
+    windows on a concat along the channels become windows on every part; along another axis they are unknown.
     """
     parts: dict[int, tuple[int, ...]] = {}
     across: set[int] = set()  # concats along the channels
@@ -37,7 +37,7 @@ def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bo
 
 
 def _reading(op: Op, inputs: tuple[int, ...], parts: Mapping[int, tuple[int, ...]], across: Collection[int]) -> Op:
-    """`op` on other inputs; in-place positions, and windows on concats along other axes, are reset."""
+    """Replace the inputs of `op`; reset in-place positions, and windows on concats along axes besides channels."""
     if inputs == op.inputs:
         return op
     rewired = replace(op, inputs=inputs, in_place=())
@@ -49,12 +49,12 @@ def _reading(op: Op, inputs: tuple[int, ...], parts: Mapping[int, tuple[int, ...
 def _spread(
     op: Op, windows: Sequence[Window | None], parts: Mapping[int, tuple[int, ...]]
 ) -> tuple[Window | None, ...]:
-    """Windows by position, repeated for each part."""
+    """Return the windows by position, repeated for each part."""
     if not windows:
         return ()
     return tuple(w for t, w in zip(op.inputs, windows, strict=True) for _ in parts.get(t, (t,)))
 
 
 def nodes(graph: Graph) -> int:
-    """The number of operators as the paper counts them: views move nothing and do not count."""
+    """Count operators as the paper does: views move nothing and do not count."""
     return sum(not op.view for op in graph.ops)

@@ -30,7 +30,7 @@ from tvm_cascade.search_monitor import cached, monitor
 
 @dataclass(frozen=True, slots=True)
 class OrderOptions:
-    """Switches of the solver. `in_place` changes what an order costs; the others only how fast an optimum is found."""
+    """Switches of the solver. `in_place` changes the cost of an order; the rest only the speed of finding an optimum."""
 
     in_place: bool = True  # outputs may overwrite inputs that die, where the operator allows it
     divide: bool = True  # cut the graph into regions where that is exact
@@ -55,15 +55,15 @@ class Ordering:
 
     @property
     def gap(self) -> float:
-        """How far the peak lies above its bound, as a fraction of the peak."""
+        """Return the gap between peak and bound, as a fraction of the peak."""
         return (self.peak - self.bound) / self.peak if self.peak else 0.0
 
 
 def order(graph: Graph, options: OrderOptions | None = None) -> Ordering:
-    """The order of `graph` with the lowest peak memory.
+    """Search the order of `graph` with the lowest peak memory.
 
-    It is optimal if the limit on work, and that on time (`search_monitor`), allow that; else the best order found, with
-    `optimal` false. The result is never worse than file order, Kahn's, reverse post-order or greedy.
+    The order is optimal if the limits on work and on time (`search_monitor`) allow a proof; else it is the best order
+    found, with `optimal` false. The result is never worse than file order, Kahn's, reverse post-order or greedy.
     """
     began = perf_counter()
     options = options or OrderOptions()
@@ -78,7 +78,10 @@ def order(graph: Graph, options: OrderOptions | None = None) -> Ordering:
 def _solve(
     m: Model, known: tuple[tuple[int, ...], ...], options: OrderOptions
 ) -> tuple[tuple[int, ...], int, int, int]:
-    """The order, the bound, and the numbers of states explored and of regions, from the orders `known`."""
+    """Search the order region by region, from the `known` orders.
+
+    Return the order, the bound, and the numbers of states explored and of regions.
+    """
     parts = regions(m) if options.divide else (Region(0, m.full, m.live(0)),)
     steps = step_bounds(m)
     bound = max((*steps, m.live(0)))
@@ -105,11 +108,11 @@ def _solve(
 def _region(
     m: Model, region: Region, best: list[int], peak: int, floor: int, work: int, options: OrderOptions
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """The best order of a region, its peak, the bound proven, and the states and steps used.
+    """Search the best order of a region; return order, peak, proven bound, and the states and steps used.
 
     Bisection between bytes: every order is proven to need at least `low`. `failed` is the largest budget at which an
-    incomplete search found no order, which proves nothing. A quarter of the work is left for the last question, whether
-    any order needs less than the best: the fewer bytes there are, the fewer sets of operators fit into them.
+    incomplete search found no order, which proves nothing. A quarter of the work is kept for the last question, whether
+    any order needs less than the best: fewer bytes admit fewer sets of operators.
     """
     reserve, work = work // 4, work - work // 4
     low = failed = floor
@@ -148,7 +151,9 @@ def _region(
 
 
 def _improve(m: Model, region: Region, best: list[int], low: int, moves: int, work: int) -> tuple[list[int], int, int]:
-    """A better order of a region that is too large for exact search, the bound proven, and the steps tried in windows."""
+    """Search a better order of a region too large for exact search; return order, proven bound, and the steps tried in
+    windows.
+    """
     best = anneal_in_rounds(m, region, best, low, moves // 4, rounds=1)
     best, first = improve_windows(m, region, best, low, work // 2)
     low = max(low, cut_bound(m, region, best, low))

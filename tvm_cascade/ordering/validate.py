@@ -10,7 +10,7 @@ from tvm_cascade.graph import Graph
 
 
 def footprint(graph: Graph, order: Sequence[int], in_place: bool = True) -> tuple[int, ...]:
-    """Bytes in use while each operator of `order` runs: every live tensor once, outputs, scratch.
+    """Compute the bytes in use while each operator in `order` runs: every live tensor once, outputs, scratch.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def footprint(graph: Graph, order: Sequence[int], in_place: bool = True) -> tupl
 
 
 def _lifetimes(graph: Graph, time: dict[int, int], owner: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """For each owner of memory the step that first writes it, and the last that reads it: -1 if none does."""
+    """Find for each memory owner the step that first writes it, and the last that reads it: -1 if none does."""
     first = dict.fromkeys((t for t in graph.inputs if owner[t] == t), 0)
     for op in graph.ops:
         for t in () if op.view else op.outputs:
@@ -56,7 +56,7 @@ def _lifetimes(graph: Graph, time: dict[int, int], owner: dict[int, int]) -> tup
 
 
 def _owners(graph: Graph) -> dict[int, int]:
-    """For each tensor the owner of its memory: the source of a view, or the output of a join of several inputs."""
+    """Find for each tensor the memory owner: the source of a view, or the output of a join."""
     owner = {t.index: t.index for t in graph.tensors}
     for op in graph.ops:
         for t in op.outputs if op.view else ():
@@ -79,7 +79,7 @@ def _overwritten(graph: Graph, op_index: int, now: int, owner: dict[int, int], l
 
 
 def peak_of(graph: Graph, order: Sequence[int], in_place: bool = True) -> int:
-    """Bytes of the most demanding step; those of the graph inputs if there are no operators."""
+    """Compute the bytes in use at the most demanding step; the graph inputs' bytes if there are no operators."""
     resident = sum(graph.tensors[t].bytes for t in graph.inputs)
     return max(footprint(graph, order, in_place), default=resident)
 

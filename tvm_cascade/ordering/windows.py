@@ -1,8 +1,8 @@
-"""Windowed exact search: part of an order, consecutive operators around its most demanding step, is ordered anew, exactly.
+"""Windowed exact search: some consecutive operators around the most demanding step are reordered exactly.
 
-The operators before and after the window stay where they are, so that the window is a region like any other
-(`ordering.dp`), and an order of it below the present peak lowers the peak, or leaves one demanding step less. Narrow
-windows come first, for they are searched completely; wider ones where those are at an end. Ended by steps tried.
+The operators before and after the window stay in place, so the window is an ordinary region (`ordering.dp`), and a
+better order lowers the peak or removes a demanding step. Narrow windows come first, since their search is complete;
+wider windows follow when no narrow window helps. The number of steps tried ends the search.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _WINDOW_WORK = 500_000  # steps tried in one window
 
 
 def improve_windows(m: Model, region: Region, order: Sequence[int], lowest: int, work: int) -> tuple[list[int], int]:
-    """An order of the region whose peak is at most that of `order`, and the steps tried, about `work` at most.
+    """Search better windows in `order`; return an order with at most the same peak, and the steps tried, about `work`
+    at most.
 
-    It ends at a peak of `lowest` bytes, and where no window around the first step at the peak can be ordered better.
+    The search ends at a peak of `lowest` bytes, and if no window around the first peak step can be improved.
     """
     best, spent = list(order), 0
     for width in _WIDTHS:
@@ -42,7 +43,7 @@ def improve_windows(m: Model, region: Region, order: Sequence[int], lowest: int,
 
 
 def _first_peak(m: Model, region: Region, order: Sequence[int]) -> tuple[int, int]:
-    """The bytes of the most demanding step of an order, and the first such step."""
+    """Find the bytes at the most demanding step of an order, and the first such step."""
     done, live, peak, at = region.before, region.live, -1, 0
     for k, op in enumerate(order):
         need, change = m.step(done, op)
@@ -56,9 +57,9 @@ def _first_peak(m: Model, region: Region, order: Sequence[int]) -> tuple[int, in
 def _window(
     m: Model, region: Region, order: list[int], window: tuple[int, int], peaks: tuple[int, int], work: int
 ) -> tuple[list[int] | None, int]:
-    """The order with the steps of `window` below the second of `peaks`, if that is possible, and the steps tried.
+    """Search an order with the steps in `window` below the second of `peaks`; return it, or None, and the steps tried.
 
-    Peaks up to the first of them count as equal.
+    Peaks up to the first count as equal.
     """
     first, last = window
     before = region.before | sum(1 << op for op in order[:first])

@@ -9,7 +9,7 @@ from tvm_cascade.sliding.network import Rows, Step
 
 
 def frame_record(plan: FramePlan) -> Frame:
-    """What a frame does beside the whole window."""
+    """Describe the work of a frame beside the whole window's."""
     return filled(
         Frame,
         plan,
@@ -22,17 +22,17 @@ def frame_record(plan: FramePlan) -> Frame:
 
 
 def border_macs(plan: FramePlan) -> int:
-    """Multiply-accumulates of a frame in the rows that depend on padding."""
+    """Count a frame's multiply-accumulates in rows that depend on padding."""
     return sum(plan.network.macs(step, rows) for step, parts in _border(plan) for rows in parts)
 
 
 def border_rows(plan: FramePlan) -> dict[str, int]:
-    """By operator with work of its own, the rows that are computed in every frame because they depend on padding."""
+    """Count by operator the rows computed in every frame because they depend on padding."""
     return {step.name: sum(end - first for first, end in parts) for step, parts in _border(plan)}
 
 
 def _border(plan: FramePlan) -> list[tuple[Step, list[Rows]]]:
-    """The operators with work of their own that compute such rows, and which."""
+    """List the operators that compute rows depending on padding, with these rows."""
     found: list[tuple[Step, list[Rows]]] = []
     for step in plan.network.steps:
         own, interior = plan.series[step.output], plan.reach.interiors[step.output]

@@ -1,10 +1,10 @@
-"""The plan of a frame: which rows of every tensor are kept from frame to frame, and which ones a frame computes.
+"""The plan of a frame: the rows kept from frame to frame, and the rows computed.
 
-Demand goes backwards: outputs need all their rows, an operator's rows need those in their windows. Of the rows that are
-needed of a tensor, those that an earlier frame had are kept as state, and all between them and the newest: a row enters at
-the end of the interior as it is computed, and moves up by the shift every period. The others are computed, and the rows
-that enter. A tensor that is read once, row for row, is computed with its reader and never kept. Of rows that move up every
-frame, a sum of all in integers is kept too: the rows that enter are added, and those that leave are subtracted.
+Demand goes backwards: outputs need all rows, an operator's rows need the rows in their windows. Needed rows that an
+earlier frame had are kept as state, with all rows between them and the newest: a row enters at the end of the interior
+when computed, and moves up by the shift every period. The remaining rows are computed, as are the entering rows. A
+tensor read once, row for row, is computed with its reader and never kept. If rows move up every frame, an integer sum
+over all rows is kept too: entering rows are added, and leaving rows subtracted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm_cascade.sliding.network import Rows, SlidingNetwork, Step, merged, read
 
 @dataclass(frozen=True, slots=True)
 class SeriesPlan:
-    """What a frame does for one tensor with rows."""
+    """A frame's work for a tensor with rows."""
 
     computed: tuple[Rows, ...]  # ascending; of the network's input: the new rows
     stored: bool = False  # whether its rows are put together for several readers; else each reader has its own
@@ -31,30 +31,33 @@ class SeriesPlan:
 
     @property
     def moves(self) -> bool:
-        """Whether the rows that readers find move up in the state itself."""
+        """Return True if the rows found by readers move up in the state itself."""
         return self.period == 1 and self.kept[0] < self.kept[1]
 
     @property
     def held(self) -> Rows:
-        """The rows of a frame that the state holds: those kept, and where they move every frame those computed next to them,
-        so that readers find all of them in the state."""
+        """Return the rows of a frame held in the state: the kept rows, and if they move every frame the adjacent
+        computed rows.
+
+        Readers then find all rows in the state.
+        """
         if not self.moves:
             return self.kept
         return next(r for r in merged([self.kept, *self.computed]) if r[0] <= self.kept[0] < r[1])
 
     @property
     def state_rows(self) -> int:
-        """Rows of the state: those held of each frame of the period."""
+        """Count the rows in the state: the rows held for each frame in the period."""
         return self.period * (self.held[1] - self.held[0])
 
     @property
     def entering(self) -> Rows:
-        """The rows that the next period finds in the place of those that it kept."""
+        """Return the rows found by the next period in place of the kept rows."""
         return self.kept[0] + self.shift, self.kept[1] + self.shift
 
     @property
     def rows(self) -> int:
-        """Rows that are computed."""
+        """Count the computed rows."""
         return sum(end - first for first, end in self.computed)
 
 
@@ -72,7 +75,7 @@ _OF_A_TOTAL = 21  # additions, for an element of a running sum, that cost what i
 
 @dataclass(frozen=True)
 class FramePlan:
-    """What a frame of `hop` new rows does."""
+    """The work of a frame with `hop` new rows."""
 
     network: SlidingNetwork
     hop: int
@@ -82,30 +85,30 @@ class FramePlan:
 
     @cached_property
     def state_bytes(self) -> int:
-        """Bytes kept from frame to frame."""
+        """Count the bytes kept from frame to frame."""
         sizes = ((s.row_bytes, p) for s, p in zip(self.network.series, self.series, strict=True) if p is not None)
         sums = sum(self.network.producer[t].total_bytes for t in self.totals)
         return sums + sum(bytes_ * plan.state_rows for bytes_, plan in sizes)
 
     @cached_property
     def additions(self) -> int:
-        """Additions of a frame in the sums over all rows that may be kept."""
+        """Count a frame's additions in sums over all rows that may be kept."""
         steps = (s for s in self.network.steps if s.total_bytes and self.series[s.output] is not None)
         return sum(s.terms * sum(map(len, self._added(s))) for s in steps)
 
     @property
     def work(self) -> tuple[int, int]:
-        """What plans are compared by: multiply-accumulates, then additions."""
+        """Return the sort key of plans: multiply-accumulates, then additions."""
         return self.macs, self.additions
 
     def border_of(self, step: Step) -> list[Rows]:
-        """The rows that a running sum does not hold: those that depend on padding."""
+        """Return the rows missing in a running sum: rows that depend on padding."""
         interior, rows = self.reach.interiors[step.inputs[0]], self.network.series[step.inputs[0]].rows or 0
         assert interior is not None
         return [part for part in ((0, interior.first), (interior.end, rows)) if part[0] < part[1]]
 
     def _added(self, step: Step) -> list[range]:
-        """The rows that a sum adds or subtracts in a frame."""
+        """Return the rows a sum adds or subtracts in a frame."""
         own = self.series[step.inputs[0]]
         if step.output not in self.totals or own is None:
             return [range(self.network.series[step.inputs[0]].rows or 0)]
@@ -113,19 +116,22 @@ class FramePlan:
 
     @cached_property
     def macs(self) -> int:
-        """Multiply-accumulates of a frame."""
+        """Count a frame's multiply-accumulates."""
         return sum(self._macs_of(step) for step in self.network.steps)
 
     @cached_property
     def whole_macs(self) -> int:
-        """Multiply-accumulates of the whole window."""
+        """Count the whole window's multiply-accumulates."""
         network = self.network
         return sum(network.macs(s) for s in network.steps if self.series[s.output] is not None)
 
     @cached_property
     def least_macs(self) -> int:
-        """A bound on the work of a frame of any plan that computes a row from what its operator reads: the rows that no
-        earlier frame had, of every operator with some that were, and all of the others, as far as this plan needs them."""
+        """Bound a frame's work for any plan that computes a row from its operator's inputs.
+
+        If some rows of an operator existed in an earlier frame, only the new rows count; otherwise all rows count, as
+        far as this plan needs them.
+        """
         return sum(min(self._least_of(step), self._macs_of(step)) for step in self.network.steps)
 
     def _macs_of(self, step: Step) -> int:
@@ -140,10 +146,10 @@ class FramePlan:
         return sum(self.network.macs(step, part) for part in ((0, first), (max(first, end), rows)) if part[0] < part[1])
 
     def refusal(self) -> Refusal | None:
-        """Why keeping rows does not pay, and the operator that ends it; None where an output depends on rows that are kept.
+        """Return the reason why keeping rows does not pay, and the responsible operator; None if an output depends on
+        kept rows.
 
-        What counts are the computed tensors that are read as a whole: the outputs, and what is in front of means and dense
-        layers.
+        Only computed tensors read as a whole count: the outputs, and the inputs of means and dense layers.
         """
         network = self.network
         computed = (s.output for s in network.steps if self.series[s.output] is not None and not s.free)
@@ -151,7 +157,7 @@ class FramePlan:
         return None if any(_some(self.reach.reusable(t, self.hop)) for t in ends) else self._ended()
 
     def _ended(self) -> Refusal:
-        """Of the first operator behind which no row of an earlier frame is left."""
+        """Build the refusal for the first operator behind which no row of an earlier frame is left."""
         network, hop = self.network, self.hop
         if hop >= (network.series[network.input].rows or 0):
             return Refusal(f"a hop of {hop} rows leaves none of the window: give a smaller one")
@@ -173,8 +179,10 @@ class FramePlan:
 
 
 def plan_frame(network: SlidingNetwork, hop: int, dropped: Collection[int] = ()) -> FramePlan:
-    """The plan of a frame that keeps whatever is needed again, except rows of the tensors `dropped`, which it recomputes;
-    of a tensor without rows, the sum that it is computed from."""
+    """Plan a frame that keeps every row needed again, except rows of the tensors `dropped`, which it recomputes.
+
+    For a dropped tensor without rows, recompute the underlying sum.
+    """
     reach = interiors(network)
     needed: list[list[Rows]] = [[] for _ in network.series]
     used = set(network.outputs)
@@ -205,7 +213,7 @@ def plan_frame(network: SlidingNetwork, hop: int, dropped: Collection[int] = ())
 
 
 def _runs(plan: FramePlan, step: Step) -> bool:
-    """Whether the sum of an operator's rows can be kept, and costs less than to add all of them."""
+    """Test whether the sum of an operator's rows can be kept, and is cheaper than adding all rows."""
     own, interior = plan.series[step.inputs[0]], plan.reach.interiors[step.inputs[0]]
     if own is None or interior is None or not own.moves or own.kept[0] != interior.first:
         return False
@@ -240,7 +248,7 @@ def _series_plan(
 
 
 def _is_stored(network: SlidingNetwork, tensor: int) -> bool:
-    """Whether a tensor is worth keeping: it is computed by work of its own, and read more than row for row."""
+    """Test whether a tensor is worth keeping: it takes work to compute, and is read more than row for row."""
     if network.producer[tensor].free:
         return False
     readers = network.final_readers(tensor)
@@ -249,7 +257,7 @@ def _is_stored(network: SlidingNetwork, tensor: int) -> bool:
 
 
 def _read_whole(network: SlidingNetwork, tensor: int) -> bool:
-    """Whether an operator reads all rows of a tensor for anything that it computes, or the network gives them out."""
+    """Test whether an operator reads all rows of a tensor at once, or the tensor is an output."""
     if network.series[tensor].rows is None:
         return False
     return network.is_final(tensor) or any(network.window(s, k).stride == 0 for s, k in network.final_readers(tensor))
@@ -268,8 +276,11 @@ def _some(rows: Rows) -> bool:
 
 
 def frame_frontier(network: SlidingNetwork, hop: int) -> list[FramePlan]:
-    """Plans of a frame, from the least work to the least state: each drops what costs the least work for a byte, until
-    only rows of the input are kept. None of them is better than another in both."""
+    """Plan frames from the least work to the least state; each plan drops the tensor that costs the least work per
+    byte.
+
+    The last plan keeps only rows of the input. No plan is better than another in both.
+    """
     plans, dropped = [plan_frame(network, hop)], frozenset[int]()
     while True:
         last = plans[-1]
@@ -287,7 +298,7 @@ def frame_frontier(network: SlidingNetwork, hop: int) -> list[FramePlan]:
 
 
 def _price(plan: FramePlan, last: FramePlan) -> tuple[float, float]:
-    """The work that a plan does more than `last`, for a byte that it keeps less."""
+    """Return the additional work of a plan over `last`, per byte of state saved."""
     saved = last.state_bytes - plan.state_bytes
     macs, additions = (a - b for a, b in zip(plan.work, last.work, strict=True))
     return macs / saved, additions / saved

@@ -1,9 +1,9 @@
 """The rows of every tensor that are the same function of the stream wherever the window stands.
 
-A row is interior if what it depends on are rows of the input alone, and no padding. The interior rows of a tensor are one
-range [first, end). With a stride of S input rows to a row, and `hop` rows a frame, row r of a frame is row r + s of the
-frame p frames ago, where p * hop = s * S; the least such p, the period, is 1 where the strides divide the hop. So all of
-[first, end - s) was there before, as [first + s, end).
+A row is interior if it depends on rows of the input alone, and no padding. A tensor's interior rows are a single range
+[first, end). With a stride of S input rows to a row, and `hop` rows a frame, row r in a frame is row r + s in the frame
+p frames ago, where p * hop = s * S; the least such p, the period, is 1 if the strides divide the hop. So all of [first,
+end - s) existed before, as [first + s, end).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Interior:
     stride: Fraction = Fraction(1)  # rows of the network's input to a row
 
     def period(self, hop: int) -> int:
-        """Frames after which the rows of this tensor have moved by a whole number."""
+        """Return the frames after which this tensor's rows have moved by a whole number."""
         return (hop / self.stride).denominator
 
     def shift(self, hop: int) -> int:
-        """Rows that it moves in a period."""
+        """Return the rows moved in a period."""
         return int(self.period(hop) * hop / self.stride)
 
     def reusable(self, hop: int) -> Rows:
-        """The rows that were in the frame a period ago; an empty range where there are none."""
+        """Return the rows that existed a period ago; an empty range if there are none."""
         return self.first, max(self.first, self.end - self.shift(hop))
 
 
@@ -44,13 +44,13 @@ class Reach:
     reasons: dict[int, str]  # by tensor without interior rows, of which its operator read some: why
 
     def reusable(self, tensor: int, hop: int) -> Rows:
-        """The rows of a tensor that an earlier frame had; an empty range where there are none."""
+        """Return a tensor's rows that an earlier frame had; an empty range if there are none."""
         interior = self.interiors[tensor]
         return (0, 0) if interior is None else interior.reusable(hop)
 
 
 def interiors(network: SlidingNetwork) -> Reach:
-    """The interior rows of every tensor."""
+    """Compute the interior rows of every tensor."""
     rows = network.series[network.input].rows
     assert rows is not None
     found: list[Interior | None] = [None] * len(network.series)
@@ -66,7 +66,7 @@ def interiors(network: SlidingNetwork) -> Reach:
 
 
 def _interior(network: SlidingNetwork, step: Step, known: list[Interior | None]) -> Interior | str:
-    """The interior rows of an operator's output, or why it has none."""
+    """Compute the interior rows of an operator's output, or return why there are none."""
     rows = network.series[step.output].rows
     if rows is None:
         return "reads all rows at once"
@@ -85,7 +85,7 @@ def _interior(network: SlidingNetwork, step: Step, known: list[Interior | None])
 
 
 def _through(window: Window, source: Interior, rows: int) -> Interior:
-    """The rows of an operator's output that read interior rows of one input alone."""
+    """Return the output rows that read only interior rows of an input."""
     first = -(-(source.first + window.padding) // window.stride)
     end = (source.end - window.span + window.padding) // window.stride + 1
     return Interior(max(first, 0), min(end, rows), source.stride * window.stride)

@@ -1,4 +1,4 @@
-"""A network whose only input is a window that slides: its tensors as rows along the time axis, its operators as windows."""
+"""A network whose only input is a sliding window: tensors as rows along the time axis, operators as windows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator with one output.
+    """An operator with a single output.
 
-    Its rows do not depend on where in the output they stand, but for the padding that they read: that is what makes it
-    commute with a shift. An operator of which this does not hold has an output without rows.
+    Its rows do not depend on their position in the output, except through padding: so the operator commutes with a
+    shift. An operator without this property has an output without rows.
     """
 
     name: str  # for messages
@@ -50,12 +50,12 @@ class SlidingNetwork:
 
     @cached_property
     def producer(self) -> dict[int, Step]:
-        """The operator that computes each tensor; none for the input."""
+        """Return the operator that computes each tensor; none for the input."""
         return {step.output: step for step in self.steps}
 
     @cached_property
     def readers(self) -> tuple[tuple[tuple[Step, int], ...], ...]:
-        """For each tensor the operators that read it, each with the position of the input."""
+        """Return for each tensor the operators that read it, each with the input's position."""
         found: list[list[tuple[Step, int]]] = [[] for _ in self.series]
         for step in self.steps:
             for position, tensor in enumerate(step.inputs):
@@ -63,7 +63,7 @@ class SlidingNetwork:
         return tuple(tuple(f) for f in found)
 
     def macs(self, step: Step, rows: Rows | None = None) -> int:
-        """Multiply-accumulates of rows of an operator's output (None: of all), padding not counted."""
+        """Count the multiply-accumulates for rows of an operator's output (None: all rows), padding not counted."""
         height, source = self.series[step.output].rows, self.series[step.inputs[0]].rows
         if height is None or source is None:
             return step.macs
@@ -71,7 +71,7 @@ class SlidingNetwork:
         return step.macs * sum(window.taps(y, source) for y in range(*(rows or (0, height)))) if step.macs else 0
 
     def final_readers(self, tensor: int) -> list[tuple[Step, int]]:
-        """The operators that read a tensor, those behind `free` ones in the place of these."""
+        """List the operators that read a tensor, with readers behind `free` operators in place of these."""
         found: list[tuple[Step, int]] = []
         for step, position in self.readers[tensor]:
             passes = step.free and self.series[step.output].rows is not None and step.windows[position] == IDENTITY
@@ -79,12 +79,12 @@ class SlidingNetwork:
         return found
 
     def is_final(self, tensor: int) -> bool:
-        """Whether a tensor is an output, behind `free` operators or as it is."""
+        """Return True if a tensor is an output, directly or behind `free` operators."""
         behind = (s.output for s, k in self.readers[tensor] if s.free and s.windows[k] == IDENTITY)
         return tensor in self.outputs or any(self.is_final(t) for t in behind)
 
     def window(self, step: Step, position: int) -> Window:
-        """The window of an operator's input with rows, where None stands for all of them."""
+        """Return the window on an operator's input with rows; None becomes a window over all rows."""
         rows = self.series[step.inputs[position]].rows
         assert rows is not None
         known = step.windows[position]
@@ -92,14 +92,16 @@ class SlidingNetwork:
 
 
 def read_rows(window: Window, rows: Rows, height: int) -> Rows:
-    """The rows of an input of `height` rows that the output's `rows` read: at least one, although all may be padding."""
+    """Return the rows of an input with `height` rows read for the output's `rows`: at least one, although all may be
+    padding.
+    """
     first = min(max(window.first(rows[0]), 0), height - 1)
     last = window.first(rows[1] - 1) + window.span
     return first, max(first + 1, min(last, height))
 
 
 def merged(ranges: Sequence[Rows]) -> tuple[Rows, ...]:
-    """The union of ranges, ascending, none touching the next."""
+    """Merge ranges to a union, ascending, with gaps between."""
     union: list[Rows] = []
     for first, end in sorted(r for r in ranges if r[0] < r[1]):
         if union and first <= union[-1][1]:
@@ -110,7 +112,7 @@ def merged(ranges: Sequence[Rows]) -> tuple[Rows, ...]:
 
 
 def without(ranges: Sequence[Rows], hole: Rows) -> tuple[Rows, ...]:
-    """Ranges of rows `[first, end)`, less the rows that lie in `hole`."""
+    """Remove the rows in `hole` from ranges `[first, end)`."""
     below = [(first, min(end, hole[0])) for first, end in ranges]
     above = [(max(first, hole[1]), end) for first, end in ranges]
     return merged([*below, *above])

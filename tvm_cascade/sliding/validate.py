@@ -1,7 +1,7 @@
-"""Replays a plan of frames on symbols, beside the whole window: it shares nothing with what made the plan but the network.
+"""Replay of a frame plan on symbols, beside the whole window: it shares nothing with the planner but the network.
 
-A row is a number that stands for the expression of stream rows and padding that it is; equal numbers are equal
-expressions. Only what the plan keeps survives a frame.
+A row is a number for an expression of stream rows and padding; equal numbers are equal expressions. Only rows kept by
+the plan survive a frame.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Row = int
 
 @dataclass
 class _Symbols:
-    """Numbers of expressions: the same one for the same."""
+    """Numbers for expressions: equal expressions get equal numbers."""
 
     numbers: dict[Hashable, Row] = field(default_factory=dict)
 
@@ -28,8 +28,10 @@ class _Symbols:
 
 
 def validate(plan: FramePlan, frames: int) -> None:
-    """Raise `ValidationError` unless `frames` frames from a clear state give the outputs of the whole window, from the first
-    frame on whose window is full, and of no frame reads a row that it does not have."""
+    """Raise `ValidationError` unless `frames` frames from a clear state give the whole window's outputs.
+
+    Outputs are compared from the first frame with a full window on. A frame may read only rows it has.
+    """
     network, symbols = plan.network, _Symbols()
     rows = network.series[network.input].rows or 0
     state: dict[int, list[Row]] = {
@@ -52,7 +54,7 @@ def validate(plan: FramePlan, frames: int) -> None:
 
 
 def _summed(plan: FramePlan, tensor: int) -> int:
-    """How many rows the running sum of a tensor holds."""
+    """Count the rows in a tensor's running sum."""
     interior = plan.reach.interiors[plan.network.producer[tensor].inputs[0]]
     return 0 if interior is None else interior.end - interior.first
 
@@ -60,7 +62,7 @@ def _summed(plan: FramePlan, tensor: int) -> int:
 def _total(
     plan: FramePlan, step: Step, values: dict[int, dict[int, Row]], state: list[Row], total: Counter[Row]
 ) -> None:
-    """Add the rows that enter a running sum, and take those away that leave it, which the state holds as it was."""
+    """Add the entering rows to a running sum, and subtract the leaving rows, found in the old state."""
     tensor = step.inputs[0]
     own, interior = plan.series[tensor], plan.reach.interiors[tensor]
     if own is None or interior is None:
@@ -84,7 +86,7 @@ def _frame(
     new: list[Row],
     totals: dict[int, Counter[Row]],
 ) -> tuple[dict[int, dict[int, Row]], dict[int, list[Row]]]:
-    """The rows that a frame has, by tensor, and the state that it leaves."""
+    """Compute the rows available in a frame, by tensor, and the state left behind."""
     network = plan.network
     values: dict[int, dict[int, Row]] = {}
     after: dict[int, list[Row]] = {}
@@ -115,7 +117,7 @@ def _frame(
 def _rows_of(
     network: SlidingNetwork, step: Step, symbols: _Symbols, values: dict[int, dict[int, Row]], rows: range | list[int]
 ) -> dict[int, Row]:
-    """Rows of an operator's output as expressions of its inputs."""
+    """Compute rows of an operator's output as expressions of its inputs."""
     made: dict[int, Row] = {}
     for row in rows:
         read: list[Hashable] = [step.output]
@@ -139,5 +141,5 @@ def _rows_of(
 
 
 def _sum(tensor: int, terms: Counter[Row]) -> Hashable:
-    """A sum of rows, in whatever order."""
+    """Make the symbol for a sum of rows, in any order."""
     return tensor, frozenset((row, count) for row, count in terms.items() if count)
